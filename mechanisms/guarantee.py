@@ -1,0 +1,115 @@
+"""The theorem a mechanism satisfies, as a frozen value that travels with every release."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+METRICS = ("discrete", "euclidean", "angular")
+UNITS = ("token", "sequence", "label", "record")
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """Metric local differential privacy: Pr[M(x) in O] <= exp(ε·d(x, x') + offset)·Pr[M(x') in O] for all x, x', O.
+
+    Chatzikokolakis et al. 2013, Definition 1; the additive offset is that of UMLDP (Yue et al. 2021,
+    Definition 3). With the discrete metric and offset 0 this is ordinary ε-LDP.
+
+    epsilon: per unit of `metric` (radians, Euclidean length, or 1 for "differs"); inf means no protection.
+    diameter: largest distance between two inputs of the mechanism's domain; inf where it is unbounded.
+    protects: what an input is: token, sequence, label or record.
+    inputs: "all", or words that say which inputs the theorem covers.
+    numeric_epsilon: how much a sampler's approximation (a table) may add to the loss of any pair.
+    numeric_delta: with what probability the sampler's output, rounded to the public grid, may differ from
+        that of one which satisfies the theorem (a coupling, so at most this total-variation distance).
+    sigma: for Gaussian noise only, the standard deviation of each coordinate; then epsilon is inf, and the
+        guarantee is finite only at a δ > 0.
+    """
+
+    epsilon: float
+    metric: str
+    diameter: float
+    protects: str
+    offset: float = 0.0
+    inputs: str = "all"
+    numeric_epsilon: float = 0.0
+    numeric_delta: float = 0.0
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise ValueError(f"guarantee: metric {self.metric!r} is not one of {', '.join(METRICS)}")
+        if self.protects not in UNITS:
+            raise ValueError(f"guarantee: protects {self.protects!r} is not one of {', '.join(UNITS)}")
+        for name in ("epsilon", "diameter", "offset", "numeric_epsilon", "numeric_delta"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise ValueError(f"guarantee: {name} must be at least 0, got {value}")
+        if self.sigma is not None and not self.sigma > 0:
+            raise ValueError(f"guarantee: sigma must be above 0, got {self.sigma}")
+
+    def loss(self, distance: float) -> float:
+        """Bound on the log-likelihood ratio of two inputs at `distance`, in nats; inf where none is promised."""
+        if not 0 <= distance:
+            raise ValueError(f"distance must be at least 0, got {distance}")
+        if distance == 0:
+            return 0.0
+        return self.epsilon * distance + self.offset + self.numeric_epsilon
+
+    def worst_case(self, delta: float = 0.0) -> float:
+        """Least ε such that any two inputs are (ε, delta)-indistinguishable by this theorem; inf where nothing is.
+
+        Pure mechanisms answer the supremum of `loss`; it does not improve with delta here (the exact loss
+        distribution does that). Their numeric_delta comes on top of delta: it is a failure probability of the
+        sampler, not of the theorem. Gaussian noise: the exact profile of Balle and Wang 2018, Theorem 8.
+        """
+        if not 0 <= delta < 1:
+            raise ValueError(f"delta must be in [0, 1), got {delta}")
+        if self.sigma is not None:
+            return gaussian_epsilon(self.diameter / self.sigma, delta)
+        if self.epsilon == 0:
+            return self.offset + self.numeric_epsilon
+        return self.epsilon * self.diameter + self.offset + self.numeric_epsilon
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready fields; infinity is the string "inf"."""
+        return {k: "inf" if v == math.inf else v for k, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Guarantee:
+        """Inverse of `to_dict`. Raises ValueError or TypeError on anything else."""
+        return cls(**{k: math.inf if v == "inf" else v for k, v in fields.items()})
+
+
+def gaussian_delta(ratio: float, epsilon: float) -> float:
+    """δ(ε) of Gaussian noise, ratio = Δ/σ: Φ(r/2 - ε/r) - e^ε Φ(-r/2 - ε/r) (Balle and Wang 2018, Theorem 8)."""
+    if ratio == 0:
+        return 0.0
+    first = float(log_ndtr(ratio / 2 - epsilon / ratio))
+    second = epsilon + float(log_ndtr(-ratio / 2 - epsilon / ratio))
+    return math.exp(first) * -math.expm1(second - first) if second < first else 0.0
+
+
+def gaussian_epsilon(ratio: float, delta: float) -> float:
+    """Least ε >= 0 with gaussian_delta(ratio, ε) <= delta; inf at delta = 0 (unless there is nothing to hide)."""
+    if ratio == 0:
+        return 0.0
+    if delta == 0 or math.isinf(ratio):
+        return math.inf
+    if gaussian_delta(ratio, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while gaussian_delta(ratio, high) > delta:
+        high *= 2.0
+    root = float(brentq(lambda e: gaussian_delta(ratio, e) - delta, 0.0, high, xtol=1e-12))
+    return root * (1 + 1e-12) + 1e-12  # the root finder's tolerance goes to the safe side
+
+
+def unprotected(metric: str, protects: str, diameter: float) -> Guarantee:
+    """The guarantee of passing a value through: none. It is a value like any other, so that nothing is skipped."""
+    return Guarantee(epsilon=math.inf, metric=metric, diameter=diameter, protects=protects)
