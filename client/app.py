@@ -1,0 +1,59 @@
+"""The Flower ClientApp: one query, answered with releases or with a constant text."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from client.node import Node, load_node
+from client.policy import Refused
+from client.sanitizer import Sanitizer
+from mechanisms.wire import reply_to_record, request_from_record
+
+NODES = "SOTTOVOCE_NODES"
+_log = logging.getLogger(__name__)
+
+app = ClientApp()
+
+
+@app.query("release")
+def release(message: Message, context: Context) -> Message:
+    """Answer a `query.release` message, for one user or a cohort. Never raises: an exception's text would
+    travel."""
+    try:
+        return Message(answer(message.content, find_node(context)), reply_to=message)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # tokenizers' panics are no Exception
+        _log.debug("a request was not answered", exc_info=True)
+        refused = error if isinstance(error, Refused) else Refused("failed")
+        return Message(Error(refused.code, refused.text), reply_to=message)
+
+
+def answer(content: RecordDict, node: Node) -> RecordDict:
+    """The reply of a node to a request, both as Flower records. Raises Refused, or what went wrong."""
+    try:
+        request = request_from_record(content)
+    except ValueError:
+        raise Refused("malformed") from None
+    policy = node.policy(request.arm)
+    shard = node.shard(request.split)
+    with node.ledger(request.arm) as ledger:
+        return reply_to_record(Sanitizer(policy, ledger, node.streams).answer(request, shard))
+
+
+def find_node(context: Context) -> Node:
+    """The node this process speaks for: a folder named by its partition, in $SOTTOVOCE_NODES, or, in a
+    simulation, in `nodes` of the run's folder. The run's folder comes with the run, so a device is not found
+    through it."""
+    partition = str(int(context.node_config["partition-id"]))
+    if NODES in os.environ:
+        return load_node(Path(os.environ[NODES]) / partition)
+    node = load_node(Path(str(context.run_config["out"])) / "nodes" / partition)
+    if not node.simulated:
+        raise ValueError(f"node: a device's folder is named by ${NODES}")
+    return node

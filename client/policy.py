@@ -1,0 +1,143 @@
+"""What a client agrees to. The server is the adversary: it may ask for anything, and this is what stops
+it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.catalogue import CATALOGUE
+from mechanisms.release import CHANNELS
+from mechanisms.request import Request
+
+#: Everything a client may answer instead of a release: a code and a text, both constant.
+REFUSALS = {
+    "malformed": (101, "the request is malformed"),
+    "arm": (102, "the request names an arm that this client does not have"),
+    "encoder": (103, "the request names an encoder that this client does not have"),
+    "mechanism": (104, "the policy does not allow the mechanism"),
+    "unprotected": (105, "the policy does not accept an unprotected channel"),
+    "channel": (106, "the policy does not allow so large an epsilon on the channel"),
+    "total": (107, "the policy does not allow so large a total epsilon"),
+    "minimum-users": (108, "the policy asks for a larger minimum batch"),
+    "no-labels": (109, "this client has no labels"),
+    "failed": (110, "the request could not be answered"),
+}
+
+#: Sums of floats may miss a limit by their rounding, and by no more.
+_ROUNDING = 1e-9
+
+
+class Refused(Exception):
+    """A request that this client does not answer. Carries one of the constant reasons of `REFUSALS`, only."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.code, self.text = REFUSALS[reason]
+        super().__init__(self.text)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Largest privacy losses a client agrees to. The defaults agree to nothing.
+
+    delta: the δ at which each release's worst case is taken. k releases hold together at k·δ (basic
+        composition).
+    embedding, label, text: largest worst-case ε of *one record* on that channel, over all its stages and
+        digests: a server gains nothing by asking again under another name.
+    total: largest worst-case ε of *one user* over all records, stages and channels.
+    mechanisms: catalogue names that may be asked for.
+    minimum_users: the smallest minimum batch of the shuffler. The server's word for it is all a client has.
+    accept_unprotected: "channel: reason". That channel is declared public: no limit applies to it, and it
+        does not count towards the total. The ledger shows it all the same.
+    """
+
+    delta: float = 0.0
+    embedding: float = 0.0
+    label: float = 0.0
+    text: float = 0.0
+    total: float = math.inf
+    mechanisms: tuple[str, ...] = field(default_factory=lambda: tuple(sorted(CATALOGUE)))
+    minimum_users: int = 0
+    accept_unprotected: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (_number(self.delta) and 0 <= self.delta < 1):
+            raise ValueError(f"policy: delta must be in [0, 1), got {self.delta!r}")
+        for name in ("embedding", "label", "text", "total"):
+            value = getattr(self, name)
+            if not (_number(value) and value >= 0):
+                raise ValueError(f"policy: {name} must be a number of at least 0, got {value!r}")
+        if type(self.minimum_users) is not int or self.minimum_users < 0:
+            raise ValueError(f"policy: minimum_users must be a whole number, got {self.minimum_users!r}")
+        for name in ("mechanisms", "accept_unprotected"):
+            values = getattr(self, name)
+            if not (isinstance(values, tuple) and all(isinstance(v, str) for v in values)):
+                raise ValueError(f"policy: {name} must be a list of strings")
+        for entry in self.accept_unprotected:
+            channel, _, reason = entry.partition(":")
+            if channel.strip() not in CHANNELS or not reason.strip():
+                raise ValueError(f'policy: accept_unprotected takes "channel: reason", got {entry!r}')
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Policy:
+        """A policy from JSON or TOML values; infinity is "inf" or a float. Raises ValueError on an unknown
+        key."""
+        if not isinstance(values, Mapping):
+            raise ValueError("policy: it must be a table")
+        known = [f.name for f in fields(cls)]
+        unknown = [key for key in values if key not in known]
+        if unknown:
+            raise ValueError(f"policy: unknown key {unknown[0]!r}; known: {', '.join(known)}")
+        return cls(**{k: _plain(v) for k, v in values.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready inverse of `from_dict`."""
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return {k: "inf" if v == math.inf else v for k, v in plain.items()}
+
+    @property
+    def unprotected(self) -> frozenset[str]:
+        """The channels declared public."""
+        return frozenset(entry.partition(":")[0].strip() for entry in self.accept_unprotected)
+
+    def check(self, request: Request) -> None:
+        """Raise Refused unless a client that has spent nothing could answer the request."""
+        if request.minimum_users < self.minimum_users:
+            raise Refused("minimum-users")
+        for channel in request.channels:
+            mechanism = request.mechanism(channel)
+            if mechanism.name not in self.mechanisms:
+                raise Refused("mechanism")
+            if channel in self.unprotected:
+                continue
+            cost = mechanism.guarantee.worst_case(self.delta)
+            if math.isinf(cost):
+                raise Refused("unprotected")
+            if not self.allows(np.array([cost]), channel).all():
+                raise Refused("channel")
+            if not self.allows(np.array([cost]), "total").all():
+                raise Refused("total")
+
+    def allows(self, spent: NDArray[np.float64], limit: str) -> NDArray[np.bool_]:
+        """Which of the worst-case ε, shape (n,), are within a limit: a channel's (of a record) or "total" (of
+        a user). A channel declared public has none."""
+        if limit in self.unprotected:
+            return np.ones(len(spent), dtype=bool)
+        allowed: NDArray[np.bool_] = spent <= getattr(self, limit) * (1 + _ROUNDING)
+        return allowed
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return math.inf if value == "inf" else value

@@ -1,0 +1,230 @@
+"""The one place where a private record becomes a release.
+
+Nothing here may fail, or answer differently in kind, because of what a record says: an embedding that cannot
+    be
+normalized and a label outside the classes are mapped into the mechanism's domain, where its theorem covers
+them. Refusing them would tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.ledger import Charge, Ledger, LedgerError, Recalled
+from client.policy import Policy, Refused
+from client.shard import Shard
+from mechanisms.release import Release
+from mechanisms.reply import Reply
+from mechanisms.request import Request
+from mechanisms.streams import SecureStreams, SimulationStreams
+
+_CHUNK = 4096
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sanitizer:
+    """Answers requests about a shard, under a policy, on a ledger, with a source of randomness."""
+
+    policy: Policy
+    ledger: Ledger
+    streams: SimulationStreams | SecureStreams
+
+    def answer(self, request: Request, shard: Shard) -> Reply:
+        """Releases of the records asked for, charged before this returns.
+
+        What was released under the same key is repeated from the ledger at no cost; the rest is drawn in
+        memory, committed with its charge in one transaction, and only then returned. Users whose budget does
+        not allow what is new are left out, all their records together; Refused is raised where that leaves
+        nobody, or where the policy refuses the request itself. LedgerError: the ledger cannot be trusted,
+        nothing leaves.
+        Every row depends on its own record, ledger rows and stream only: a cohort answers as its users would
+            alone.
+        """
+        self.policy.check(request)
+        if "label" in request.channels and shard.labels is None and len(shard):
+            raise Refused("no-labels")
+        index, count = request.part
+        asked = np.flatnonzero(shard.users % count == index)
+        with self.ledger.exclusive():
+            rows = self._affordable(request, shard, asked)
+            charges: list[Charge] = []
+            payloads: dict[str, NDArray[Any]] = {}
+            for channel in request.channels:
+                payloads[channel] = self._release(request, shard, rows, channel, payloads, charges)
+            self.ledger.commit(charges)
+        return Reply(
+            shard.users[rows],
+            shard.records[rows],
+            tuple(
+                Release(
+                    payload={request.form(channel)[0]: values},
+                    channel=channel,
+                    stage=request.stage,
+                    guarantee=request.mechanism(channel).guarantee,
+                    digest=request.digest(channel),
+                )
+                for channel, values in payloads.items()
+            ),
+        )
+
+    def _recall(self, request: Request, shard: Shard, rows: NDArray[np.intp], channel: str) -> Recalled:
+        digest = request.digest(channel)
+        return self.ledger.recall(request.stage, channel, digest, shard.users[rows], shard.records[rows])
+
+    def _affordable(self, request: Request, shard: Shard, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those rows whose users can pay for all that is new. Raises Refused where there were rows and none
+        is left."""
+        users, records = shard.users[rows], shard.records[rows]
+        people, person = np.unique(users, return_inverse=True)
+        delta = self.policy.delta
+        bill = np.zeros(len(people))
+        within = np.ones(len(people), dtype=bool)
+        for channel in request.channels:
+            if channel in self.policy.unprotected:
+                continue
+            new = self._recall(request, shard, rows, channel).missing
+            cost = np.where(new, request.mechanism(channel).guarantee.worst_case(delta), 0.0)
+            np.add.at(bill, person, cost)
+            spent = self.ledger.spent_on(channel, users, records, delta=delta)
+            within[person[new & ~self.policy.allows(spent + cost, channel)]] = False
+        affordable = self.ledger.spent(people, delta=delta, without=self.policy.unprotected) + bill
+        solvent = (bill == 0) | self.policy.allows(affordable, "total")
+        kept = (within & solvent)[person]
+        if len(rows) and not kept.any():
+            raise Refused("total" if within.any() else "channel")
+        return rows[kept]
+
+    def _release(
+        self,
+        request: Request,
+        shard: Shard,
+        rows: NDArray[np.intp],
+        channel: str,
+        released: dict[str, NDArray[Any]],
+        charges: list[Charge],
+    ) -> NDArray[Any]:
+        """A channel's payload for all rows; what had to be drawn is appended to the charges."""
+        _, dtype, shape = request.form(channel)
+        recalled = self._recall(request, shard, rows, channel)
+        payload = np.empty((len(rows), *shape), dtype=dtype)
+        missing = recalled.missing
+        width = dtype.itemsize * int(np.prod(shape))
+        old = [p for p in recalled.payloads if p is not None]
+        if any(len(p) != width for p in old):
+            raise LedgerError("ledger: a payload does not have its length")
+        stored = dtype.newbyteorder("<")
+        payload[~missing] = np.frombuffer(b"".join(old), dtype=stored).reshape(-1, *shape)
+        # A record asked again under another digest draws from its next stream, never again from the same one.
+        for step in np.unique(recalled.earlier[missing]):
+            here = np.flatnonzero(missing & (recalled.earlier == step))
+            if channel == "embedding":
+                payload[here] = self._draw_embeddings(request, shard, rows[here], int(step))
+            else:
+                payload[here] = self._draw_labels(request, shard, rows[here], int(step), released, here)
+        if missing.any():
+            guarantee = request.mechanism(channel).guarantee
+            data = payload[missing].astype(stored).tobytes()
+            charges.append(
+                Charge(
+                    stage=request.stage,
+                    channel=channel,
+                    digest=request.digest(channel),
+                    guarantee=guarantee,
+                    epsilon=guarantee.worst_case(self.policy.delta),
+                    delta=self.policy.delta,
+                    users=shard.users[rows[missing]],
+                    records=shard.records[rows[missing]],
+                    payloads=[data[i : i + width] for i in range(0, len(data), width)],
+                )
+            )
+        return payload
+
+    def _draw_embeddings(
+        self, request: Request, shard: Shard, rows: NDArray[np.intp], step: int
+    ) -> NDArray[Any]:
+        mechanism = request.mechanism("embedding")
+        embeddings = shard.embeddings(request.encoder)
+        if embeddings.shape[1] != len(request.mean):
+            raise Refused("malformed")
+        x = project(embeddings[rows], request.mean, request.m1)
+        rng = self.streams.rows(
+            shard.users[rows], shard.records[rows], stage=request.stage, channel="embedding", step=step
+        )
+        y = mechanism.sample(x, rng=rng)
+        return y.astype(np.float32) if mechanism.grid is None else mechanism.grid.encode(y)
+
+    def _draw_labels(
+        self,
+        request: Request,
+        shard: Shard,
+        rows: NDArray[np.intp],
+        step: int,
+        released: dict[str, NDArray[Any]],
+        here: NDArray[np.intp],
+    ) -> NDArray[Any]:
+        assert shard.labels is not None
+        mechanism: Any = request.mechanism("label")
+        labels = shard.labels[rows]
+        labels = np.where((labels >= 0) & (labels < request.classes), labels, 0)
+        rng = self.streams.rows(
+            shard.users[rows], shard.records[rows], stage=request.stage, channel="label", step=step
+        )
+        if request.prior is None:
+            return mechanism.sample(labels, rng=rng)
+        codes, grid = released["embedding"][here], request.mechanism("embedding").grid
+        z = codes.astype(np.float64) if grid is None else grid.decode(codes)
+        return mechanism.sample(labels, prior=softmax(z, *request.prior), rng=rng)
+
+
+def project(
+    embeddings: NDArray[np.float32], mean: NDArray[np.float32], m1: NDArray[np.float32]
+) -> FloatArray:
+    """Embeddings (n, m) to unit rows (n, m') in float64: centred, mapped, normalized.
+
+    A row that has no direction (zero, or not finite) becomes the first basis vector.
+    """
+    out = np.empty((len(embeddings), m1.shape[1]))
+    for start in range(0, len(out), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        centred = embeddings[rows].astype(np.float64) - mean.astype(np.float64)
+        mapped = _product(centred, m1.astype(np.float64))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            norm = np.sqrt(_sum(mapped * mapped))
+            unit = mapped / norm
+        unit[:, ~(np.isfinite(norm) & (norm > 0))] = np.eye(len(unit), 1)
+        out[rows] = unit.T
+    return out
+
+
+def softmax(z: FloatArray, w: NDArray[np.float32], b: NDArray[np.float32]) -> FloatArray:
+    """softmax(z @ w + b) by rows: (n, m'), (m', K), (K,) to (n, K) float64, each row summing to 1."""
+    logits = _product(z, w.astype(np.float64)) + b.astype(np.float64)[:, None]
+    weights = np.exp(logits - logits.max(axis=0))
+    return np.ascontiguousarray((weights / _sum(weights)).T)
+
+
+def _product(x: FloatArray, matrix: FloatArray) -> FloatArray:
+    """(x @ matrix).T, shape (k, n), whose bits do not depend on how many rows x has.
+
+    A BLAS product sums in an order that depends on its shape, so a cohort and a single user would differ in
+    their last bits. Adding term by term fixes the order; the long axis lies inside, so it is fast enough.
+    """
+    columns = np.ascontiguousarray(x.T)
+    total = np.zeros((matrix.shape[1], len(x)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for column, weights in zip(columns, matrix, strict=True):
+            total += weights[:, None] * column[None, :]
+    return total
+
+
+def _sum(terms: FloatArray) -> FloatArray:
+    """Sum over the first axis, in order, whatever the length of the second."""
+    total = np.zeros(terms.shape[1])
+    for term in terms:
+        total += term
+    return total

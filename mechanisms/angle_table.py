@@ -1,0 +1,182 @@
+"""The angle between an input and its Purkayastha draw: density sin^(m-2)(θ)·e^(-κθ) on [0, π], normalized.
+
+Everything is in u = log tan(θ/2), where sin θ = sech u, cos θ = -tanh u, dθ = sin θ du: the density of u is
+exp(f(u)) with f(u) = (m-1) log sech u - κθ(u), smooth on the whole line; no power of a sine can underflow.
+
+**Sampling.** f is replaced by its linear interpolant L between knots of one precomputed table; within a cell
+the inverse distribution function is closed-form, t = log1p(w·expm1(s))/s for a slope s across the cell.
+
+**What that costs (proved).** f''(u) = -(m-1) sech²u + κ sech u tanh u, so on a cell of width h |L - f| <= η =
+h²/8·((m-1)·max sech² + κ·max sech·max |tanh|), each maximum being attained at a known end of the cell. Two
+inputs' densities at one output are exp(L) at two angles under the same normalizer, so their log ratio differs
+from the exact one by at most 2·max η. Knots are spread with density proportional to the square root of the
+bound on |f''| (plus a uniform share for the far tails), which nearly equalizes η over cells.
+
+**Tails (proved).** sin^(m-2)(θ)·e^(-κθ) = e^g with g concave, so the mass beyond a point b is at most
+e^g(b)/|g'(b)|; the table ends where this is 2^-61 of the whole on either side.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+FloatArray = NDArray[np.float64]
+
+#: Cells of a table: 2^15 leave a numeric ε below 1e-6 for every (m, κ) accepted, and stay in a core's cache.
+CELLS = 2**15
+#: Log of the largest share of the mass cut off on each side.
+_LOG_TAIL = -61 * math.log(2)
+#: Evaluating f (its terms reach 4,000) and the cell masses in float64 moves log densities by less than this.
+ROUNDOFF = 1e-11
+# Cell columns are gathered together: one cache line for each draw instead of five.
+_START, _INVERSE_MASS, _GROWTH, _SCALE, _KNOT = range(5)
+
+
+def log_angle_integral(n: int, kappa: float) -> float:
+    """log F_n, F_n = integral of sin^n(θ) e^(-κθ) over [0, π], in closed form for n >= 0, κ >= 0.
+
+    F_0 = (1 - e^(-κπ))/κ, F_1 = (1 + e^(-κπ))/(1 + κ²), F_n = n(n-1)/(n² + κ²)·F_(n-2) (twice by parts).
+    """
+    if n % 2:
+        total = math.log1p(math.exp(-kappa * math.pi)) - math.log1p(kappa * kappa)
+    elif kappa == 0:
+        total = math.log(math.pi)
+    else:
+        total = math.log(-math.expm1(-kappa * math.pi)) - math.log(kappa)
+    for j in range(3 if n % 2 else 2, n + 1, 2):
+        total += math.log(j * (j - 1)) - math.log(j * j + kappa * kappa)
+    return total
+
+
+@lru_cache(maxsize=256)
+def log_normalizer(dim: int, kappa: float) -> float:
+    """log C(m, κ) of the Purkayastha density C·e^(-κ·angle) on S^(m-1), m >= 2 (Du et al. 2023, Definition
+    4).
+    """
+    half = (dim - 1) / 2
+    log_surface = math.log(2) + half * math.log(math.pi) - float(gammaln(half))  # of S^(m-2)
+    return -log_surface - log_angle_integral(dim - 2, kappa)
+
+
+@dataclass(frozen=True, eq=False)
+class AngleTable:
+    """Inverse distribution function of the angle for m >= 3, and what its approximation costs."""
+
+    edges: FloatArray  # (cells + 1,) cumulative probability at the knots, 0 first and 1 last
+    cells: FloatArray  # (cells, 5): see the column constants
+    numeric_epsilon: float
+    numeric_delta: float
+
+    def sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Draws of (sin θ, cos θ), each (n,), from uniforms (n,) in (0, 1)."""
+        index = np.searchsorted(self.edges[1:-1], uniforms, side="right")
+        cell = self.cells[index]
+        within = (uniforms - cell[:, _START]) * cell[:, _INVERSE_MASS]
+        u = cell[:, _KNOT] + np.log1p(within * cell[:, _GROWTH]) * cell[:, _SCALE]
+        tangent = np.exp(u)  # tan(θ/2)
+        square = tangent * tangent
+        return 2.0 * tangent / (1.0 + square), (1.0 - square) / (1.0 + square)
+
+
+class ArcTable:
+    """The angle for m = 2, a truncated exponential: exact, so there is nothing to tabulate."""
+
+    numeric_epsilon = ROUNDOFF
+    numeric_delta = 0.0
+
+    def __init__(self, kappa: float) -> None:
+        self._kappa = kappa
+
+    def sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Draws of (sin θ, cos θ), each (n,), from uniforms (n,) in (0, 1)."""
+        if self._kappa == 0:
+            angle = math.pi * uniforms
+        else:
+            angle = -np.log1p(uniforms * math.expm1(-math.pi * self._kappa)) / self._kappa
+        return np.sin(angle), np.cos(angle)
+
+
+@lru_cache(maxsize=64)
+def angle_table(dim: int, kappa: float) -> AngleTable | ArcTable:
+    """The table of (m, κ), m >= 2, κ >= 0; made in milliseconds and then remembered."""
+    if dim == 2:
+        return ArcTable(kappa)
+    log_total = log_angle_integral(dim - 2, kappa)
+    low, high = _cut_points(dim, kappa, log_total)
+    knots = _knots(dim, kappa, low, high)
+    widths = np.diff(knots)
+
+    # max over a cell: sech is largest at the point nearest 0, |tanh| at the end farthest from it.
+    nearest = np.clip(0.0, knots[:-1], knots[1:])
+    farthest = np.maximum(np.abs(knots[:-1]), np.abs(knots[1:]))
+    sech = 1.0 / np.cosh(nearest)
+    error = widths**2 / 8 * ((dim - 1) * sech**2 + kappa * sech * np.tanh(farthest))
+
+    heights = (dim - 1) * _log_sech(knots) - kappa * _angle(knots) - log_total
+    slopes = np.diff(heights)
+    slopes[slopes == 0] = 1e-300  # log1p(w·expm1(s))/s is w there, to the last bit
+    growth = np.expm1(slopes)
+    masses = np.exp(heights[:-1]) * widths * growth / slopes
+    edges = np.concatenate([[0.0], np.cumsum(masses)])
+    edges /= edges[-1]
+    # A cell so deep in the tail that cumulative sums cannot see it is never chosen: any number will do.
+    seen = np.diff(edges) > 0
+    inverse_mass = np.where(seen, 1.0 / np.where(seen, np.diff(edges), 1.0), 0.0)
+    cells = np.stack([edges[:-1], inverse_mass, growth, widths / slopes, knots[:-1]], axis=1)
+    return AngleTable(
+        edges=edges,
+        cells=cells,
+        numeric_epsilon=2.0 * float(error.max()) + ROUNDOFF,
+        # two tails, and the rounding of cumulative sums: half a unit in the last place of 1 for each edge,
+        # and once more for the division
+        numeric_delta=2.0**-60 + CELLS * 2.0**-53,
+    )
+
+
+def _angle(u: FloatArray) -> FloatArray:
+    return 2.0 * np.arctan(np.exp(u))
+
+
+def _log_sech(u: FloatArray) -> FloatArray:
+    return math.log(2.0) - np.abs(u) - np.log1p(np.exp(-2.0 * np.abs(u)))
+
+
+def _cut_points(dim: int, kappa: float, log_total: float) -> tuple[float, float]:
+    """Ends of the table in u, by bisection of the tail bound, which is monotone on each side of the mode."""
+
+    def beyond(u: float) -> float:  # log of the bound on the share of the mass beyond u, away from the mode
+        slope = (dim - 2) * -math.sinh(u) - kappa  # g'(θ) = (m-2) cot θ - κ, and cot θ = -sinh u
+        log_sech = math.log(2.0) - abs(u) - math.log1p(math.exp(-2.0 * abs(u)))
+        return (dim - 2) * log_sech - kappa * 2.0 * math.atan(math.exp(u)) - math.log(abs(slope)) - log_total
+
+    mode = -math.asinh(kappa / (dim - 2))
+    ends = []
+    for far in (-300.0, 300.0):
+        inside, outside = mode, far
+        for _ in range(100):
+            middle = (inside + outside) / 2
+            if middle in (inside, outside):
+                break
+            if beyond(middle) > _LOG_TAIL:
+                inside = middle
+            else:
+                outside = middle
+        ends.append(outside)
+    return ends[0], ends[1]
+
+
+def _knots(dim: int, kappa: float, low: float, high: float) -> FloatArray:
+    """CELLS + 1 increasing points from low to high, close together where f bends most."""
+    fine = np.linspace(low, high, 4 * CELLS + 1)
+    sech = 1.0 / np.cosh(fine)
+    density = np.sqrt((dim - 1) * sech**2 + kappa * sech * np.abs(np.tanh(fine)))
+    share = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    share = 0.8 * share / share[-1] + 0.2 * np.linspace(0.0, 1.0, len(fine))
+    knots: FloatArray = np.interp(np.linspace(0.0, 1.0, CELLS + 1), share, fine)
+    return knots

@@ -1,0 +1,72 @@
+"""Checks of public parameters and of inputs, each with a one-line error that names the value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: How far from length 1 an input row of a spherical mechanism may be (it is then normalized exactly).
+UNIT_TOLERANCE = 1e-6
+
+
+def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
+    """`value` as a float within [low, high]; ValueError otherwise, also for NaN, inf, text and booleans."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise ValueError(f"{owner}: {name} must be a number from {low:g} to {high:g}, got {value!r}")
+    number = float(value)
+    if not (math.isfinite(number) and low <= number <= high):
+        raise ValueError(f"{owner}: {name} must be from {low:g} to {high:g}, got {number:g}")
+    return number
+
+
+def integer(owner: str, name: str, value: Any, low: int, high: int) -> int:
+    """`value` as an int within [low, high]; ValueError otherwise, also for booleans and 2.0."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ValueError(f"{owner}: {name} must be a whole number from {low} to {high}, got {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{owner}: {name} must be from {low} to {high}, got {value}")
+    return int(value)
+
+
+def rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
+    """x as float64 of shape (n, dim), all finite; ValueError otherwise."""
+    values: NDArray[np.float64] = np.ascontiguousarray(x, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] != dim:
+        raise ValueError(f"{owner}: expected rows of {dim} coordinates, got an array of shape {values.shape}")
+    bad: NDArray[np.bool_] = np.any(~np.isfinite(values), axis=1)
+    if bad.any():
+        raise ValueError(f"{owner}: row {_first(bad)} holds a value that is not finite")
+    return values
+
+
+def unit_rows(owner: str, x: NDArray[Any], dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """x as float64 (n, dim) and the length of each row (n, 1); ValueError unless lengths are 1 to 1e-6."""
+    # contiguous: sums over a row then run in one order, whatever the memory layout or the number of rows
+    values: NDArray[np.float64] = np.ascontiguousarray(x, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] != dim:
+        raise ValueError(f"{owner}: expected rows of {dim} coordinates, got an array of shape {values.shape}")
+    lengths = np.sqrt(np.einsum("ij,ij->i", values, values))
+    bad = ~(np.abs(lengths - 1.0) <= UNIT_TOLERANCE)  # also true for not-a-number
+    if bad.any():
+        row = _first(bad)
+        raise ValueError(f"{owner}: row {row} has length {lengths[row]:g}, not 1; normalize the inputs")
+    return values, lengths[:, None]
+
+
+def labels(owner: str, x: NDArray[Any], classes: int) -> NDArray[np.int64]:
+    """x as int64 labels of shape (n,) in [0, classes); ValueError otherwise."""
+    values = np.asarray(x)
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+        raise ValueError(f"{owner}: expected a row of whole-number labels, got {values.dtype} {values.shape}")
+    bad = (values < 0) | (values >= classes)
+    if bad.any():
+        row = _first(bad)
+        raise ValueError(f"{owner}: label {values[row]} of row {row} is outside 0..{classes - 1}")
+    return values.astype(np.int64)
+
+
+def _first(mask: NDArray[np.bool_]) -> int:
+    return int(np.argmax(mask))

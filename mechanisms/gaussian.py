@@ -1,0 +1,101 @@
+"""Gaussian noise on unit vectors, calibrated analytically: the comparison with DP-SGD's mechanism."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import ndtri
+
+from mechanisms import checks
+from mechanisms.grid import SPACE, Grid
+from mechanisms.guarantee import Guarantee, gaussian_delta
+from mechanisms.mechanism import Uniforms
+from mechanisms.metrics import SPHERE_DIAMETER
+from mechanisms.streams import LATTICE
+
+FloatArray = NDArray[np.float64]
+
+MAX_DIM = 1024
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """x + N(0, σ²) in each coordinate, for unit vectors, at most 2 apart. There is no pure ε: finite only at
+    δ > 0.
+
+    The profile δ(ε) is exact: Balle and Wang 2018, Theorem 8. Inputs are rows of length 1 to 1e-6, then
+    normalized exactly, so that the sensitivity is 2 and no more; ValueError otherwise.
+
+    dim: 1..1024. sigma: standard deviation of each coordinate, 1e-6..1e6.
+    """
+
+    dim: int
+    sigma: float
+
+    name: ClassVar[str] = "gaussian"
+    channel: ClassVar[str] = "embedding"
+    needs_prior: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 1, MAX_DIM))
+        object.__setattr__(self, "sigma", checks.real(self.name, "sigma", self.sigma, 1e-6, 1e6))
+
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, dim: int) -> Gaussian:
+        """The least σ that makes unit vectors (epsilon, delta)-indistinguishable; delta above 0."""
+        epsilon = checks.real(cls.name, "epsilon", epsilon, 0, 1000)
+        delta = checks.real(cls.name, "delta", delta, 1e-300, 1 - 1e-12)
+        diameter = SPHERE_DIAMETER["euclidean"]
+
+        def excess(log_sigma: float) -> float:
+            return gaussian_delta(diameter / math.exp(log_sigma), epsilon) - delta
+
+        low, high = math.log(1e-6), math.log(1e6)
+        if excess(high) > 0:
+            raise ValueError(f"{cls.name}: no sigma up to 1e6 gives epsilon {epsilon:g} at delta {delta:g}")
+        if excess(low) <= 0:
+            return cls(dim, 1e-6)
+        root = float(brentq(excess, low, high, xtol=1e-13, rtol=1e-14))
+        return cls(dim, math.exp(root) * (1 + 1e-12))  # the root finder's tolerance goes to the safe side
+
+    @property
+    def grid(self) -> Grid:
+        return SPACE
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(
+            epsilon=math.inf,
+            metric="euclidean",
+            diameter=SPHERE_DIAMETER["euclidean"],
+            protects="sequence",
+            numeric_delta=self._numeric_delta(),
+            sigma=self.sigma,
+        )
+
+    def _numeric_delta(self) -> float:
+        """Lattice uniforms against real ones, on the grid (see mechanisms.spherical): a coordinate is
+        monotone in its one uniform, crosses a boundary each grid step within ±8.3σ, and its two outermost
+        cells may hold any number.
+        """
+        span = min(2 * 8.3 * self.sigma / SPACE.step, 2.0**SPACE.bits)
+        return min(self.dim * (span + 3) * LATTICE, 1.0)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
+        """One draw for each row: (n, dim) unit rows -> (n, dim) float64; dim uniforms a row."""
+        x, length = checks.unit_rows(self.name, x, self.dim)
+        draw: FloatArray = ndtri(rng.uniform(len(x), self.dim))
+        draw *= self.sigma
+        draw += x / length
+        return draw
+
+    def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
+        """Log density at y given x, rows (n, dim) -> (n,)."""
+        square = np.sum(np.square((y - x) / self.sigma), axis=1)
+        density: FloatArray = -0.5 * square - self.dim * math.log(self.sigma * math.sqrt(2 * math.pi))
+        return density

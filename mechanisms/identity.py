@@ -1,0 +1,49 @@
+"""Passing values through unchanged: a mechanism like any other, whose infinite guarantee ledgers show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import checks
+from mechanisms.grid import SPHERE, Grid
+from mechanisms.guarantee import Guarantee, unprotected
+from mechanisms.mechanism import Uniforms
+from mechanisms.metrics import SPHERE_DIAMETER
+
+
+@dataclass(frozen=True)
+class Identity:
+    """No protection. channel: "embedding" (unit rows of `size` coordinates) or "label" (`size` classes)."""
+
+    channel: str
+    size: int
+
+    name: ClassVar[str] = "identity"
+    needs_prior: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.channel not in ("embedding", "label"):
+            raise ValueError(f"{self.name}: channel must be embedding or label, got {self.channel!r}")
+        object.__setattr__(self, "size", checks.integer(self.name, "size", self.size, 2, 100_000))
+
+    @property
+    def grid(self) -> Grid | None:
+        return SPHERE if self.channel == "embedding" else None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        if self.channel == "embedding":
+            return unprotected("angular", "sequence", SPHERE_DIAMETER["angular"])
+        return unprotected("discrete", "label", 1.0)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
+        """The rows, normalized exactly, or the labels; no uniform is drawn. ValueError on invalid input."""
+        if self.channel == "label":
+            return checks.labels(self.name, x, self.size)
+        rows, length = checks.unit_rows(self.name, x, self.size)
+        unit: NDArray[np.float64] = rows / length
+        return unit

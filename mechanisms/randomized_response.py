@@ -1,0 +1,149 @@
+"""Randomized response for labels: k-ary, and with a public prior."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import categorical, checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.mechanism import Uniforms
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MAX_EPSILON = 1000.0
+MAX_CLASSES = 10_000
+
+
+def _guarantee(epsilon: float, classes: int) -> Guarantee:
+    return Guarantee(
+        epsilon=epsilon,
+        metric="discrete",
+        diameter=1.0,
+        protects="label",
+        numeric_delta=categorical.numeric_delta(classes),
+    )
+
+
+def _checked(name: str, epsilon: float, classes: int) -> tuple[float, int]:
+    return (
+        checks.real(name, "epsilon", epsilon, 0, MAX_EPSILON),
+        checks.integer(name, "classes", classes, 2, MAX_CLASSES),
+    )
+
+
+@dataclass(frozen=True)
+class RandomizedResponse:
+    """The true label with probability e^ε/(e^ε + K - 1), else another, uniformly: ε-LDP (Warner 1965).
+
+    epsilon: 0..1000. classes: K, 2..10,000.
+    """
+
+    epsilon: float
+    classes: int
+
+    name: ClassVar[str] = "randomized-response"
+    channel: ClassVar[str] = "label"
+    needs_prior: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        epsilon, classes = _checked(self.name, self.epsilon, self.classes)
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "classes", classes)
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return _guarantee(self.epsilon, self.classes)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """One draw for each label, (n,) -> (n,) int64; one uniform a row. ValueError if out of range."""
+        x = checks.labels(self.name, x, self.classes)
+        uniforms = rng.uniform(len(x), 1)[:, 0]
+        weights = np.zeros((len(x), self.classes))
+        weights[np.arange(len(x)), x] = self.epsilon
+        return categorical.sample(weights, uniforms)
+
+    def log_prob(self, y: IntArray, x: IntArray) -> FloatArray:
+        """Log probability of y given x, (n,) -> (n,)."""
+        gain = np.where(np.asarray(y) == np.asarray(x), 0.0, -self.epsilon)
+        return gain - math.log1p((self.classes - 1) * math.exp(-self.epsilon))
+
+
+@dataclass(frozen=True)
+class RandomizedResponsePrior:
+    """RRWithPrior: randomized response on the k likeliest labels of a public prior (Ghazi et al. 2021).
+
+    k maximizes e^ε/(e^ε + k - 1)·(prior mass of the k likeliest), the probability that the output is the
+    truth, and is the best any ε-LDP mechanism can do for this prior (their Algorithms 2, 3 and optimality
+    theorem). A true label outside the k gives one of them uniformly. ε-LDP for every prior that does not
+    depend on the label. Ties in the prior go to the lower label.
+
+    epsilon: 0..1000. classes: K, 2..10,000.
+    """
+
+    epsilon: float
+    classes: int
+
+    name: ClassVar[str] = "randomized-response-prior"
+    channel: ClassVar[str] = "label"
+    needs_prior: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        epsilon, classes = _checked(self.name, self.epsilon, self.classes)
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "classes", classes)
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return _guarantee(self.epsilon, self.classes)
+
+    def sample(self, x: NDArray[Any], *, prior: FloatArray, rng: Uniforms) -> IntArray:
+        """One draw for each label, (n,) -> (n,) int64, under public priors (n, K); one uniform a row."""
+        x = checks.labels(self.name, x, self.classes)
+        weights = self._log_weights(x, prior)
+        return categorical.sample(weights, rng.uniform(len(x), 1)[:, 0])
+
+    def log_prob(self, y: IntArray, x: IntArray, *, prior: FloatArray) -> FloatArray:
+        """Log probability of y given x, (n,) -> (n,); -inf where the prior leaves y out."""
+        x = checks.labels(self.name, x, self.classes)
+        normal = categorical.log_normalize(self._log_weights(x, prior))
+        log_probability: FloatArray = normal[np.arange(len(x)), np.asarray(y)]
+        return log_probability
+
+    def kept(self, prior: FloatArray) -> NDArray[np.bool_]:
+        """Which labels can come out, priors (n, K) -> (n, K). ValueError unless rows are distributions."""
+        prior = np.asarray(prior, dtype=np.float64)
+        if prior.ndim != 2 or prior.shape[1] != self.classes:
+            raise ValueError(f"{self.name}: expected priors of {self.classes} classes, got {prior.shape}")
+        bad = ~((prior >= 0).all(axis=1) & (np.abs(prior.sum(axis=1) - 1.0) <= 1e-6))
+        if bad.any():
+            raise ValueError(f"{self.name}: the prior of row {int(np.argmax(bad))} is not a distribution")
+        order = np.argsort(-prior, axis=1, kind="stable")
+        # e^ε/(e^ε + k - 1) for k = 1..K
+        keep = 1.0 / (1.0 + np.arange(self.classes) * math.exp(-self.epsilon))
+        size = np.argmax(keep * np.cumsum(np.take_along_axis(prior, order, axis=1), axis=1), axis=1) + 1
+        kept = np.zeros(prior.shape, dtype=np.bool_)
+        np.put_along_axis(kept, order, np.arange(self.classes) < size[:, None], axis=1)
+        return kept
+
+    def _log_weights(self, x: IntArray, prior: FloatArray) -> FloatArray:
+        kept = self.kept(prior)
+        if len(kept) != len(x):
+            raise ValueError(f"{self.name}: {len(x)} labels but {len(kept)} priors")
+        weights = np.where(kept, 0.0, -np.inf)
+        rows = np.arange(len(x))
+        weights[rows, x] = np.where(kept[rows, x], self.epsilon, -np.inf)
+        return weights

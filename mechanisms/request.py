@@ -1,0 +1,239 @@
+"""What a server may ask of a client: public parameters only, checked before anything else looks at them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.catalogue import build
+from mechanisms.mechanism import Mechanism, parameters
+from mechanisms.release import digest
+
+SPLITS = ("train", "test")
+#: The name of the one payload array of each channel: grid integers z (n, m'), labels y (n,).
+PAYLOAD = {"embedding": "z", "label": "y"}
+MAX_WIDTH = 4096
+MAX_CLASSES = 32767  # labels travel as int16
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+_HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_SPEC_LENGTH = 2000
+_INTEGERS = ("classes", "minimum_users", "part_index", "part_count")
+_STRINGS = ("arm", "stage", "split", "encoder", "embedding", "label")
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One question to every client: release these channels, drawn so. One that exists has been validated.
+
+    arm: "" on a device; in a simulation, the slug of the arm whose ledger and policy answer.
+    stage: the name of the stage, a short slug; with the record and the channel it names one release.
+    split: which records answer, "train" or "test".
+    encoder: SHA-256 (hex) of the encoder whose embeddings are meant.
+    mean: (m,) float32, subtracted from an embedding. m1: (m, m') float32, 2 <= m' <= m, applied to it.
+    embedding, label: the mechanism of each channel ({"mechanism": name, parameters}); None where not asked.
+    classes: number of classes of the label, at least 2.
+    minimum_users: the smallest batch that the shuffler promises to release.
+    part: (index, count): the users with user % count == index answer.
+    prior: (W (m', K) float32, b (K,) float32): the prior is softmax(ẑ @ W + b), ẑ the *released* embedding.
+    Raises ValueError, one line, on anything else.
+    """
+
+    arm: str
+    stage: str
+    split: str
+    encoder: str
+    mean: NDArray[np.float32]
+    m1: NDArray[np.float32]
+    embedding: dict[str, Any] | None
+    label: dict[str, Any] | None
+    classes: int
+    minimum_users: int
+    part: tuple[int, int] = (0, 1)
+    prior: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    @property
+    def dim(self) -> int:
+        """m', the number of coordinates of a released embedding."""
+        return int(self.m1.shape[1])
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The channels asked for, embedding first: a label's prior may depend on the released embedding."""
+        asked = {"embedding": self.embedding, "label": self.label}
+        return tuple(channel for channel, spec in asked.items() if spec is not None)
+
+    def mechanism(self, channel: str) -> Mechanism:
+        """The mechanism of a channel that is asked for. KeyError for another."""
+        return self._mechanisms[channel]
+
+    def form(self, channel: str) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+        """Name, dtype and shape of one row of a channel's payload: z, (m',) grid integers (float32 where the
+        mechanism names no grid); y, () int16."""
+        if channel == "label":
+            return PAYLOAD[channel], np.dtype(np.int16), ()
+        grid = self.mechanism(channel).grid
+        return PAYLOAD[channel], np.dtype(np.float32) if grid is None else grid.dtype, (self.dim,)
+
+    def digest(self, channel: str) -> str:
+        """SHA-256 (hex) of every public parameter that a channel's draw depends on, but for the stage, which
+        is a part of a release's key beside it."""
+        return self._digests[channel]
+
+    @cached_property
+    def _mechanisms(self) -> dict[str, Mechanism]:
+        built: dict[str, Mechanism] = {}
+        try:
+            if self.embedding is not None:
+                built["embedding"] = build(self.embedding, channel="embedding", dim=self.dim)
+            if self.label is not None:
+                built["label"] = build(self.label, channel="label", classes=self.classes)
+        except (TypeError, KeyError, OverflowError):
+            raise ValueError("request: a mechanism's parameter is of the wrong kind") from None
+        return built
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        digests: dict[str, str] = {}
+        for channel in self.channels:
+            mechanism = self.mechanism(channel)
+            public: dict[str, Any] = {
+                "channel": channel,
+                "split": self.split,
+                "mechanism": parameters(mechanism),
+                "guarantee": mechanism.guarantee.to_dict(),
+            }
+            if channel == "embedding":
+                grid = mechanism.grid
+                public |= {
+                    "encoder": self.encoder,
+                    "mean": self.mean,
+                    "m1": self.m1,
+                    "grid": None if grid is None else {"bits": grid.bits, "step": grid.step},
+                }
+            else:
+                public["classes"] = self.classes
+                if self.prior is not None:
+                    public |= {"prior": list(self.prior), "embedding": digests["embedding"]}
+            digests[channel] = digest(public)
+        return digests
+
+    def validate(self) -> None:
+        """Raise ValueError unless every field has its type, shape and range, and the mechanisms exist."""
+        _require(isinstance(self.arm, str) and (not self.arm or _NAME.fullmatch(self.arm)), "arm is no slug")
+        _require(isinstance(self.stage, str) and _NAME.fullmatch(self.stage), "stage is no slug")
+        _require(isinstance(self.split, str) and self.split in SPLITS, "split is neither train nor test")
+        _require(isinstance(self.encoder, str) and _HASH.fullmatch(self.encoder), "encoder is no SHA-256")
+        _require_array(self.mean, 1, "mean")
+        _require_array(self.m1, 2, "m1")
+        m, dim = self.m1.shape
+        _require(len(self.mean) == m and m <= MAX_WIDTH, "mean and m1 do not fit each other")
+        _require(2 <= dim <= m, "m1 must map to at least 2 and at most m coordinates")
+        _require(_integer(self.classes, 2, MAX_CLASSES), "classes is out of range")
+        _require(_integer(self.minimum_users, 0, 2**53), "minimum_users is out of range")
+        _require(isinstance(self.part, tuple) and len(self.part) == 2, "part is not a pair")
+        index, count = self.part
+        _require(_integer(count, 1, 2**31) and _integer(index, 0, count - 1), "part is out of range")
+        for name, spec in (("embedding", self.embedding), ("label", self.label)):
+            _require(spec is None or isinstance(spec, dict), f"{name} is not a mechanism")
+        _require(bool(self.channels), "no channel is asked for")
+        built = self._mechanisms
+        for channel, size in (("embedding", dim), ("label", self.classes)):
+            own = parameters(built[channel]) if channel in built else {}
+            sizes = [own[k] for k in ("dim", "classes", "size") if k in own]
+            _require(all(s == size for s in sizes), f"the {channel}'s mechanism is of another size")
+        needs = "label" in built and bool(getattr(built["label"], "needs_prior", False))
+        _require(needs == (self.prior is not None), "a prior goes with a mechanism that needs one")
+        if self.prior is not None:
+            _require("embedding" in built, "a prior needs an embedding in the same request")
+            _require(isinstance(self.prior, tuple) and len(self.prior) == 2, "prior is not a pair")
+            _require_array(self.prior[0], 2, "prior")
+            _require_array(self.prior[1], 1, "prior")
+            _require(self.prior[0].shape == (dim, self.classes), "prior does not fit m1 and classes")
+            _require(self.prior[1].shape == (self.classes,), "prior does not fit classes")
+
+    def parts(self) -> tuple[dict[str, NDArray[Any]], dict[str, str | int]]:
+        """Arrays and scalars from which `from_parts` makes an equal request. Pure."""
+        arrays: dict[str, NDArray[Any]] = {"mean": self.mean, "m1": self.m1}
+        if self.prior is not None:
+            arrays |= {"prior_w": self.prior[0], "prior_b": self.prior[1]}
+        return arrays, {
+            "arm": self.arm,
+            "stage": self.stage,
+            "split": self.split,
+            "encoder": self.encoder,
+            "embedding": "" if self.embedding is None else json.dumps(self.embedding, sort_keys=True),
+            "label": "" if self.label is None else json.dumps(self.label, sort_keys=True),
+            "classes": int(self.classes),
+            "minimum_users": int(self.minimum_users),
+            "part_index": int(self.part[0]),
+            "part_count": int(self.part[1]),
+        }
+
+    @classmethod
+    def from_parts(cls, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Request:
+        """Inverse of `parts`. Raises ValueError on all but a valid request: the sender may be hostile."""
+        _require(set(about) == {*_STRINGS, *_INTEGERS}, "its keys are not those of a request")
+        known = ({"mean", "m1"}, {"mean", "m1", "prior_w", "prior_b"})
+        _require(set(arrays) in known, "its arrays are not those of a request")
+        _require(all(isinstance(about[k], str) for k in _STRINGS), "a string is missing")
+        _require(all(_integer(about[k], 0, 2**53) for k in _INTEGERS), "an integer is out of range")
+        return cls(
+            arm=about["arm"],
+            stage=about["stage"],
+            split=about["split"],
+            encoder=about["encoder"],
+            mean=arrays["mean"],
+            m1=arrays["m1"],
+            embedding=_spec(about["embedding"]),
+            label=_spec(about["label"]),
+            classes=about["classes"],
+            minimum_users=about["minimum_users"],
+            part=(about["part_index"], about["part_count"]),
+            prior=(arrays["prior_w"], arrays["prior_b"]) if "prior_w" in arrays else None,
+        )
+
+
+def _require(condition: object, words: str) -> None:
+    if not condition:
+        raise ValueError(f"request: {words}")
+
+
+def _integer(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _require_array(value: object, axes: int, name: str) -> None:
+    words = f"{name} is not a finite float32 array of {axes} axes"
+    if not isinstance(value, np.ndarray):
+        raise ValueError(f"request: {words}")
+    _require(value.dtype == np.float32 and value.ndim == axes and value.size > 0, words)
+    _require(np.isfinite(value).all(), words)
+
+
+def _spec(text: str) -> dict[str, Any] | None:
+    """The mechanism in a request's JSON; None for the empty string."""
+    if not text:
+        return None
+    _require(len(text) <= _SPEC_LENGTH, "a mechanism's description is too long")
+    try:
+        spec = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("request: a mechanism's description is not JSON") from None
+    _require(isinstance(spec, dict), "a mechanism's description is not a table")
+    scalars = all(v is None or isinstance(v, str | int | float | bool) for v in spec.values())
+    _require(scalars, "a mechanism's parameter is not a scalar")
+    finite = all(math.isfinite(v) for v in spec.values() if isinstance(v, float))
+    _require(finite, "a mechanism's parameter is not finite")
+    return dict(spec)

@@ -1,0 +1,207 @@
+"""Mechanisms for sentence embeddings on the unit sphere: Purkayastha and generalized planar Laplace.
+
+Both are inverse-CDF samplers: a row consumes dim + 1 uniforms, the first for its angle or radius, the others
+for dim normals whose normalization is a uniform direction.
+
+**What a lattice of uniforms costs (proved).** Uniforms are midpoints of 2^52 equal cells. Replace the k real
+uniforms of a row by midpoints one at a time, the others held fixed. As a function of one of them, an output
+coordinate is piecewise monotone (at most p pieces), and the output moves along a curve of length at most ℓ.
+The coordinates together then vary by at most √m·ℓ, so they cross at most √m·ℓ/step + p·m boundaries of the
+public grid. Only a cell with a crossing inside can give another gridded output for its midpoint than for the
+real uniform: with probability at most 2^-52·(√m·ℓ/step + p·m). Sum over the k uniforms. This is
+`numeric_delta`. It is about exact arithmetic on the lattice; what float64 rounds after that, near 2^-50, is
+2^-35 of a grid step and not in it.
+
+- A normal z_j, the others fixed, moves the direction along at most half a great circle (ℓ <= π); a coordinate
+  (a + b·z)/sqrt(quadratic in z) has one critical point, so p = 2.
+- Purkayastha's angle moves y along half a great circle: ℓ = π, and a coordinate is a sinusoid: p = 2.
+- Planar Laplace, normalized: the ray x + r·ξ is seen from the origin under at most π, p = 2 (as for z_j). A
+  direction on an arc makes x + r·ξ a circle's arc, on the sphere a convex curve of length at most 2π; a
+  coordinate's derivative is a trigonometric polynomial of degree 2, so p = 5.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincinv, gammaln, ndtri
+
+from mechanisms import checks
+from mechanisms.angle_table import angle_table, log_normalizer
+from mechanisms.grid import SPACE, SPHERE, Grid
+from mechanisms.guarantee import Guarantee
+from mechanisms.mechanism import Uniforms
+from mechanisms.metrics import SPHERE_DIAMETER, angular, euclidean
+from mechanisms.streams import LATTICE
+
+FloatArray = NDArray[np.float64]
+
+MAX_DIM = 1024
+MAX_EPSILON = 1000.0
+#: Rows worked on at once: a few arrays of this many rows of 16 coordinates stay in a core's cache.
+_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Purkayastha:
+    """Density proportional to exp(-ε·angle(x, y)) on S^(m-1) (Du et al. 2023, Definition 4, Theorem 1).
+
+    Satisfies ε·d with d the angle in radians, for all pairs of unit vectors: worst case ε·π.
+
+    dim: m, 2..1024. epsilon: per radian, 0..1000; 0 is uniform. Inputs are rows of length 1 to 1e-6, then
+    normalized exactly; ValueError otherwise.
+    """
+
+    dim: int
+    epsilon: float
+
+    name: ClassVar[str] = "purkayastha"
+    channel: ClassVar[str] = "embedding"
+    needs_prior: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+
+    @property
+    def grid(self) -> Grid:
+        return SPHERE
+
+    @property
+    def guarantee(self) -> Guarantee:
+        table = angle_table(self.dim, self.epsilon)
+        lattice = (self.dim + 1) * _crossings(self.dim, math.pi, 2)
+        return Guarantee(
+            epsilon=self.epsilon,
+            metric="angular",
+            diameter=SPHERE_DIAMETER["angular"],
+            protects="sequence",
+            numeric_epsilon=table.numeric_epsilon,
+            numeric_delta=table.numeric_delta + lattice * LATTICE,
+        )
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
+        """One draw for each row: (n, dim) unit rows -> (n, dim) float64 unit rows; dim + 1 uniforms a row."""
+        x, length = checks.unit_rows(self.name, x, self.dim)
+        uniforms = rng.uniform(len(x), self.dim + 1)
+        table = angle_table(self.dim, self.epsilon)
+        out = np.empty(x.shape)
+        for at in range(0, len(x), _CHUNK):
+            row = slice(at, at + _CHUNK)
+            sine, cosine = table.sine_cosine(uniforms[row, 0])
+            # y = cos θ·x + sin θ·ξ, where ξ is the part of a normal vector orthogonal to x, normalized
+            tangent = ndtri(uniforms[row, 1:], out=out[row])
+            unit = x[row] / length[row]
+            tangent -= np.einsum("ij,ij->i", tangent, unit)[:, None] * unit
+            scale = np.sqrt(np.einsum("ij,ij->i", tangent, tangent))
+            tangent *= (sine / np.maximum(scale, _TINY))[:, None]
+            unit *= cosine[:, None]
+            tangent += unit
+        return out
+
+    def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
+        """Log density at y given x, rows (n, dim) -> (n,), by the surface measure of the sphere."""
+        return log_normalizer(self.dim, self.epsilon) - self.epsilon * angular(x, y)
+
+
+@dataclass(frozen=True)
+class PlanarLaplace:
+    """x + r·ξ, ξ uniform on the sphere, r ~ Gamma(m, 1/ε): density proportional to exp(-ε·|y - x|) in R^m.
+
+    Chatzikokolakis et al. 2013 for the plane, Wu et al. 2017 for R^m; Du et al. 2023, Theorem 2, for the
+    normalized form, which is post-processing of the raw one. Satisfies ε·d with d the Euclidean distance:
+    worst case 2ε on the unit sphere.
+
+    normalize=True (the default) divides the result by its length; its inputs must be unit rows, and ε = 0 is
+    uniform. normalize=False takes any finite rows, and the loss is ε·d for them all, but the guarantee's
+    diameter of 2 is that of unit vectors; ε = 0 has no distribution and is refused. The radius takes scipy's
+    inverse incomplete gamma function as exact (tests hold it to 1e-11 of an independent evaluation).
+    """
+
+    dim: int
+    epsilon: float
+    normalize: bool = True
+
+    name: ClassVar[str] = "planar-laplace"
+    channel: ClassVar[str] = "embedding"
+    needs_prior: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        if not isinstance(self.normalize, bool):
+            raise ValueError(f"{self.name}: normalize must be true or false, got {self.normalize!r}")
+        if not self.normalize and self.epsilon == 0:
+            raise ValueError(f"{self.name}: epsilon must be above 0 where normalize is false, got 0")
+
+    @property
+    def grid(self) -> Grid:
+        return SPHERE if self.normalize else SPACE
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(
+            epsilon=self.epsilon,
+            metric="euclidean",
+            diameter=SPHERE_DIAMETER["euclidean"],
+            protects="sequence",
+            inputs="all" if self.normalize else "unit vectors; others by their distance",
+            numeric_epsilon=0.0,
+            numeric_delta=self._lattice_crossings() * LATTICE,
+        )
+
+    def _lattice_crossings(self) -> float:
+        m = self.dim
+        if self.normalize:
+            return m * _crossings(m, 2 * math.pi, 5) + _crossings(m, math.pi, 2)
+        # Raw: a direction moves y along half a circle of radius r, E[r] = m/ε. A radius moves it along a ray,
+        # up to the last cell's radius; that cell may hold any number of crossings and counts once.
+        last = float(gammaincinv(m, 1.0 - LATTICE)) / self.epsilon
+        direction = math.sqrt(m) * math.pi * (m / self.epsilon) / SPACE.step + 2 * m
+        return min(m * direction + math.sqrt(m) * last / SPACE.step + m + 1, 1.0 / LATTICE)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
+        """One draw for each row: (n, dim) -> (n, dim) float64, unit rows if `normalize`; dim + 1 uniforms
+        each.
+        """
+        if self.normalize:
+            x, length = checks.unit_rows(self.name, x, self.dim)
+        else:
+            x = checks.rows(self.name, x, self.dim)
+        uniforms = rng.uniform(len(x), self.dim + 1)
+        out = np.empty(x.shape)
+        for at in range(0, len(x), _CHUNK):
+            row = slice(at, at + _CHUNK)
+            radius = gammaincinv(self.dim, uniforms[row, 0])  # in units of 1/ε
+            draw = ndtri(uniforms[row, 1:], out=out[row])
+            scale = radius / np.maximum(np.sqrt(np.einsum("ij,ij->i", draw, draw)), _TINY)
+            if self.normalize:  # (x + rξ/ε)/|x + rξ/ε| is (εx + rξ)/|εx + rξ|, which ε = 0 may use too
+                draw *= scale[:, None]
+                draw += self.epsilon / length[row] * x[row]
+                draw /= np.maximum(np.sqrt(np.einsum("ij,ij->i", draw, draw)), _TINY)[:, None]
+            else:
+                draw *= (scale / self.epsilon)[:, None]
+                draw += x[row]
+        return out
+
+    def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
+        """Log density of the raw form at y given x, rows (n, dim) -> (n,). The normalized form has none."""
+        if self.normalize:
+            raise NotImplementedError("planar-laplace: the normalized form has no closed-form density")
+        m = self.dim
+        log_sphere = math.log(2) + m / 2 * math.log(math.pi) - float(gammaln(m / 2))  # surface of S^(m-1)
+        constant = m * math.log(self.epsilon) - log_sphere - float(gammaln(m))
+        return constant - self.epsilon * euclidean(y, x)
+
+
+#: A vector of normals that vanishes in float64 (probability below 2^-50) must not become not-a-number.
+_TINY = 1e-300
+
+
+def _crossings(dim: int, length: float, pieces: int) -> float:
+    """Most grid boundaries that one uniform's curve on the sphere crosses, over all coordinates."""
+    return math.sqrt(dim) * length / SPHERE.step + pieces * dim

@@ -1,0 +1,196 @@
+"""Uniform random numbers, a separate stream for each row: simulated (reproducible) or secure, never mixed.
+
+Both sources answer the midpoints (k + 1/2)·2^-52, k uniform in 0..2^52-1: every one is an exact float64, none
+is 0 or 1. (Midpoints of 53-bit cells are not floats above 1/2: the last one would round to 1.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+WordArray = NDArray[np.uint64]
+
+#: Probability mass of one lattice point of a uniform.
+LATTICE = 2.0**-52
+
+# Philox4x32-10: multipliers and Weyl increments of Salmon, Moraes, Dror and Shaw, "Parallel random numbers:
+# as easy as 1, 2, 3" (SC 2011), section 3.3.
+_MULTIPLIERS = (np.array(0xD2511F53, np.uint64), np.array(0xCD9E8D57, np.uint64))
+_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+_MASK = np.array(0xFFFFFFFF, np.uint64)
+_HALF = np.array(32, np.uint64)
+
+# A float64 of exponent 0 whose mantissa is the 52 random bits is 1 + k·2^-52: less 1 - 2^-53, a midpoint.
+_ONE_BITS = np.array(0x3FF0000000000000, np.uint64)
+_DROP = np.array(12, np.uint64)
+_BELOW_ONE = 1.0 - 2.0**-53
+
+#: Counters worked on at once: few calls into NumPy, and six working arrays that fit its caches.
+_CHUNK = 32768
+
+
+def philox(
+    counter: tuple[WordArray, WordArray, WordArray, WordArray], key: tuple[int, int]
+) -> tuple[WordArray, WordArray, WordArray, WordArray]:
+    """Philox4x32-10 of counters (four broadcastable arrays of 32-bit words) under one key: four words.
+
+    Words are held in uint64, so that a 32 x 32-bit product is one multiplication.
+    """
+    c0, c1, c2, c3 = counter
+    keys = [
+        tuple(np.array((k + r * w) & 0xFFFFFFFF, np.uint64) for k, w in zip(key, _INCREMENTS, strict=True))
+        for r in range(_ROUNDS)
+    ]
+    # Words of the counter vary along one axis only: on the small arrays, two rounds cost next to nothing.
+    for k0, k1 in keys[:2]:
+        a, b = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (b >> _HALF) ^ c1 ^ k0, b & _MASK, (a >> _HALF) ^ c3 ^ k1, a & _MASK
+    shape = np.broadcast_shapes(c0.shape, c1.shape, c2.shape, c3.shape)
+    c0, c1, c2, c3 = (np.array(np.broadcast_to(c, shape), order="C") for c in (c0, c1, c2, c3))
+    a, b = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
+    for k0, k1 in keys[2:]:
+        np.multiply(c0, _MULTIPLIERS[0], out=a)
+        np.multiply(c2, _MULTIPLIERS[1], out=b)
+        np.right_shift(b, _HALF, out=c0)
+        np.bitwise_xor(c0, c1, out=c0)
+        np.bitwise_xor(c0, k0, out=c0)
+        np.bitwise_and(b, _MASK, out=c1)
+        np.right_shift(a, _HALF, out=c2)
+        np.bitwise_xor(c2, c3, out=c2)
+        np.bitwise_xor(c2, k1, out=c2)
+        np.bitwise_and(a, _MASK, out=c3)
+    return c0, c1, c2, c3
+
+
+def _midpoints(words: WordArray) -> FloatArray:
+    """64 random bits -> a uniform on the lattice, from the upper 52. Overwrites `words`."""
+    np.right_shift(words, _DROP, out=words)
+    np.bitwise_or(words, _ONE_BITS, out=words)
+    uniforms = words.view(np.float64)
+    np.subtract(uniforms, _BELOW_ONE, out=uniforms)
+    return uniforms
+
+
+class SimulatedUniforms:
+    """The streams of n rows; each call continues where the last one stopped. See SimulationStreams."""
+
+    def __init__(self, key: tuple[int, int], users: IntArray, records: IntArray) -> None:
+        self._key = key
+        wide = users.astype(np.uint64)
+        self._record, self._low, self._high = records.astype(np.uint64), wide & _MASK, wide >> _HALF
+        self._used = 0
+
+    def uniform(self, rows: int, k: int) -> FloatArray:
+        """Shape (rows, k), float64 in (0, 1). ValueError unless `rows` is the number of rows asked for."""
+        _check_request(rows, k, len(self._record))
+        start, stop = self._used, self._used + k
+        self._used = stop
+        first, last = start // 2, -(-stop // 2)  # a block of four words makes two uniforms
+        if last > 2**32:
+            raise ValueError("streams: a row has used up its stream of 2^33 uniforms")
+        out = np.empty((rows, k))
+        if not out.size:
+            return out
+        blocks = np.arange(first, last, dtype=np.uint64)[:, None]
+        step = max(1, _CHUNK // len(blocks))
+        for at in range(0, rows, step):
+            row = slice(at, at + step)
+            counter = (blocks, self._record[None, row], self._low[None, row], self._high[None, row])
+            w0, w1, w2, w3 = philox(counter, self._key)
+            for words, parity in (((w0, w1), 0), ((w2, w3), 1)):
+                np.left_shift(words[1], _HALF, out=words[1])
+                np.bitwise_or(words[0], words[1], out=words[0])
+                uniforms = _midpoints(words[0])
+                offset = 2 * first + parity - start  # first column of this half; -1 where it is used up
+                skip = int(offset < 0)
+                columns = out[row, offset + 2 * skip :: 2]
+                columns[...] = uniforms[skip : skip + columns.shape[1]].T
+        return out
+
+
+class SecureUniforms:
+    """Rows drawn from the operating system's secure generator. See SecureStreams."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def uniform(self, rows: int, k: int) -> FloatArray:
+        """Shape (rows, k), float64 in (0, 1). ValueError unless `rows` is the number of rows asked for."""
+        _check_request(rows, k, self._rows)
+        words = np.frombuffer(bytearray(os.urandom(8 * rows * k)), dtype=np.uint64)
+        return _midpoints(words).reshape(rows, k)
+
+
+@dataclass(frozen=True)
+class SimulationStreams:
+    """Reproducible streams: a function of (seed, stage, channel, step, user, record) and of nothing else.
+
+    Counter-based (Philox4x32-10). The key is the first 64 bits of SHA-256 over (seed, stage, channel, step),
+    the counter is (block, record, user's low word, user's high word): rows of one key never share a counter,
+    so their streams are disjoint, and no draw depends on workers, on message order or on how rows are
+    grouped. Two keys are two permutations; that two of q keys coincide has probability below q²·2^-65.
+
+    Reproducible means not private: whoever knows the seed knows the noise. It never travels in a message.
+    """
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ValueError(f"streams: the seed must be a whole number, got {self.seed!r}")
+
+    def rows(
+        self, users: IntArray, records: IntArray, *, stage: str, channel: str, step: int = 0
+    ) -> SimulatedUniforms:
+        """Streams of n rows; users (n,) int64 >= 0, records (n,) int64 in [0, 2^32). No row twice."""
+        users, records = _check_rows(users, records)
+        text = json.dumps(["sottovoce streams 1", self.seed, stage, channel, int(step)])
+        digest = hashlib.sha256(text.encode()).digest()
+        key = (int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little"))
+        return SimulatedUniforms(key, users, records)
+
+
+@dataclass(frozen=True)
+class SecureStreams:
+    """The operating system's secure generator (os.urandom), for devices. There is no seed to give."""
+
+    def rows(
+        self, users: IntArray, records: IntArray, *, stage: str, channel: str, step: int = 0
+    ) -> SecureUniforms:
+        """Same arguments as SimulationStreams.rows; draws depend on the number of rows alone."""
+        users, _ = _check_rows(users, records)
+        return SecureUniforms(len(users))
+
+
+def _check_request(rows: int, k: int, expected: int) -> None:
+    if rows != expected:
+        raise ValueError(f"streams: {rows} rows of uniforms asked from streams made for {expected} rows")
+    if k < 0:
+        raise ValueError(f"streams: the number of uniforms must be at least 0, got {k}")
+
+
+def _check_rows(users: IntArray, records: IntArray) -> tuple[IntArray, IntArray]:
+    users, records = np.asarray(users), np.asarray(records)
+    for name, values in (("users", users), ("records", records)):
+        if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+            raise ValueError(f"streams: {name} must be a row of whole numbers, got {values.dtype}")
+    if len(users) != len(records):
+        raise ValueError(f"streams: {len(users)} users but {len(records)} records")
+    if len(users) and (users.min() < 0 or records.min() < 0 or records.max() >= 2**32):
+        raise ValueError("streams: users must be at least 0 and records in 0..2^32-1")
+    if len(users) > 1 and not (users[1:] > users[:-1]).all():  # distinct users are the common case, and cheap
+        order = np.lexsort((records, users))
+        same = (np.diff(users[order]) == 0) & (np.diff(records[order]) == 0)
+        if same.any():
+            at = order[int(np.argmax(same))]
+            raise ValueError(f"streams: user {users[at]} record {records[at]} occurs twice; keep one of them")
+    return users.astype(np.int64), records.astype(np.int64)

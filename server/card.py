@@ -1,0 +1,75 @@
+"""The card of a trained model: what it is, and the guarantee its training data were released under."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+WAYS = {
+    "release-once": "every user released a sanitized embedding and label once; the rest is post-processing",
+    "public-only": "public data alone; no user took part",
+    "paper": "a trusted simulation of the published procedure; gradients depend on raw text: NOT private",
+}
+NOT_PRIVATE = "\n**Not private: a reference.** Nothing protects the users of this model.\n"
+
+
+def model_card(about: Mapping[str, Any]) -> str:
+    """README.md of a saved model, Markdown. Keys that are missing or None are left out.
+
+    about: name, way, mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference
+    (True: not private), accuracy, accuracy_clean_test, users, delivered, guarantee (words), and budget: a
+    mapping with statement, worst_case_epsilon, label_epsilon.
+    """
+    budget = about.get("budget") or {}
+    classes = about.get("classes")
+    rows = {
+        "Way of training": _way(about.get("way")),
+        "Mechanism": about.get("mechanism"),
+        "Guarantee": about.get("guarantee"),
+        "Metric guarantee of one user's release": budget.get("statement"),
+        "Its worst case over all texts (ε)": budget.get("worst_case_epsilon"),
+        "Label ε": budget.get("label_epsilon"),
+        "Coordinates of a release (m')": about.get("dim"),
+        "Classes": classes if isinstance(classes, int) or classes is None else ", ".join(map(str, classes)),
+        "Encoder": about.get("encoder"),
+        "Users": about.get("users"),
+        "Users delivered": about.get("delivered"),
+        "Accuracy, sanitized test sentences": about.get("accuracy"),
+        "Accuracy, clean test sentences": about.get("accuracy_clean_test"),
+    }
+    table = "\n".join(f"| {name} | {_text(value)} |" for name, value in rows.items() if value is not None)
+    warning = NOT_PRIVATE if about.get("reference") else ""
+    return f"""---
+library_name: sottovoce
+tags: [text-classification, local-differential-privacy]
+---
+
+# {about.get("name") or "A model trained on sanitized releases"}
+{warning}
+| | |
+|---|---|
+{table}
+
+The maps and the head are in `maps.safetensors`. They predict from *sanitized embeddings*, without BERT:
+
+```python
+from server.maps import Maps
+
+maps = Maps.load("this folder")
+classes = maps.predict(z)  # z: decoded releases, unit rows of m' coordinates
+```
+
+The metric guarantee is about the mapped, normalized embedding: texts that it puts far apart are the less
+hidden. Inference needs a release too, and that release costs the user who asks.
+"""
+
+
+def _way(way: str | None) -> str | None:
+    return None if way is None else f"{way}: {WAYS[way]}" if way in WAYS else way
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return "∞ (no protection)" if math.isinf(value) else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,87 @@
+"""A checkpoint as the three files that a client runs: model.onnx, tokenizer.json, encoder.json."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from server.checkpoint import load
+
+POOLINGS = ("mean", "cls")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class _HiddenStates(torch.nn.Module):
+    """Positional tensors in, last hidden states out. By keyword: BertModel's order is not the tokenizer's."""
+
+    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = names
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.model(**dict(zip(self.names, tensors, strict=True))).last_hidden_state
+        return hidden
+
+
+def export_encoder(
+    checkpoint: str | Path, out_folder: str | Path, *, pooling: str = "mean", max_length: int = 128
+) -> None:
+    """Write model.onnx (opset 17, float32, any batch and length), tokenizer.json and encoder.json.
+
+    The graph takes input_ids, attention_mask and, where the model knows it, token_type_ids, int64 (n,
+    length); it gives last_hidden_state, float32 (n, length, dim). The client pools. The files appear when
+    all are whole.
+
+    Raises ValueError for an unknown pooling, a length the model cannot take, and where `load` does.
+    """
+    if pooling not in POOLINGS:
+        raise ValueError(f"encoder: pooling {pooling!r} is not one of {', '.join(POOLINGS)}")
+    model, tokenizer = load(checkpoint)
+    longest = getattr(model.config, "max_position_embeddings", max_length)
+    if not 3 <= max_length <= longest:
+        raise ValueError(f"encoder: max-length must be between 3 and {longest}, got {max_length}")
+    out = Path(out_folder)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
+        scratch = Path(name)
+        _write_graph(model, scratch / "model.onnx")
+        backend = tokenizer.backend_tokenizer
+        backend.no_padding()  # padding and truncation are the client's: encoder.json says where to cut
+        backend.no_truncation()
+        backend.save(str(scratch / "tokenizer.json"))
+        about = {"pooling": pooling, "max_length": max_length, "dim": int(model.config.hidden_size)}
+        (scratch / "encoder.json").write_text(json.dumps(about, sort_keys=True) + "\n")
+        for file in ("model.onnx", "tokenizer.json", "encoder.json"):  # the last one says that all are there
+            os.replace(scratch / file, out / file)
+
+
+def _write_graph(model: Any, path: Path) -> None:
+    takes = inspect.signature(model.forward).parameters
+    names = tuple(name for name in INPUTS if name in takes)
+    example = {
+        "input_ids": torch.ones(2, 8, dtype=torch.int64),
+        "attention_mask": torch.ones(2, 8, dtype=torch.int64),
+        "token_type_ids": torch.zeros(2, 8, dtype=torch.int64),
+    }
+    example["attention_mask"][1, 5:] = 0  # a mask of ones alone could be traced away
+    free = {0: "batch", 1: "length"}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the tracer's remarks on constants that are constant
+        torch.onnx.export(
+            _HiddenStates(model, names).eval(),
+            tuple(example[name] for name in names),
+            str(path),
+            input_names=list(names),
+            output_names=["last_hidden_state"],
+            dynamic_axes={name: free for name in (*names, "last_hidden_state")},
+            opset_version=17,
+            dynamo=False,
+        )

@@ -1,0 +1,96 @@
+"""The linear maps and the task head: all that inference on sanitized embeddings needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+FILE = "maps.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """Public parameters, float32. m = width of the encoder, m' = width of a release, K = classes.
+
+    mean (m,): what a client subtracts. m1 (m, m'): what it then applies, before it normalizes and sanitizes.
+    m2 (m', m): back to the encoder's width. head_w (m, K), head_b (K,): the task's linear layer.
+    (Du et al. 2023, Figure 1; their M1 and M2 are transposed.)
+    """
+
+    mean: NDArray[np.float32]
+    m1: NDArray[np.float32]
+    m2: NDArray[np.float32]
+    head_w: NDArray[np.float32]
+    head_b: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            array = np.ascontiguousarray(getattr(self, field.name), dtype=np.float32)
+            if not np.isfinite(array).all():
+                raise ValueError(f"maps: {field.name} holds a value that is not finite")
+            object.__setattr__(self, field.name, array)
+        if self.m1.ndim != 2 or self.head_w.ndim != 2:
+            raise ValueError("maps: m1 and head_w must be matrices")
+        m, dim = self.m1.shape
+        if not 2 <= dim <= m:
+            raise ValueError(f"maps: dim must be between 2 and the encoder's width {m}, got {dim}")
+        shapes = {"mean": (m,), "m2": (dim, m), "head_w": (m, self.classes), "head_b": (self.classes,)}
+        for name, shape in shapes.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"maps: {name} must have shape {shape}, got {getattr(self, name).shape}")
+
+    @property
+    def dim(self) -> int:
+        """m', the number of coordinates of a release."""
+        return int(self.m1.shape[1])
+
+    @property
+    def classes(self) -> int:
+        return int(self.head_w.shape[1])
+
+    def project(self, h: NDArray[Any]) -> NDArray[np.float64]:
+        """Embeddings (n, m) -> unit rows (n, m'), float64: what a client computes before it sanitizes.
+
+        A row that the map sends to zero becomes the first basis vector.
+        """
+        z = (np.asarray(h, dtype=np.float64) - self.mean) @ self.m1.astype(np.float64)
+        norm = np.linalg.norm(z, axis=1, keepdims=True)
+        zero = norm[:, 0] == 0
+        z[zero, 0] = norm[zero, 0] = 1.0
+        unit: NDArray[np.float64] = z / norm
+        return unit
+
+    def folded(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """(W (m', K), b (K,)): M2 and head as one linear map, which is all that a prior needs."""
+        weight = self.m2.astype(np.float64) @ self.head_w.astype(np.float64)
+        return weight.astype(np.float32), self.head_b
+
+    def logits(self, z: NDArray[Any]) -> NDArray[np.float64]:
+        """Released rows (n, m') -> (n, K)."""
+        wide = np.asarray(z, np.float64) @ self.m2.astype(np.float64)
+        out: NDArray[np.float64] = wide @ self.head_w + self.head_b
+        return out
+
+    def predict(self, z: NDArray[Any]) -> NDArray[np.int64]:
+        """Released rows (n, m') -> the likeliest class of each, (n,)."""
+        return self.logits(z).argmax(axis=1).astype(np.int64)
+
+    def save(self, folder: str | Path) -> None:
+        """Write maps.safetensors into the folder."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        save_file({f.name: getattr(self, f.name) for f in fields(self)}, str(Path(folder) / FILE))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Maps:
+        """Read maps.safetensors of a folder; neither torch nor BERT is needed. Raises ValueError."""
+        path = Path(folder) / FILE
+        try:
+            return cls(**load_file(str(path)))
+        except (OSError, SafetensorError, TypeError) as error:
+            raise ValueError(f"maps: {path} cannot be read as the maps of a saved pipeline") from error

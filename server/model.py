@@ -1,0 +1,114 @@
+"""BERT, the linear maps around a sanitized bottleneck, and the task's head, as one module."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from server.card import model_card
+from server.checkpoint import load
+from server.export import POOLINGS
+from server.maps import Maps
+from server.training.batches import Text, collate, tokenize
+
+FILE = "pipeline.json"
+
+
+def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
+    """Token states (n, length, m) and mask (n, length) -> sentence embeddings (n, m), as the client pools."""
+    if pooling == "cls":
+        return hidden[:, 0]
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1.0)
+
+
+class Pipeline(torch.nn.Module):
+    """Text -> encoder -> mean, M1, normalize -> (noise) -> M2 -> head (Du et al. 2023, Figure 1).
+
+    encoder, tokenizer: of a BERT-family checkpoint. maps: starting values; any number of classes.
+    """
+
+    def __init__(
+        self, encoder: Any, tokenizer: Any, maps: Maps, *, pooling: str = "mean", max_length: int = 128
+    ) -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise ValueError(f"encoder: pooling {pooling!r} is not one of {', '.join(POOLINGS)}")
+        if encoder.config.hidden_size != len(maps.mean):
+            width = encoder.config.hidden_size
+            raise ValueError(f"model: the encoder's width is {width}, the maps are for {len(maps.mean)}")
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+        self.pooling = pooling
+        self.max_length = max_length
+        for name in ("mean", "m1", "m2", "head_w", "head_b"):
+            setattr(self, name, torch.nn.Parameter(torch.from_numpy(getattr(maps, name).copy())))
+
+    def maps(self) -> Maps:
+        """The maps and the head as they are now."""
+        names = ("mean", "m1", "m2", "head_w", "head_b")
+        return Maps(**{name: getattr(self, name).detach().numpy().copy() for name in names})
+
+    def forward(
+        self, inputs: Mapping[str, torch.Tensor], noise: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """Logits (n, K) of tokenized inputs; noise acts on the unit rows (n, m') between M1 and M2."""
+        z = torch.nn.functional.normalize((self._embeddings(inputs) - self.mean) @ self.m1, dim=1)
+        released = z if noise is None else noise(z)
+        return (released @ self.m2) @ self.head_w + self.head_b
+
+    def embed(self, texts: Sequence[Text], *, batch_size: int = 32) -> NDArray[np.float32]:
+        """Sentence embeddings (n, m) of texts or pairs, without noise or gradient, in evaluation mode."""
+        rows = tokenize(self.tokenizer, texts, self.max_length)
+        order = np.argsort([len(r["input_ids"]) for r in rows], kind="stable")
+        out = np.empty((len(rows), len(self.mean)), np.float32)
+        training = self.training
+        self.eval()
+        with torch.no_grad():
+            for start in range(0, len(order), batch_size):
+                at = order[start : start + batch_size]
+                out[at] = self._embeddings(collate(self.tokenizer, [rows[i] for i in at])).numpy()
+        self.train(training)
+        return out
+
+    def predict_released(self, z: NDArray[Any]) -> NDArray[np.int64]:
+        """Decoded releases (n, m') -> classes (n,)."""
+        return self.maps().predict(z)
+
+    def save_pretrained(self, folder: str | Path, *, about: Mapping[str, Any]) -> None:
+        """Write the encoder and tokenizer (config, safetensors), maps.safetensors, pipeline.json and
+        README.md.
+
+        about: what the card states, the guarantee first of all: see `card.model_card`. The maps alone can be
+        read with `Maps.load(folder)`.
+        """
+        folder = Path(folder)
+        maps = self.maps()
+        maps.save(folder)
+        self.encoder.save_pretrained(folder, safe_serialization=True)
+        self.tokenizer.save_pretrained(folder)
+        how = {"pooling": self.pooling, "max_length": self.max_length}
+        (folder / FILE).write_text(json.dumps(how) + "\n")
+        stated = {"dim": maps.dim, "classes": maps.classes} | dict(about)
+        (folder / "README.md").write_text(model_card(stated), encoding="utf-8")
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Pipeline:
+        """What `save_pretrained` wrote, in evaluation mode. Raises ValueError, one line, on anything else."""
+        folder = Path(folder)
+        try:
+            about = json.loads((folder / FILE).read_text())
+            pooling, max_length = about["pooling"], int(about["max_length"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"model: {folder} holds no saved pipeline ({FILE} cannot be read)") from error
+        encoder, tokenizer = load(folder)
+        return cls(encoder, tokenizer, Maps.load(folder), pooling=pooling, max_length=max_length).eval()
+
+    def _embeddings(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return pool(self.encoder(**inputs).last_hidden_state, inputs["attention_mask"], self.pooling)

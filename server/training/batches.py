@@ -1,0 +1,75 @@
+"""Texts in batches of like length, and torch's randomness kept to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+Text = str | tuple[str, str]
+
+#: Batches are cut from sorted pools of so many batches: little padding, and still another mixture every
+#: epoch.
+POOL = 50
+
+
+def tokenize(tokenizer: Any, texts: Sequence[Text], max_length: int) -> list[dict[str, list[int]]]:
+    """Unpadded token ids of texts or (first, second) pairs, as the tokenizer's own inputs for the model."""
+    if not len(texts):
+        return []
+    first = [t if isinstance(t, str) else t[0] for t in texts]
+    pairs = [not isinstance(t, str) for t in texts]
+    if any(pairs) and not all(pairs):
+        raise ValueError("training: single texts and sentence pairs cannot be mixed")
+    second = [t[1] for t in texts] if any(pairs) else None
+    encoded = tokenizer(first, second, truncation=True, max_length=max_length, padding=False)
+    return [{name: encoded[name][i] for name in encoded} for i in range(len(first))]
+
+
+def collate(tokenizer: Any, rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    """Rows padded to the longest, int64 (n, length) each."""
+    return dict(tokenizer.pad(rows, return_tensors="pt"))
+
+
+def epoch(lengths: Sequence[int], batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Row indices of one epoch's batches: every row once, neighbours in length together, order random."""
+    order = rng.permutation(len(lengths))
+    lengths = np.asarray(lengths)
+    batches: list[np.ndarray] = []
+    for start in range(0, len(order), POOL * batch_size):
+        pool = order[start : start + POOL * batch_size]
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+    return (batches[i] for i in rng.permutation(len(batches)))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, torch's dropout and initialisation follow `seed`; outside, the global generator is as it
+    was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.random.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        yield
+
+
+def warmed(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
+    """Learning rates that rise linearly over the first tenth of `steps` and then fall linearly to 0."""
+    rise = max(1, steps // 10)
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda i: (i + 1) / rise if i < rise else max(0.0, (steps - i) / max(1, steps - rise))
+    )
+
+
+def checked(texts: Sequence[Text], labels: Any, classes: int, epochs: int, batch_size: int) -> torch.Tensor:
+    """Labels (n,) as int64. Raises ValueError, one line, where the arguments of a training do not fit."""
+    y = np.asarray(labels)
+    if not len(texts) or y.shape != (len(texts),):
+        raise ValueError(f"training: {len(texts)} texts need as many labels, at least one; got {y.shape}")
+    if y.min() < 0 or y.max() >= classes:
+        raise ValueError(f"training: labels must be 0 to {classes - 1}, got {y.min()} to {y.max()}")
+    if epochs < 1 or batch_size < 1:
+        raise ValueError(f"training: epochs and batch-size must be at least 1, got {epochs} and {batch_size}")
+    return torch.from_numpy(y.astype(np.int64))

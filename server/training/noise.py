@@ -1,0 +1,59 @@
+"""A mechanism's noise inside a differentiable computation, with fresh draws at every call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mechanisms.grid import SPHERE
+from mechanisms.streams import SimulationStreams
+
+
+def sanitize_public(mechanism: Any, z: NDArray[np.float64], *, seed: int, stage: str) -> NDArray[np.float64]:
+    """One simulated draw for each unit row (n, m') of *public* text; nobody is charged for it.
+
+    With their labels such rows may join the users' in `release_once.train_head`.
+    """
+    n = len(z)
+    rows = SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage=stage, channel="embedding")
+    drawn: NDArray[np.float64] = mechanism.sample(z, rng=rows)
+    return drawn
+
+
+class Noise:
+    """Draws from a mechanism in the forward pass; its gradient moves each draw along with its input.
+
+    On the sphere a draw is cos θ·z + sin θ·ξ with ξ a unit tangent at z (the tangent-normal decomposition);
+    θ does not depend on z for a mechanism that treats all directions alike, so θ and where ξ
+    points to are held and z is moved: the exact pathwise gradient of Purkayastha and of normalized planar
+    Laplace noise. In R^m' the difference of draw and input is held: exact for additive noise.
+    """
+
+    def __init__(self, mechanism: Any, *, seed: int, stage: str) -> None:
+        self.mechanism = mechanism
+        self.streams = SimulationStreams(seed)
+        self.stage = stage
+        self.step = 0
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        """Unit rows (n, m') -> one draw for each, same shape and type."""
+        n = len(z)
+        rows = self.streams.rows(
+            np.arange(n), np.zeros(n, np.int64), stage=self.stage, channel="embedding", step=self.step
+        )
+        self.step += 1
+        at = z.detach().double()
+        at = at / at.norm(dim=1, keepdim=True)
+        draw = torch.from_numpy(self.mechanism.sample(at.numpy(), rng=rows))
+        if self.mechanism.grid != SPHERE:
+            return z + (draw - at).to(z.dtype)
+        cosine = (draw * at).sum(1, keepdim=True)
+        tangent = draw - cosine * at
+        sine = tangent.norm(dim=1, keepdim=True)
+        toward = (tangent / sine.clamp_min(1e-12)).to(z.dtype)
+        moved = toward - (toward * z).sum(1, keepdim=True) * z
+        unit = moved / moved.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        return cosine.to(z.dtype) * z + sine.to(z.dtype) * unit

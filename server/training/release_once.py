@@ -1,0 +1,92 @@
+"""M2 and the head from what users released once. Everything here is post-processing: it costs no privacy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from server.maps import Maps
+
+#: Strength of the pull towards the maps given: a Gaussian prior of this precision on every weight. It decides
+#: where a few dozen rows say little, and no longer matters from a few thousand on.
+PULL = 10.0
+ITERATIONS = 500
+
+
+def train_head(
+    maps: Maps,
+    z: NDArray[np.float64],
+    y: NDArray[np.int64],
+    *,
+    label_transition: NDArray[np.float64] | None = None,
+    seed: int,
+) -> Maps:
+    """The same mean and M1, with M2 and head fitted to decoded releases z (n, m') and released labels y (n,).
+
+    label_transition: (n, K), for row i and class k the probability of the released y[i] if k were the truth;
+    None where labels are the truth. The loss is the likelihood of what was released, the truth summed out
+    (forward correction, Patrini et al. 2017), so it is consistent under randomized response of any ε, with
+    priors too.
+
+    M2 and head have nothing between them, so the loss sees their product alone. The product is fitted (L-BFGS
+    from the maps given, to which a weak pull keeps it) and the head solved for it; M2's rows stay. 200,000
+    rows take seconds. Nothing is random: `seed` is here because every way of training takes one.
+
+    Raises ValueError where shapes do not fit, a label is out of range, or a row is impossible for all
+    classes.
+    """
+    del seed
+    z = np.asarray(z, dtype=np.float64)
+    y = np.asarray(y, dtype=np.int64)
+    n, classes = len(z), maps.classes
+    if z.ndim != 2 or z.shape[1] != maps.dim or y.shape != (n,):
+        raise ValueError(f"training: releases {z.shape} and labels {y.shape} do not fit m' = {maps.dim}")
+    if not n:
+        return maps
+    if y.min() < 0 or y.max() >= classes:
+        raise ValueError(f"training: released labels must be 0 to {classes - 1}")
+    log_likelihood = _log_likelihood(y, label_transition, classes)
+    design = np.hstack([z, np.ones((n, 1))])
+    weight, bias = maps.folded()
+    start = np.vstack([weight, bias]).astype(np.float64)
+
+    def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        w = flat.reshape(start.shape)
+        logits = design @ w
+        prior, normal = _softmax(logits)
+        posterior, evidence = _softmax(logits + log_likelihood)
+        away = w - start
+        loss = float((normal - evidence).sum()) + 0.5 * PULL * float((away * away).sum())
+        return loss / n, ((design.T @ (prior - posterior) + PULL * away) / n).ravel()
+
+    found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
+    fitted = found.x.reshape(start.shape)
+    m2 = maps.m2.astype(np.float64)
+    # least change of the head that makes M2 @ head the fitted product
+    head = maps.head_w + np.linalg.pinv(m2) @ (fitted[:-1] - m2 @ maps.head_w)
+    return Maps(maps.mean, maps.m1, maps.m2, head, fitted[-1])
+
+
+def _log_likelihood(
+    y: NDArray[np.int64], transition: NDArray[np.float64] | None, classes: int
+) -> NDArray[np.float64]:
+    if transition is None:
+        likelihood = np.eye(classes)[y]
+    else:
+        likelihood = np.asarray(transition, dtype=np.float64)
+        if likelihood.shape != (len(y), classes):
+            raise ValueError(f"training: label_transition {likelihood.shape} must be {(len(y), classes)}")
+        if not (likelihood >= 0).all() or not (likelihood.max(axis=1) > 0).all():
+            raise ValueError("training: a row of label_transition is not a likelihood")
+    with np.errstate(divide="ignore"):
+        log: NDArray[np.float64] = np.log(likelihood)
+    return log
+
+
+def _softmax(logits: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Probabilities (n, K) and the log of their normalizer (n,)."""
+    top = logits.max(axis=1, keepdims=True)
+    mass = np.exp(logits - top)
+    total = mass.sum(axis=1, keepdims=True)
+    return mass / total, (top + np.log(total))[:, 0]

@@ -1,0 +1,113 @@
+"""What the server checks of every reply before anything is trained on it. A client may be broken or
+hostile."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.grid import SPACE
+from mechanisms.release import Release
+from mechanisms.reply import Reply
+from mechanisms.request import Request
+
+
+def validate(reply: Reply, request: Request) -> tuple[Reply, Counter[str]]:
+    """The rows of a reply that are what was asked for, and how many rows were dropped for which reason.
+
+    A fault of the message (its channels, stage, digest, guarantee, or the names, dtype or shape of its
+    arrays) drops all its rows. A fault of a row (a user of another part, an embedding off its grid, not
+    finite or off the sphere by more than rounding, a label out of range) drops that row from every channel. A
+    reason is one of a fixed set of words: nothing that a client wrote gets into it. Never raises.
+    """
+    try:
+        return _validate(reply, request)
+    except Exception:  # whatever a hostile reply can provoke, it must not stop a round
+        return _empty(), Counter({"unreadable": max(1, _rows(reply))})
+
+
+def _validate(reply: Reply, request: Request) -> tuple[Reply, Counter[str]]:
+    fault = _fault(reply, request)
+    if fault:
+        return _empty(), Counter({fault: n} if (n := len(reply)) else {})
+    index, count = request.part
+    rows = {
+        "user or record below 0": (reply.users >= 0) & (reply.records >= 0),
+        "user of another part": reply.users % count == index,
+    }
+    for release in reply.releases:
+        checks = _embedding_rows if release.channel == "embedding" else _label_rows
+        rows |= checks(release, request)
+    good = np.ones(len(reply), dtype=np.bool_)
+    reasons: Counter[str] = Counter()
+    for reason, passed in rows.items():  # a row is counted once, under the first check that it fails
+        reasons[reason] = int((good & ~passed).sum())
+        good &= passed
+    reasons = +reasons
+    return (reply if good.all() else _take(reply, good)), reasons
+
+
+def _fault(reply: Reply, request: Request) -> str | None:
+    if sorted(r.channel for r in reply.releases) != sorted(request.channels):
+        return "channels"
+    for release in reply.releases:
+        channel = release.channel
+        if release.stage != request.stage:
+            return f"{channel}: stage"
+        if release.digest != request.digest(channel):
+            return f"{channel}: digest"
+        if release.guarantee != request.mechanism(channel).guarantee:
+            return f"{channel}: guarantee"
+        name, dtype, shape = request.form(channel)
+        if set(release.payload) != {name}:
+            return f"{channel}: payload"
+        array = release.payload[name]
+        if array.dtype != dtype:
+            return f"{channel}: dtype"
+        if array.shape != (len(reply), *shape):
+            return f"{channel}: shape"
+    return None
+
+
+def _embedding_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
+    codes = release.payload[request.form("embedding")[0]]
+    grid = request.mechanism("embedding").grid
+    if grid is None:  # the plain float32 unit vectors of a mechanism without a grid
+        finite = np.isfinite(codes).all(axis=1)
+        values = np.where(finite[:, None], codes, 0).astype(np.float64)
+        checks = {"embedding: not finite": finite}
+        step = float(np.finfo(np.float32).eps)
+    else:
+        checks = {"embedding: off the grid": (np.abs(codes.astype(np.int64)) <= grid.limit).all(axis=1)}
+        values, step = grid.decode(codes), grid.step
+    if grid != SPACE:
+        slack = np.sqrt(codes.shape[1]) * step / 2 + 1e-9  # each coordinate is off by half a step at most
+        checks["embedding: off the sphere"] = np.abs(np.linalg.norm(values, axis=1) - 1.0) <= slack
+    return checks
+
+
+def _label_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
+    y = release.payload[request.form("label")[0]]
+    return {"label: out of range": (y >= 0) & (y < request.classes)}
+
+
+def _take(reply: Reply, rows: NDArray[np.bool_]) -> Reply:
+    releases = tuple(
+        Release({k: v[rows] for k, v in r.payload.items()}, r.channel, r.stage, r.guarantee, r.digest)
+        for r in reply.releases
+    )
+    return Reply(reply.users[rows], reply.records[rows], releases)
+
+
+def _rows(reply: Reply) -> int:
+    try:
+        return len(reply)
+    except Exception:
+        return 0
+
+
+def _empty() -> Reply:
+    none = np.zeros(0, np.int64)
+    return Reply(none, none.copy(), ())

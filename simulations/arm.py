@@ -1,0 +1,274 @@
+"""One arm of a study, end to end: public maps, releases by stages, training on them, sanitized inference."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.sanitizer import softmax
+from mechanisms import catalogue
+from mechanisms.composition import metric_statement
+from mechanisms.identity import Identity
+from mechanisms.mechanism import Mechanism, parameters
+from mechanisms.release import Release
+from mechanisms.request import Request
+from server.app import ask
+from server.maps import Maps
+from server.training.public_maps import learn_maps, pca_maps
+from server.training.release_once import train_head
+from server.validation import validate
+from simulations.evaluation import Score, Truth, clean_score, score
+from simulations.experiment import PUBLIC_ONLY, Arm, Experiment, slug
+from simulations.prepare import Prepared, Progress
+from simulations.public_draws import sanitize_public
+from simulations.shuffler import Batch, Origin, shuffle
+
+#: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
+DEFAULT_DIM = 16
+#: Share of the public rows that choose among candidates for m'.
+HELD_OUT = 0.25
+
+
+@dataclass
+class Delivery:
+    """What reached the server over all stages of an arm, and what did not."""
+
+    delivered: int = 0
+    rows: int = 0
+    bytes: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an arm gives to the report: the trained maps, and one JSON-ready line."""
+
+    maps: Maps
+    line: dict[str, Any]
+
+
+class ArmRun:
+    """One arm on a running Flower grid. The server's part sees releases and public data; only `Truth` knows more."""
+
+    def __init__(self, experiment: Experiment, arm: Arm, prepared: Prepared, *, timeout: float) -> None:
+        self.experiment = experiment
+        self.arm = arm
+        self.prepared = prepared
+        self.timeout = timeout
+        self.slug = slug(arm.name)
+        self.classes = len(prepared.split.train.classes)
+        self.delivery = Delivery()
+
+    def run(self, grid: Any, *, progress: Progress) -> Outcome:
+        """Runs the arm. Raises ValueError where its parameters do not fit the encoder or the data."""
+        start = time.perf_counter()
+        progress(f"{self.arm.name}: learning maps on {len(self.prepared.split.public):,} public texts")
+        mechanism = self._embedding_mechanism()
+        maps = self._public_maps(mechanism)
+        if self.arm.way != PUBLIC_ONLY:
+            maps = self._train(grid, maps, mechanism, progress)
+        sanitized = self._sanitized_inference(grid, maps, mechanism, progress) if self.arm.embedding else None
+        clean = clean_score(maps, self.prepared.test_embeddings, self.prepared.split.test.labels)
+        seconds = time.perf_counter() - start
+        return Outcome(maps, self._line(maps, mechanism, sanitized, clean, seconds))
+
+    # -- public knowledge ---------------------------------------------------------------------------------------
+
+    def _embedding_mechanism(self) -> Mechanism:
+        """The embedding's mechanism, its m' chosen on public data where the arm names several."""
+        width = self.prepared.public_embeddings.shape[1]
+        dims = self.arm.dims or (min(DEFAULT_DIM, width),)
+        for dim in dims:
+            if dim > width:
+                raise ValueError(
+                    f'arm "{self.arm.name}": embedding.dim: {dim} is above the encoder\'s width {width}; '
+                    f"choose at most {width}"
+                )
+        if len(dims) == 1:
+            return self._mechanism(dims[0])
+        return max((self._mechanism(dim) for dim in dims), key=self._public_accuracy)
+
+    def _mechanism(self, dim: int) -> Mechanism:
+        spec = {k: v for k, v in (self.arm.embedding or {"mechanism": "identity"}).items() if k != "dim"}
+        return catalogue.build(spec, channel="embedding", dim=dim)
+
+    def _public_accuracy(self, mechanism: Mechanism) -> float:
+        """Sanitized accuracy on held-out public rows: what may be looked at to choose m'."""
+        h, y = self.prepared.public_embeddings, self.prepared.split.public.labels
+        order = np.random.default_rng([self.experiment.seed, 1]).permutation(len(h))
+        cut = int(len(h) * HELD_OUT)
+        held, rest = order[:cut], order[cut:]
+        maps = learn_maps(
+            h[rest], y[rest], classes=self.classes, mechanism=mechanism, dim=_dim(mechanism), seed=self.experiment.seed
+        )
+        repeats = 10
+        z = np.tile(maps.project(h[held]), (repeats, 1))
+        noisy = sanitize_public(mechanism, z, seed=self.experiment.seed, stage="choose-dim")
+        return float(np.mean(maps.predict(noisy) == np.tile(y[held], repeats)))
+
+    def _public_maps(self, mechanism: Mechanism) -> Maps:
+        h, dim = self.prepared.public_embeddings, _dim(mechanism)
+        if self.experiment.training.maps == "principal-components":
+            maps = pca_maps(h, dim=dim, classes=self.classes)
+            if not self.experiment.data.public.labels:
+                return maps
+            noisy = sanitize_public(mechanism, maps.project(h), seed=self.experiment.seed, stage="public-head")
+            return train_head(maps, noisy, self.prepared.split.public.labels, seed=self.experiment.seed)
+        return learn_maps(
+            h, self.prepared.split.public.labels, classes=self.classes, mechanism=mechanism, dim=dim,
+            seed=self.experiment.seed,
+        )  # fmt: skip
+
+    # -- what users release -------------------------------------------------------------------------------------
+
+    def _label_mechanism(self) -> Mechanism:
+        spec = self.arm.label or {"mechanism": "identity"}
+        return catalogue.build(spec, channel="label", classes=self.classes)
+
+    def _train(self, grid: Any, maps: Maps, mechanism: Mechanism, progress: Progress) -> Maps:
+        """Asks disjoint users stage by stage; after each stage, trains M2 and the head on all that has come."""
+        label = self._label_mechanism()
+        stages = self.experiment.training.label_stages
+        z, y, transitions = [], [], []
+        for index in range(stages):
+            prior = maps.folded() if getattr(label, "needs_prior", False) else None
+            stage = "train" if stages == 1 else f"train-{index + 1}"
+            request = self._request(maps, mechanism, label, stage=stage, split="train", part=(index, stages), prior=prior)
+            batch, _ = self._collect(grid, request, progress)
+            embedding, labels = batch.channel("embedding"), batch.channel("label")
+            if embedding is None or labels is None:
+                continue
+            z.append(_decode(mechanism, embedding))
+            y.append(labels.payload["y"].astype(np.int64))
+            transitions.append(self._log_transition(label, y[-1], z[-1], prior))
+            maps = train_head(
+                maps, np.concatenate(z), np.concatenate(y),
+                label_transition=None if isinstance(label, Identity) else np.exp(np.concatenate(transitions)),
+                seed=self.experiment.seed,
+            )  # fmt: skip
+        return maps
+
+    def _log_transition(
+        self, label: Mechanism, y: NDArray[np.int64], z: NDArray[np.float64], prior: Any
+    ) -> NDArray[np.float64]:
+        """log P[released label | true class c] for each row and class, (n, K): public, since y and z were released."""
+        log_prob: Any = getattr(label, "log_prob", None)
+        columns = []
+        for c in range(self.classes):
+            truth = np.full(len(y), c, np.int64)
+            extra = {} if prior is None else {"prior": softmax(z, *prior)}
+            columns.append(np.zeros(len(y)) if isinstance(label, Identity) else log_prob(y, truth, **extra))
+        return np.stack(columns, axis=1)
+
+    def _sanitized_inference(self, grid: Any, maps: Maps, mechanism: Mechanism, progress: Progress) -> Score | None:
+        """Test users release their sentences' embeddings like any other; the server guesses, the truth's owner scores."""
+        request = self._request(maps, mechanism, None, stage="test", split="test")
+        keep = self.delivery
+        self.delivery = Delivery(errors=keep.errors)  # the table counts what the training users delivered
+        batch, origin = self._collect(grid, request, progress)
+        keep.dropped.update({f"test: {reason}": n for reason, n in self.delivery.dropped.items()})
+        self.delivery = keep
+        release = batch.channel("embedding")
+        if release is None:
+            return None
+        held, test = self.prepared.test_held, self.prepared.split.test
+        truth = Truth(held.users, held.records, test.labels[self.prepared.test_rows])
+        return score(maps.predict(_decode(mechanism, release)), truth.of(origin), sentences=len(test))
+
+    def _request(
+        self, maps: Maps, mechanism: Mechanism, label: Mechanism | None, *,
+        stage: str, split: str, part: tuple[int, int] = (0, 1), prior: Any = None,
+    ) -> Request:  # fmt: skip
+        return Request(
+            arm=self.slug,
+            stage=stage,
+            split=split,
+            encoder=self.prepared.encoder.identity,
+            mean=maps.mean,
+            m1=maps.m1,
+            embedding=parameters(mechanism),
+            label=None if label is None else parameters(label),
+            classes=self.classes,
+            minimum_users=self.experiment.shuffle.minimum_users if self.experiment.shuffle.enabled else 0,
+            part=part,
+            prior=prior,
+        )
+
+    def _collect(self, grid: Any, request: Request, progress: Progress) -> tuple[Batch, Origin]:
+        """One stage: ask every node, drop what is not a valid release, shuffle what is."""
+        replies = []
+        for answer in ask(grid, request, timeout=self.timeout):
+            if answer.reply is None:
+                self.delivery.errors[answer.error] += 1
+                continue
+            valid, dropped = validate(answer.reply, request)
+            self.delivery.dropped.update(dropped)
+            replies.append(valid)
+        rng = np.random.default_rng([self.experiment.seed, 2, *request.stage.encode()])
+        batch, origin = shuffle(replies, minimum_users=request.minimum_users, rng=rng)
+        if batch.duplicates:
+            self.delivery.dropped["duplicate"] += batch.duplicates
+        if batch.discarded:
+            self.delivery.dropped[f"batch discarded: {batch.discarded}"] += 1
+        self.delivery.delivered += batch.users
+        if batch.releases:
+            self.delivery.rows += len(batch.releases[0])
+            self.delivery.bytes += sum(r.bytes_per_row * len(r) for r in batch.releases)
+        said = f"{self.arm.name}: stage {request.stage}: {batch.users:,} users delivered"
+        progress(said + (f"; {batch.discarded}" if batch.discarded else ""))
+        return batch, origin
+
+    # -- the line of the table ----------------------------------------------------------------------------------
+
+    def _line(
+        self, maps: Maps, mechanism: Mechanism, sanitized: Score | None, clean: Score, seconds: float
+    ) -> dict[str, Any]:
+        arm, delivery = self.arm, self.delivery
+        embedding = mechanism.guarantee if arm.embedding else None
+        asked = arm.way != PUBLIC_ONLY
+        declared = asked and arm.label is None and self.experiment.policy.accepts_unprotected("label")
+        label = self._label_mechanism().guarantee if asked and not declared else None
+        statement = metric_statement([g for g in (embedding, label) if g is not None]) if embedding else "nothing leaves"
+        return {
+            "name": arm.name,
+            "mechanism": mechanism.name if arm.embedding else None,
+            "epsilon": (arm.embedding or {}).get("epsilon"),
+            "label_epsilon": (arm.label or {}).get("epsilon"),
+            "dim": _dim(mechanism),
+            "accuracy": None if sanitized is None else sanitized.accuracy,
+            "accuracy_se": None if sanitized is None else sanitized.error,
+            "accuracy_clean_test": clean.accuracy,
+            "accuracy_clean_test_se": clean.error,
+            "users": 0 if arm.way == PUBLIC_ONLY else self.experiment.population.users,
+            "delivered": delivery.delivered,
+            "dropped": dict(delivery.dropped),
+            "errors": dict(delivery.errors),
+            "bytes_per_user": delivery.bytes / delivery.delivered if delivery.delivered else 0,
+            "seconds": seconds,
+            "reference": arm.reference,
+            "way": arm.way or self.experiment.training.way,
+            "budget": {
+                "metric_epsilon": None if embedding is None else embedding.epsilon,
+                "metric": None if embedding is None else embedding.metric,
+                "statement": statement + ("; labels in clear, declared public" if declared else ""),
+                "worst_case_epsilon": (
+                    None if embedding is None else embedding.worst_case(self.experiment.policy.delta)
+                ),
+                "label_epsilon": None if label is None else label.worst_case(),
+            },
+        }
+
+
+def _dim(mechanism: Any) -> int:
+    return int(parameters(mechanism).get("dim") or parameters(mechanism)["size"])
+
+
+def _decode(mechanism: Mechanism, release: Release) -> NDArray[np.float64]:
+    codes = release.payload["z"]
+    return codes.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(codes)

@@ -1,0 +1,182 @@
+"""The command `sottovoce`: results on stdout, progress and complaints on stderr.
+
+What a user can mend ends in one line and exit code 2; SOTTOVOCE_DEBUG=1 shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+# Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
+
+#: No telemetry from a privacy tool, and its look-ups for updates are telemetry too.
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+#: What `pip install sottovoce[simulation]` adds to a device's installation.
+SIMULATION_PACKAGES = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "onnx",
+    "datasets",
+    "pyarrow",
+    "matplotlib",
+    "ray",
+)
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Federated learning on text that is sanitized before it leaves the user.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="Results folder; new or empty (default: runs/NAME-DATE-TIME).", show_default=False
+    ),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")
+]
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Root seed.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the main job on the built-in corpus: 2,000 users, about two minutes."""
+    _run("demo", [] if seed is None else [f"seed={seed}"], out, as_json)
+
+
+@app.command()
+def simulate(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
+    out: Out = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override, as population.users=500 or arm.0.embedding.epsilon=4.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the experiment that a TOML file describes, or a bundled one by its name alone."""
+    overrides = list(set_ or [])
+    if data is not None:
+        # A JSON string is a TOML string: a folder called "1" stays a text.
+        overrides.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
+    _run(file, overrides, out, as_json)
+
+
+def _run(file: str, overrides: list[str], out: Path | None, as_json: bool) -> None:
+    from simulations.experiment import load, slug
+
+    experiment = load(file, overrides)
+    out = out or Path("runs") / f"{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    with _stdout_is_stderr():
+        from simulations import report
+
+        with report.staged(out) as part:
+            progress = _progress()
+            progress(f"{experiment.name}: {experiment.population.users:,} users, {len(experiment.arms)} arms")
+            from simulations.run import run
+
+            results = run(experiment, part, progress=progress)
+            report.write(results, part)
+    if as_json:
+        print(json.dumps(report.json_ready(results), ensure_ascii=False, allow_nan=False))
+        print(f"results: {out}", file=sys.stderr)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=120)
+    report.print_table(results, console)
+    console.print(f"Results, figures and the model: {out}", markup=False, soft_wrap=True)
+
+
+def _progress() -> Callable[[str], None]:
+    """Lines on stderr, each after the seconds since the start."""
+    start = time.monotonic()
+
+    def progress(line: str) -> None:
+        print(f"{time.monotonic() - start:7.1f} s  {line}", file=sys.stderr, flush=True)
+
+    return progress
+
+
+@contextmanager
+def _stdout_is_stderr() -> Iterator[None]:
+    """While a run works, whatever libraries and their workers print goes to stderr: stdout is for results."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line. Returns the exit code: 0, 2 after a user's mistake, 130 after Ctrl-C."""
+    os.environ.update(QUIET)
+    try:
+        code = app(args=arguments, prog_name="sottovoce", standalone_mode=False)
+        if code == INTERRUPTED:  # typer has caught Ctrl-C itself
+            return _complain("interrupted; nothing was kept", INTERRUPTED)
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, click.Abort):
+        return _complain("interrupted; nothing was kept", INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        return _complain(error.format_message(), 2)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in SIMULATION_PACKAGES:
+            raise
+        return _complain(
+            f"{error.name} is not installed; a simulation needs: pip install 'sottovoce[simulation]'", 2
+        )
+    except OSError as error:
+        # Without a file name it is no mistake of the user's.
+        if error.filename is None:
+            raise
+        return _complain(f"{error.filename}: {error.strerror}", 2)
+    except ValueError as error:
+        return _complain(str(error) or type(error).__name__, 2)
+
+
+def _complain(line: str, code: int) -> int:
+    if os.environ.get("SOTTOVOCE_DEBUG"):
+        traceback.print_exc()
+    print(f"sottovoce: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Named columns become corpora: the checks that every outside source of texts shares."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulations.corpus import Corpus, Text
+from simulations.errors import UserError
+
+#: More distinct labels than this is a column of something else.
+MOST_CLASSES = 1_000
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Values as they were read, n in each column. `place` and `where` tell a person which row is meant.
+
+    place: the file, or the hub's name and split. where: what each row is called there ("line 2"). classes:
+    the names of labels 0, 1, ... where the source knows them.
+    """
+
+    place: str
+    values: Mapping[str, Sequence[object]]
+    where: Sequence[str]
+    classes: tuple[str, ...] | None = None
+
+
+def require_columns(place: str, wanted: Iterable[str | None], present: Iterable[str]) -> None:
+    """Raises UserError where a wanted column is not there, with the nearest name; None is not wanted."""
+    present = list(present)
+    for name in wanted:
+        if name is not None and name not in present:
+            near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
+            mend = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(present) or 'none'}"
+            raise UserError(f'{place}: has no column "{name}"; {mend}')
+
+
+def corpora(
+    train: Columns, test: Columns, *, text: str, label: str, user: str | None, second_text: str | None
+) -> tuple[Corpus, Corpus]:
+    """Train and test corpora of the same classes: the source's, or those that occur in train.
+
+    Classes that are all whole numbers are in numerical order, others in alphabetical order. Raises UserError.
+    """
+    for part in (train, test):
+        require_columns(part.place, (text, label, user, second_text), part.values)
+        if not part.where:
+            raise UserError(f"{part.place}: holds no records; give it at least one")
+    names = [
+        [_label(part, row, value) for row, value in enumerate(part.values[label])] for part in (train, test)
+    ]
+    classes = train.classes or _classes(train.place, label, names[0])
+    index = {name: i for i, name in enumerate(classes)}
+    made = []
+    for part, labels in zip((train, test), names, strict=True):
+        for row, name in enumerate(labels):
+            if name not in index:
+                shown = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
+                raise UserError(
+                    f'{part.place}: {part.where[row]}: label "{name}" is outside the classes ({shown}); '
+                    "correct it, or add the class to the training data"
+                )
+        made.append(
+            Corpus(
+                texts=_texts(part, text, second_text),
+                labels=np.array([index[name] for name in labels], dtype=np.int64),
+                classes=classes,
+                users=None if user is None else _users(part, user),
+            )
+        )
+    return made[0], made[1]
+
+
+def _classes(place: str, label: str, names: Sequence[str]) -> tuple[str, ...]:
+    found = set(names)
+    if len(found) > MOST_CLASSES:
+        raise UserError(
+            f'{place}: column "{label}" has {len(found)} values; name the column that holds classes'
+        )
+    if len(found) < 2:
+        raise UserError(f'{place}: column "{label}" has one class only, "{names[0]}"; two are needed')
+    numbers = all(name.lstrip("-").isdecimal() for name in found)
+    return tuple(sorted(found, key=int) if numbers else sorted(found))
+
+
+def _label(part: Columns, row: int, value: object) -> str:
+    whole = isinstance(value, float) and value.is_integer()
+    if isinstance(value, bool) or not (isinstance(value, str | int) or whole) or not str(value).strip():
+        raise UserError(f"{part.place}: {part.where[row]}: label {value!r}; give a whole number or a name")
+    if not isinstance(value, str):
+        number = int(value)
+        named = part.classes is not None and 0 <= number < len(part.classes)
+        return part.classes[number] if named and part.classes else str(number)
+    return value.strip()
+
+
+def _texts(part: Columns, first: str, second: str | None) -> list[Text]:
+    for column in (first, second) if second else (first,):
+        for row, value in enumerate(part.values[column]):
+            if not isinstance(value, str):
+                raise UserError(f'{part.place}: {part.where[row]}: "{column}" is {value!r}, not a text')
+            if not value.strip():
+                raise UserError(
+                    f'{part.place}: {part.where[row]}: "{column}" is empty; fill it in or remove the record'
+                )
+    firsts = [str(value).strip() for value in part.values[first]]
+    if second is None:
+        return list(firsts)
+    return list(zip(firsts, (str(value).strip() for value in part.values[second]), strict=True))
+
+
+def _users(part: Columns, user: str) -> list[str]:
+    for row, value in enumerate(part.values[user]):
+        if not isinstance(value, str | int) or not str(value).strip():
+            raise UserError(
+                f'{part.place}: {part.where[row]}: "{user}" is {value!r}; name the user of the record'
+            )
+    return [str(value).strip() for value in part.values[user]]

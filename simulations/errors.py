@@ -1,0 +1,5 @@
+"""Mistakes that a user can make and mend."""
+
+
+class UserError(ValueError):
+    """One line that says what is wrong, where, and what to do. The command prints it and exits with 2."""

@@ -1,0 +1,170 @@
+"""Corpora from a folder's TSV, CSV, JSONL and Parquet files with named columns."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from simulations.columns import Columns, corpora, require_columns
+from simulations.corpus import Corpus
+from simulations.errors import UserError
+
+
+def files(
+    path: str | Path,
+    train: str,
+    test: str,
+    *,
+    text: str,
+    label: str,
+    user: str | None = None,
+    second_text: str | None = None,
+) -> tuple[Corpus, Corpus]:
+    """Train and test corpora from two files of the folder `path`, read by what their names end with.
+
+    .tsv: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: one object on each line.
+    .parquet. Text files are UTF-8. text, label, user, second_text: column names; with the last, each text is
+    a pair. Spaces around texts are removed. Classes are those of the train file. One column may be called
+    otherwise in the test file if the two headers differ in nothing else (SST-2's are published so).
+
+    Raises UserError, in one line: a missing file or column, an empty text, a label outside the classes, a
+    file that is not UTF-8 or not in its format, with the line.
+    """
+    wanted = [column for column in (text, label, user, second_text) if column]
+    learned, asked = (_existing(Path(path), name) for name in (train, test))
+    called = _renamed(_header(learned), _header(asked))
+    first = _read(learned, wanted)
+    second = _read(asked, [called.get(name, name) for name in wanted])
+    second = replace(second, values={name: second.values[called.get(name, name)] for name in wanted})
+    return corpora(first, second, text=text, label=label, user=user, second_text=second_text)
+
+
+def _existing(folder: Path, name: str) -> Path:
+    file = folder / name
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; name the one that holds {name}")
+    if not file.is_file():
+        here = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _READERS)
+        raise UserError(
+            f"{file}: there is no such file; the folder holds {', '.join(here) or 'no data files'}"
+        )
+    if file.suffix not in _READERS:
+        raise UserError(f"{file}: unknown kind of file; use {', '.join(_READERS)}")
+    return file
+
+
+def _header(file: Path) -> list[str]:
+    """The names in the first line of a .tsv or .csv file; none for other kinds."""
+    separator = {".tsv": "\t", ".csv": ","}.get(file.suffix)
+    if separator is None:
+        return []
+    with file.open("rb") as lines:
+        first = lines.readline().decode("utf-8-sig", errors="replace")
+    return [name.strip() for name in first.split(separator)]
+
+
+def _renamed(train: list[str], test: list[str]) -> dict[str, str]:
+    """What the test file calls the one column in which its header differs from that of the train file."""
+    if len(train) != len(test):
+        return {}
+    differ = {ours: theirs for ours, theirs in zip(train, test, strict=True) if ours != theirs}
+    return differ if len(differ) == 1 else {}
+
+
+def _read(file: Path, wanted: list[str]) -> Columns:
+    try:
+        return _READERS[file.suffix](file, wanted)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror or error}") from error
+
+
+def _decoded(file: Path) -> str:
+    raw = file.read_bytes()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise UserError(f"{file}: line {line}: is not UTF-8; convert the file to UTF-8") from None
+
+
+def _tsv(file: Path, wanted: list[str]) -> Columns:
+    # Not csv: in published TSV files a quotation mark is a word of the sentence.
+    lines = _decoded(file).replace("\r\n", "\n").split("\n")
+    rows = [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line]
+    return _from_rows(file, rows, wanted)
+
+
+def _csv(file: Path, wanted: list[str]) -> Columns:
+    reader = csv.reader(io.StringIO(_decoded(file), newline=""), strict=True)
+    rows = []
+    try:
+        start = 1
+        for row in reader:
+            if row:
+                rows.append((start, row))
+            start = reader.line_num + 1  # a quoted text may run over several lines
+    except csv.Error as error:
+        raise UserError(f"{file}: line {reader.line_num}: is not valid CSV: {error}") from error
+    return _from_rows(file, rows, wanted)
+
+
+def _from_rows(file: Path, rows: list[tuple[int, list[str]]], wanted: list[str]) -> Columns:
+    if not rows:
+        raise UserError(f"{file}: is empty; its first line must name the columns")
+    header = [name.strip() for name in rows[0][1]]
+    require_columns(str(file), wanted, header)
+    for name in wanted:
+        if header.count(name) > 1:
+            raise UserError(f'{file}: line 1: names column "{name}" twice; rename one of them')
+    for number, row in rows[1:]:
+        if len(row) != len(header):
+            raise UserError(
+                f"{file}: line {number}: has {len(row)} cells, and the header names {len(header)}"
+            )
+    places = {name: header.index(name) for name in wanted}
+    values = {name: [row[place] for _, row in rows[1:]] for name, place in places.items()}
+    return Columns(str(file), values, [f"line {number}" for number, _ in rows[1:]])
+
+
+def _jsonl(file: Path, wanted: list[str]) -> Columns:
+    values: dict[str, list[object]] = {name: [] for name in wanted}
+    where = []
+    # Not splitlines: JSON strings may hold the rarer line separators.
+    for number, line in enumerate(_decoded(file).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{file}: line {number}: is not valid JSON: {error.msg}") from error
+        if not isinstance(record, dict):
+            raise UserError(f'{file}: line {number}: must be an object such as {{"{wanted[0]}": "..."}}')
+        require_columns(f"{file}: line {number}", wanted, record)
+        for name in wanted:
+            values[name].append(record[name])
+        where.append(f"line {number}")
+    return Columns(str(file), values, where)
+
+
+def _parquet(file: Path, wanted: list[str]) -> Columns:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        require_columns(str(file), wanted, parquet.read_schema(file).names)
+        table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
+        values = {name: table.column(name).to_pylist() for name in wanted}
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{file}: is not a readable Parquet file: {reason}") from error
+    return Columns(str(file), values, [f"row {number}" for number in range(1, table.num_rows + 1)])
+
+
+_READERS: dict[str, Callable[[Path, list[str]], Columns]] = {
+    ".tsv": _tsv,
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+    ".parquet": _parquet,
+}

@@ -1,0 +1,95 @@
+"""Arms of the way `paper`: the published procedure as a trusted simulation, in one process, without a ledger.
+
+It is not a protocol between parties: gradients through M1 and BERT depend on raw text. It exists to reproduce
+published tables, and every output of it says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from mechanisms import catalogue
+from mechanisms.streams import SimulationStreams
+from server.training.paper import train_paper
+from simulations.arm import DEFAULT_DIM, Outcome
+from simulations.evaluation import score
+from simulations.experiment import Arm, Experiment
+from simulations.prepare import Prepared, Progress
+from simulations.public_draws import sanitize_public
+
+
+def run_paper(experiment: Experiment, prepared: Prepared, *, progress: Progress) -> list[Outcome]:
+    """Trains every arm by the published procedure and scores it on sanitized and on clean test sentences."""
+    return [_run_arm(experiment, arm, prepared, progress) for arm in experiment.arms]
+
+
+def _run_arm(experiment: Experiment, arm: Arm, prepared: Prepared, progress: Progress) -> Outcome:
+    start = time.perf_counter()
+    training, seed = experiment.training, experiment.seed
+    train, test = prepared.split.train, prepared.split.test
+    classes = len(train.classes)
+    dim = arm.dims[0] if arm.dims else DEFAULT_DIM
+    spec = {k: v for k, v in (arm.embedding or {}).items() if k != "dim"}
+    mechanism = catalogue.build(spec, channel="embedding", dim=dim)
+    labels, label_guarantee = _labels(arm, prepared, seed, classes)
+    pipeline = train_paper(
+        experiment.encoder.model, train.texts, labels, mechanism=mechanism, dim=dim, classes=classes,
+        epochs=training.epochs, batch_size=training.batch_size, seed=seed,
+        pooling=experiment.encoder.pooling, max_length=experiment.encoder.max_length,
+        acknowledged=training.acknowledge_not_private,
+        progress=lambda line: progress(f"{arm.name}: {line}"),
+    )  # fmt: skip
+    maps = pipeline.maps()
+    z = maps.project(pipeline.embed(test.texts))
+    truth = np.tile(test.labels, experiment.data.test_repeats)
+    noisy = sanitize_public(
+        mechanism, np.tile(z, (experiment.data.test_repeats, 1)), seed=seed, stage="paper-test"
+    )
+    sanitized = score(maps.predict(noisy), truth, sentences=len(test))
+    clean = score(maps.predict(z), test.labels, sentences=len(test))
+    embedding = mechanism.guarantee
+    line: dict[str, Any] = {
+        "name": arm.name,
+        "mechanism": mechanism.name,
+        "epsilon": spec.get("epsilon"),
+        "label_epsilon": (arm.label or {}).get("epsilon"),
+        "dim": dim,
+        "accuracy": sanitized.accuracy,
+        "accuracy_se": sanitized.error,
+        "accuracy_clean_test": clean.accuracy,
+        "accuracy_clean_test_se": clean.error,
+        "users": experiment.population.users,
+        "delivered": len(train),
+        "dropped": {},
+        "errors": {},
+        "bytes_per_user": None,
+        "seconds": time.perf_counter() - start,
+        "reference": arm.reference,
+        "way": "paper",
+        "budget": {
+            "metric_epsilon": embedding.epsilon * training.epochs,
+            "metric": embedding.metric,
+            "statement": (
+                f"{training.epochs} epochs × {embedding.epsilon:g}·d_{embedding.metric} for the embeddings; "
+                "∞ for the gradients, which depend on raw text"
+            ),
+            "worst_case_epsilon": math.inf,
+            "label_epsilon": label_guarantee,
+        },
+    }
+    return Outcome(maps, line)
+
+
+def _labels(arm: Arm, prepared: Prepared, seed: int, classes: int) -> tuple[Any, float | None]:
+    """The labels that are trained on, drawn once, and their ε; in clear and None where the arm names no mechanism."""
+    labels = prepared.split.train.labels
+    if arm.label is None:
+        return labels, None
+    mechanism = catalogue.build(arm.label, channel="label", classes=classes)
+    held = prepared.held
+    rng = SimulationStreams(seed).rows(held.users, held.records, stage="train", channel="label")
+    return mechanism.sample(labels, rng=rng), mechanism.guarantee.worst_case()

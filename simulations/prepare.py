@@ -1,0 +1,176 @@
+"""From an experiment to what its arms share: the split, the users, the encoder and the embeddings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.encoder import Encoder
+from simulations import builtin, files, hub, population, splits
+from simulations.cache import embed, folder_once
+from simulations.corpus import Corpus, Split
+from simulations.errors import UserError
+from simulations.experiment import Experiment
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Who holds a corpus' rows: users[i] holds row i as their record records[i]."""
+
+    users: NDArray[np.int64]
+    records: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What all arms of a study share.
+
+    train: the rows that users hold, `held` says who. test: the test sentences; test_users hold `repeats` copies
+    of each, under users of their own, so that sanitized accuracy is measured over several draws while every
+    user is charged once.
+    """
+
+    split: Split
+    held: Holders
+    test_held: Holders
+    test_rows: NDArray[np.int64]
+    encoder: Encoder
+    public_embeddings: NDArray[np.float32]
+    train_embeddings: NDArray[np.float32]
+    test_embeddings: NDArray[np.float32]
+    about_corpus: dict[str, object]
+
+
+def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
+    """Reads the data, gives each user their records, makes the encoder and embeds every text once."""
+    data = experiment.data
+    split, about = load_split(experiment)
+    split, held = _hand_out(experiment, split)
+    if data.test_limit is not None:
+        split = Split(split.public, split.train, split.test.take(np.arange(min(data.test_limit, len(split.test)))))
+    asked, least = len(split.test) * data.test_repeats, experiment.shuffle.minimum_users
+    if experiment.shuffle.enabled and asked < least:
+        raise UserError(
+            f"shuffle.minimum-users: {least} is more than the {asked} test users, whose batch would be discarded; "
+            "lower it, or raise data.test-repeats"
+        )
+    folder = encoder_folder(experiment, split.public, progress=progress)
+    encoder = Encoder(folder)
+    texts = [*split.public.texts, *split.train.texts, *split.test.texts]
+    table = embed(encoder, texts, progress=progress)
+    first, second = len(split.public), len(split.public) + len(split.train)
+    test_rows = np.tile(np.arange(len(split.test), dtype=np.int64), data.test_repeats)
+    start = int(held.users.max()) + 1
+    test_users = start + np.arange(len(test_rows), dtype=np.int64)
+    about |= {"public": first, "train": len(split.train), "test": len(split.test), "test_repeats": data.test_repeats}
+    return Prepared(
+        split=split,
+        held=held,
+        test_held=Holders(test_users, np.zeros(len(test_rows), np.int64)),
+        test_rows=test_rows,
+        encoder=encoder,
+        public_embeddings=table[:first],
+        train_embeddings=table[first:second],
+        test_embeddings=table[second:],
+        about_corpus=about,
+    )
+
+
+def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
+    """The public part, what users hold before they are chosen, and the test part; and words about them."""
+    data, seed = experiment.data, experiment.seed
+    if data.source == "built-in":
+        split = builtin.builtin(
+            task=data.task, public=data.public_size, train=experiment.population.users, test=data.test_size, seed=seed
+        )
+        return split, {"source": "built-in", "task": data.task}
+    if data.source == "files":
+        train, test = files.files(
+            data.path, data.train, data.test,
+            text=data.text, label=data.label, user=data.user, second_text=data.second_text,
+        )  # fmt: skip
+    else:
+        train, test = hub.hub(
+            data.path, train=data.train, test=data.test,
+            text=data.text, label=data.label, user=data.user, second_text=data.second_text,
+        )  # fmt: skip
+    about: dict[str, object] = {"source": data.source, "split": data.public.split}
+    if data.public.split == "by-sentence":
+        public, private, dropped = splits.split_by_sentence(train, data.public.fraction, seed)
+        about["dropped"] = dropped
+    elif data.public.split == "random":
+        public, private = splits.random_split(train, data.public.fraction, seed)
+    else:
+        public = builtin.builtin(task=data.task, public=data.public_size, train=1, test=1, seed=seed).public
+        if len(public.classes) != len(train.classes):
+            raise UserError(
+                f"data.public.split: the built-in corpus has {len(public.classes)} classes for {data.task}, "
+                f"{data.path} has {len(train.classes)}"
+            )
+        public = Corpus(public.texts, public.labels, train.classes)  # class i of one stands for class i of the other
+        private = train
+    return Split(public, private, test), about
+
+
+def _hand_out(experiment: Experiment, split: Split) -> tuple[Split, Holders]:
+    """The rows that the experiment's users hold, and who holds them; the rest of the rows is left out."""
+    people = experiment.population
+    rows, users, records = population.assign(
+        split.train, users=people.users, assignment=people.assignment, alpha=people.alpha, seed=experiment.seed
+    )
+    if len(np.unique(users)) < people.users:
+        raise UserError(
+            f"population.users: {people.users} were asked for, and the data have {len(np.unique(users))}; "
+            "ask for fewer"
+        )
+    return Split(split.public, split.train.take(rows), split.test), Holders(users, records)
+
+
+def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress) -> Path:
+    """The exported encoder of an experiment, fine-tuned on the public part first if it says so; made once, then cached."""
+    from server.checkpoint import resolve
+    from server.export import export_encoder
+
+    settings = experiment.encoder
+    made_from: list[object] = [fingerprint(resolve(settings.model)), settings.pooling, settings.max_length]
+    if settings.fine_tune_on_public:
+        made_from += [
+            settings.fine_tune_epochs, settings.fine_tune_lr, experiment.training.batch_size, experiment.seed,
+            public.texts, public.labels.tolist(),
+        ]  # fmt: skip
+    name = hashlib.sha256(repr(made_from).encode()).hexdigest()[:32]
+
+    def make(folder: Path) -> None:
+        checkpoint: str | Path = settings.model
+        if settings.fine_tune_on_public:
+            from server.training.finetune import finetune
+
+            checkpoint = finetune(
+                settings.model, public.texts, public.labels, folder / "checkpoint", classes=len(public.classes),
+                epochs=settings.fine_tune_epochs, lr=settings.fine_tune_lr,
+                batch_size=experiment.training.batch_size, seed=experiment.seed, pooling=settings.pooling,
+                max_length=settings.max_length, progress=progress,
+            )  # fmt: skip
+        progress(f"exporting the encoder {settings.model}")
+        export_encoder(checkpoint, folder, pooling=settings.pooling, max_length=settings.max_length)
+
+    return folder_once(f"encoders/{name}", make)
+
+
+def fingerprint(checkpoint: str) -> str:
+    """SHA-256 (hex) over the files of a checkpoint's folder; a hub name stands for itself."""
+    folder = Path(checkpoint)
+    if not folder.is_dir():
+        return checkpoint
+    total = hashlib.sha256()
+    for path in sorted(p for p in folder.iterdir() if p.is_file()):
+        with path.open("rb") as file:
+            total.update(path.name.encode() + b"\0" + hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()

@@ -1,0 +1,146 @@
+"""An experiment, run: prepared once, each arm through Flower on Ray, everything a reader needs left in a folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client.node import write_node
+from client.policy import Policy
+from client.shard import write_shard
+from mechanisms.catalogue import CATALOGUE
+from simulations import population
+from simulations.arm import ArmRun, Outcome
+from simulations.engine import run_on_flower
+from simulations.evaluation import chance
+from simulations.experiment import Experiment, slug, to_toml
+from simulations.prepare import Prepared, Progress, prepare
+from simulations.report import json_ready
+
+PACKAGES = ("flwr", "ray", "torch", "transformers", "numpy", "scipy", "onnxruntime", "tokenizers", "sottovoce")
+#: Seconds a stage waits for its nodes before the missing ones count as stragglers.
+STAGE_TIMEOUT = 600.0
+
+Engine = Callable[..., Any]
+
+
+def run(experiment: Experiment, out: Path, *, progress: Progress, engine: Engine = run_on_flower) -> dict[str, Any]:
+    """Runs every arm and writes the run folder `out` (which must exist): nodes/, models/, experiment.toml.
+
+    Returns the results as the report and `--json` show them. engine(job, nodes=, folder=) runs job(grid) on
+    Flower; another one is for apps that Flower itself has started. Raises ValueError, in one line, for what a
+    user can mend.
+    """
+    start = time.perf_counter()
+    prepared = prepare(experiment, progress=progress)
+    if experiment.training.way == "paper":
+        from simulations.paper import run_paper
+
+        outcomes = run_paper(experiment, prepared, progress=progress)
+    else:
+        folder = out / "nodes"
+        nodes = hand_out(experiment, prepared, folder)
+        arms = [ArmRun(experiment, arm, prepared, timeout=STAGE_TIMEOUT) for arm in experiment.arms]
+
+        def job(grid: Any) -> list[Outcome]:
+            return [arm.run(grid, progress=progress) for arm in arms]
+
+        progress(f"starting Flower on Ray with {nodes} nodes for {experiment.population.users:,} users")
+        outcomes = engine(job, nodes=nodes, folder=folder)
+    (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
+    for arm, outcome in zip(experiment.arms, outcomes, strict=True):
+        save_model(out / "models" / slug(arm.name), prepared, outcome)
+    return results(experiment, prepared, outcomes, seconds=time.perf_counter() - start)
+
+
+def hand_out(experiment: Experiment, prepared: Prepared, folder: Path) -> int:
+    """Gives every node its users' records, settings and nothing else; returns the number of nodes.
+
+    A user lives on node `user % nodes`. Users who have dropped out are offline: they are not asked and not
+    charged, so their rows are left out here.
+    """
+    people = experiment.population
+    per_node = people.users_per_node
+    nodes = max(1, os.cpu_count() or 1) if per_node == "auto" else math.ceil(people.users / per_node)
+    online = population.online(people.users, dropout=people.dropout, seed=experiment.seed)
+    present = online[prepared.held.users]
+    identity = prepared.encoder.identity
+    policies = {slug(arm.name): policy_of(experiment, arm) for arm in experiment.arms}
+    train, test = prepared.split.train, prepared.split.test
+    for node in range(nodes):
+        place = folder / str(node)
+        place.mkdir(parents=True)
+        mine = np.flatnonzero(present & (prepared.held.users % nodes == node))
+        write_shard(
+            place, "train", prepared.held.users[mine], prepared.held.records[mine], [train.texts[i] for i in mine],
+            train.labels[mine], embeddings=prepared.train_embeddings[mine], identity=identity,
+        )  # fmt: skip
+        asked = np.flatnonzero(prepared.test_held.users % nodes == node)
+        rows = prepared.test_rows[asked]
+        write_shard(
+            place, "test", prepared.test_held.users[asked], prepared.test_held.records[asked],
+            [test.texts[i] for i in rows], None, embeddings=prepared.test_embeddings[rows], identity=identity,
+        )  # fmt: skip
+        write_node(place, seed=experiment.seed, arms=policies)
+    return nodes
+
+
+def policy_of(experiment: Experiment, arm: Any) -> Policy:
+    """What the clients of an arm accept: the experiment's policy, or, in a reference arm, anything."""
+    if arm.reference:
+        reason = "a reference arm, not private"
+        return Policy(
+            embedding=math.inf, label=math.inf, mechanisms=tuple(CATALOGUE),
+            accept_unprotected=(f"embedding: {reason}", f"label: {reason}"),
+        )  # fmt: skip
+    policy, shuffle = experiment.policy, experiment.shuffle
+    return Policy(
+        delta=policy.delta, embedding=policy.embedding, label=policy.label, total=policy.total,
+        mechanisms=tuple(CATALOGUE), minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
+        accept_unprotected=policy.accept_unprotected,
+    )  # fmt: skip
+
+
+def save_model(folder: Path, prepared: Prepared, outcome: Outcome) -> None:
+    """The trained maps and head, with a card that states their guarantee; the encoder is named by its hash."""
+    from server.card import model_card
+
+    outcome.maps.save(folder)
+    about = outcome.line | {"encoder": prepared.encoder.identity, "classes": list(prepared.split.train.classes)}
+    (folder / "README.md").write_text(model_card(about), encoding="utf-8")
+    (folder / "guarantee.json").write_text(json.dumps(json_ready(outcome.line["budget"]), indent=1), encoding="utf-8")
+
+
+def results(
+    experiment: Experiment, prepared: Prepared, outcomes: list[Outcome], *, seconds: float
+) -> dict[str, Any]:
+    """The results object: what `--json` prints and results.json keeps."""
+    way = experiment.training.way
+    sentence = None
+    if way == "paper":
+        from server.training.paper import SENTENCE
+
+        sentence = SENTENCE
+    return {
+        "name": experiment.name,
+        "seed": experiment.seed,
+        "way": way,
+        "way_sentence": sentence,
+        "chance": chance(prepared.split.test.labels),
+        "classes": list(prepared.split.train.classes),
+        "arms": [outcome.line for outcome in outcomes],
+        "seconds": seconds,
+        "corpus": prepared.about_corpus,
+        "encoder": {"model": experiment.encoder.model, "sha256": prepared.encoder.identity},
+        "randomness": "simulation: Philox4x32-10 streams from the root seed, one for each user, record and stage",
+        "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+    }

@@ -1,0 +1,76 @@
+"""The shuffler between clients and server: it hides who sent what, and holds a batch until enough users are in it.
+
+It is trusted to shuffle and not to collude; what its amplification is worth is computed from the number of
+distinct users delivered. In a simulation it also tells the ground truth's owner, and nobody else, where each
+row came from (`Batch.origin`), so that test predictions can be compared with the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.release import Release
+from mechanisms.reply import Reply
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the server is handed: releases of n rows in random order, one release a channel, and no ids.
+
+    users: number of distinct users in it. discarded: why nothing was delivered, None where it was.
+    """
+
+    releases: tuple[Release, ...]
+    users: int
+    duplicates: int
+    discarded: str | None = None
+
+    def channel(self, name: str) -> Release | None:
+        return next((r for r in self.releases if r.channel == name), None)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Users and records of a batch's rows, in its order: for the simulation's ground truth alone."""
+
+    users: NDArray[np.int64]
+    records: NDArray[np.int64]
+
+
+def shuffle(replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Generator) -> tuple[Batch, Origin]:
+    """Gathers validated replies of one stage, keeps one row for each (user, record), and permutes all rows.
+
+    The first of repeated rows counts; the others are dropped and counted. The embedding and the label of one
+    record stay together: they are one joint release. Below `minimum_users` distinct users the batch is
+    discarded (its users stay charged: their releases have left). Rows are put into the order of (user, record)
+    before they are permuted, so the result does not depend on the order in which messages came.
+    """
+    replies = [r for r in replies if len(r.users)]
+    if not replies:
+        none = np.zeros(0, np.int64)
+        return Batch((), 0, 0, "no release arrived"), Origin(none, none)
+    users = np.concatenate([r.users for r in replies])
+    records = np.concatenate([r.records for r in replies])
+    order = np.lexsort((records, users))
+    first = np.ones(len(order), bool)
+    first[1:] = (np.diff(users[order]) != 0) | (np.diff(records[order]) != 0)
+    kept = order[first]
+    distinct = len(np.unique(users[kept]))
+    duplicates = len(order) - len(kept)
+    if distinct < minimum_users:
+        reason = f"{distinct} users are fewer than the {minimum_users} a batch must have"
+        none = np.zeros(0, np.int64)
+        return Batch((), 0, duplicates, reason), Origin(none, none)
+    kept = kept[rng.permutation(len(kept))]
+    channels = []
+    for position, pattern in enumerate(replies[0].releases):
+        payload = {
+            name: np.concatenate([r.releases[position].payload[name] for r in replies])[kept]
+            for name in pattern.payload
+        }
+        channels.append(Release(payload, pattern.channel, pattern.stage, pattern.guarantee, pattern.digest))
+    return Batch(tuple(channels), distinct, duplicates), Origin(users[kept], records[kept])

@@ -1,0 +1,56 @@
+"""What tests of the server share: a tiny random BERT with a vocabulary of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+WORDS = [
+    "good",
+    "bad",
+    "fine",
+    "awful",
+    "film",
+    "book",
+    "the",
+    "a",
+    "was",
+    "and",
+    "not",
+    "very",
+    "plot",
+    "##s",
+    ".",
+]
+
+
+def tiny_bert(folder: Path) -> Path:
+    """A BERT of 2 layers and width 32 with random weights, saved as a checkpoint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, max_position_embeddings=64,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = BertModel(config)
+    model.save_pretrained(folder)
+    return folder
+
+
+def reviews(n: int, seed: int) -> tuple[list[str], np.ndarray]:
+    """Texts whose label a single word decides, of unlike lengths."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(2, size=n)
+    texts = []
+    for label in labels:
+        word = ("bad", "good")[label]
+        filler = rng.choice(["the", "film", "book", "a", "plot", "and", "very"], size=rng.integers(1, 12))
+        texts.append(" ".join([*filler, word, "."]))
+    return texts, labels

@@ -1,0 +1,245 @@
+"""The command line: what goes to stdout, and every mistake one line, exit code 2, nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from simulations import cli
+from simulations.errors import UserError
+from simulations.experiment import Experiment, load
+from tests.results_cases import demo
+
+GOOD = """
+name = "small"
+[policy]
+embedding = 40.0
+label = 5.0
+[[arm]]
+name = "a"
+embedding = { mechanism = "purkayastha", epsilon = 10.0, dim = 16 }
+label = { mechanism = "randomized-response", epsilon = 2.0 }
+"""
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of its own, with an experiment file in it."""
+    monkeypatch.chdir(tmp_path)
+    for name in (*cli.QUIET, "SOTTOVOCE_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "good.toml").write_text(GOOD)
+    return tmp_path
+
+
+def replace_run(monkeypatch: pytest.MonkeyPatch, run: Run) -> list[Experiment]:
+    """`simulations.run.run` becomes `run`; the experiments it was given are in the list."""
+    seen: list[Experiment] = []
+
+    def wrapped(experiment: Experiment, out: Path, *, progress: Callable[[str], None]) -> dict[str, Any]:
+        seen.append(experiment)
+        (out / "nodes").mkdir()
+        progress("at work")
+        return run()
+
+    module = ModuleType("simulations.run")
+    module.run = wrapped  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "simulations.run", module)
+    return seen
+
+
+def raising(error: BaseException) -> Run:
+    def run() -> dict[str, Any]:
+        raise error
+
+    return run
+
+
+def complaint(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int = 2) -> str:
+    """The last line on stderr of a command that fails; nothing is on stdout, and no traceback anywhere."""
+    before = sorted(p.name for p in Path().rglob("*"))
+    assert cli.main(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == "" and "Traceback" not in captured.err
+    assert sorted(p.name for p in Path().rglob("*")) == before, "something was left behind"
+    line = captured.err.splitlines()[-1]
+    assert line.startswith("sottovoce: ")
+    return line
+
+
+def test_json_is_one_object_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place: Path
+) -> None:
+    def chatty() -> dict[str, Any]:
+        print("a library talks")
+        os.write(1, b"a worker talks\n")
+        return demo()
+
+    replace_run(monkeypatch, chatty)
+    assert cli.main(["demo", "--json", "--out", "results"]) == 0
+    captured = capfd.readouterr()
+    results = json.loads(captured.out)
+    assert captured.out.count("\n") == 1
+    wanted = {"name", "mechanism", "epsilon", "label_epsilon", "accuracy", "accuracy_clean_test", "users"}
+    assert wanted | {"delivered", "bytes_per_user", "seconds", "budget"} <= set(results["arms"][0])
+    assert results["arms"][1]["budget"]["metric_epsilon"] == "inf"
+    for words in ("a library talks", "a worker talks", "at work", "results: results"):
+        assert words in captured.err
+    assert json.loads((place / "results" / "results.json").read_text()) == results
+
+
+def test_a_table_for_people(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place: Path
+) -> None:
+    replace_run(monkeypatch, demo)
+    assert cli.main(["simulate", "good.toml"]) == 0
+    captured = capfd.readouterr()
+    assert (
+        "planar Laplace, ε = 10" in captured.out
+        and "at work" in captured.err
+        and "at work" not in captured.out
+    )
+    (folder,) = (place / "runs").iterdir()
+    assert re.fullmatch(r"small-\d{8}-\d{6}", folder.name) and f"runs/{folder.name}" in captured.out
+    assert {p.name for p in folder.iterdir()} == {
+        "nodes",
+        "results.json",
+        "results.md",
+        "accuracy.png",
+        "spent.png",
+    }
+
+
+def test_options_reach_the_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = replace_run(monkeypatch, demo)
+    assert cli.main(["demo", "--seed", "7", "--out", "a"]) == 0
+    assert (
+        cli.main(["simulate", "good.toml", "--set", "population.users=500", "--set", "seed=3", "--out", "b"])
+        == 0
+    )
+    assert cli.main(["simulate", "sst2-paper", "--data", "1", "--out", "c"]) == 0
+    assert seen == [load("demo", ["seed=7"]), load("good.toml", ["population.users=500", "seed=3"]), seen[2]]
+    assert seen[2].data.path == "1"
+
+
+def test_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_run(monkeypatch, demo)
+    assert cli.main(["demo"]) == 0
+    assert {k: os.environ[k] for k in cli.QUIET} == cli.QUIET
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["simulate", "absent.toml"], "absent.toml: there is no such file"),
+        (["simulate", "dmo"], "bundled experiment"),
+        (["simulate"], "Missing argument 'FILE.toml'"),
+        (["simulat", "good.toml"], "No such command 'simulat'"),
+        (["demo", "--sed", "1"], "No such option"),
+        (["demo", "--seed", "one"], "'one' is not a valid integer"),
+        (["demo", "--seed", "-1"], "seed: must be a whole number of at least 0"),
+        (["simulate", "good.toml", "--set", "population.users"], "section.key=value"),
+        (["simulate", "good.toml", "--set", "population.user=1"], 'did you mean "users"'),
+        (
+            ["simulate", "good.toml", "--set", "arm.0.embedding.mechanism=purkayasta"],
+            "did you mean 'purkayastha'",
+        ),
+        (
+            ["simulate", "good.toml", "--set", "arm.0.embedding.epsilon=-1"],
+            "epsilon: must be a finite number",
+        ),
+        (
+            ["simulate", "good.toml", "--set", "arm.0.embedding.epsilon=nan"],
+            "epsilon: must be a finite number",
+        ),
+        (["simulate", "good.toml", "--set", "training.way=paper"], "acknowledge-not-private"),
+        (["simulate", "good.toml", "--data", "folder"], 'data.path: does not apply to source = "built-in"'),
+        (["simulate", "good.toml", "--out", "."], "not an empty folder"),
+        (["simulate", "good.toml", "--out", "good.toml"], "not an empty folder"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace_run(monkeypatch, raising(AssertionError("the run must not start")))
+    assert words in complaint(capsys, arguments)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError('train.tsv: there is no column "label";\nthe columns are: sentence, labels'),
+        UserError("train.tsv, line 3: the text is empty"),
+        PermissionError(13, "Permission denied", "model/model.safetensors"),
+        ModuleNotFoundError("No module named 'torch'", name="torch"),
+    ],
+)
+def test_what_a_run_complains_about_is_one_line_and_leaves_nothing(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace_run(monkeypatch, raising(error))
+    line = complaint(capsys, ["simulate", "good.toml", "--out", "deep/results"])
+    words = {
+        "ValueError": 'train.tsv: there is no column "label"; the columns are: sentence, labels',
+        "UserError": "train.tsv, line 3: the text is empty",
+        "PermissionError": "model/model.safetensors: Permission denied",
+        "ModuleNotFoundError": "pip install 'sottovoce[simulation]'",
+    }
+    assert words[type(error).__name__] in line
+
+
+def test_interruption(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    replace_run(monkeypatch, raising(KeyboardInterrupt()))
+    assert "interrupted" in complaint(capsys, ["simulate", "good.toml"], code=130)
+
+
+def test_a_bug_is_not_passed_off_as_the_users_mistake(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    for error in (
+        KeyError("x"),
+        RuntimeError("x"),
+        OSError("x"),
+        ModuleNotFoundError("x", name="simulations.x"),
+    ):
+        replace_run(monkeypatch, raising(error))
+        with pytest.raises(type(error)):
+            cli.main(["simulate", "good.toml"])
+    assert [p.name for p in place.iterdir()] == ["good.toml"]
+
+
+def test_debugging_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOTTOVOCE_DEBUG", "1")
+    replace_run(monkeypatch, raising(ValueError("x")))
+    assert cli.main(["demo"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_help_answers_without_heavy_imports() -> None:
+    code = (
+        "import sys; from simulations.cli import main; code = main(['--help']); "
+        "heavy = {'torch', 'flwr', 'ray', 'transformers', 'matplotlib', 'scipy'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "demo" in done.stdout and "simulate" in done.stdout
+
+
+def test_the_command_itself_exits_with_2() -> None:
+    command = [sys.executable, "-m", "simulations.cli", "simulate", "absent.toml"]
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "sottovoce: absent.toml: there is no such file\n"

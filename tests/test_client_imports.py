@@ -1,0 +1,47 @@
+"""All of client/ and mechanisms/ can be imported where torch, transformers, ray and datasets are not
+installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+PROGRAM = """
+import importlib, pkgutil, sys
+
+BLOCKED = {"torch", "transformers", "ray", "datasets", "server", "simulations"}
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocker())
+sys.path.insert(0, sys.argv[1])
+for folder in ("mechanisms", "client"):
+    package = importlib.import_module(folder)
+    for module in pkgutil.walk_packages(package.__path__, folder + "."):
+        importlib.import_module(module.name)
+        print(module.name)
+assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}
+"""
+
+
+@pytest.fixture(scope="module")
+def imported():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(ROOT)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("folder", ["client", "mechanisms"])
+def test_every_module_imports_without_the_server_side(imported, folder):
+    names = {f"{folder}.{p.stem}" for p in (ROOT / folder).glob("*.py") if p.stem != "__init__"}
+    assert names <= set(imported)
