@@ -55,7 +55,7 @@ class Guarantee:
 
     def loss(self, distance: float) -> float:
         """Bound on the log-likelihood ratio of two inputs at `distance`, in nats; inf where none is promised."""
-        if not 0 <= distance:
+        if not distance >= 0:
             raise ValueError(f"distance must be at least 0, got {distance}")
         if distance == 0:
             return 0.0
@@ -83,7 +83,8 @@ class Guarantee:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Guarantee:
         """Inverse of `to_dict`. Raises ValueError or TypeError on anything else."""
-        return cls(**{k: math.inf if v == "inf" else v for k, v in fields.items()})
+        values: dict[str, Any] = {k: math.inf if v == "inf" else v for k, v in fields.items()}
+        return cls(**values)
 
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:

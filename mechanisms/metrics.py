@@ -18,7 +18,8 @@ def angular(x: FloatArray, y: FloatArray) -> FloatArray:
 
     Uses 2·atan2(|x-y|, |x+y|) (Kahan), which keeps full precision at 0 and π, where arccos loses half of it.
     """
-    return 2.0 * np.arctan2(np.linalg.norm(x - y, axis=-1), np.linalg.norm(x + y, axis=-1))
+    angle: FloatArray = 2.0 * np.arctan2(np.linalg.norm(x - y, axis=-1), np.linalg.norm(x + y, axis=-1))
+    return angle
 
 
 def euclidean(x: FloatArray, y: FloatArray) -> FloatArray:
@@ -29,7 +30,8 @@ def euclidean(x: FloatArray, y: FloatArray) -> FloatArray:
 
 def discrete(x: NDArray[np.int64], y: NDArray[np.int64]) -> FloatArray:
     """0 where equal and 1 where not, shape (n,) -> (n,)."""
-    return (np.asarray(x) != np.asarray(y)).astype(np.float64)
+    differs: FloatArray = (np.asarray(x) != np.asarray(y)).astype(np.float64)
+    return differs
 
 
 DISTANCES = {"angular": angular, "euclidean": euclidean, "discrete": discrete}

@@ -19,13 +19,13 @@ from mechanisms.release import Release
 from mechanisms.request import Request
 from server.app import ask
 from server.maps import Maps
+from server.training.noise import sanitize_public
 from server.training.public_maps import learn_maps, pca_maps
 from server.training.release_once import train_head
 from server.validation import validate
 from simulations.evaluation import Score, Truth, clean_score, score
 from simulations.experiment import PUBLIC_ONLY, Arm, Experiment, slug
 from simulations.prepare import Prepared, Progress
-from simulations.public_draws import sanitize_public
 from simulations.shuffler import Batch, Origin, shuffle
 
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
@@ -139,7 +139,9 @@ class ArmRun:
         for index in range(stages):
             prior = maps.folded() if getattr(label, "needs_prior", False) else None
             stage = "train" if stages == 1 else f"train-{index + 1}"
-            request = self._request(maps, mechanism, label, stage=stage, split="train", part=(index, stages), prior=prior)
+            request = self._request(
+                maps, mechanism, label, stage=stage, split="train", part=(index, stages), prior=prior
+            )
             batch, _ = self._collect(grid, request, progress)
             embedding, labels = batch.channel("embedding"), batch.channel("label")
             if embedding is None or labels is None:
@@ -167,7 +169,7 @@ class ArmRun:
         return np.stack(columns, axis=1)
 
     def _sanitized_inference(self, grid: Any, maps: Maps, mechanism: Mechanism, progress: Progress) -> Score | None:
-        """Test users release their sentences' embeddings like any other; the server guesses, the truth's owner scores."""
+        """Test users release embeddings like any other; the server guesses, and the truth's owner scores."""
         request = self._request(maps, mechanism, None, stage="test", split="test")
         keep = self.delivery
         self.delivery = Delivery(errors=keep.errors)  # the table counts what the training users delivered
@@ -234,10 +236,12 @@ class ArmRun:
         asked = arm.way != PUBLIC_ONLY
         declared = asked and arm.label is None and self.experiment.policy.accepts_unprotected("label")
         label = self._label_mechanism().guarantee if asked and not declared else None
-        statement = metric_statement([g for g in (embedding, label) if g is not None]) if embedding else "nothing leaves"
+        spent = [g for g in (embedding, label) if g is not None]
+        statement = metric_statement(spent) if spent else "nothing leaves"
         return {
             "name": arm.name,
             "mechanism": mechanism.name if arm.embedding else None,
+            "label_mechanism": (arm.label or {}).get("mechanism"),
             "epsilon": (arm.embedding or {}).get("epsilon"),
             "label_epsilon": (arm.label or {}).get("epsilon"),
             "dim": _dim(mechanism),

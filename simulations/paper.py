@@ -14,12 +14,12 @@ import numpy as np
 
 from mechanisms import catalogue
 from mechanisms.streams import SimulationStreams
+from server.training.noise import sanitize_public
 from server.training.paper import train_paper
 from simulations.arm import DEFAULT_DIM, Outcome
 from simulations.evaluation import score
 from simulations.experiment import Arm, Experiment
 from simulations.prepare import Prepared, Progress
-from simulations.public_draws import sanitize_public
 
 
 def run_paper(experiment: Experiment, prepared: Prepared, *, progress: Progress) -> list[Outcome]:
@@ -55,6 +55,7 @@ def _run_arm(experiment: Experiment, arm: Arm, prepared: Prepared, progress: Pro
     line: dict[str, Any] = {
         "name": arm.name,
         "mechanism": mechanism.name,
+        "label_mechanism": (arm.label or {}).get("mechanism"),
         "epsilon": spec.get("epsilon"),
         "label_epsilon": (arm.label or {}).get("epsilon"),
         "dim": dim,

@@ -134,12 +134,12 @@ def _hand_out(experiment: Experiment, split: Split) -> tuple[Split, Holders]:
 
 
 def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress) -> Path:
-    """The exported encoder of an experiment, fine-tuned on the public part first if it says so; made once, then cached."""
-    from server.checkpoint import resolve
+    """The exported encoder, fine-tuned on the public part first if the experiment says so; made once, then cached."""
+    from server.checkpoint import fingerprint
     from server.export import export_encoder
 
     settings = experiment.encoder
-    made_from: list[object] = [fingerprint(resolve(settings.model)), settings.pooling, settings.max_length]
+    made_from: list[object] = [fingerprint(settings.model), settings.pooling, settings.max_length]
     if settings.fine_tune_on_public:
         made_from += [
             settings.fine_tune_epochs, settings.fine_tune_lr, experiment.training.batch_size, experiment.seed,
@@ -162,15 +162,3 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
         export_encoder(checkpoint, folder, pooling=settings.pooling, max_length=settings.max_length)
 
     return folder_once(f"encoders/{name}", make)
-
-
-def fingerprint(checkpoint: str) -> str:
-    """SHA-256 (hex) over the files of a checkpoint's folder; a hub name stands for itself."""
-    folder = Path(checkpoint)
-    if not folder.is_dir():
-        return checkpoint
-    total = hashlib.sha256()
-    for path in sorted(p for p in folder.iterdir() if p.is_file()):
-        with path.open("rb") as file:
-            total.update(path.name.encode() + b"\0" + hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()

@@ -400,7 +400,7 @@ CASES = list(itertools.product((2, 3, 16, 768), (0.0, 1.0, 10.0, 1000.0)))
 
 
 def angle_distribution(dim, kappa):
-    """Distribution function of the angle, by quadrature in log tan(θ/2) that shares nothing with the table."""
+    """The distribution of the angle, by quadrature in log tan(θ/2) that shares nothing with the table."""
     u = np.linspace(-45, 45, 900_001)
     log_density = -(dim - 1) * np.logaddexp(u, -u) - kappa * 2 * np.arctan(np.exp(u))
     cdf = np.cumsum(np.exp(log_density - log_density.max()))
@@ -526,7 +526,7 @@ def test_purkayastha_attains_its_bound_on_geodesics(dim, kappa):
     + [(4, 0.1), (5, 300.0), (64, 50.0), (1024, 1000.0), (1024, 0.0), (3, 30.0)],
 )
 def test_the_table_keeps_its_proved_bound(dim, kappa):
-    """Log density inside each cell against the exact one: the difference of two points is within numeric ε."""
+    """Log density inside each cell against the exact one: two points differ by at most numeric ε."""
     table = angle_table(dim, kappa)
     assert isinstance(table, AngleTable) and table.cells.shape == (CELLS, 5)
     mass = np.diff(table.edges)
