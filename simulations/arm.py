@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client.policy import REFUSALS
 from client.sanitizer import softmax
 from mechanisms import catalogue
 from mechanisms.composition import metric_statement
@@ -30,6 +31,8 @@ from simulations.shuffler import Batch, Origin, shuffle
 
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
+#: What a node's error code stands for: the texts are constants of the client's, not what came over the wire.
+_ERRORS = {f"code {code}": text for code, text in REFUSALS.values()}
 #: Share of the public rows that choose among candidates for m'.
 HELD_OUT = 0.25
 
@@ -207,7 +210,7 @@ class ArmRun:
         replies = []
         for answer in ask(grid, request, timeout=self.timeout):
             if answer.reply is None:
-                self.delivery.errors[answer.error] += 1
+                self.delivery.errors[_ERRORS.get(str(answer.error), str(answer.error))] += 1
                 continue
             valid, dropped = validate(answer.reply, request)
             self.delivery.dropped.update(dropped)

@@ -89,6 +89,14 @@ def simulate(
     _run(file, overrides, out, as_json)
 
 
+@app.command()
+def summarize(runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...")]) -> None:
+    """Means and standard errors over runs of one study with different seeds, as a Markdown table."""
+    from simulations.summary import summarize
+
+    print(summarize(runs))
+
+
 def _run(file: str, overrides: list[str], out: Path | None, as_json: bool) -> None:
     from simulations.experiment import load, slug
 

