@@ -1,1 +1,25 @@
+"""Mechanisms, guarantees and releases: pure mathematics, no files, no network."""
 
+from mechanisms.composition import Budget, compose_basic
+from mechanisms.gaussian import Gaussian
+from mechanisms.guarantee import Guarantee
+from mechanisms.identity import Identity
+from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
+from mechanisms.release import Release
+from mechanisms.spherical import PlanarLaplace, Purkayastha
+from mechanisms.streams import SecureStreams, SimulationStreams
+
+__all__ = [
+    "Budget",
+    "Gaussian",
+    "Guarantee",
+    "Identity",
+    "PlanarLaplace",
+    "Purkayastha",
+    "RandomizedResponse",
+    "RandomizedResponsePrior",
+    "Release",
+    "SecureStreams",
+    "SimulationStreams",
+    "compose_basic",
+]

@@ -1,1 +1,1 @@
-
+"""Wires both sides together and owns the ground truth."""

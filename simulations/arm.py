@@ -20,21 +20,16 @@ from mechanisms.release import Release
 from mechanisms.request import Request
 from server.app import ask
 from server.maps import Maps
-from server.training.noise import sanitize_public
-from server.training.public_maps import learn_maps, pca_maps
 from server.training.release_once import train_head
 from server.validation import validate
 from simulations.evaluation import Score, Truth, clean_score, score
 from simulations.experiment import PUBLIC_ONLY, Arm, Experiment, slug
 from simulations.prepare import Prepared, Progress
+from simulations.public_part import PublicPart, dim_of
 from simulations.shuffler import Batch, Origin, shuffle
 
-#: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
-DEFAULT_DIM = 16
 #: What a node's error code stands for: the texts are constants of the client's, not what came over the wire.
 _ERRORS = {f"code {code}": text for code, text in REFUSALS.values()}
-#: Share of the public rows that choose among candidates for m'.
-HELD_OUT = 0.25
 
 
 @dataclass
@@ -57,76 +52,36 @@ class Outcome:
 
 
 class ArmRun:
-    """One arm on a running Flower grid. The server's part sees releases and public data; only `Truth` knows more."""
+    """One arm on a running Flower grid. The server's part sees releases and public data; only `Truth` knows more.
 
-    def __init__(self, experiment: Experiment, arm: Arm, prepared: Prepared, *, timeout: float) -> None:
+    Raises ValueError where m' does not fit the encoder: before Flower is started for it.
+    """
+
+    def __init__(
+        self, experiment: Experiment, arm: Arm, prepared: Prepared, public: PublicPart, *, timeout: float
+    ) -> None:
         self.experiment = experiment
         self.arm = arm
         self.prepared = prepared
+        self.public = public
         self.timeout = timeout
         self.slug = slug(arm.name)
         self.classes = len(prepared.split.train.classes)
         self.delivery = Delivery()
+        self.candidates = public.candidates(arm)  # an m' that cannot be is refused before Flower starts
 
     def run(self, grid: Any, *, progress: Progress) -> Outcome:
-        """Runs the arm. Raises ValueError where its parameters do not fit the encoder or the data."""
+        """Runs the arm. Raises ValueError where its parameters do not fit the data."""
         start = time.perf_counter()
         progress(f"{self.arm.name}: learning maps on {len(self.prepared.split.public):,} public texts")
-        mechanism = self._embedding_mechanism()
-        maps = self._public_maps(mechanism)
+        mechanism = self.public.best(self.candidates)
+        maps = self.public.maps(mechanism)
         if self.arm.way != PUBLIC_ONLY:
             maps = self._train(grid, maps, mechanism, progress)
         sanitized = self._sanitized_inference(grid, maps, mechanism, progress) if self.arm.embedding else None
         clean = clean_score(maps, self.prepared.test_embeddings, self.prepared.split.test.labels)
         seconds = time.perf_counter() - start
         return Outcome(maps, self._line(maps, mechanism, sanitized, clean, seconds))
-
-    # -- public knowledge ---------------------------------------------------------------------------------------
-
-    def _embedding_mechanism(self) -> Mechanism:
-        """The embedding's mechanism, its m' chosen on public data where the arm names several."""
-        width = self.prepared.public_embeddings.shape[1]
-        dims = self.arm.dims or (min(DEFAULT_DIM, width),)
-        for dim in dims:
-            if dim > width:
-                raise ValueError(
-                    f'arm "{self.arm.name}": embedding.dim: {dim} is above the encoder\'s width {width}; '
-                    f"choose at most {width}"
-                )
-        if len(dims) == 1:
-            return self._mechanism(dims[0])
-        return max((self._mechanism(dim) for dim in dims), key=self._public_accuracy)
-
-    def _mechanism(self, dim: int) -> Mechanism:
-        spec = {k: v for k, v in (self.arm.embedding or {"mechanism": "identity"}).items() if k != "dim"}
-        return catalogue.build(spec, channel="embedding", dim=dim)
-
-    def _public_accuracy(self, mechanism: Mechanism) -> float:
-        """Sanitized accuracy on held-out public rows: what may be looked at to choose m'."""
-        h, y = self.prepared.public_embeddings, self.prepared.split.public.labels
-        order = np.random.default_rng([self.experiment.seed, 1]).permutation(len(h))
-        cut = int(len(h) * HELD_OUT)
-        held, rest = order[:cut], order[cut:]
-        maps = learn_maps(
-            h[rest], y[rest], classes=self.classes, mechanism=mechanism, dim=_dim(mechanism), seed=self.experiment.seed
-        )
-        repeats = 10
-        z = np.tile(maps.project(h[held]), (repeats, 1))
-        noisy = sanitize_public(mechanism, z, seed=self.experiment.seed, stage="choose-dim")
-        return float(np.mean(maps.predict(noisy) == np.tile(y[held], repeats)))
-
-    def _public_maps(self, mechanism: Mechanism) -> Maps:
-        h, dim = self.prepared.public_embeddings, _dim(mechanism)
-        if self.experiment.training.maps == "principal-components":
-            maps = pca_maps(h, dim=dim, classes=self.classes)
-            if not self.experiment.data.public.labels:
-                return maps
-            noisy = sanitize_public(mechanism, maps.project(h), seed=self.experiment.seed, stage="public-head")
-            return train_head(maps, noisy, self.prepared.split.public.labels, seed=self.experiment.seed)
-        return learn_maps(
-            h, self.prepared.split.public.labels, classes=self.classes, mechanism=mechanism, dim=dim,
-            seed=self.experiment.seed,
-        )  # fmt: skip
 
     # -- what users release -------------------------------------------------------------------------------------
 
@@ -247,7 +202,7 @@ class ArmRun:
             "label_mechanism": (arm.label or {}).get("mechanism"),
             "epsilon": (arm.embedding or {}).get("epsilon"),
             "label_epsilon": (arm.label or {}).get("epsilon"),
-            "dim": _dim(mechanism),
+            "dim": dim_of(mechanism),
             "accuracy": None if sanitized is None else sanitized.accuracy,
             "accuracy_se": None if sanitized is None else sanitized.error,
             "accuracy_clean_test": clean.accuracy,
@@ -270,10 +225,6 @@ class ArmRun:
                 "label_epsilon": None if label is None else label.worst_case(),
             },
         }
-
-
-def _dim(mechanism: Any) -> int:
-    return int(parameters(mechanism).get("dim") or parameters(mechanism)["size"])
 
 
 def _decode(mechanism: Mechanism, release: Release) -> NDArray[np.float64]:

@@ -16,10 +16,11 @@ from mechanisms import catalogue
 from mechanisms.streams import SimulationStreams
 from server.training.noise import sanitize_public
 from server.training.paper import train_paper
-from simulations.arm import DEFAULT_DIM, Outcome
+from simulations.arm import Outcome
 from simulations.evaluation import score
 from simulations.experiment import Arm, Experiment
 from simulations.prepare import Prepared, Progress
+from simulations.public_part import DEFAULT_DIM
 
 
 def run_paper(experiment: Experiment, prepared: Prepared, *, progress: Progress) -> list[Outcome]:

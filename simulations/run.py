@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from client.node import write_node
 from client.policy import Policy
@@ -24,6 +25,7 @@ from simulations.engine import run_on_flower
 from simulations.evaluation import chance
 from simulations.experiment import Experiment, slug, to_toml
 from simulations.prepare import Prepared, Progress, prepare
+from simulations.public_part import PublicPart
 from simulations.report import json_ready
 
 PACKAGES = ("flwr", "ray", "torch", "transformers", "numpy", "scipy", "onnxruntime", "tokenizers", "sottovoce")
@@ -49,10 +51,14 @@ def run(experiment: Experiment, out: Path, *, progress: Progress, engine: Engine
     else:
         folder = out / "nodes"
         nodes = hand_out(experiment, prepared, folder)
-        arms = [ArmRun(experiment, arm, prepared, timeout=STAGE_TIMEOUT) for arm in experiment.arms]
+        public = PublicPart(experiment, prepared)
+        arms = [ArmRun(experiment, arm, prepared, public, timeout=STAGE_TIMEOUT) for arm in experiment.arms]
 
         def job(grid: Any) -> list[Outcome]:
-            return [arm.run(grid, progress=progress) for arm in arms]
+            # OpenBLAS with several threads has been seen to spin for minutes inside eigh once Ray runs beside
+            # it; the matrices here are small, and one thread also keeps results from depending on the cores.
+            with threadpool_limits(1, user_api="blas"):
+                return [arm.run(grid, progress=progress) for arm in arms]
 
         progress(f"starting Flower on Ray with {nodes} nodes for {experiment.population.users:,} users")
         outcomes = engine(job, nodes=nodes, folder=folder)

@@ -46,7 +46,7 @@ def learn_maps(
     mean, whiten = _whitening(h)
     start = _discriminants(h, mean, whiten, y, classes, dim)
     x = torch.from_numpy(((h - mean) @ whiten).astype(np.float32))
-    target = torch.from_numpy(y)
+    target = torch.tensor(y)  # a copy: the labels of a corpus are read-only
     noise = Noise(mechanism, seed=seed, stage="public-maps")
     pick = torch.Generator().manual_seed(seed)
 
