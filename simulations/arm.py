@@ -138,8 +138,13 @@ class ArmRun:
         if release is None:
             return None
         held, test = self.prepared.test_held, self.prepared.split.test
-        truth = Truth(held.users, held.records, test.labels[self.prepared.test_rows])
-        return score(maps.predict(_decode(mechanism, release)), truth.of(origin), sentences=len(test))
+        truth = Truth(held.users, held.records, test.labels[self.prepared.test_rows]).of(origin)
+        known = truth >= 0
+        if not known.all():
+            self.delivery.dropped["test: unknown user"] += int((~known).sum())
+        if not known.any():
+            return None
+        return score(maps.predict(_decode(mechanism, release))[known], truth[known], sentences=len(test))
 
     def _request(
         self, maps: Maps, mechanism: Mechanism, label: Mechanism | None, *,

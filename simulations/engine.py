@@ -65,7 +65,15 @@ def run_on_flower(job: Callable[[object], T], *, nodes: int, folder: Path, cpus_
             "logging_level": logging.ERROR,
             "log_to_driver": False,
         },
-        "client_resources": {"num_cpus": cpus_per_actor, "num_gpus": 0.0},
+        # Flower hands these to Ray as the actors' options. It puts a dead actor back into its pool, where it would
+        # fail every later message at once: Ray must start it again. The message it died on is tried once more,
+        # which the ledgers make safe: what was charged before is sent again, and not drawn anew.
+        "client_resources": {
+            "num_cpus": cpus_per_actor,
+            "num_gpus": 0.0,
+            "max_restarts": -1,
+            "max_task_retries": 1,
+        },
     }
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with warnings.catch_warnings():

@@ -21,10 +21,12 @@ class Truth:
     labels: NDArray[np.int64]
 
     def of(self, origin: Origin) -> NDArray[np.int64]:
-        """The labels of a shuffled batch's rows, in its order."""
-        where = {key: row for row, key in enumerate(zip(self.users.tolist(), self.records.tolist(), strict=True))}
-        rows = [where[key] for key in zip(origin.users.tolist(), origin.records.tolist(), strict=True)]
-        return self.labels[rows]
+        """The labels of a shuffled batch's rows, in its order; -1 for a record that nobody was asked about, which
+        a hostile client may have made up."""
+        keys = zip(self.users.tolist(), self.records.tolist(), strict=True)
+        known = dict(zip(keys, self.labels.tolist(), strict=True))
+        asked = zip(origin.users.tolist(), origin.records.tolist(), strict=True)
+        return np.array([known.get(key, -1) for key in asked], dtype=np.int64)
 
 
 @dataclass(frozen=True)

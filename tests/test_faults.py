@@ -16,7 +16,7 @@ import pytest
 from flwr.app import RecordDict
 
 from client.node import write_node
-from client.policy import Policy
+from client.policy import REFUSALS, Policy
 from mechanisms.reply import Reply
 from mechanisms.wire import reply_from_record, reply_to_record
 from simulations.arm import Outcome
@@ -66,16 +66,14 @@ def on_node(folder: Path) -> list:
         lambda node: (node / "ledger-a.sqlite").write_bytes(b"HIV positive" * 1000),
     ],
 )
-def test_a_client_that_raises(
-    damage: Callable[[Path], object], folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_client_that_raises(damage: Callable[[Path], object], folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     damage(folder / str(BROKEN - 1))
     grid = LocalGrid(NODES)
     with caplog.at_level(logging.INFO):
         outcome = run(grid)
     stages = len([m for m in grid.sent if m.has_error()])  # a broken training shard says nothing of the test one
     assert stages in (1, 2)
-    assert outcome.line["delivered"] == OTHERS and outcome.line["errors"] == {"code 110": stages}
+    assert outcome.line["delivered"] == OTHERS and outcome.line["errors"] == {REFUSALS["failed"][1]: stages}
     assert outcome.line["dropped"] == {} and outcome.line["accuracy"] > 0.8
     for message in grid.sent:
         said = repr(message.error.__dict__) if message.has_error() else repr(message.content)
@@ -102,16 +100,23 @@ def test_an_answer_that_is_lost_on_its_way_stays_charged_and_can_be_had_again(fo
     assert [r for r in on_node(folder) if r.stage == "train"] == charged
 
 
-@pytest.mark.parametrize("change", [{"embedding": 31.0}, {"total": 33.0}, {"mechanisms": ()}, {"minimum_users": 11}])
-def test_a_request_above_the_policy_of_some(change: dict, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        ({"embedding": 31.0}, "channel"),
+        ({"total": 33.0}, "total"),
+        ({"mechanisms": ()}, "mechanism"),
+        ({"minimum_users": 11}, "minimum-users"),
+    ],
+)
+def test_a_request_above_the_policy_of_some(change: dict, refusal: str, folder: Path) -> None:
     policy = dataclasses.replace(Policy(embedding=32.0, label=5.0, minimum_users=10), **change)
     write_node(folder / str(BROKEN - 1), seed=STUDY.seed, arms={"a": policy})
     line = run(LocalGrid(NODES)).line
-    (reason,) = line["errors"]
-    assert reason in ("code 104", "code 106", "code 107", "code 108")
+    # A test sentence alone, without a label, is within a total of 33.
+    assert line["errors"] == {REFUSALS[refusal][1]: 1 if refusal == "total" else 2}
     assert line["delivered"] == OTHERS and line["dropped"] == {}
-    # Nothing was charged for what was refused; a test sentence alone is within a total of 33.
-    assert {r.stage for r in on_node(folder)} == ({"test"} if "total" in change else set())
+    assert {r.stage for r in on_node(folder)} == ({"test"} if refusal == "total" else set())
 
 
 def changed(change: Callable[[Reply], Reply]) -> Callable[[RecordDict, str], RecordDict]:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import tomli_w
 
 from client.app import NODES
+from client.policy import REFUSALS
 from simulations import cli
 from simulations.engine import run_on_flower
 from simulations.experiment import from_table, slug
@@ -37,7 +37,7 @@ def table(model: Path, **sections: Any) -> dict[str, Any]:
         "seed": 1,
         "data": {"public-size": 80, "test-size": TEST},
         "population": {"users": USERS},
-        "encoder": {"model": str(model)},
+        "encoder": {"model": str(model), "max-length": 32},
         "training": {"label-stages": 2},
         "shuffle": {"minimum-users": 5},
         "policy": {"embedding": 32.0, "label": 3.0},
@@ -163,37 +163,35 @@ def test_the_command_prints_one_object_and_repeats_a_run_bit_for_bit(
     assert again.releases() == cohorts.releases() and again.weights() == cohorts.weights()
 
 
-def kill_reader(fifo: Path, killed: list[int]) -> None:
-    """Waits until a process opens the FIFO to read it, and kills that process."""
-    with contextlib.suppress(OSError), open(fifo, "w"):  # opens when a reader does
-        own = os.getpid()
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal() or int(entry.name) == own:
-                continue
-            with contextlib.suppress(OSError):
-                if any(os.readlink(fd) == str(fifo) for fd in (entry / "fd").iterdir()):
-                    killed.append(int(entry.name))
-                    os.kill(int(entry.name), signal.SIGKILL)
+def kill_readers(fifo: Path, times: int, killed: list[int]) -> None:
+    """Kills the next so many processes that open the FIFO to read it, each as soon as it has."""
+    own = os.getpid()
+    while len(killed) < times:
+        with contextlib.suppress(BrokenPipeError), open(fifo, "w"):  # opens when a reader does
+            for entry in Path("/proc").iterdir():
+                if not entry.name.isdecimal() or int(entry.name) in (own, *killed):  # one killed may still be going
+                    continue
+                with contextlib.suppress(OSError):  # it has ended, or is another user's
+                    if any(os.readlink(fd) == str(fifo) for fd in (entry / "fd").iterdir()):
+                        os.kill(int(entry.name), signal.SIGKILL)
+                        killed.append(int(entry.name))
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(shared: Path, tmp_path: Path) -> None:
+def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulations.run.STAGE_TIMEOUT", 60.0)  # a worker that nobody kills would wait for ever
     killed: list[int] = []
 
     def engine(job: Callable[..., Any], *, nodes: int, folder: Path) -> Any:
         shard = folder / "1" / "train.jsonl"
         shard.unlink()
         os.mkfifo(shard)
-        killer = threading.Thread(target=kill_reader, args=(shard.resolve(), killed), daemon=True)
+        killer = threading.Thread(target=kill_readers, args=(shard.resolve(), 2, killed), daemon=True)
         killer.start()
         (folder / "2" / "train.jsonl").write_text('{"user": "HIV positive"}\n')
-        started = time.monotonic()
-        try:
-            return run_on_flower(job, nodes=nodes, folder=folder)
-        finally:
-            assert time.monotonic() - started < 60, "the dead worker held the run up"
-            shard.unlink()  # whoever waits for a reader of it waits in vain
-            shard.write_text("")
+        return run_on_flower(job, nodes=nodes, folder=folder)
 
     arm = {"name": "a", "embedding": PURKAYASTHA | {"dim": 16}, "label": {"mechanism": "identity"}}
     study = table(
@@ -202,9 +200,9 @@ def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(s
     )  # fmt: skip
     finished = finish(tmp_path / "out", study, engine)
     line = finished.arm("a")
-    assert len(killed) == 1, "no worker was killed"
+    assert len(killed) == 2, "a worker must die on the message, and the one that tries it again"
     assert line["users"] == 60 and line["delivered"] == 40
-    assert sum(line["errors"].values()) == 2 and len(line["errors"]) == 2
+    assert sorted(line["errors"].values()) == [1, 1] and REFUSALS["failed"][1] in line["errors"]
     assert "HIV" not in json.dumps(line) and line["dropped"] == {}
     rows = ledger_rows(finished.out / "nodes", "a")
     assert {r.user % 6 for r in rows if r.stage == "train"} == {0, 3, 4, 5}
@@ -245,9 +243,7 @@ def test_an_m_above_that_of_the_encoder_ends_in_one_line(
 
 
 @pytest.mark.parametrize("damage", ["absent", "empty", "model.safetensors", "config.json", "tokenizer"])
-def test_an_unreadable_model_ends_in_one_line(
-    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_model_ends_in_one_line(damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "model"
     if damage == "empty":
         model.mkdir()

@@ -20,6 +20,8 @@ SHRINKAGE = 30.0
 DROPOUT = 0.3
 BATCH = 4096
 RATE = 0.003
+#: What is left of directions that do not decide: see `_sharpening`.
+SHARPEN = 0.1
 
 
 def learn_maps(
@@ -35,7 +37,7 @@ def learn_maps(
     """All maps and the head from public embeddings (n, m) and labels (n,), for releases of `mechanism` in
     `dim`.
 
-    Minimises `_loss` of the head on fresh draws at every step (Adam, up to 4,096 rows a step,
+    Minimises the cross-entropy of the head on fresh draws at every step (Adam, up to 4,096 rows a step,
     dropout on whitened embeddings), from Fisher's discriminant directions and then principal components. One
     core does 3,000 rows of width 384 in seconds. The same arguments give the same maps; global generators
     stay untouched.
@@ -58,11 +60,11 @@ def learn_maps(
         [{"params": [a, offset], "lr": RATE}, {"params": [weight, bias], "lr": 10 * RATE}], betas=(0.9, 0.98)
     )
     schedule = warmed(optimizer, steps)
-    for step in range(steps):
+    for _ in range(steps):
         rows = torch.randperm(len(x), generator=pick)[:BATCH]
         kept = (torch.rand(len(rows), x.shape[1], generator=pick) >= DROPOUT) / (1 - DROPOUT)
         z = torch.nn.functional.normalize((x[rows] * kept) @ a + offset, dim=1)
-        loss = _loss(noise(z) @ weight + bias, target[rows], decided=step / steps)
+        loss = torch.nn.functional.cross_entropy(noise(z) @ weight + bias, target[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -70,19 +72,24 @@ def learn_maps(
     m1 = whiten @ a.detach().double().numpy()
     # (h - mean) @ m1 + offset == (h - shifted) @ m1 with the shift in M1's own range
     shifted = mean - np.linalg.lstsq(m1.T, offset.detach().double().numpy(), rcond=None)[0]
+    if not np.isinf(mechanism.guarantee.epsilon):  # without noise there is nothing to gain from it
+        m1 = m1 @ _sharpening(weight.detach().double().numpy())
     m1 /= np.linalg.norm(m1, axis=0).max()
     return factored(shifted, m1, weight.detach().numpy(), bias.detach().numpy())
 
 
-def _loss(logits: torch.Tensor, target: torch.Tensor, *, decided: float) -> torch.Tensor:
-    """From the log loss (decided = 0) to the expected share of wrong guesses (decided = 1), scaled to its slope.
+def _sharpening(weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(m', m'): keeps the directions in which the head (m', K) tells classes apart, shrinks the others to SHARPEN.
 
-    The log loss keeps M1 informative about how sure a text is, at the price of noise that turns sure ones over;
-    a release is drawn once and judged by its decision, so the end of training minimises that. Built-in corpus,
-    800 public texts, m'=16, ε=10, mean of 3 seeds: the gap to the noise-free arm fell from .031 to .021.
+    After normalization a release then spends its length on what decides. The log loss leaves the others in, to
+    say how sure a text is; under noise that costs decisions. Built-in corpus, 1,500 public texts, m'=16, ε=10, seed
+    1: sanitized test accuracy .872 as trained, .885, .887, .887 and .888 shrunk to .5, .25, .1 and .01.
     """
-    right = torch.log_softmax(logits, dim=1).gather(1, target[:, None])
-    return (1 - decided) * -right.mean() + decided * 3 * (1 - right.exp()).mean()
+    contrasts = weight - weight.mean(axis=1, keepdims=True)
+    u, values, _ = np.linalg.svd(contrasts, full_matrices=False)
+    read = u[:, values > 1e-9 * max(values.max(), 1e-300)]
+    keep = read @ read.T
+    return keep + SHARPEN * (np.eye(len(weight)) - keep)
 
 
 def pca_maps(embeddings: NDArray[Any], *, dim: int, classes: int) -> Maps:
