@@ -21,6 +21,7 @@ from mechanisms.request import Request
 from server.app import ask
 from server.maps import Maps
 from server.training.release_once import train_head
+from server.training.sharpen import sharpened
 from server.validation import validate
 from simulations.evaluation import Score, Truth, clean_score, score
 from simulations.experiment import PUBLIC_ONLY, Arm, Experiment, slug
@@ -77,7 +78,9 @@ class ArmRun:
         mechanism = self.public.best(self.candidates)
         maps = self.public.maps(mechanism)
         if self.arm.way != PUBLIC_ONLY:
-            maps = self._train(grid, maps, mechanism, progress)
+            # What users taught says which directions decide; test users are asked for those.
+            trained = self._train(grid, maps, mechanism, progress)
+            maps = sharpened(trained, public=self.prepared.public_embeddings)
         sanitized = self._sanitized_inference(grid, maps, mechanism, progress) if self.arm.embedding else None
         clean = clean_score(maps, self.prepared.test_embeddings, self.prepared.split.test.labels)
         seconds = time.perf_counter() - start

@@ -13,8 +13,9 @@ from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulationStreams
 from server.maps import Maps
 from server.training.noise import Noise, sanitize_public
-from server.training.public_maps import factored, learn_maps, pca_maps
+from server.training.public_maps import learn_maps, pca_maps
 from server.training.release_once import train_head
+from server.training.sharpen import SHARPEN, factored, sharpened
 
 WIDTH = 24
 
@@ -67,6 +68,34 @@ def test_saved_maps_come_back_and_a_broken_file_is_one_line(tmp_path) -> None:
         Maps.load(tmp_path)
     with pytest.raises(ValueError, match="cannot be read"):
         Maps.load(tmp_path / "missing")
+
+
+def test_sharpened_maps_decide_by_the_same_hyperplanes_with_the_bias_in_the_mean() -> None:
+    maps = random_maps()
+    h = np.random.default_rng(1).standard_normal((4000, WIDTH)) * 3
+    sharp = sharpened(maps, public=h)
+    weight, bias = (a.astype(np.float64) for a in maps.folded())
+    raw = (h - maps.mean) @ maps.m1.astype(np.float64)
+    length = np.linalg.norm(raw, axis=1).mean()
+    # where a text has the average length this is what the old head says: logits of the unit row, times that length
+    expected = np.argmax(raw @ weight + length * bias, axis=1)
+    assert (sharp.predict(sharp.project(h)) == expected).mean() > 0.999  # float32 ties
+    np.testing.assert_allclose(sharp.folded()[1], 0, atol=1e-7)
+
+
+def test_sharpening_shrinks_only_what_the_head_does_not_read() -> None:
+    maps = random_maps(dim=4, classes=3)
+    sharp = sharpened(maps, public=np.random.default_rng(1).standard_normal((100, WIDTH)))
+    weight = maps.folded()[0].astype(np.float64)
+    read, _, _ = np.linalg.svd(weight - weight.mean(axis=1, keepdims=True))
+    before, after = maps.m1 @ read, sharp.m1 @ read  # three classes: two contrasts
+    np.testing.assert_allclose(after[:, :2], before[:, :2], atol=1e-5)
+    np.testing.assert_allclose(after[:, 2:], SHARPEN * before[:, 2:], atol=1e-5)
+
+
+def test_maps_whose_head_knows_nothing_are_not_sharpened() -> None:
+    maps = pca_maps(np.random.default_rng(1).standard_normal((50, WIDTH)), dim=4, classes=2)
+    assert sharpened(maps, public=np.ones((3, WIDTH))) is maps
 
 
 @pytest.mark.parametrize(

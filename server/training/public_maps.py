@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from server.maps import Maps
 from server.training.batches import warmed
 from server.training.noise import Noise
+from server.training.sharpen import factored, sharpened
 
 #: In mean eigenvalues, what is added to each before whitening: few rows say little about small ones. This and
 #: DROPOUT: best mean accuracy of 9 pairs on held-out SST-2 *training* phrases (frozen MiniLM, 3,300 public
@@ -20,8 +21,6 @@ SHRINKAGE = 30.0
 DROPOUT = 0.3
 BATCH = 4096
 RATE = 0.003
-#: What is left of directions that do not decide: see `_sharpening`.
-SHARPEN = 0.1
 
 
 def learn_maps(
@@ -72,24 +71,9 @@ def learn_maps(
     m1 = whiten @ a.detach().double().numpy()
     # (h - mean) @ m1 + offset == (h - shifted) @ m1 with the shift in M1's own range
     shifted = mean - np.linalg.lstsq(m1.T, offset.detach().double().numpy(), rcond=None)[0]
-    if not np.isinf(mechanism.guarantee.epsilon):  # without noise there is nothing to gain from it
-        m1 = m1 @ _sharpening(weight.detach().double().numpy())
     m1 /= np.linalg.norm(m1, axis=0).max()
-    return factored(shifted, m1, weight.detach().numpy(), bias.detach().numpy())
-
-
-def _sharpening(weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(m', m'): keeps the directions in which the head (m', K) tells classes apart, shrinks the others to SHARPEN.
-
-    After normalization a release then spends its length on what decides. The log loss leaves the others in, to
-    say how sure a text is; under noise that costs decisions. Built-in corpus, 1,500 public texts, m'=16, ε=10, seed
-    1: sanitized test accuracy .872 as trained, .885, .887, .887 and .888 shrunk to .5, .25, .1 and .01.
-    """
-    contrasts = weight - weight.mean(axis=1, keepdims=True)
-    u, values, _ = np.linalg.svd(contrasts, full_matrices=False)
-    read = u[:, values > 1e-9 * max(values.max(), 1e-300)]
-    keep = read @ read.T
-    return keep + SHARPEN * (np.eye(len(weight)) - keep)
+    learned = factored(shifted, m1, weight.detach().numpy(), bias.detach().numpy())
+    return sharpened(learned, public=h)
 
 
 def pca_maps(embeddings: NDArray[Any], *, dim: int, classes: int) -> Maps:
@@ -99,16 +83,6 @@ def pca_maps(embeddings: NDArray[Any], *, dim: int, classes: int) -> Maps:
     mean = h.mean(axis=0)
     _, vectors = np.linalg.eigh(np.cov(h, rowvar=False))
     return factored(mean, vectors[:, ::-1][:, :dim], np.zeros((dim, classes)), np.zeros(classes))
-
-
-def factored(mean: NDArray[Any], m1: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> Maps:
-    """Maps whose M2 and head multiply to `weight` (m', K). M2's rows are orthonormal and span what M1 reads.
-
-    M2 and the head are linear with nothing between them, so only their product matters to any prediction.
-    """
-    u, _, vt = np.linalg.svd(m1, full_matrices=False)
-    m2 = (u @ vt).T
-    return Maps(mean, m1, m2, m2.T @ weight, bias)
 
 
 def _checked(
