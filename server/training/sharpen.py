@@ -19,9 +19,10 @@ def sharpened(maps: Maps, *, public: NDArray[Any]) -> Maps:
 
     After normalization a release spends its length on what decides. Log loss leaves the others in, to say how sure
     a text is; under noise that costs decisions. A bias says where between the classes to decide in units of the
-    old length, so it moves into `mean`, for the average length over public embeddings (n, m), and is 0 afterwards.
-    Where the head knows nothing, the maps stay as they are. An arm without noise is treated alike, so that arms
-    differ in their noise alone. Public knowledge and post-processing only: nothing is charged.
+    old length, so it moves into `mean`, and is 0 afterwards: for the length at which the most public embeddings
+    (n, m) keep their decision. Where the head knows nothing, the maps stay as they are. An arm without noise is
+    treated alike, so that arms differ in their noise alone. Public knowledge and post-processing only: nothing is
+    charged.
     """
     weight = maps.m2.astype(np.float64) @ maps.head_w.astype(np.float64)
     contrasts = weight - weight.mean(axis=1, keepdims=True)
@@ -30,11 +31,14 @@ def sharpened(maps: Maps, *, public: NDArray[Any]) -> Maps:
         return maps
     kept = values > 1e-6 * values.max()
     read = u[:, kept]
-    m1 = maps.m1.astype(np.float64)
-    length = np.linalg.norm((np.asarray(public, np.float64) - maps.mean) @ m1, axis=1).mean()
     bias = maps.head_b - maps.head_b.mean()
-    shift = length * (read / values[kept]) @ (vt[kept] @ bias)  # least squares: contrasts.T @ shift = length * bias
-    mean = maps.mean - np.linalg.lstsq(m1.T, shift, rcond=None)[0]
+    shift = (read / values[kept]) @ (vt[kept] @ bias)  # least squares: contrasts.T @ shift = bias
+    m1 = maps.m1.astype(np.float64)
+    mapped = (np.asarray(public, np.float64) - maps.mean) @ m1
+    before = maps.predict(maps.project(public))
+    lengths = np.linalg.norm(mapped, axis=1).mean() * np.linspace(0.0, 2.0, 81)
+    agreement = [np.mean(np.argmax((mapped + at * shift) @ contrasts, axis=1) == before) for at in lengths]
+    mean = maps.mean - np.linalg.lstsq(m1.T, lengths[np.argmax(agreement)] * shift, rcond=None)[0]
     keep = read @ read.T
     return factored(mean, m1 @ (keep + SHARPEN * (np.eye(len(weight)) - keep)), weight, np.zeros_like(bias))
 
