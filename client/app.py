@@ -53,7 +53,7 @@ def find_node(context: Context) -> Node:
     partition = str(int(context.node_config["partition-id"]))
     if NODES in os.environ:
         return load_node(Path(os.environ[NODES]) / partition)
-    node = load_node(Path(str(context.run_config["out"])) / "nodes" / partition)
+    node = load_node(Path(str(context.run_config["out"])).expanduser() / "nodes" / partition)
     if not node.simulated:
         raise ValueError(f"node: a device's folder is named by ${NODES}")
     return node

@@ -4,6 +4,8 @@ A row is one release of one record: what was charged, and the very bytes. Rows a
 (triggers forbid it). One process at a time writes: `exclusive` holds the file from the first look at what was
 spent to the commit, so two requests at once can neither spend the same budget nor draw one key twice.
 A file that is damaged, empty or of another format is an error: a client without its ledger answers nothing.
+Nor does a device whose ledger is gone: a hidden file beside it remembers that there was one. (An old copy put in
+its place is not noticed.)
 """
 
 from __future__ import annotations
@@ -107,8 +109,8 @@ class LedgerRow:
 class Ledger:
     """The ledger in one SQLite file, made where there is none. Close it, or use it in a `with`.
 
-    durable: wait until every commit lies on the disk. A device must; a simulation need not survive a power
-        cut.
+    durable: a device's: wait until every commit lies on the disk, and refuse where an earlier ledger of this
+        name is gone. A simulation's folder is new for each run, and need not survive a power cut.
     A device uses synchronous=EXTRA, which is FULL and syncs the folder too: with a rollback journal, FULL
     alone may lose the last commit to a power cut, and then the ledger would count less than what left.
     Every method raises LedgerError where the file cannot be trusted.
@@ -117,8 +119,14 @@ class Ledger:
     def __init__(self, path: Path | str, durable: bool = True) -> None:
         self.path = Path(path)
         with _failing_closed():
+            marker = self.path.with_name(f".{self.path.name}.made")
+            known = durable and marker.exists()  # looked at first: another process may make both in between
             if not self.path.exists():
+                if known:
+                    raise LedgerError(f"ledger: {self.path} is gone, and what was spent with it; put it back")
                 _create(self.path, durable)
+            if durable and not known:  # after the ledger, so that a crash between the two locks nobody out
+                _mark(marker)
             self._connection = _connect(self.path, durable)
             try:
                 self._verify()
@@ -280,13 +288,26 @@ def _create(path: Path, durable: bool) -> None:
         except FileExistsError:
             return
         if durable:
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            _sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _mark(marker: Path) -> None:
+    """Remember, for good, that a ledger was made: nothing is released before this returns."""
+    with open(marker, "w") as file:
+        file.write("A ledger was made in this folder. Where it is gone, this client answers nothing.\n")
+        file.flush()
+        os.fsync(file.fileno())
+    _sync(marker.parent)
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _connect(path: Path, durable: bool) -> sqlite3.Connection:

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from client.ledger import Charge, Ledger, LedgerError, Recalled
 from client.policy import Policy, Refused
 from client.shard import Shard
+from mechanisms.projection import project, softmax
 from mechanisms.release import Release
 from mechanisms.reply import Reply
 from mechanisms.request import Request
 from mechanisms.streams import SecureStreams, SimulationStreams
-
-_CHUNK = 4096
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -179,52 +177,3 @@ class Sanitizer:
         codes, grid = released["embedding"][here], request.mechanism("embedding").grid
         z = codes.astype(np.float64) if grid is None else grid.decode(codes)
         return mechanism.sample(labels, prior=softmax(z, *request.prior), rng=rng)
-
-
-def project(
-    embeddings: NDArray[np.float32], mean: NDArray[np.float32], m1: NDArray[np.float32]
-) -> FloatArray:
-    """Embeddings (n, m) to unit rows (n, m') in float64: centred, mapped, normalized.
-
-    A row that has no direction (zero, or not finite) becomes the first basis vector.
-    """
-    out = np.empty((len(embeddings), m1.shape[1]))
-    for start in range(0, len(out), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        centred = embeddings[rows].astype(np.float64) - mean.astype(np.float64)
-        mapped = _product(centred, m1.astype(np.float64))
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            norm = np.sqrt(_sum(mapped * mapped))
-            unit = mapped / norm
-        unit[:, ~(np.isfinite(norm) & (norm > 0))] = np.eye(len(unit), 1)
-        out[rows] = unit.T
-    return out
-
-
-def softmax(z: FloatArray, w: NDArray[np.float32], b: NDArray[np.float32]) -> FloatArray:
-    """softmax(z @ w + b) by rows: (n, m'), (m', K), (K,) to (n, K) float64, each row summing to 1."""
-    logits = _product(z, w.astype(np.float64)) + b.astype(np.float64)[:, None]
-    weights = np.exp(logits - logits.max(axis=0))
-    return np.ascontiguousarray((weights / _sum(weights)).T)
-
-
-def _product(x: FloatArray, matrix: FloatArray) -> FloatArray:
-    """(x @ matrix).T, shape (k, n), whose bits do not depend on how many rows x has.
-
-    A BLAS product sums in an order that depends on its shape, so a cohort and a single user would differ in
-    their last bits. Adding term by term fixes the order; the long axis lies inside, so it is fast enough.
-    """
-    columns = np.ascontiguousarray(x.T)
-    total = np.zeros((matrix.shape[1], len(x)))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for column, weights in zip(columns, matrix, strict=True):
-            total += weights[:, None] * column[None, :]
-    return total
-
-
-def _sum(terms: FloatArray) -> FloatArray:
-    """Sum over the first axis, in order, whatever the length of the second."""
-    total = np.zeros(terms.shape[1])
-    for term in terms:
-        total += term
-    return total

@@ -22,6 +22,15 @@ def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
     return number
 
 
+def differs(owner: str, distance: float | None) -> bool:
+    """Whether a discrete distance, 0 or 1 (None: 1), says that two inputs differ; ValueError otherwise."""
+    if distance is None:
+        return True
+    if distance not in (0, 1):
+        raise ValueError(f"{owner}: the distance of two labels is 0 or 1, got {distance}")
+    return distance == 1
+
+
 def integer(owner: str, name: str, value: Any, low: int, high: int) -> int:
     """`value` as an int within [low, high]; ValueError otherwise, also for booleans and 2.0."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):

@@ -12,12 +12,17 @@ from mechanisms.guarantee import Guarantee
 @dataclass(frozen=True)
 class Budget:
     """(epsilon, delta) of a composition, the unit it protects, and the assumptions it rests on. They add up.
+
+    sampler_delta: total variation between what the samplers draw and what the statement is about, all releases
+    together (their numeric_delta). It stands beside delta and not in it: an observer sees the stated mechanism but
+    with this probability. (Inside one (ε, δ) it would count (1 + e^ε) times, which says nothing at a large ε.)
     """
 
     epsilon: float
     delta: float
     unit: str
     assumptions: tuple[str, ...]
+    sampler_delta: float = 0.0
 
     def __add__(self, other: Budget) -> Budget:
         """Both spent on the same unit, independently. Units that differ make a record."""
@@ -26,6 +31,7 @@ class Budget:
             delta=min(1.0, self.delta + other.delta),
             unit=self.unit if self.unit == other.unit else "record",
             assumptions=tuple(dict.fromkeys(self.assumptions + other.assumptions)),
+            sampler_delta=min(1.0, self.sampler_delta + other.sampler_delta),
         )
 
 
@@ -34,7 +40,7 @@ def compose_basic(guarantees: Iterable[Guarantee], *, delta: float = 0.0) -> Bud
 
     Theorem 3 composes an ε1·d embedding with an ε2 label to ε1·d + ε2; its worst case over all pairs of
     records is the sum of the two worst cases, whatever the metrics. delta: what each mechanism that needs one
-    (Gaussian) may spend; pure mechanisms spend none. The samplers' numeric δ are added on top.
+    (Gaussian) may spend; pure mechanisms spend none.
     """
     total = Budget(0.0, 0.0, "", ())
     for guarantee in guarantees:
@@ -44,9 +50,10 @@ def compose_basic(guarantees: Iterable[Guarantee], *, delta: float = 0.0) -> Bud
             assumptions.append(f"inputs: {guarantee.inputs}")
         part = Budget(
             epsilon=guarantee.worst_case(spent),
-            delta=min(1.0, spent + guarantee.numeric_delta),
+            delta=min(1.0, spent),
             unit=guarantee.protects,
             assumptions=tuple(assumptions),
+            sampler_delta=min(1.0, guarantee.numeric_delta),
         )
         total = total + part if total.unit else part
     return total if total.unit else Budget(0.0, 0.0, "record", ())

@@ -12,6 +12,9 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from mechanisms import checks
+from mechanisms.accounting.blanket_cells import BlanketCells
+from mechanisms.accounting.gaussian_loss import gaussian_loss
+from mechanisms.accounting.loss import LossCells, checked_distance
 from mechanisms.grid import SPACE, Grid
 from mechanisms.guarantee import Guarantee, gaussian_delta
 from mechanisms.mechanism import Uniforms
@@ -94,8 +97,18 @@ class Gaussian:
         draw += x / length
         return draw
 
+    def blanket(self) -> BlanketCells:
+        """The blanket and the antipodal pair, in cells: see mechanisms.accounting.radial_blanket."""
+        from mechanisms.accounting import radial_blanket
+
+        return radial_blanket.gaussian(self.dim, self.sigma)
+
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
         """Log density at y given x, rows (n, dim) -> (n,)."""
         square = np.sum(np.square((y - x) / self.sigma), axis=1)
         density: FloatArray = -0.5 * square - self.dim * math.log(self.sigma * math.sqrt(2 * math.pi))
         return density
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Loss that dominates all pairs within Euclidean `distance` (None: all pairs of unit vectors, 2)."""
+        return gaussian_loss(checked_distance(self.name, distance, SPHERE_DIAMETER["euclidean"]) / self.sigma)

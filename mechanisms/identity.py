@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.accounting.loss import LossCells, checked_distance, no_loss, unbounded_loss
 from mechanisms.grid import SPHERE, Grid
 from mechanisms.guarantee import Guarantee, unprotected
 from mechanisms.mechanism import Uniforms
@@ -39,6 +40,11 @@ class Identity:
         if self.channel == "embedding":
             return unprotected("angular", "sequence", SPHERE_DIAMETER["angular"])
         return unprotected("discrete", "label", 1.0)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Unbounded for any two inputs that differ."""
+        apart = checked_distance(self.name, distance, self.guarantee.diameter)
+        return unbounded_loss() if apart > 0 else no_loss()
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
         """The rows, normalized exactly, or the labels; no uniform is drawn. ValueError on invalid input."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.accounting.loss import LossCells
 from mechanisms.grid import Grid
 from mechanisms.guarantee import Guarantee
 
@@ -38,6 +39,10 @@ class Mechanism(Protocol):
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
         """One independent draw for each row of x. Same shape as x."""
+        ...
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Loss of a pair that dominates all pairs within `distance` (None: of the whole domain)."""
         ...
 
 

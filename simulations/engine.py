@@ -32,6 +32,16 @@ def wait_for_nodes(grid, nodes: int, *, seconds: float = 60.0) -> list[int]:
     return ids
 
 
+def settled_nodes(grid, *, seconds: float = 1.0) -> int:
+    """How many SuperNodes there are, where nobody says how many to wait for: once none has come for so long."""
+    known, since = len(wait_for_nodes(grid, 1)), time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(0.05)
+        if (now := len(grid.get_node_ids())) != known:
+            known, since = now, time.monotonic()
+    return known
+
+
 def run_on_flower(job: Callable[[object], T], *, nodes: int, folder: Path, cpus_per_actor: float = 1.0) -> T:
     """Starts `nodes` SuperNodes that run `client.app`, each with its data under `folder`, and runs job(grid).
 

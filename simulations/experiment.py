@@ -447,6 +447,11 @@ class Experiment:
             if slug(arm.name) in taken:
                 raise UserError(f'arm "{arm.name}": its name is too close to arm "{taken[slug(arm.name)]}"')
             taken[slug(arm.name)] = arm.name
+            if arm.way == PUBLIC_ONLY and self.training.way == "paper":
+                raise UserError(
+                    f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "paper", which trains '
+                    "on users' texts; put this arm into a study of another way"
+                )
             if len(arm.dims) > 1 and (self.training.way == "paper" or not self.data.public.labels):
                 raise UserError(
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '

@@ -1,5 +1,8 @@
 """Corpora from the Hugging Face hub by name, through `datasets`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from simulations.columns import Columns, corpora, require_columns
 from simulations.corpus import Corpus
 from simulations.errors import UserError
@@ -50,7 +53,8 @@ def _read(
 
     place = f"{path} {split}"
     try:
-        data = datasets.load_dataset(name, configuration, split=split)
+        with _cache_alone_where_no_hub_answers():
+            data = datasets.load_dataset(name, configuration, split=split)
     except DatasetNotFoundError as error:
         raise UserError(f"{path}: the hub has no such data set; check the name") from error
     except (ValueError, KeyError) as error:  # an unknown split or configuration
@@ -65,3 +69,23 @@ def _read(
     classes = tuple(named.names) if isinstance(named, datasets.ClassLabel) else None
     values = {column: list(data[column]) for column in wanted}
     return Columns(place, values, [f"row {row}" for row in range(len(data))], classes)
+
+
+@contextmanager
+def _cache_alone_where_no_hub_answers() -> Iterator[None]:
+    """`datasets` in its offline mode for a moment, if need be: it has no argument for it, and asks six times."""
+    import datasets
+    from huggingface_hub import constants
+
+    from server.hub import reachable
+
+    switches = (datasets.config, constants)
+    before = [switch.HF_HUB_OFFLINE for switch in switches]
+    try:
+        if not reachable():
+            for switch in switches:
+                switch.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.HF_HUB_OFFLINE = value

@@ -13,29 +13,34 @@ from typing import Any
 import numpy as np
 
 from mechanisms import catalogue
+from mechanisms.mechanism import Mechanism
 from mechanisms.streams import SimulationStreams
 from server.training.noise import sanitize_public
 from server.training.paper import train_paper
 from simulations.arm import Outcome
+from simulations.arm_ladder import Spent
 from simulations.evaluation import score
 from simulations.experiment import Arm, Experiment
 from simulations.prepare import Prepared, Progress
-from simulations.public_part import DEFAULT_DIM
+from simulations.public_part import PublicPart, dim_of
 
 
 def run_paper(experiment: Experiment, prepared: Prepared, *, progress: Progress) -> list[Outcome]:
     """Trains every arm by the published procedure and scores it on sanitized and on clean test sentences."""
-    return [_run_arm(experiment, arm, prepared, progress) for arm in experiment.arms]
+    public = PublicPart(experiment, prepared)
+    mechanisms = [public.candidates(arm)[0] for arm in experiment.arms]  # refuses an m' that cannot be, before training
+    pairs = zip(experiment.arms, mechanisms, strict=True)
+    return [_run_arm(experiment, arm, mechanism, prepared, progress) for arm, mechanism in pairs]
 
 
-def _run_arm(experiment: Experiment, arm: Arm, prepared: Prepared, progress: Progress) -> Outcome:
+def _run_arm(
+    experiment: Experiment, arm: Arm, mechanism: Mechanism, prepared: Prepared, progress: Progress
+) -> Outcome:
     start = time.perf_counter()
     training, seed = experiment.training, experiment.seed
     train, test = prepared.split.train, prepared.split.test
     classes = len(train.classes)
-    dim = arm.dims[0] if arm.dims else DEFAULT_DIM
-    spec = {k: v for k, v in (arm.embedding or {}).items() if k != "dim"}
-    mechanism = catalogue.build(spec, channel="embedding", dim=dim)
+    dim = dim_of(mechanism)
     labels, label_guarantee = _labels(arm, prepared, seed, classes)
     pipeline = train_paper(
         experiment.encoder.model, train.texts, labels, mechanism=mechanism, dim=dim, classes=classes,
@@ -57,7 +62,7 @@ def _run_arm(experiment: Experiment, arm: Arm, prepared: Prepared, progress: Pro
         "name": arm.name,
         "mechanism": mechanism.name,
         "label_mechanism": (arm.label or {}).get("mechanism"),
-        "epsilon": spec.get("epsilon"),
+        "epsilon": (arm.embedding or {}).get("epsilon"),
         "label_epsilon": (arm.label or {}).get("epsilon"),
         "dim": dim,
         "accuracy": sanitized.accuracy,
@@ -83,7 +88,8 @@ def _run_arm(experiment: Experiment, arm: Arm, prepared: Prepared, progress: Pro
             "label_epsilon": label_guarantee,
         },
     }
-    return Outcome(maps, line)
+    label = None if arm.label is None else catalogue.build(arm.label, channel="label", classes=classes)
+    return Outcome(maps, line, Spent(embedding=mechanism, label=label, train=(len(train),), test=None))
 
 
 def _labels(arm: Arm, prepared: Prepared, seed: int, classes: int) -> tuple[Any, float | None]:

@@ -19,6 +19,9 @@ from simulations.experiment import Experiment
 
 Progress = Callable[[str], None]
 
+#: Of the built-in corpus, on average, where a user may hold several.
+REVIEWS_PER_USER = 5
+
 
 @dataclass(frozen=True)
 class Holders:
@@ -87,8 +90,14 @@ def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
     """The public part, what users hold before they are chosen, and the test part; and words about them."""
     data, seed = experiment.data, experiment.seed
     if data.source == "built-in":
+        people = experiment.population
+        train, authors = people.users, None
+        if people.assignment != "record":  # several reviews to a user, as far as the corpus goes
+            room = builtin.LIMIT - data.public_size - data.test_size
+            train = max(people.users, min(REVIEWS_PER_USER * people.users, room))
+            authors = people.users
         split = builtin.builtin(
-            task=data.task, public=data.public_size, train=experiment.population.users, test=data.test_size, seed=seed
+            task=data.task, public=data.public_size, train=train, test=data.test_size, seed=seed, authors=authors
         )
         return split, {"source": "built-in", "task": data.task}
     if data.source == "files":

@@ -12,6 +12,7 @@ from server.maps import Maps
 from server.training.noise import sanitize_public
 from server.training.public_maps import learn_maps, pca_maps
 from server.training.release_once import train_head
+from server.training.sharpen import sharpened
 from simulations.experiment import Arm, Experiment
 from simulations.prepare import Prepared
 
@@ -79,10 +80,11 @@ class PublicPart:
             order = np.random.default_rng([seed, 1]).permutation(len(self.embeddings))
             cut = int(len(order) * HELD_OUT)
             held, rest = order[:cut], order[cut:]
-            maps = learn_maps(
+            learned = learn_maps(
                 self.embeddings[rest], self.labels[rest], classes=self.classes, mechanism=mechanism,
                 dim=dim_of(mechanism), seed=seed,
             )  # fmt: skip
+            maps = sharpened(learned, public=self.embeddings[rest])
             z = np.tile(maps.project(self.embeddings[held]), (DRAWS, 1))
             guesses = maps.predict(sanitize_public(mechanism, z, seed=seed, stage="choose-dim"))
             self._scores[mechanism] = float(np.mean(guesses == np.tile(self.labels[held], DRAWS)))

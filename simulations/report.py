@@ -186,9 +186,46 @@ def markdown(results: Results) -> str:
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    lines += ["", *(f"{note}\n" for note in notes(results))]
+    lines += ["", *(f"{note}\n" for note in notes(results)), *_ladders(results["arms"])]
     lines += ["![Accuracy against ε](accuracy.png)", "", "![What each user spent](spent.png)"]
     return "\n".join(lines) + "\n"
+
+
+#: Columns of the ladders' table: heading, whose ladder, rung.
+RUNGS = (
+    ("embedding", "ladder", "embedding"),
+    ("label", "ladder", "label"),
+    ("record", "ladder", "record"),
+    ("user", "ladder", "user"),
+    ("shuffled", "ladder", "shuffled"),
+    ("test user", "test_ladder", "user"),
+    ("test user, shuffled", "test_ladder", "shuffled"),
+)
+
+
+def _ladders(arms: list[Arm]) -> list[str]:
+    """What one user spent, rung by rung; results.json and the model cards say on what it rests."""
+    known = [r for arm in arms for r in arm.get("ladder") or arm.get("test_ladder") or []]
+    if not known:
+        return []
+    lines = ["## What it cost one user: ε, rung by rung", ""]
+    lines.append("| arm | " + " | ".join(heading for heading, _, _ in RUNGS) + " |")
+    lines.append("| --- |" + " ---: |" * len(RUNGS))
+    for arm in arms:
+        row = [arm["name"].replace("|", "\\|") + (f" {REFERENCE_MARK}" if arm.get("reference") else "")]
+        for _, whose, name in RUNGS:
+            rung = next((r for r in arm.get(whose) or [] if r["rung"] == name), None)
+            value = None if rung is None else rung["epsilon"]
+            row.append("∞" if value == "inf" else _epsilon(value))
+        lines.append("| " + " | ".join(row) + " |")
+    delta = min(r["delta"] for r in known)
+    return [
+        *lines,
+        "",
+        f"At δ = {delta:g} (the samplers' numeric δ apart), least proved ε. –: no such release, declared public, or no "
+        "amplification; what each rests on is in results.json and the model cards.",
+        "",
+    ]
 
 
 def _plain(value: Any) -> str:
@@ -222,7 +259,7 @@ def accuracy_figure(results: Results) -> Figure:
     The axis is the embedding's metric ε, or the label's ε where that is what the arms differ in.
     """
     arms, channel = results["arms"], _varied(results["arms"])
-    figure, axes = _figure(7.2, 4.0)
+    figure, axes = new_figure(7.2, 4.0)
     points = [a for a in arms if _is_point(a, channel)]
     if len(public := [a for a in points if a.get("way") == PUBLIC_ONLY]) == 1:
         points.remove(public[0])  # what public data achieve alone is a line to compare with
@@ -278,7 +315,7 @@ def accuracy_figure(results: Results) -> Figure:
 def spent_figure(results: Results) -> Figure:
     """Bars of the worst-case ε by channel, for each arm; a hatched bar to the edge is ∞, nothing promised."""
     arms = results["arms"]
-    figure, axes = _figure(7.2, 1.3 + 0.5 * len(arms))
+    figure, axes = new_figure(7.2, 1.3 + 0.5 * len(arms))
     channels = (("embedding", "embedding (worst case)", COLOURS[0]), ("label", "label", COLOURS[1]))
     finite = [v for a in arms for v in _worst(a).values() if _is_finite(v)]
     edge = 1.15 * max(finite, default=0.0) or 1.0
@@ -322,7 +359,7 @@ def spent_figure(results: Results) -> Figure:
     return figure
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure that no global state knows of, drawn by Agg at 300 dpi; inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -19,7 +19,7 @@ from client.node import write_node
 from client.policy import Policy
 from client.shard import write_shard
 from mechanisms.catalogue import CATALOGUE
-from simulations import population
+from simulations import arm_ladder, population
 from simulations.arm import ArmRun, Outcome
 from simulations.engine import run_on_flower
 from simulations.evaluation import chance
@@ -63,6 +63,8 @@ def run(experiment: Experiment, out: Path, *, progress: Progress, engine: Engine
         progress(f"starting Flower on Ray with {nodes} nodes for {experiment.population.users:,} users")
         outcomes = engine(job, nodes=nodes, folder=folder)
     (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
+    progress("accounting: what one user's releases cost, rung by rung")
+    add_ladders(experiment, prepared, outcomes)
     for arm, outcome in zip(experiment.arms, outcomes, strict=True):
         save_model(out / "models" / slug(arm.name), prepared, outcome)
     return results(experiment, prepared, outcomes, seconds=time.perf_counter() - start)
@@ -114,6 +116,13 @@ def policy_of(experiment: Experiment, arm: Any) -> Policy:
         mechanisms=tuple(CATALOGUE), minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
         accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip
+
+
+def add_ladders(experiment: Experiment, prepared: Prepared, outcomes: list[Outcome]) -> None:
+    """Every line gets its "ladder" and "test_ladder", from what was delivered: for the results and the model card."""
+    records = int(prepared.held.records.max()) + 1
+    for arm, outcome in zip(experiment.arms, outcomes, strict=True):
+        outcome.line.update(arm_ladder.of_run(experiment, arm, outcome.spent, records=records))
 
 
 def save_model(folder: Path, prepared: Prepared, outcome: Outcome) -> None:

@@ -120,6 +120,7 @@ def test_what_a_user_spends(
     assert budget["worst_case_epsilon"] >= worst  # numerical loss is never in one's favour
     assert budget["label_epsilon"] == label
     assert ("declared public" in budget["statement"]) == (name in ("purkayastha", "laplace"))
+    assert (budget["statement"] == "no protection") == (name == "no noise") and "inf" not in budget["statement"]
 
 
 def test_stages_ask_disjoint_users_and_pay_for_their_priors(folder: Path) -> None:

@@ -170,6 +170,15 @@ def test_a_damaged_ledger_answers_nothing(nodes, damage):
     assert (nodes / "0" / "ledger-a.sqlite").read_bytes() == damage
 
 
+def test_a_device_without_its_ledger_answers_nothing(nodes):
+    make_node(nodes / "0", seed=None)
+    assert release(message(request(arm="")), context()).has_content()
+    for path in (nodes / "0").glob("ledger*"):
+        path.unlink()
+    assert reason(release(message(request(arm="")), context())) == "failed"
+    assert not list((nodes / "0").glob("ledger*"))
+
+
 def test_arms_have_ledgers_of_their_own(nodes):
     make_node(nodes / "0")
     release(message(request(arm="a")), context())

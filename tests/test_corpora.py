@@ -140,6 +140,12 @@ def test_a_corpus_refuses_columns_that_do_not_fit():
         Split(public=other, train=one, test=one)
 
 
+@pytest.fixture
+def hub_answers(monkeypatch):
+    monkeypatch.setattr("server.hub.reachable", lambda: True)
+
+
+@pytest.mark.usefixtures("hub_answers")
 def test_hub_gives_sentence_pairs_with_the_hubs_classes(monkeypatch):
     features = datasets.Features(
         question=datasets.Value("string"),
@@ -167,6 +173,7 @@ def test_hub_gives_sentence_pairs_with_the_hubs_classes(monkeypatch):
         hub("glue/qnli", **(columns | {"second_text": "sentance"}))
 
 
+@pytest.mark.usefixtures("hub_answers")
 @pytest.mark.parametrize(
     ("error", "match"),
     [
@@ -189,3 +196,13 @@ def test_hub_errors_are_one_line(monkeypatch, error, match):
 def test_hub_names_that_are_none(name):
     with pytest.raises(UserError, match="is no name of a data set"):
         hub(name, text="text", label="label")
+
+
+def test_where_no_hub_answers_only_the_cache_is_asked(monkeypatch, tmp_path):
+    monkeypatch.setattr("server.hub.reachable", lambda: False)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
+    monkeypatch.setattr("httpx.Client.send", lambda *_, **__: pytest.fail("the hub was asked"))
+    before = datasets.config.HF_HUB_OFFLINE
+    with pytest.raises(UserError, match="glue/sst2: no data hub can be reached and no copy is cached"):
+        hub("glue/sst2", text="sentence", label="label")
+    assert before == datasets.config.HF_HUB_OFFLINE

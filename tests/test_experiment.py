@@ -186,6 +186,10 @@ def test_paper_runs_only_if_acknowledged(tmp_path: Path) -> None:
     assert load(written(tmp_path, MINIMAL), way).training.way == "paper"
     assert "give one number" in complaint(tmp_path, MINIMAL, *way, "arm.0.embedding.dim=[2,4]")
     assert "label-stages" in complaint(tmp_path, MINIMAL, *way, "training.label-stages=2")
+    public_only = MINIMAL + '[[arm]]\nname = "b"\nway = "public-only"\n'
+    assert load(written(tmp_path, public_only)).arms[1].embedding is None
+    line = complaint(tmp_path, public_only, *way)
+    assert line.startswith('arm "b": way: "public-only" does not go with training.way = "paper"')
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 
+from client import app as client_app
 from client.node import write_node
 from client.policy import REFUSALS, Policy
 from mechanisms.reply import Reply
@@ -79,6 +80,20 @@ def test_a_client_that_raises(damage: Callable[[Path], object], folder: Path, ca
         said = repr(message.error.__dict__) if message.has_error() else repr(message.content)
         assert "HIV" not in said and str(folder) not in said and "Error:" not in said
     assert "HIV" not in repr(outcome.line) + caplog.text
+
+
+@pytest.mark.parametrize(("code", "name"), [(0, "a worker died, or no reason was given"), (77, "code 77")])
+def test_an_error_that_is_not_the_clients_is_named_by_its_code_alone(
+    code: int, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(question: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] != BROKEN - 1:
+            return client_app.release(question, context)
+        return Message(Error(code, "KeyError: 'HIV'"), reply_to=question)
+
+    monkeypatch.setattr("tests.simulation_cases.release", dying)
+    line = run(LocalGrid(NODES)).line
+    assert line["delivered"] == OTHERS and line["errors"] == {name: 2}
 
 
 def test_a_node_that_never_answers(folder: Path) -> None:
@@ -195,11 +210,20 @@ def test_a_node_that_sends_a_user_twice_is_counted_once(folder: Path) -> None:
     assert line["delivered"] == USERS and line["dropped"] == {"duplicate": 1, "test: duplicate": 1}
 
 
-def test_users_whom_nobody_knows_do_not_stop_the_scoring(folder: Path) -> None:
-    def strangers(content: RecordDict, stage: str) -> RecordDict:
-        reply = reply_from_record(content)
-        return reply_to_record(dataclasses.replace(reply, users=reply.users + 10**6) if stage == "test" else reply)
+def test_users_whom_nobody_enrolled_are_not_trained_on(folder: Path) -> None:
+    def strangers(reply: Reply) -> Reply:
+        return dataclasses.replace(reply, users=reply.users + 10**6)
 
-    line = run(LocalGrid(NODES, tamper={BROKEN: strangers})).line
+    line = run(LocalGrid(NODES, tamper={BROKEN: changed(strangers)})).line
+    assert line["delivered"] == OTHERS and line["accuracy"] > 0.8 and line["errors"] == {}
+    assert line["dropped"] == {"unknown user": ALL[0], "test: unknown user": BROKEN_TEST}
+
+
+def test_records_that_nobody_was_asked_about_do_not_stop_the_scoring(folder: Path) -> None:
+    def made_up(content: RecordDict, stage: str) -> RecordDict:
+        reply = reply_from_record(content)
+        return reply_to_record(dataclasses.replace(reply, records=reply.records + 7) if stage == "test" else reply)
+
+    line = run(LocalGrid(NODES, tamper={BROKEN: made_up})).line
     assert line["delivered"] == USERS and line["accuracy"] > 0.8
-    assert line["dropped"] == {"test: unknown user": BROKEN_TEST}
+    assert line["dropped"] == {"test: unknown record": BROKEN_TEST}

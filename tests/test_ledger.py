@@ -139,7 +139,34 @@ def test_a_device_waits_for_the_disk(tmp_path):
             assert ledger._connection.execute("PRAGMA synchronous").fetchone()[0] >= least
             assert ledger._connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
             assert (ledger.path.stat().st_mode & 0o077) == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["False", "True"]  # no drafts are left
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".True.made", "False", "True"]  # no drafts are left
+
+
+def test_a_ledger_that_is_gone_is_no_first_run(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        write(ledger, charge([1], [0]))
+    kept = path.read_bytes()
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="is gone"):
+            Ledger(path)
+    assert not path.exists()
+    path.write_bytes(kept)
+    with Ledger(path) as ledger:
+        assert len(ledger.rows()) == 1
+
+
+def test_a_crash_between_a_new_ledger_and_its_mark_locks_nobody_out(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.sqlite"
+    with monkeypatch.context() as patch:
+        patch.setattr("client.ledger._mark", lambda marker: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(LedgerError):
+            Ledger(path)
+    Ledger(path).close()
+    path.unlink()
+    with pytest.raises(LedgerError, match="is gone"):
+        Ledger(path)
 
 
 def _damage():

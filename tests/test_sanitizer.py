@@ -14,9 +14,10 @@ import pytest
 from client.ledger import Ledger, LedgerError
 from client.node import load_node, write_node
 from client.policy import Policy, Refused
-from client.sanitizer import Sanitizer, project, softmax
+from client.sanitizer import Sanitizer
 from client.shard import Shard, embeddings_path, write_shard
 from mechanisms.grid import SPHERE
+from mechanisms.projection import project
 from mechanisms.streams import SecureStreams, SimulationStreams
 from tests.client_cases import CLASSES, DIM, ENCODER, OPEN, REFERENCE, M, make_node, request, with_prior
 
@@ -158,35 +159,6 @@ def test_a_cohort_answers_as_its_users_would_alone(tmp_path, make, mechanism, di
         assert alone.users.tolist() == [i]
         for channel, values in payloads(alone).items():
             assert values.tobytes() == payloads(cohort)[channel][i].tobytes()
-
-
-def test_the_map_does_not_see_the_size_of_its_batch():
-    rng = np.random.default_rng(5)
-    h = rng.normal(size=(1000, 384)).astype(np.float32)
-    mean, m1 = h[0], rng.normal(size=(384, 16)).astype(np.float32)
-    whole = project(h, mean, m1)
-    z = (h[1:] - mean).astype(np.float64) @ m1
-    np.testing.assert_allclose(whole[1:], z / np.linalg.norm(z, axis=1, keepdims=True), atol=1e-6)
-    w, b = rng.normal(size=(16, 12)).astype(np.float32), rng.normal(size=12).astype(np.float32)
-    priors = softmax(whole, w, b)
-    np.testing.assert_allclose(priors.sum(axis=1), 1, rtol=1e-12)
-    for i in range(0, 1000, 97):
-        assert project(h[i : i + 1], mean, m1).tobytes() == whole[i].tobytes()
-        assert softmax(whole[i : i + 1], w, b).tobytes() == priors[i].tobytes()
-
-
-@pytest.mark.parametrize("row", [np.zeros(M), np.full(M, np.nan), np.where(np.arange(M) == 3, np.inf, 0)])
-def test_an_embedding_without_direction_is_the_first_basis_vector(row):
-    batch = np.stack([row, np.ones(M)]).astype(np.float32)
-    unit = project(batch, np.zeros(M, np.float32), np.eye(M, DIM, dtype=np.float32))
-    np.testing.assert_array_equal(unit, [[1, 0, 0, 0], [0.5] * 4])
-
-
-def test_extreme_maps_still_give_unit_rows():
-    h = np.random.default_rng(6).normal(size=(50, M)).astype(np.float32)
-    for scale in (1e-45, 1e-30, 1e30, 3e38):
-        unit = project(h, np.zeros(M, np.float32), np.full((M, DIM), scale, np.float32))
-        np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-12)
 
 
 def test_a_label_outside_the_classes_does_not_tell(tmp_path):

@@ -100,6 +100,7 @@ def test_a_hub_name_that_no_hub_gives_is_one_line(monkeypatch) -> None:
     def offline(*_args, **_kwargs):
         raise OSError("We couldn't connect\nto the hub")
 
+    monkeypatch.setattr(checkpoint, "reachable", lambda: True)
     monkeypatch.setattr(checkpoint.AutoTokenizer, "from_pretrained", offline)
     with pytest.raises(ValueError, match=r"^encoder: 'bert-of-nobody' is no folder here[^\n]*$"):
         checkpoint.load("bert-of-nobody")

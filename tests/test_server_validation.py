@@ -21,6 +21,7 @@ from server.app import ask
 from server.validation import validate
 
 N, DIM, CLASSES = 6, 4, 3
+ENROLLED = range(N)
 MECHANISMS = [
     {"mechanism": "purkayastha", "epsilon": 10.0},
     {"mechanism": "planar-laplace", "epsilon": 10.0},
@@ -78,7 +79,7 @@ def with_row(reply: Reply, channel: str, row: int, value) -> Reply:
 def test_what_an_honest_client_sends_passes(embedding) -> None:
     request = request_of(embedding)
     reply = reply_to(request)
-    valid, dropped = validate(reply, request)
+    valid, dropped = validate(reply, request, enrolled=ENROLLED)
     assert valid is reply and not dropped
 
 
@@ -101,7 +102,7 @@ ANOTHER = Guarantee(epsilon=1.0, metric="angular", diameter=np.pi, protects="seq
 )
 def test_a_fault_of_the_message_drops_all_its_rows(channel, change, reason) -> None:
     request = request_of()
-    valid, dropped = validate(changed(reply_to(request), channel, **change), request)
+    valid, dropped = validate(changed(reply_to(request), channel, **change), request, enrolled=ENROLLED)
     assert len(valid) == 0 and dropped == {reason: N}
 
 
@@ -118,7 +119,7 @@ def test_a_fault_of_the_message_drops_all_its_rows(channel, change, reason) -> N
 def test_a_fault_of_a_row_drops_that_row_from_every_channel(channel, value, reason) -> None:
     request = request_of()
     reply = reply_to(request)
-    valid, dropped = validate(with_row(reply, channel, 2, value), request)
+    valid, dropped = validate(with_row(reply, channel, 2, value), request, enrolled=ENROLLED)
     assert dropped == {reason: 1}
     assert valid.users.tolist() == [0, 1, 3, 4, 5]
     for before, after in zip(reply.releases, valid.releases, strict=True):
@@ -129,7 +130,7 @@ def test_a_fault_of_a_row_drops_that_row_from_every_channel(channel, value, reas
 def test_a_row_with_two_faults_is_counted_once() -> None:
     request = request_of()
     reply = with_row(with_row(reply_to(request), "label", 1, 9), "embedding", 1, np.zeros(DIM, np.int16))
-    _, dropped = validate(reply, request)
+    _, dropped = validate(reply, request, enrolled=ENROLLED)
     assert sum(dropped.values()) == 1
 
 
@@ -142,30 +143,40 @@ def test_rounding_to_the_grid_alone_never_drops_a_row(dim) -> None:
     guarantee = request.mechanism("embedding").guarantee
     release = Release({"z": codes}, "embedding", "train", guarantee, request.digest("embedding"))
     ids = np.arange(2000)
-    _, dropped = validate(Reply(ids, ids, (release,)), request)
+    _, dropped = validate(Reply(ids, ids, (release,)), request, enrolled=range(2000))
     assert not dropped
 
 
 def test_channels_and_users_that_were_not_asked_for_are_dropped() -> None:
     request = request_of(part=(1, 2))
-    valid, dropped = validate(reply_to(request), request)
+    valid, dropped = validate(reply_to(request), request, enrolled=ENROLLED)
     assert valid.users.tolist() == [1, 3, 5] and dropped == {"user of another part": 3}
     reply = reply_to(request, users=[1, 3])
     less = Reply(reply.users, reply.records, reply.releases[:1])
-    assert validate(less, request)[1] == {"channels": 2}
+    assert validate(less, request, enrolled=ENROLLED)[1] == {"channels": 2}
     negative = Reply(reply.users - 2, reply.records, reply.releases)
-    assert validate(negative, request)[1] == {"user or record below 0": 1}
+    assert validate(negative, request, enrolled=ENROLLED)[1] == {"user or record below 0": 1}
+
+
+@pytest.mark.parametrize(
+    ("enrolled", "known"), [(range(4), [0, 3]), (range(3, 6), [3, 5]), (range(0), []), (range(2**62), [0, 3, 5])]
+)
+def test_releases_of_users_whom_nobody_enrolled_are_dropped(enrolled, known) -> None:
+    request = request_of()
+    reply = reply_to(request, users=[0, 3, 5, 2**62])
+    valid, dropped = validate(reply, request, enrolled=enrolled)
+    assert valid.users.tolist() == known and dropped == {"unknown user": 4 - len(known)}
 
 
 def test_nobody_who_refuses_is_counted_as_a_fault() -> None:
     request = request_of()
-    valid, dropped = validate(reply_to(request, users=[]), request)
+    valid, dropped = validate(reply_to(request, users=[]), request, enrolled=ENROLLED)
     assert len(valid) == 0 and not dropped
 
 
 @pytest.mark.parametrize("reply", [None, object(), SimpleNamespace(users=None, records=None, releases=[1])])
 def test_nonsense_never_raises(reply) -> None:
-    valid, dropped = validate(reply, request_of())
+    valid, dropped = validate(reply, request_of(), enrolled=ENROLLED)
     assert len(valid) == 0 and dropped == {"unreadable": 1}
 
 
@@ -210,4 +221,4 @@ def test_every_node_is_asked_and_gives_one_answer_whatever_it_sends(monkeypatch)
     assert len(answers[0].reply) == N
     assert [m.dst_node_id for m in grid.sent] == [1, 2, 3, 4, 5]
     assert {m.message_type for m in grid.sent} == {"query.release"}
-    assert validate(answers[0].reply, request)[1] == {}
+    assert validate(answers[0].reply, request, enrolled=ENROLLED)[1] == {}

@@ -21,7 +21,7 @@ from simulations.engine import run_on_flower
 from simulations.experiment import from_table, slug
 from simulations.run import run
 from tests.server_cases import tiny_bert
-from tests.simulation_cases import PRIOR, PURKAYASTHA, ledger_rows
+from tests.simulation_cases import PRIOR, PURKAYASTHA, RANDOMIZED, ledger_rows
 
 USERS, TEST = 24, 40
 ARMS = [
@@ -202,12 +202,23 @@ def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(
     line = finished.arm("a")
     assert len(killed) == 2, "a worker must die on the message, and the one that tries it again"
     assert line["users"] == 60 and line["delivered"] == 40
-    assert sorted(line["errors"].values()) == [1, 1] and REFUSALS["failed"][1] in line["errors"]
+    assert line["errors"] == {"a worker died, or no reason was given": 1, REFUSALS["failed"][1]: 1}
     assert "HIV" not in json.dumps(line) and line["dropped"] == {}
     rows = ledger_rows(finished.out / "nodes", "a")
     assert {r.user % 6 for r in rows if r.stage == "train"} == {0, 3, 4, 5}
     assert {r.user % 6 for r in rows if r.stage == "test"} == {0, 1, 2, 3, 4, 5}
     assert line["accuracy"] is not None
+
+
+def test_the_published_procedure_runs_without_nodes_and_says_what_it_is(shared: Path, tmp_path: Path) -> None:
+    way = {"training": {"way": "paper", "acknowledge-not-private": True, "epochs": 1}}
+    arms = [ARMS[0] | {"embedding": {"mechanism": "identity"}}, ARMS[1] | {"label": RANDOMIZED}]
+    finished = finish(tmp_path / "out", table(shared / "bert", arm=arms) | way)
+    assert "not private" in finished.results["way_sentence"] and not (finished.out / "nodes").exists()
+    assert [(line["dim"], line["epsilon"], line["way"]) for line in finished.lines()] == [
+        (16, None, "paper"), (16, 10.0, "paper")
+    ]  # fmt: skip
+    assert all("∞ for the gradients" in line["budget"]["statement"] for line in finished.lines())
 
 
 FILES = {
@@ -222,6 +233,9 @@ FILES = {
         ("train.tsv", lambda text: text.replace("label", "lable"), 'train.tsv: has no column "label"; did you mean'),
         ("train.tsv", lambda text: text.replace("the film was good 7\t", "  \t"), 'line 9: "text" is empty'),
         ("test.tsv", lambda text: text.replace("bad 3\t1", "bad 3\t7"), 'line 5: label "7" is outside the classes'),
+        ("test.tsv", lambda text: text.replace("text", "txet\tmore"), 'test.tsv: has no column "text"'),
+        ("test.tsv", lambda text: text.replace("the book was bad 3\t", "\t"), 'line 5: "text" is empty'),
+        ("train.tsv", lambda text: text.replace("\t1\n", "\t0\n"), 'column "label" has one class only'),
         ("train.tsv", lambda text: "", "train.tsv: is empty"),
     ],
 )
@@ -234,10 +248,14 @@ def test_bad_data_end_in_one_line(
     assert words in complaint(capsys, tmp_path, files(shared / "bert", tmp_path))
 
 
+@pytest.mark.parametrize("way", ["release-once", "paper"])
 def test_an_m_above_that_of_the_encoder_ends_in_one_line(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    way: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = table(shared / "bert", arm=[ARMS[1] | {"embedding": PURKAYASTHA | {"dim": 33}}])
+    arm = ARMS[1] | {"embedding": PURKAYASTHA | {"dim": 33}}
+    study = table(shared / "bert", arm=[ARMS[0], arm])
+    if way == "paper":
+        study |= {"training": {"way": "paper", "acknowledge-not-private": True}}
     line = complaint(capsys, tmp_path, study)
     assert 'arm "prior": embedding.dim: 33 is above the encoder\'s width 32; choose at most 32' in line
 
@@ -255,6 +273,24 @@ def test_an_unreadable_model_ends_in_one_line(damage: str, tmp_path: Path, capsy
             (model / "vocab.txt").unlink()
     line = complaint(capsys, tmp_path, table(model))
     assert line.startswith("sottovoce: encoder: ") and str(model) in line
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"encoder": {"model": "nobody/no-such-model"}}, "encoder: 'nobody/no-such-model' is no folder here"),
+        ({"data": {"source": "hub", "path": "glue/sst2", "text": "sentence", "label": "label"}},
+         "glue/sst2: no data hub can be reached"),
+    ],
+)  # fmt: skip
+def test_a_hub_that_does_not_answer_ends_in_one_line(
+    section: dict[str, Any], words: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for place in ("server.hub.reachable", "server.checkpoint.reachable"):
+        monkeypatch.setattr(place, lambda: False)
+    monkeypatch.setattr("httpx.Client.send", lambda *_, **__: pytest.fail("the hub was asked"))
+    assert words in complaint(capsys, tmp_path, table(shared / "bert") | section)
 
 
 def files(model: Path, folder: Path) -> dict[str, Any]:

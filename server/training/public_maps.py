@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from server.maps import Maps
 from server.training.batches import warmed
 from server.training.noise import Noise
-from server.training.sharpen import factored, sharpened
+from server.training.sharpen import factored
 
 #: In mean eigenvalues, what is added to each before whitening: few rows say little about small ones. This and
 #: DROPOUT: best mean accuracy of 9 pairs on held-out SST-2 *training* phrases (frozen MiniLM, 3,300 public
@@ -72,8 +72,7 @@ def learn_maps(
     # (h - mean) @ m1 + offset == (h - shifted) @ m1 with the shift in M1's own range
     shifted = mean - np.linalg.lstsq(m1.T, offset.detach().double().numpy(), rcond=None)[0]
     m1 /= np.linalg.norm(m1, axis=0).max()
-    learned = factored(shifted, m1, weight.detach().numpy(), bias.detach().numpy())
-    return sharpened(learned, public=h)
+    return factored(shifted, m1, weight.detach().numpy(), bias.detach().numpy())
 
 
 def pca_maps(embeddings: NDArray[Any], *, dim: int, classes: int) -> Maps:

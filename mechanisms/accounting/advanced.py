@@ -1,0 +1,86 @@
+"""Composition from (ε, δ) alone, without the loss distribution: Dwork and Roth's theorem, and the optimal one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from mechanisms.accounting.loss import LossCells, check_delta
+
+FloatArray = NDArray[np.float64]
+
+#: Most atoms of the optimal composition of unlike releases; beyond, its closed bound is used.
+_ATOMS = 2**20
+
+
+def advanced_epsilon(epsilon: float, times: int, slack: float) -> float:
+    """ε' = sqrt(2k·ln(1/δ'))·ε + kε(e^ε - 1): k-fold composition of (ε, δ) is (ε', kδ + δ')-private.
+
+    Dwork and Roth 2014, Theorem 3.20 (Dwork, Rothblum and Vadhan 2010). epsilon: nats, at least 0; times: k,
+    at least 1; slack: δ' in (0, 1). ValueError otherwise.
+    """
+    _check(epsilon, times)
+    if not 0 < slack < 1:
+        raise ValueError(f"advanced composition: slack must be in (0, 1), got {slack}")
+    if epsilon > 500:
+        return math.inf
+    return math.sqrt(2 * times * -math.log(slack)) * epsilon + times * epsilon * math.expm1(epsilon)
+
+
+def optimal_delta(epsilon: float, times: int, total: float) -> float:
+    """δ at ε' = total of the k-fold composition of ε-private releases: the least that holds for all of them.
+
+    Kairouz, Oh and Viswanath 2015, Theorem 3.3: the k-fold binary randomized response attains it.
+    """
+    return binary_responses([(epsilon, times)]).delta(total)
+
+
+def optimal_epsilon(releases: Sequence[tuple[float, int]], slack: float) -> float:
+    """Least ε' such that releases of (ε_i, δ_i), each k_i times, are (ε', 1 - (1 - slack)·Π(1 - δ_i)^k_i)-private.
+
+    Exact for equal ε (Kairouz, Oh and Viswanath 2015, Theorem 3.3) and for few unlike ones (Theorem 3.5's
+    exact form, Murtagh and Vadhan 2016, Theorem 1.5); for many unlike ones the closed bound of Theorem 3.5.
+    releases: pairs (ε_i, k_i). slack in [0, 1).
+    """
+    check_delta(slack)
+    merged: dict[float, int] = {}
+    for epsilon, times in releases:
+        _check(epsilon, times)
+        merged[epsilon] = merged.get(epsilon, 0) + times
+    total = math.fsum(e * k for e, k in merged.items())
+    if math.isinf(total) or slack == 0:
+        return total
+    groups = sorted(merged.items())
+    if math.prod(k + 1 for _, k in groups) <= _ATOMS:
+        return min(total, binary_responses(groups).epsilon(slack))
+    mean = math.fsum(k * e * math.tanh(e / 2) for e, k in groups)
+    square = math.fsum(k * e * e for e, k in groups)
+    spread = min(-math.log(slack), math.log(math.e + math.sqrt(square) / slack))
+    return min(total, mean + math.sqrt(2 * square * spread))
+
+
+def binary_responses(groups: Sequence[tuple[float, int]]) -> LossCells:
+    """Exact loss of binary randomized responses (ε_i, k_i times): atoms Σ(k_i - 2j_i)ε_i, j_i lies of group i.
+
+    It dominates every composition of ε_i-private releases. Π(k_i + 1) atoms.
+    """
+    loss, log_p, log_q = np.zeros(1), np.zeros(1), np.zeros(1)
+    for epsilon, times in groups:
+        lies = np.arange(times + 1.0)
+        choose = gammaln(times + 1) - gammaln(lies + 1) - gammaln(times - lies + 1)
+        base = choose - times * math.log1p(math.exp(-epsilon))
+        loss = np.add.outer(loss, (times - 2 * lies) * epsilon).ravel()
+        log_p = np.add.outer(log_p, base - lies * epsilon).ravel()
+        log_q = np.add.outer(log_q, base - (times - lies) * epsilon).ravel()
+    return LossCells(low=loss, high=loss, log_p=log_p, log_q=log_q)
+
+
+def _check(epsilon: float, times: int) -> None:
+    if not epsilon >= 0:
+        raise ValueError(f"composition: epsilon must be at least 0, got {epsilon}")
+    if isinstance(times, bool) or not isinstance(times, int | np.integer) or times < 1:
+        raise ValueError(f"composition: a number of releases must be whole and at least 1, got {times!r}")

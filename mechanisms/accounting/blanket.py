@@ -1,0 +1,400 @@
+"""The blanket bound for n shuffled users, by FFT, every error on the safe side.
+
+**The bound** (Balle, Bell, Gascón and Nissim 2019, Lemma 5.3). For n users, the one concerned among them, and
+L = U - e^ε·V under W ~ ω (mechanisms.accounting.blanket_cells)
+
+    δ(ε) <= E[(Σ_{i<=M} L_i)_+]/(γ·n),  M ~ Bin(n, γ),
+
+with equality for the reduced pair in which the others send blanket samples or nothing. As (Σ L_i)_+ <= Σ (L_i)_+, it
+is never above the local δ(ε). With γ = 1 and ω = h, a law that the others draw from, it is the exact δ(ε)
+(mechanisms.accounting.lower).
+
+**What is approximated, and which way.** In a cell L has a known mean and lies in a known interval. Any law on an
+interval is below the two-point law on its ends with the same mean, in the convex order, and above its mean. A value
+between two grid points is below the mean-preserving law on the two; runs of values whose mean is a grid point are
+above it. Sums of independent copies keep the order, so the pessimistic law gives an upper bound and the optimistic
+one a lower bound of E[(Σ L_i)_+]. Outputs in no cell count as L = 0: (a + b)_+ <= a_+ + b_+, so this costs at most
+their mass under x upwards, and e^ε times their mass under x' downwards.
+
+**The sum.** S = Σ B_i·L_i with B_i ~ Bern(γ). Tilted by e^(θS), θ at the saddle point, S has mean near 0 and
+E[S_+] = M(θ)^n·E_θ[S_+·e^(-θS)]: the function in the expectation decays, so that errors of the tilted
+distribution are relative errors of the result. The FFT works modulo the window: mass that wraps in only adds; mass
+beyond the window's top is bounded by Chernoff and added. Rounding is bounded as follows: an output of an FFT of
+nonnegative numbers of sum s is off by at most c·u·log2(N)·s (Higham 2002, section 24.1, with the constant c = 8); this
+goes through the n-th power by |a^n - b^n| <= n·|a - b|·max(|a|, |b|)^(n-1).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+
+from mechanisms.accounting.blanket_cells import BlanketCells
+from mechanisms.guarantee import gaussian_epsilon
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Grid points in a standard deviation of the tilted L, where the window allows it.
+_RESOLUTION = 32
+_MAX_POINTS = 2**20
+_UNIT = 2.0**-53
+#: Share of δ spent on outputs with the largest U: it moves ε by about a ten-thousandth, and bounds L.
+_SLACK = 3e-3
+#: More atoms than this are gathered in narrow bins first.
+_MANY = 2**14
+#: Log of the probability, under the tilted law, that S leaves the window.
+_LOG_OUTSIDE = -34.0
+#: Relative error allowed to masses and to scalar arithmetic; added to every answer.
+_ARITHMETIC = 1e-10
+#: Fewer blanket samples than this cannot hide anyone: the local bound is returned.
+_FEWEST_SAMPLES = 1e-2
+
+
+def blanket_delta(
+    cells: BlanketCells, n: int, epsilon: float, *, pessimistic: bool = True, slack: float = 1e-18
+) -> float:
+    """δ(ε) of the blanket bound for n users, ε >= 0: an upper bound, or with pessimistic=False a lower bound.
+
+    slack: mass under x (dimensionless) of the outputs with the largest U that may be left out, and added to δ.
+    The optimistic twin brackets the blanket bound itself, not the δ of the shuffled mechanism. ValueError for
+    n < 1 or ε not in [0, 700].
+    """
+    n = _users(n)
+    if not 0 <= epsilon <= 700:
+        raise ValueError(f"blanket: epsilon must be from 0 to 700, got {epsilon}")
+    values, masses, outside = _atoms(cells, epsilon, pessimistic, slack)
+    local = min(1.0, float(np.dot(masses, np.maximum(values, 0.0))) * (1 + _ARITHMETIC) + outside)
+    gamma = math.exp(min(0.0, cells.log_gamma))
+    if pessimistic and n * gamma < _FEWEST_SAMPLES:
+        return local
+    if gamma == 0.0 or not (values > 0).any():
+        return outside if pessimistic else 0.0
+    values, masses = _thin(values, masses, pessimistic)
+    log_sum, log_error = _log_positive_part(values, masses, gamma, n, pessimistic)
+    log_users = math.log(n) + math.log(gamma)
+    if pessimistic:
+        total = math.exp(min(0.0, np.logaddexp(log_sum, log_error) - log_users))
+        return min(local, total * (1 + _ARITHMETIC) + outside)
+    total = math.exp(min(0.0, log_sum - log_users)) - math.exp(min(0.0, log_error - log_users))
+    return max(0.0, total * (1 - _ARITHMETIC) - math.exp(epsilon) * outside)
+
+
+def blanket_epsilon(cells: BlanketCells, n: int, delta: float, *, pessimistic: bool = True) -> float | None:
+    """Least ε of the blanket bound for n users at δ; None where it is not below the local ε (no amplification).
+
+    To 1e-4 of itself on the safe side (pessimistic), or 5e-4 of itself below (optimistic). ValueError for n < 1 or
+    δ not in (0, 1).
+    """
+    n = _users(n)
+    if not 0 < delta < 1:
+        raise ValueError(f"blanket: delta must be above 0 and below 1, got {delta}")
+    return least_epsilon(cells, n, delta, cells.loss().epsilon(delta), pessimistic=pessimistic)
+
+
+def least_epsilon(cells: BlanketCells, n: int, delta: float, local: float, *, pessimistic: bool = True) -> float | None:
+    """`blanket_epsilon` where the local ε is already known; ε is looked for below it."""
+    gamma = math.exp(min(0.0, cells.log_gamma))
+    if n * gamma < _FEWEST_SAMPLES or local == 0.0:
+        return None
+    slack = delta * _SLACK
+
+    def excess(epsilon: float) -> float:
+        value = blanket_delta(cells, n, epsilon, pessimistic=pessimistic, slack=slack)
+        return math.log(max(value, 1e-300)) - math.log(delta)
+
+    top = min(local, 600.0)
+    if excess(0.0) <= 0:
+        return 0.0
+    low, high = 0.0, top
+    low_value, high_value = math.nan, math.nan
+    guess = min(_gaussian_guess(cells, n, delta), 0.7 * top)
+    step = 1.25
+    for _ in range(200):
+        value = excess(guess)
+        if value > 0:
+            low, low_value = guess, value
+        else:
+            high, high_value = guess, value
+        if high - low <= (1e-4 if pessimistic else 5e-4) * high:
+            break
+        if math.isnan(high_value):  # nothing below δ seen yet
+            if guess >= top * (1 - 1e-9):
+                return None
+            guess, step = min(top, guess * step), step * step
+        elif math.isnan(low_value):
+            guess, step = guess / step, step * step
+            if guess < 1e-9:
+                break
+        else:
+            share = low_value / (low_value - high_value)
+            # aim a little beyond the root from either side in turn, so that both ends close in
+            nudge = 3e-5 * high
+            root = low + share * (high - low)
+            guess = root + nudge if root - low > high - root else root - nudge
+            guess = min(max(guess, low + 0.02 * (high - low)), high - 0.02 * (high - low))
+    if not pessimistic:
+        return low
+    return high if high < top * (1 - 1e-9) else None
+
+
+def _gaussian_guess(cells: BlanketCells, n: int, delta: float) -> float:
+    """ε of the Gaussian limit: E[(U - V)²] under ω over γn is the squared ratio of shift to deviation."""
+    keep = cells.log_w > -600
+    w = np.exp(cells.log_w[keep])
+    difference = (np.exp(cells.log_p[keep]) - np.exp(cells.log_q[keep])) / w
+    ratio = math.sqrt(float(np.dot(w, difference**2)) / n * math.exp(-cells.log_gamma))
+    return max(1e-6, gaussian_epsilon(min(ratio, 100.0), delta))
+
+
+def _users(n: int) -> int:
+    if isinstance(n, bool) or int(n) != n or n < 1:
+        raise ValueError(f"blanket: the number of users must be a whole number of at least 1, got {n}")
+    return int(n)
+
+
+def _atoms(
+    cells: BlanketCells, epsilon: float, pessimistic: bool, slack: float
+) -> tuple[FloatArray, FloatArray, float]:
+    """Values of L, their masses under ω, and the mass outside them: under x, or if optimistic under x'."""
+    keep = cells.log_w > -600
+    order = np.argsort(-cells.log_u_high)
+    mass = np.exp(cells.log_p if pessimistic else np.logaddexp(cells.log_p, cells.log_q))
+    keep[order[np.cumsum(mass[order]) <= slack]] = False
+    outside = cells.tail + float(np.exp((cells.log_p if pessimistic else cells.log_q)[~keep]).sum())
+    w = np.exp(cells.log_w[keep])
+    u, v = np.exp(cells.log_p[keep] - cells.log_w[keep]), np.exp(cells.log_q[keep] - cells.log_w[keep] + epsilon)
+    if not pessimistic:
+        return u - v, w, outside
+    # a hundred roundings of room, so that the mean lies between the ends
+    low = np.exp(cells.log_u_low[keep]) * (1 - 1e-13) - np.exp(cells.log_v_high[keep] + epsilon) * (1 + 1e-13)
+    high = np.exp(cells.log_u_high[keep]) * (1 + 1e-13) - np.exp(cells.log_v_low[keep] + epsilon) * (1 - 1e-13)
+    share = np.clip((u - v - low) / (high - low), 0.0, 1.0)
+    # Values far below 0 would stretch the grid. Raising them to a floor only adds.
+    order = np.argsort(-v)
+    rare = order[np.cumsum((w * v)[order]) <= 1e-7]
+    if len(rare):
+        low, high = (np.maximum(ends, -float(v[rare].min())) for ends in (low, high))
+    return np.concatenate([low, high]), np.concatenate([w * (1 - share), w * share]), outside
+
+
+def _log_positive_part(
+    values: FloatArray, masses: FloatArray, gamma: float, n: int, pessimistic: bool
+) -> tuple[float, float]:
+    """log E[S_+] of the discretised S, and log of a bound on what it misses."""
+    largest = float(values.max())
+
+    def growth(t: float) -> float:
+        return _growth(masses, values, gamma, t)
+
+    theta = _saddle(values, masses)
+    if n * growth(theta) > -0.5:  # near a mean of 0 the tilt would vanish: half a nat of it keeps the weight decaying
+        low, high = theta, theta + 1 / largest
+        while n * growth(high) < 0.5:
+            low, high = high, 2 * high
+        for _ in range(20):
+            middle = (low + high) / 2
+            low, high = (middle, high) if n * growth(middle) < 0.5 else (low, middle)
+        theta = low
+    tilted = masses * np.exp(theta * values)
+    spread = math.sqrt(float(tilted @ values**2) / float(tilted.sum()))
+    deviation = math.sqrt(n * gamma * float(tilted @ values**2) / math.exp(growth(theta)))
+
+    tilts = [t / deviation for t in (0.25, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0)] + [
+        t / largest for t in (1.0, 4.0, 16.0)
+    ]
+
+    def reach(sign: float) -> float:  # where Chernoff leaves e^_LOG_OUTSIDE
+        best = math.inf
+        for t in tilts:
+            best = min(best, (n * (growth(theta + sign * t) - growth(theta)) - _LOG_OUTSIDE) / t)
+        return best
+
+    above, below = max(reach(1.0), 0.0), max(reach(-1.0), 0.0)
+    if not math.isfinite(below):  # no Chernoff bound: what wraps in from below only adds, and the tilt makes it nothing
+        if not pessimistic:
+            return -math.inf, -math.inf
+        below = max(above, spread)
+    step = spread / _RESOLUTION
+    # a handful of atoms gains little from a very fine grid
+    finest = (above + below) / (_MAX_POINTS // (1 if pessimistic or len(values) > 8 else 4) - 64)
+    step = max(step, finest)
+    offset = 0.0
+    if pessimistic:
+        index, mass = _split(values, masses, step)
+    else:
+        if gamma == 1.0 and len(values) > 8:  # exactly n terms: the grid may start anywhere, S moves by n·offset
+            rest = max(0.0, 1.0 - float(masses.sum()))
+            values, masses = np.append(values, 0.0), np.append(masses, rest)
+            for _ in range(8):  # until the last run's mean is a grid point
+                index, mass, lost = _merge(values - offset, masses, step)
+                if n * lost <= 2e-4 * deviation:
+                    break
+                offset += lost / float(mass[-1])
+        step, (index, mass, lost) = _merged(values - offset, masses, step)
+        # a finer grid until what the last run loses no longer moves the sum
+        while n * gamma * lost > 2e-3 * deviation and step > 1.25 * finest:
+            step, (index, mass, lost) = _merged(values - offset, masses, max(step / 4, finest))
+
+    # from here on the gridded law, tilted
+    point: FloatArray = np.multiply(index, step, dtype=np.float64) + offset
+    tilted = mass * np.exp(theta * point)
+    log_growth = math.log1p(gamma * float(mass @ np.expm1(theta * point)))
+    size = int(next_fast_len(math.ceil((above + below) / step) + 64, real=True))
+    dense = np.bincount(np.mod(index, size), weights=tilted, minlength=size)
+    total = float(tilted.sum())
+    scale = gamma * math.exp(-log_growth)
+    factor = scale * (rfft(dense) - total)  # characteristic function less 1, without cancellation near 1
+    power = np.exp(n * np.log1p(factor))
+    law = irfft(power, size)
+
+    bottom = -math.floor((below + n * offset) / step) - 16
+    slots = np.arange(bottom, bottom + size)
+    reached = slots * step + n * offset
+    slots, reached = slots[reached > 0], reached[reached > 0]
+    weight = reached * np.exp(-theta * reached)
+    answer = float(np.maximum(law[np.mod(slots, size)], 0.0) @ weight) if pessimistic else 0.0
+    if not pessimistic:
+        answer = float(law[np.mod(slots, size)] @ weight)
+
+    fft_error = 8 * _UNIT * math.log2(size)
+    modulus = np.abs(1 + factor)
+    off = 2 * fft_error * scale * total + 8 * _UNIT * np.abs(factor)
+    wrong = n * off * np.minimum(modulus + off, 1.0) ** (n - 1)
+    wrong += 4 * _UNIT * (1 + n * np.abs(np.log1p(factor))) * np.abs(power) + fft_error * np.abs(power)
+    error = 2 * float(wrong.sum()) / size * float(weight.sum())
+    top = (bottom + size - 1) * step + n * offset
+
+    def escapes(sign: float, edge: float) -> float:  # Chernoff: log probability that S is beyond the edge
+        return min(
+            0.0, *(n * (_growth(mass, point, gamma, theta + sign * t) - log_growth) - sign * t * edge for t in tilts)
+        )
+
+    beyond = escapes(1.0, top)
+    if pessimistic:
+        missed = top * math.exp(-theta * top + beyond) if top * theta > 1 else math.exp(beyond - 1) / theta
+    else:  # what wrapped in, from either side, is bounded by its probability times the largest weight
+        missed = (math.exp(beyond) + math.exp(escapes(-1.0, bottom * step + n * offset))) * math.exp(-1) / theta
+    error += missed
+    base = n * log_growth
+    return base + math.log(max(answer, 1e-300)), base + math.log(max(error, 1e-300))
+
+
+def _growth(masses: FloatArray, values: FloatArray, gamma: float, t: float) -> float:
+    """Log of the moment generating function of B·L at t; inf where it overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        excess = gamma * float(masses @ np.expm1(t * values))
+    return math.log1p(excess) if math.isfinite(excess) else math.inf
+
+
+def _thin(values: FloatArray, masses: FloatArray, pessimistic: bool) -> tuple[FloatArray, FloatArray]:
+    """Fewer atoms, in the safe direction: on the ends of narrow bins, or at their means (optimistic)."""
+    if len(values) <= _MANY:
+        return values, masses
+    spread = math.sqrt(float(masses @ values**2) / float(masses.sum()))
+    # bins narrow near 0 and wide far out: a bin is 1/2048 of the spread plus of the value itself
+    scaled = np.arcsinh(values / spread) * 2048
+    place = np.floor(scaled)
+    first = place.min()
+    slot = (place - first).astype(np.int64)
+    size = int(slot.max()) + 2
+    if not pessimistic:
+        mass: FloatArray = np.bincount(slot, weights=masses, minlength=size).astype(np.float64)
+        moment = np.bincount(slot, weights=masses * values, minlength=size)
+        used = mass > 0
+        return moment[used] / mass[used], mass[used]
+    edge = np.sinh((first + np.arange(size)) / 2048) * spread
+    low, high = np.minimum(edge[slot], values), np.maximum(edge[slot + 1], values)
+    share = (values - low) / (high - low)
+    mass = np.bincount(slot, weights=masses * (1 - share), minlength=size).astype(np.float64)
+    mass += np.bincount(slot + 1, weights=masses * share, minlength=size)
+    used = mass > 0
+    return edge[used], mass[used]
+
+
+def _saddle(values: FloatArray, masses: FloatArray) -> float:
+    """θ >= 0 with Σ masses·values·e^(θ·values) = 0; 0 where the mean is not negative already."""
+    if float(masses @ values) >= 0:
+        return 0.0
+    largest = float(values.max())
+
+    def slope(theta: float) -> float:  # scaled by e^(-θ·largest): no overflow
+        return float((masses * values) @ np.exp(theta * (values - largest)))
+
+    low, high = 0.0, 1.0 / largest
+    while slope(high) < 0 and high * largest < 600:
+        low, high = high, 2 * high
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+        if high - low < 1e-6 * high:
+            break
+    return high
+
+
+def _split(values: FloatArray, masses: FloatArray, step: float) -> tuple[IntArray, FloatArray]:
+    """Each value on its two neighbours k·step, mean kept: larger in the convex order. (index, mass)."""
+    scaled = values / step
+    index = np.floor(scaled)
+    share = scaled - index
+    first = int(index.min())
+    place = (index - first).astype(np.int64)
+    size = int(place.max()) + 2
+    if size <= 2**23:
+        mass: FloatArray = np.bincount(place, weights=masses * (1 - share), minlength=size).astype(np.float64)
+        mass += np.bincount(place + 1, weights=masses * share, minlength=size)
+        used = np.flatnonzero(mass)
+        return (used + first).astype(np.int64), mass[used]
+    return np.concatenate([place, place + 1]) + first, np.concatenate([masses * (1 - share), masses * share])
+
+
+def _merged(values: FloatArray, masses: FloatArray, step: float) -> tuple[float, tuple[IntArray, FloatArray, float]]:
+    """A step, at most a quarter wider, and `_merge` on it. A few atoms are put near grid points by the step."""
+    if len(values) > 8:
+        return step, _merge(values, masses, step)
+    steps = step * np.linspace(1.0, 1.25, 4001)
+    scaled = values / steps[:, None]
+    step = float(steps[np.argmin(((scaled - np.floor(scaled)) @ masses) * steps)])
+    index = np.floor(values / step)
+    return step, (index.astype(np.int64), masses, float(masses @ (values - index * step)))
+
+
+def _merge(values: FloatArray, masses: FloatArray, step: float) -> tuple[IntArray, FloatArray, float]:
+    """Runs of values, from the largest down, whose mean is a grid point: smaller in the convex order.
+
+    The last run ends where the values do; its mean is rounded down. (index, mass, mean lost by this).
+    """
+    lost = 0.0
+    order = np.argsort(-values)
+    value = (values[order] / step).tolist()
+    mass = masses[order].tolist()
+    indices: list[int] = []
+    sizes: list[float] = []
+    at, left, count = 0, mass[0], len(mass)
+    while at < count:
+        target = math.floor(value[at])
+        size, moment = 0.0, 0.0  # moment: Σ mass·(value - target), above 0 until the run is balanced
+        balanced = False
+        while at < count:
+            gap = value[at] - target
+            if gap < 0 and moment + left * gap <= 0:
+                used = min(left, moment / -gap)
+                size, left, balanced = size + used, left - used, True
+                break
+            size, moment = size + left, moment + left * gap
+            at += 1
+            left = mass[at] if at < count else 0.0
+            if moment <= 0:
+                balanced = True
+                break
+        if size > 0:
+            indices.append(target)
+            sizes.append(size)
+            lost += 0.0 if balanced else moment * step
+        if at < count and left <= 0:
+            at += 1
+            left = mass[at] if at < count else 0.0
+    return np.array(indices, dtype=np.int64), np.array(sizes), lost

@@ -1,0 +1,236 @@
+"""The pair of counts that every clone bound compares, and its exact divergence.
+
+**The pair.** Let R0 = R(x0) and R1 = R(x1) be written over disjoint parts, R0 = a·Q0 + b·Q1 + s·Q2 and
+R1 = b·Q0 + a·Q1 + s·Q2 with a > b and a + b + s = 1, and let every R(x) >= r·Q0 + r·Q1 + t·Q2 (t = 0 only where
+s = 0). Each of the other n - 1 users is then a *clone*, drawing from Q0, Q1, Q2 with probabilities r, r, t, and
+otherwise draws from a remainder of its own. The n outputs, shuffled, can be made from the three counts alone: the
+counts add up to C + 1, C the number of clones, whatever the target drew, so the users that are not clones are a
+uniformly random n - 1 - C of the others. Hence the counts (N0, N1, N2) under x0 and x1 are at least as far apart
+as the shuffled outputs, for every divergence that processing does not increase, and for randomizers that differ
+between users too.
+
+**Its divergence.** Let γ = 2r + t and M = C + 1, C ~ Bin(n - 1, γ). Given M, draw all M from the clones' law; the
+likelihood ratio of (N0, N1, N2) is (γ/M)·(N0·a/r + N1·b/r + N2·s/t) under x0. With N = N0 + N1 ~ Bin(M, 2r/γ) and
+D = N0 - N1, a sum of N fair signs,
+
+    δ_M(ε) = γ/(2rM)·E[(κ·D - θ)_+],  κ = (a - b)(1 + e^ε),  θ = (e^ε - 1)·((a + b)·N + g·(M - N)),  g = 2rs/t,
+
+and E[(κ·D - θ)_+] = κ·k·b_N(k) - θ·P(N0 >= k) with k the least N0 at which it is positive and b_N the mass of
+Bin(N, 1/2), since E[D; N0 >= k] = k·b_N(k) (de Moivre). Exchanging x0 and x1 exchanges N0 and N1: one direction
+suffices.
+
+**Safe side.** δ_M falls in M (with one clone less, add a draw of the clones' law: processing), and given M the
+expectation rises in N where g >= a + b (θ falls, D spreads); so a block of M counts as its lowest, a block of N as
+its highest. Binomial tails left out are added in full, and rounding of the special functions is charged: for fair
+coins (measured at 5e-12 up to N = 1e8) at 1e-10 of each term before it cancels, for the number of clones (measured at
+5e-9) at 1e-7 of the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc, betaincc, gammaln
+
+FloatArray = NDArray[np.float64]
+
+#: Mass of clone counts left out and added to δ, as a fraction of the δ asked for.
+_TAIL = 1e-7
+#: What the incomplete beta function and the binomial mass may be wrong by, relatively.
+_ROUNDING = 1e-10
+#: The same for tails of the number of clones, which Abel summation carries over to δ.
+_MASS_ROUNDING = 1e-7
+#: ε is found to this relative accuracy, on the safe side.
+TOLERANCE = 1e-4
+#: Above this ε0 a clone has probability below 1e-217: no number of users amplifies.
+LARGEST_EPSILON = 500.0
+_BLOCKS = 1500
+_BLOCKS_2D = 160
+
+
+@dataclass(frozen=True)
+class ClonePair:
+    """Weights of the pair above: high = a, low = b (the target's), shared = s; clone = r, shared_clone = t."""
+
+    high: float
+    low: float
+    clone: float
+    shared: float = 0.0
+    shared_clone: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.high > self.low >= 0 and self.clone > 0 and self.shared >= 0 and self.shared_clone >= 0):
+            raise ValueError(f"clone pair: weights must be at least 0, high above low and clone above 0, got {self}")
+        if abs(self.high + self.low + self.shared - 1) > 1e-9 or 2 * self.clone + self.shared_clone > 1 + 1e-9:
+            raise ValueError(f"clone pair: the target's weights must add up to 1, the clones' to at most 1, got {self}")
+        if (self.shared > 0) != (self.shared_clone > 0):
+            raise ValueError(f"clone pair: shared and shared_clone must be both 0 or both above 0, got {self}")
+        if self.shared and self.rate < (self.high + self.low) * (1 - 1e-9):
+            raise ValueError(f"clone pair: 2rs/t must be at least a + b, got {self}")
+
+    @property
+    def rate(self) -> float:
+        """g = 2rs/t of the divergence; 0 where nothing is shared."""
+        return 2 * self.clone * self.shared / self.shared_clone if self.shared else 0.0
+
+
+def checked(local_epsilon: float, users: int, delta: float) -> None:
+    """ValueError unless ε0 >= 0 (infinity is allowed), n is a whole number of at least 1 and δ is in (0, 1)."""
+    if not local_epsilon >= 0:
+        raise ValueError(f"shuffle: the local epsilon must be at least 0, got {local_epsilon}")
+    if isinstance(users, bool) or users != users or users < 1 or users != int(users):
+        raise ValueError(f"shuffle: users must be a whole number of at least 1, got {users}")
+    if not 0 < delta < 1:
+        raise ValueError(f"shuffle: delta must be above 0 and below 1, got {delta}")
+
+
+def pair_epsilon(pair: ClonePair, users: int, delta: float) -> float | None:
+    """Least ε at which the counts of `pair` are (ε, delta)-indistinguishable, to 1e-4 above; None if not below
+    the target's own loss log(high/low).
+
+    users: n >= 1, the target among them.
+    """
+    limit = math.log(pair.high / pair.low) if pair.low > 0 else math.inf
+    # beyond ε = 30, κ and θ agree to the last bits of float64, and a δ of 0 would be their rounding
+    start = min(limit, 30.0)
+    return least_epsilon(divergence(pair, users, delta), delta, start)
+
+
+def divergence(pair: ClonePair, users: int, delta: float) -> Callable[[float], float]:
+    """ε -> an upper bound of the pair's δ(ε); what it leaves out, at most 1e-7 of `delta`, is added."""
+    gamma = min(1.0, 2 * pair.clone + pair.shared_clone)
+    low, high, left_out = binomial_range(users - 1, gamma, _TAIL * delta)
+    edges = block_edges(low, high, _BLOCKS if pair.shared == 0 else _BLOCKS_2D)
+    mass = binomial_masses(users - 1, gamma, edges)
+    total = edges[:-1] + 1.0
+    if pair.shared == 0:
+        fair, weight = total, mass
+    else:
+        total, fair, weight, lost = _split(total, mass, 2 * pair.clone / gamma, _TAIL * delta)
+        left_out += lost
+    scale = weight * gamma / (2 * pair.clone * total)
+
+    def delta_at(epsilon: float) -> float:
+        kappa = (pair.high - pair.low) * (1 + math.exp(epsilon))
+        theta = math.expm1(epsilon) * ((pair.high + pair.low) * fair + pair.rate * (total - fair))
+        least = np.floor((fair + theta / kappa) / 2) + 1
+        reached = least <= fair
+        k, n = least[reached], fair[reached]
+        gain = kappa * k * fair_mass(n, k)
+        cost = theta[reached] * betainc(k, n - k + 1, 0.5)
+        surplus = np.maximum(gain - cost, 0.0) + _ROUNDING * gain
+        return min(1.0, float(scale[reached] @ surplus) * (1 + _MASS_ROUNDING) + left_out)
+
+    return delta_at
+
+
+def _split(
+    total: FloatArray, mass: FloatArray, share: float, tail: float
+) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+    """Blocks of N ~ Bin(M, share) for every M: (M, N at the block's top, mass) flattened, and the mass left out."""
+    if share >= 1:
+        return total, total, mass, 0.0
+    log_tail = math.log(2 / tail)
+    radius = np.sqrt(2 * total * share * (1 - share) * log_tail) + 2 / 3 * log_tail
+    first = np.maximum(np.floor(total * share - radius), 0.0)
+    last = np.minimum(np.ceil(total * share + radius), total)
+    step = np.linspace(0.0, 1.0, _BLOCKS_2D + 1)
+    # tops of the blocks: whole numbers from `first` to `last`; a block is (the top before, this top]
+    tops = np.floor(first[:, None] + step * (last - first)[:, None])
+    below = np.where(tops >= total[:, None], 1.0, _lower(total[:, None], tops, share))
+    inside = np.maximum(np.diff(below, axis=1, prepend=0.0), 0.0)
+    weight = mass[:, None] * inside
+    wide = np.broadcast_to(total[:, None], tops.shape)
+    kept = weight > 0
+    return wide[kept], tops[kept], weight[kept], tail
+
+
+def _lower(n: FloatArray, k: FloatArray, p: float) -> FloatArray:
+    """P(Bin(n, p) <= k) for whole 0 <= k < n."""
+    tail: FloatArray = betaincc(k + 1.0, np.maximum(n - k, 1e-300), p)
+    return tail
+
+
+def least_epsilon(delta_at: Callable[[float], float], delta: float, limit: float) -> float | None:
+    """Least ε in (0, limit) with delta_at(ε) <= delta, to 1e-4 relatively on the safe side; None if there is none.
+
+    delta_at: non-increasing. The ε returned was evaluated, so it holds whatever the search did.
+    """
+    low, high = 0.0, limit
+    if delta_at(0.0) <= delta:
+        return 0.0
+    gap_low, gap_high = math.log(delta_at(0.0) / delta), -math.inf
+    found = False
+    for step in range(200):
+        if high - low <= TOLERANCE * high or high < 1e-12:
+            break
+        # secant on log δ, a little above its root so that the upper end moves; halving where that fails
+        middle = math.sqrt(low * high) if low > 0 and high > 4 * low else (low + high) / 2
+        if math.isfinite(gap_high) and step % 3:
+            secant = low + (high - low) * gap_low / (gap_low - gap_high)
+            nudge = TOLERANCE / 3 * high
+            middle = min(max(secant + (nudge if step % 3 == 1 else -nudge), low + nudge), high - nudge)
+        value = delta_at(middle)
+        gap = math.log(value / delta) if value > 0 else -math.inf
+        if value <= delta:
+            high, gap_high, found = middle, gap, True
+        else:
+            low, gap_low = middle, gap
+    return high if found else None
+
+
+def binomial_range(trials: int, p: float, tail: float) -> tuple[int, int, float]:
+    """(low, high, bound): P(Bin(trials, p) outside low..high) <= bound <= tail, by Bernstein's inequality."""
+    if trials == 0 or p >= 1:
+        return trials, trials, 0.0
+    log_tail = math.log(2 / tail)
+    radius = math.sqrt(2 * trials * p * (1 - p) * log_tail) + 2 / 3 * log_tail
+    low, high = max(0, math.floor(trials * p - radius)), min(trials, math.ceil(trials * p + radius))
+    return low, high, 0.0 if (low, high) == (0, trials) else tail
+
+
+def block_edges(low: int, high: int, blocks: int) -> FloatArray:
+    """Whole numbers low = e_0 < ... < e_k = high + 1, at most `blocks` blocks [e_i, e_{i+1})."""
+    edges: FloatArray = np.unique(np.floor(np.linspace(low, high + 1, min(blocks, high + 1 - low) + 1)))
+    return edges
+
+
+def binomial_masses(trials: int, p: float, edges: FloatArray) -> FloatArray:
+    """P(e_i <= Bin(trials, p) < e_{i+1}) for each block; differences of whichever tail is the smaller."""
+    if trials == 0 or p >= 1:
+        return np.ones(1)
+    upper = np.where(edges <= 0, 1.0, betainc(np.maximum(edges, 1e-300), np.maximum(trials - edges + 1, 1e-300), p))
+    upper = np.where(edges > trials, 0.0, upper)
+    lower = np.where(edges > trials, 1.0, _lower(np.full_like(edges, trials), np.clip(edges - 1, 0, trials - 0.5), p))
+    lower = np.where(edges <= 0, 0.0, lower)
+    left = edges[1:] <= trials * p
+    mass: FloatArray = np.where(left, np.diff(lower), -np.diff(upper))
+    return np.maximum(mass, 0.0)
+
+
+def fair_mass(n: FloatArray, k: FloatArray) -> FloatArray:
+    """P(Bin(n, 1/2) = k) for whole 0 <= k <= n, to 1e-11 relatively (Stirling's series above n = 1000)."""
+    x = (2 * k - n) / n
+    near = np.maximum(np.minimum(k, n - k), 1.0)
+    stirling = 0.5 * np.log(2 / (math.pi * n * np.maximum(1 - x * x, 1 / n))) - n * _entropy_gap(x)
+    stirling += _stirling(n) - _stirling(near) - _stirling(np.maximum(n - near, 1.0))
+    small = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) - n * math.log(2)
+    mass: FloatArray = np.exp(np.where(n < 1000, small, stirling))
+    return mass
+
+
+def _entropy_gap(x: FloatArray) -> FloatArray:
+    """Divergence of a coin of bias (1 + x)/2 from a fair one, in nats."""
+    bounded = np.clip(x, -1 + 1e-16, 1 - 1e-16)
+    gap: FloatArray = ((1 + x) * np.log1p(bounded) + (1 - x) * np.log1p(-bounded)) / 2
+    return gap
+
+
+def _stirling(n: FloatArray) -> FloatArray:
+    """log n! less Stirling's formula."""
+    series: FloatArray = (1 / 12 - (1 / 360 - 1 / (1260 * n * n)) / (n * n)) / n
+    return series

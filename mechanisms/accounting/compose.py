@@ -1,0 +1,120 @@
+"""What several independent releases of one user cost together: basic, advanced, Rényi, or exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mechanisms.accounting import advanced, pld, renyi
+from mechanisms.accounting.loss import LossCells, check_delta
+from mechanisms.composition import Budget
+from mechanisms.guarantee import Guarantee
+from mechanisms.mechanism import Mechanism
+
+METHODS = ("pld", "basic", "advanced", "renyi")
+
+
+def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method: str = "pld") -> Budget:
+    """(ε, δ) of releases by mechanisms, each its number of times, over stages, channels and records of a user.
+
+    The mechanisms' worst cases are composed, so unlike metrics never add up as numbers of unlike units. The
+    releases draw independently; each may be chosen in the light of those before (the loss distributions are
+    those of worst pairs, which dominate adaptively: Zhu, Dong and Wang 2022, Theorem 10).
+
+    delta: what the whole composition may spend, in [0, 1); at 0 only pure mechanisms are finite.
+    method: how ε is bounded; no method answers more than "basic".
+        basic: worst cases added; Gaussian noise gets an equal share of delta each, pure mechanisms none.
+        advanced: the best of Dwork and Roth 2014, Theorem 3.20, and Kairouz, Oh and Viswanath 2015; of delta
+            one half goes to Gaussian releases, if there are any.
+        renyi: Rényi divergences added, at the best order.
+        pld: loss distributions convolved (needs dp-accounting).
+
+    The samplers' approximations: each release's numeric ε is in the answer's ε, its numeric δ (the probability
+    that its output is not that of the theorem's mechanism) in `Budget.sampler_delta`. ε is inf where one mechanism is
+    unprotected. Units that differ make a record. The order of the list does not matter, and n
+    at once is n one by one.
+
+    ValueError on a delta, number or method out of range, an empty list, or a mechanism without a loss.
+    """
+    check_delta(delta)
+    if method not in METHODS:
+        raise ValueError(f"composition: method {method!r} is not one of {', '.join(METHODS)}")
+    releases = _grouped(mechanisms)
+    guarantees = [(mechanism.guarantee, times) for mechanism, times in releases]
+    noisy = sum(times for guarantee, times in guarantees if guarantee.sigma is not None)
+    # Worst cases hold the numeric ε; what follows adds it by itself.
+    numeric = math.fsum(times * g.numeric_epsilon for g, times in guarantees)
+
+    def worst(share: float) -> list[tuple[float, int]]:
+        each = share / noisy if noisy else 0.0
+        return [
+            (g.worst_case(each if g.sigma is not None else 0.0) - g.numeric_epsilon, times) for g, times in guarantees
+        ]
+
+    epsilon, spent = math.fsum(e * times for e, times in worst(delta)), delta if noisy else 0.0
+    protected = all(g.sigma is not None or not math.isinf(g.worst_case()) for g, _ in guarantees)
+    if protected and method != "basic":
+        better = _bound(releases, worst, delta, noisy, method)
+        if better < epsilon:
+            epsilon, spent = better, delta
+    units = {g.protects for g, _ in guarantees}
+    return Budget(
+        epsilon=epsilon + numeric,
+        # densities off by e^(±numeric/2) raise a δ by that factor
+        delta=min(1.0, spent * math.exp(numeric / 2)),
+        unit=units.pop() if len(units) == 1 else "record",
+        assumptions=_assumptions(guarantees, method),
+        sampler_delta=min(1.0, math.fsum(times * g.numeric_delta for g, times in guarantees)),
+    )
+
+
+def _grouped(mechanisms: Sequence[tuple[Mechanism, int]]) -> list[tuple[Mechanism, int]]:
+    """Each mechanism once, with its number of releases, in an order that does not depend on the list's."""
+    if not mechanisms:
+        raise ValueError("composition: nothing to compose; give at least one mechanism")
+    counts: dict[Mechanism, int] = {}
+    for mechanism, times in mechanisms:
+        if not hasattr(mechanism, "privacy_loss"):
+            raise ValueError(f"composition: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
+        if isinstance(times, bool) or not isinstance(times, int | np.integer) or times < 1:
+            raise ValueError(f"composition: a number of releases must be whole and at least 1, got {times!r}")
+        counts[mechanism] = counts.get(mechanism, 0) + int(times)
+    return sorted(counts.items(), key=lambda item: repr(item[0]))
+
+
+def _bound(
+    releases: list[tuple[Mechanism, int]],
+    worst: Callable[[float], list[tuple[float, int]]],
+    delta: float,
+    noisy: int,
+    method: str,
+) -> float:
+    """ε of protected releases at delta by a method other than basic; inf where it has no answer."""
+    if delta == 0:
+        return math.inf
+    if method == "advanced":
+        share = delta / 2 if noisy else 0.0
+        parts = worst(share)
+        best = advanced.optimal_epsilon(parts, delta - share)
+        if len({epsilon for epsilon, _ in parts}) == 1:
+            times = sum(times for _, times in parts)
+            best = min(best, advanced.advanced_epsilon(parts[0][0], times, delta - share))
+        return best
+    losses: list[tuple[LossCells, int]] = [(mechanism.privacy_loss(), times) for mechanism, times in releases]
+    if method == "renyi":
+        return renyi.compose_renyi(losses, delta)[0]
+    return pld.compose(losses, tail=min(1e-15, delta * 1e-6)).epsilon(delta)
+
+
+def _assumptions(guarantees: list[tuple[Guarantee, int]], method: str) -> tuple[str, ...]:
+    named = {
+        "basic": "worst cases added",
+        "advanced": "advanced composition (Dwork and Roth 2014; Kairouz, Oh and Viswanath 2015)",
+        "renyi": "Rényi composition (Mironov 2017; Canonne, Kamath and Steinke 2020)",
+        "pld": "exact composition of loss distributions, discretized to the safe side",
+    }
+    assumptions = ["mechanisms draw independently", "neighbours: any two inputs (local model)", named[method]]
+    assumptions += [f"inputs: {g.inputs}" for g, _ in guarantees if g.inputs != "all"]
+    return tuple(dict.fromkeys(assumptions))

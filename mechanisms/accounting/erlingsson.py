@@ -1,0 +1,20 @@
+"""The first bound on amplification by shuffling (Erlingsson et al. 2019)."""
+
+from __future__ import annotations
+
+import math
+
+from mechanisms.accounting.clone_pair import checked
+
+
+def erlingsson_2019(local_epsilon: float, users: int, delta: float) -> float | None:
+    """ε <= 12·ε0·sqrt(log(1/δ)/n) (Erlingsson, Feldman, Mironov, Raghunathan, Talwar, Thakurta 2019, Corollary 9).
+
+    local_epsilon: ε0 of pure local differential privacy, nats. users: n >= 1. delta: in (0, 1).
+    None, no amplification, outside its conditions n >= 1000, 0 < ε0 < 1/2, δ < 1/100, and where it is not below ε0.
+    """
+    checked(local_epsilon, users, delta)
+    if users < 1000 or not 0 < local_epsilon < 0.5 or delta >= 0.01:
+        return None
+    epsilon = 12 * local_epsilon * math.sqrt(math.log(1 / delta) / users)
+    return epsilon if epsilon < local_epsilon else None

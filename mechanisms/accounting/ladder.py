@@ -1,0 +1,328 @@
+"""What ε do I have? One answer for each unit: token, text, embedding, label, record, user, and after the shuffler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from mechanisms import checks
+from mechanisms.accounting.compose import compose
+from mechanisms.accounting.rounds import rounds_epsilon
+from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket
+from mechanisms.composition import Budget, metric_statement
+from mechanisms.guarantee import Guarantee
+from mechanisms.mechanism import Mechanism
+
+#: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record.
+NAMES = ("token", "text", "embedding", "label", "record", "user", "shuffled")
+#: At most so many looks for the δ that group privacy may spend on one record.
+_LOOKS = 12
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One unit's budget, and what it rests on.
+
+    name: of NAMES, or a channel sent unprotected. epsilon, delta: any two neighbours are (ε, δ)-indistinguishable;
+    None where there is nothing of the kind (no such channel, declared public, no amplification), inf where nothing
+    protects it. unit: what is protected. neighbours: which two inputs. assumption: what must hold, or why it is None.
+    worst_case: the ε of the theorems alone, added up (δ = 0; for Gaussian noise inf); None as for epsilon.
+    statement: the metric bound on the loss, "10·d_angular + 2"; "" where there is none.
+    unprotected: channels that make epsilon inf. details: of the shuffled rung, its bounds under their names.
+    """
+
+    name: str
+    epsilon: float | None
+    delta: float
+    unit: str
+    neighbours: str
+    assumption: str
+    worst_case: float | None = None
+    statement: str = ""
+    unprotected: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; infinity is the string "inf", what does not apply is None."""
+        return {
+            "rung": self.name,
+            "epsilon": _plain(self.epsilon),
+            "delta": self.delta,
+            "unit": self.unit,
+            "neighbours": self.neighbours,
+            "assumption": self.assumption,
+            "worst_case": _plain(self.worst_case),
+            "statement": self.statement or None,
+            "unprotected": list(self.unprotected),
+        } | ({"details": _plain(dict(self.details))} if self.details else {})
+
+
+def ladder(
+    embedding: Mechanism | None,
+    label: Mechanism | None,
+    *,
+    records: int | None = 1,
+    stages: int = 1,
+    users: int | None,
+    delta: float,
+    text: Mechanism | None = None,
+    tokens: int | None = None,
+    draws: int = 1,
+    public: Mapping[str, str] | None = None,
+    unprotected: Mapping[str, str] | None = None,
+) -> tuple[Rung, ...]:
+    """The rungs of one user's releases, in the order of NAMES.
+
+    embedding, label, text: the mechanism of each channel; None where it does not exist. tokens: most tokens of a
+    text, for a text mechanism that protects tokens. draws: how often a record's embedding is drawn afresh in a stage.
+    records: most records of a user; None where nobody knows, and then no user's ε is given. stages: in how many
+    stages one user releases every record anew (stages of disjoint users count as one).
+    users: users that the shuffler *delivered* (in each stage); None where there is no shuffler, 0 where it delivered
+    nothing. delta: of every rung; the samplers' numeric δ come on top, as each rung's delta says.
+    public: channel -> why its data are declared public; such a channel is None, and neighbours agree on it.
+    unprotected: name -> what else leaves in clear; its rung, and every one above it, is inf.
+
+    Every ε is the least of: the theorems' worst cases added (basic composition), and the exact loss distributions
+    convolved. The shuffled ε is the least valid bound of `shuffle.amplify` for the linked release of one record;
+    a user of k records pays (k·ε, δ'·(e^(kε) - 1)/(e^ε - 1)) by group privacy (Vadhan 2017, Lemma 2.2: k steps of
+    one record each), and stages add up (Dwork and Roth 2014, Theorem 3.16) or compose as in `central`. Raises
+    ValueError, one line, on bad numbers.
+    """
+    delta = checks.real("ladder", "delta", delta, 0, 1)
+    if not 0 < delta < 1:
+        raise ValueError(f"ladder: delta must be above 0 and below 1, got {delta:g}")
+    counts = {"records": records, "stages": stages, "draws": draws, "tokens": tokens, "users": users}
+    for name, count in counts.items():
+        if count is not None:
+            checks.integer("ladder", name, count, 0 if name == "users" else 1, 10**12)
+    public, clear = dict(public or {}), dict(unprotected or {})
+    channels = [("text", text, tokens or 1), ("embedding", embedding, draws), ("label", label, 1)]
+    parts = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
+    open_ = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
+    if text is not None and text.guarantee.protects == "token" and tokens is None and "text" not in open_:
+        open_.insert(0, "text")  # nothing bounds how many tokens a text has
+
+    rungs = [
+        _token(text, delta),
+        _channel("text", text, tokens or 1, delta, public, open_),
+        _channel("embedding", embedding, draws, delta, public, open_),
+        _channel("label", label, 1, delta, public, open_),
+    ]
+    rungs += [
+        Rung(name, math.inf, delta, "record", "any two records", why, math.inf, "inf", (name,))
+        for name, why in clear.items()
+    ]
+    same = f", the same {' and '.join(public)} (public)" if public else ""
+    rungs.append(_sum("record", parts, 1, delta, f"any two records{same}", _RECORD, open_))
+    if records is None:
+        unknown = "unknown how many records a user holds; say how many the largest may have"
+        nothing = "any two users' data"
+        rungs += [Rung(name, None, delta, "user", nothing, unknown) for name in ("user", "shuffled")]
+        return tuple(rungs)
+    many = f"{_many(records, 'record')} in {_many(stages, 'stage')} that the user takes part in; {_USER}"
+    rungs.append(_sum("user", parts, records * stages, delta, f"any two users' data{same}", many, open_))
+    rungs.append(_shuffled(parts, records, stages, users, delta, same, open_, rungs[-1]))
+    return tuple(rungs)
+
+
+def widest(ladders: Sequence[tuple[Rung, ...]], note: str) -> tuple[Rung, ...]:
+    """Rung by rung the largest ε of several ladders of the same rungs, for parameters that are not chosen yet.
+
+    note: words that say so. A rung that is None in one of them (no amplification) falls back on that: no number.
+    """
+    if len(ladders) == 1:
+        return ladders[0]
+    chosen = []
+    for rungs in zip(*ladders, strict=True):
+        none = [r for r in rungs if r.epsilon is None]
+        top = none[0] if none else max(rungs, key=lambda r: r.epsilon or 0.0)
+        same = all(r.epsilon == top.epsilon for r in rungs)
+        chosen.append(top if same else replace(top, assumption=f"{top.assumption}; {note}"))
+    return tuple(chosen)
+
+
+def spent(name: str, guarantees: Iterable[Guarantee], *, delta: float, unit: str, neighbours: str, note: str) -> Rung:
+    """A rung from theorems alone, as a ledger keeps them: worst cases at `delta` each, added (k·delta in all)."""
+    listed = list(guarantees)
+    if not listed:
+        return Rung(name, None, 0.0, unit, neighbours, "the ledger has no such release")
+    pure = sum(g.worst_case() for g in listed)
+    each = [g.worst_case(delta if g.sigma is not None else 0.0) for g in listed]
+    total = sum(each)
+    used = delta * sum(g.sigma is not None for g in listed) + sum(g.numeric_delta for g in listed)
+    open_ = tuple(dict.fromkeys(g.protects for g, e in zip(listed, each, strict=True) if math.isinf(e)))
+    return Rung(name, total, min(1.0, used), unit, neighbours, note, pure, metric_statement(listed), open_)
+
+
+_RECORD = "its channels are drawn independently"
+_USER = "that the user took part, and with how many records, is not protected"
+
+
+def _token(text: Mechanism | None, delta: float) -> Rung:
+    nothing = "any two tokens"
+    if text is None:
+        return Rung("token", None, delta, "token", nothing, "no token leaves the device")
+    if text.guarantee.protects != "token":
+        whole = f"{text.name} protects the {text.guarantee.protects} at once"
+        return Rung("token", None, delta, "token", nothing, whole)
+    open_ = ["token"] if _is_unprotected(text, delta) else []
+    return _sum("token", [(text, 1)], 1, delta, nothing, f"inputs: {text.guarantee.inputs}", open_)
+
+
+def _channel(
+    name: str, mechanism: Mechanism | None, count: int, delta: float, public: Mapping[str, str], open_: Sequence[str]
+) -> Rung:
+    neighbours = {"text": "any two texts", "embedding": "any two texts", "label": "any two labels"}[name]
+    if mechanism is None:
+        if name in public:
+            why = f"declared public: sent in clear, ε = ∞ where it is secret ({public[name]})"
+        else:
+            why = "no text leaves the device" if name == "text" else f"no {name} is released"
+        return Rung(name, None, delta, name, neighbours, why)
+    notes = [f"{mechanism.name}, " + ("drawn once and remembered" if count == 1 else f"{count} fresh draws")]
+    if name == "text" and mechanism.guarantee.protects == "token":
+        notes = [f"{mechanism.name}, " + (f"at most {count} tokens" if "text" not in open_ else "texts of any length")]
+    if name == "embedding":
+        notes.append("the metric bound is about mapped, normalized embeddings, the worst case about any two texts")
+    if mechanism.guarantee.inputs != "all":
+        notes.append(f"inputs: {mechanism.guarantee.inputs}")
+    if getattr(mechanism, "needs_prior", False):
+        notes.append("the prior comes from what is public or was released before")
+    return _sum(name, [(mechanism, count)], 1, delta, neighbours, "; ".join(notes), [c for c in open_ if c == name])
+
+
+def _sum(
+    name: str, parts: Sequence[tuple[Mechanism, int]], times: int, delta: float, neighbours: str, note: str,
+    open_: Sequence[str],
+) -> Rung:  # fmt: skip
+    """All the parts, each `times` over: the least ε that basic composition or the loss distributions give."""
+    if open_:
+        note = f"UNPROTECTED: {', '.join(open_)}; {note}"
+        return Rung(name, math.inf, delta, name, neighbours, note, math.inf, "inf", tuple(open_))
+    if not parts:
+        return Rung(name, None, delta, name, neighbours, "nothing is released")
+    counted = [(mechanism, count * times) for mechanism, count in parts]
+    pure = sum(mechanism.guarantee.worst_case() * count for mechanism, count in counted)
+    exact = _exact(tuple(counted), delta)
+    statement = metric_statement([m.guarantee for m, _ in parts])
+    if sum(count for _, count in counted) > len(parts) and statement != "inf":
+        shares = [f"{count} × ({metric_statement([m.guarantee])})" for m, count in counted]
+        statement = " + ".join(shares)
+    return Rung(name, min(exact.epsilon, pure), exact.delta, name, neighbours, note, pure, statement)
+
+
+@lru_cache(maxsize=256)
+def _exact(counted: tuple[tuple[Mechanism, int], ...], delta: float) -> Budget:
+    return compose(counted, delta=delta, method="pld")
+
+
+def _shuffled(
+    parts: Sequence[tuple[Mechanism, int]], records: int, stages: int, users: int | None, delta: float, same: str,
+    open_: Sequence[str], user: Rung,
+) -> Rung:  # fmt: skip
+    """The central guarantee: what an adversary who sees the shuffled batch alone can tell of one user."""
+
+    def rung(epsilon: float | None, why: str, details: Mapping[str, Any] | None = None) -> Rung:
+        neighbours = f"data sets that differ in one user's {_many(records, 'record')}{same}"
+        worst = user.worst_case if epsilon is not None else None
+        return Rung("shuffled", epsilon, delta, "user", neighbours, why, worst, "", tuple(open_), details or {})
+
+    if users is None:
+        return rung(None, "there is no shuffler")
+    if open_:
+        return rung(math.inf, f"UNPROTECTED: {', '.join(open_)}; shuffling hides no channel sent in clear")
+    if not parts:
+        return rung(None, "nothing is released")
+    if users == 0:
+        return rung(None, "no batch was delivered; whoever released stays charged")
+    if users == 1:
+        return rung(None, "one user alone has nobody to hide among: no amplification")
+    mechanisms = tuple(mechanism for mechanism, count in parts for _ in range(count))
+    found, details = central(mechanisms, users=users, delta=delta, records=records, stages=stages)
+    trust = (
+        f"a trusted shuffler, {users:,} users delivered{' in each stage' if stages > 1 else ''}, whose clients "
+        "followed the protocol; the server sees the shuffled batch alone"
+    )
+    if found is None or (user.epsilon is not None and found >= user.epsilon):
+        return rung(None, f"no amplification is shown; the user's own ε stands ({trust})", details)
+    if records > 1:
+        trust += f"; {records} records by group privacy"
+    return rung(found, trust, details)
+
+
+@lru_cache(maxsize=256)
+def central(
+    mechanisms: tuple[Mechanism, ...], *, users: int, delta: float, records: int = 1, stages: int = 1
+) -> tuple[float | None, Mapping[str, Any]]:
+    """(ε, details) at δ of one user of k records in r shuffled stages of `users` each; None: no amplification.
+
+    The r stages have δ/r each and add up, or, of one record each and where there is a blanket, their profiles are
+    composed exactly (`accounting.rounds`), if that is less. In a stage, records are exchanged one at a time: k
+    steps of (ε, δ') make (k·ε, δ'·(e^(kε) - 1)/(e^ε - 1)), and δ' is what that leaves. n counts users, though there
+    may be more rows: further rows are drawn independently, which is post-processing.
+    """
+    step = delta / stages
+    share = step / records
+    for _ in range(_LOOKS):
+        answer: Amplification = amplify(mechanisms, users=users, delta=share, lower_bounded=False)
+        if not answer.epsilon < answer.local_epsilon:
+            return None, answer.to_dict()
+        growth = group_factor(answer.epsilon, records)
+        if share * growth <= step * (1 + 1e-12):
+            details = answer.to_dict()
+            if records * stages > 1:
+                details |= {"records": records, "stages": stages, "delta_of_one_record": share}
+            found = answer.epsilon * records * stages
+            together = _rounds(mechanisms, users, stages, delta) if stages > 1 and records == 1 else None
+            if together is not None and together < found:
+                found, details = together, details | {"stages_composed": together}
+            return found, details
+        share = min(share, step / growth) * (1 - 1e-6)
+        if share < 1e-300:
+            break
+    return None, {"records": records, "stages": stages}
+
+
+def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: float) -> float | None:
+    """ε of the stages' blanket profiles composed; None where there is no blanket, or it does not amplify.
+
+    The samplers' numeric ε of a release, e, is in it as in `shuffle.amplify`: a blanket less by e^(-e/2), a δ less by
+    that for each stage, and e more for each.
+    """
+    cells = joint_blanket(mechanisms)
+    if cells is None:
+        return None
+    numeric = sum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
+    cells = replace(cells, log_gamma=cells.log_gamma - numeric / 2)
+    found = rounds_epsilon([(cells, users, stages)], delta * math.exp(-numeric * stages / 2))
+    return None if found is None or not math.isfinite(found) else found + numeric * stages
+
+
+def group_factor(epsilon: float, records: int) -> float:
+    """(e^(kε) - 1)/(e^ε - 1), by how much k steps of (ε, δ) multiply δ: 1 + e^ε + ... + e^((k-1)ε)."""
+    if records == 1 or epsilon == 0:
+        return float(records)
+    exponent = (records - 1) * epsilon
+    if exponent > 700:
+        return math.inf
+    return math.exp(exponent) * math.expm1(-records * epsilon) / math.expm1(-epsilon)
+
+
+def _is_unprotected(mechanism: Mechanism, delta: float) -> bool:
+    return math.isinf(mechanism.guarantee.worst_case(delta))
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def _plain(value: Any) -> Any:
+    """Infinity as "inf", tuples as lists, through mappings and sequences."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return "inf" if value == math.inf else value

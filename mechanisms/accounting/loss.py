@@ -1,0 +1,226 @@
+"""The privacy loss of one pair of inputs, in cells: where it lies, and how likely it is under either input.
+
+**Why cells (proved).** Write the outputs' loss as L = log p/q for densities p under x and q under x'. All that is
+asked of a pair is E_q φ(e^L) for convex φ: the hockey-stick divergence δ(ε) is φ(t) = (t - e^ε)_+, the Rényi
+divergence φ(t) = t^α. In a cell with masses P and Q, e^L has mean P/Q under q and lies in [e^low, e^high]. Among
+all such laws the two-point law on the ends is the largest in convex order, the point mass at the mean the least
+(Jensen). So moving every cell to its ends, both masses kept, only raises every δ(ε) and every Rényi divergence,
+alone and in any composition (a convex function of a product of independent e^L is convex in each); collapsing it
+to its mean ratio, a merging of outputs, only lowers them. This is the "connect the dots" of Doroshenko et al. 2022
+(arXiv 2207.04380), cell by cell.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class LossCells:
+    """Privacy loss of a pair (x, x') of inputs that dominates the pairs it speaks for.
+
+    low, high: (J,) nats, the loss log p_x/p_x' of every output in cell j lies in [low_j, high_j]; -inf and inf
+        are allowed.
+    log_p, log_q: (J,) log masses of the cell under x and under x'; log_p = -inf for a cell that x never reaches.
+    infinite: mass under x of outputs that x' never makes.
+    symmetric: whether the exchanged pair (x', x) has the same law of its loss, so that one direction speaks for
+        both.
+    left_out: mass under x whose loss is not known. It counts as unbounded in the pessimistic figures and as
+        nothing in the optimistic ones.
+
+    ValueError unless the arrays have one length, low <= high, and masses make no more than 1 (to 1e-9).
+    """
+
+    low: FloatArray
+    high: FloatArray
+    log_p: FloatArray
+    log_q: FloatArray
+    infinite: float = 0.0
+    symmetric: bool = True
+    left_out: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "log_p", "log_q"):
+            object.__setattr__(self, name, np.atleast_1d(np.asarray(getattr(self, name), dtype=np.float64)))
+        if not self.low.shape == self.high.shape == self.log_p.shape == self.log_q.shape or self.low.ndim != 1:
+            raise ValueError("loss cells: low, high, log_p and log_q must be rows of one length")
+        if not (self.low <= self.high).all():
+            raise ValueError("loss cells: every cell needs low <= high; one has not, or holds not-a-number")
+        if not (self.infinite >= 0 and self.left_out >= 0):
+            raise ValueError(f"loss cells: masses must be at least 0, got {self.infinite} and {self.left_out}")
+        total = float(np.exp(self.log_p).sum()) + self.infinite + self.left_out
+        if not total <= 1 + 1e-9:
+            raise ValueError(f"loss cells: masses under x make {total:.12g}, more than 1; check log_p")
+
+    def delta(self, epsilon: float) -> float:
+        """δ(ε), from above: the hockey-stick divergence with every cell moved to its ends. epsilon: any real.
+
+        ValueError where epsilon is not a number.
+        """
+        losses, masses = self.pessimistic
+        return min(1.0, self.infinite + self.left_out + _hockey_stick(losses, masses, epsilon))
+
+    def delta_optimistic(self, epsilon: float) -> float:
+        """δ(ε), from below: the hockey-stick divergence with every cell at its mean ratio."""
+        losses, masses = self.optimistic
+        return min(1.0, self.infinite + _hockey_stick(losses, masses, epsilon))
+
+    def epsilon(self, delta: float) -> float:
+        """Least ε >= 0 whose pessimistic δ(ε) is at most delta; inf where none is. delta in [0, 1)."""
+        if delta == 0:  # not even a mass that float64 cannot hold may have a larger loss
+            return max(0.0, self.renyi(math.inf))
+        losses, masses = self.pessimistic
+        return _least_epsilon(losses, masses, self.infinite + self.left_out, delta)
+
+    def epsilon_optimistic(self, delta: float) -> float:
+        """Least ε >= 0 whose optimistic δ(ε) is at most delta: no true ε is below it. delta in [0, 1)."""
+        losses, masses = self.optimistic
+        return _least_epsilon(losses, masses, self.infinite, delta)
+
+    def renyi(self, order: float) -> float:
+        """Rényi divergence D_α(x‖x') in nats, from above; order α above 1 (inf: the largest loss), else ValueError.
+
+        inf where some mass has no bounded loss.
+        """
+        if not order > 1:
+            raise ValueError(f"Rényi divergence: order must be above 1, got {order}")
+        losses, log_masses = self._atoms
+        if self.infinite + self.left_out > 0 or np.isposinf(losses).any():
+            return math.inf
+        if math.isinf(order):
+            return max(0.0, float(losses.max(initial=0.0)))
+        finite = np.isfinite(losses)
+        terms = log_masses[finite] + (order - 1) * losses[finite]
+        return max(0.0, float(logsumexp(terms)) / (order - 1))
+
+    @cached_property
+    def pessimistic(self) -> tuple[FloatArray, FloatArray]:
+        """The atoms that dominate: losses rising (A,), and masses under x (A,); inf among the losses is possible."""
+        losses, log_masses = self._atoms
+        return losses, np.exp(log_masses)
+
+    @cached_property
+    def optimistic(self) -> tuple[FloatArray, FloatArray]:
+        """The atoms that are dominated: losses rising (A,), and masses under x (A,)."""
+        losses, log_masses = _sorted(self._ratio(), self.log_p)
+        return losses, np.exp(log_masses)
+
+    @cached_property
+    def _atoms(self) -> tuple[FloatArray, FloatArray]:
+        """The atoms of `pessimistic`, with the logs of their masses."""
+        ratio = self._ratio()
+        # Of x's mass the upper end gets (1 - e^(low - ratio))/(1 - e^(low - high)), so that the mass under x' is
+        # kept too, and the lower end the rest, e^(low - ratio)·(1 - e^(ratio - high))/(1 - e^(low - high)).
+        with np.errstate(invalid="ignore", divide="ignore"):
+            width = np.log(-np.expm1(self.low - self.high))
+            upper = np.log(-np.expm1(self.low - ratio)) - width
+            lower = self.low - ratio + np.log(-np.expm1(ratio - self.high)) - width
+        single = ~(self.low < self.high) | np.isnan(upper) | np.isnan(lower)  # all of it to the safe end
+        upper, lower = np.where(single, 0.0, upper), np.where(single, -np.inf, lower)
+        losses = np.concatenate([self.low, self.high])
+        return _sorted(losses, np.concatenate([self.log_p + lower, self.log_p + upper]))
+
+    def _ratio(self) -> FloatArray:
+        """Log of each cell's mean ratio P/Q, held within its bounds (masses carry rounding)."""
+        with np.errstate(invalid="ignore"):
+            ratio = self.log_p - self.log_q
+        # a cell of no mass under x: wherever it is put, it counts for nothing
+        held: FloatArray = np.clip(np.where(np.isnan(ratio), self.low, ratio), self.low, self.high)
+        return held
+
+
+def no_loss() -> LossCells:
+    """The loss of two inputs that are the same: none."""
+    zero = np.zeros(1)
+    return LossCells(low=zero, high=zero, log_p=zero, log_q=zero)
+
+
+def unbounded_loss() -> LossCells:
+    """The loss of a value passed through: every output tells the inputs apart."""
+    none = np.zeros(0)
+    return LossCells(low=none, high=none, log_p=none, log_q=none, infinite=1.0)
+
+
+def checked_distance(owner: str, distance: float | None, diameter: float) -> float:
+    """`distance`, or the diameter where it is None; ValueError unless it is in [0, diameter] (to 1e-12)."""
+    if distance is None:
+        return diameter
+    if not 0 <= distance <= diameter * (1 + 1e-12) or math.isinf(distance):
+        raise ValueError(f"{owner}: distance must be from 0 to {diameter:g}, got {distance}")
+    return min(float(distance), diameter)
+
+
+def tighter(first: LossCells, second: LossCells) -> LossCells:
+    """Of two losses that both dominate, the second if its total variation and its largest loss are no larger."""
+    better = second.delta(0.0) <= first.delta(0.0) and second.epsilon(0.0) <= first.epsilon(0.0)
+    return second if better else first
+
+
+def check_delta(delta: float) -> float:
+    """`delta` as a float; ValueError unless it is in [0, 1)."""
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must be in [0, 1), got {delta}")
+    return float(delta)
+
+
+def _sorted(losses: FloatArray, log_masses: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Atoms that have mass, by rising loss."""
+    kept = np.isfinite(log_masses)
+    losses, log_masses = losses[kept], log_masses[kept]
+    order = np.argsort(losses, kind="stable")
+    return losses[order], log_masses[order]
+
+
+def _hockey_stick(losses: FloatArray, masses: FloatArray, epsilon: float) -> float:
+    """Sum of masses·(1 - e^(ε - loss))_+ of atoms with rising losses."""
+    if math.isnan(epsilon):
+        raise ValueError("epsilon is not a number")
+    if epsilon == math.inf:
+        return float(masses[np.isposinf(losses)].sum())
+    above = int(np.searchsorted(losses, epsilon, side="right"))
+    return float(np.dot(masses[above:], -np.expm1(epsilon - losses[above:])))
+
+
+def _least_epsilon(losses: FloatArray, masses: FloatArray, infinite: float, delta: float) -> float:
+    """Least ε >= 0 with infinite + δ(ε) <= delta: between two atoms δ is A - e^ε·B, which is inverted there."""
+    check_delta(delta)
+
+    def excess(epsilon: float) -> float:
+        return infinite + _hockey_stick(losses, masses, epsilon) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    if excess(math.inf) > 0:
+        return math.inf
+    finite = losses[np.isfinite(losses)]
+    left, right = int(np.searchsorted(finite, 0.0, side="right")), len(finite) - 1
+    if left > right or excess(float(finite[right])) > 0:
+        # only unbounded losses lie above the last atom, and they alone are within delta: cannot happen
+        # except by rounding
+        return math.inf if left > right else float(finite[right]) * (1 + 1e-12) + 1e-12
+    while left < right:  # the first atom at which δ is small enough
+        middle = (left + right) // 2
+        if excess(float(finite[middle])) <= 0:
+            right = middle
+        else:
+            left = middle + 1
+    upper = float(finite[right])
+    lower = max(0.0, float(finite[right - 1])) if right else 0.0
+    above = slice(right, None)
+    weight = infinite + float(masses[above].sum()) - delta
+    with np.errstate(divide="ignore"):
+        log_b = float(logsumexp(np.log(masses[above]) - losses[above]))
+    root = math.log(weight) - log_b if weight > 0 and math.isfinite(log_b) else upper
+    root = min(max(root, lower), upper)
+    step = 1e-15 * max(1.0, root)
+    while root < upper and excess(root) > 0:  # rounding goes to the safe side
+        root, step = root + step, 2 * step
+    return min(root, upper)

@@ -1,0 +1,173 @@
+"""The ladder read downwards: from a central (ε, δ) to local parameters, splits of a budget, and numbers of users."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mechanisms import checks
+from mechanisms.accounting.blanket import blanket_delta
+from mechanisms.accounting.blanket_cells import BlanketCells
+from mechanisms.accounting.compose import compose
+from mechanisms.accounting.ladder import central, group_factor
+from mechanisms.accounting.shuffle import joint_blanket
+from mechanisms.mechanism import Mechanism
+
+#: Local ε that are tried, in a mechanism's own units; the ends are answers like any other.
+LEAST, MOST = 1e-3, 1000.0
+#: The answer is at most so much (relative) away from the largest that fits.
+TOLERANCE = 2e-3
+#: More users than there are people.
+MOST_USERS = 10**10
+
+Build = Callable[[float], Sequence[Mechanism]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A central budget: (ε, δ) for one user, of `records` records, in `stages` shuffled stages of `users` each.
+
+    users: delivered, not invited; None where there is no shuffler, and then the budget is the user's local one.
+    Raises ValueError, one line, on numbers that make no sense.
+    """
+
+    epsilon: float
+    delta: float
+    users: int | None
+    records: int = 1
+    stages: int = 1
+
+    def __post_init__(self) -> None:
+        if not checks.real("plan", "epsilon", self.epsilon, 0, MOST) > 0:
+            raise ValueError("plan: epsilon must be above 0, got 0")
+        if not 0 < checks.real("plan", "delta", self.delta, 0, 1) < 1:
+            raise ValueError(f"plan: delta must be above 0 and below 1, got {self.delta:g}")
+        for name in ("users", "records", "stages"):
+            value = getattr(self, name)
+            if value is not None or name != "users":
+                checks.integer("plan", name, value, 1, MOST_USERS)
+
+    @property
+    def one_record(self) -> tuple[float, float]:
+        """(ε, δ) that one record's release in one stage may cost: what `ladder.central` makes of it is this target."""
+        epsilon = self.epsilon / (self.stages * self.records)
+        return epsilon, self.delta / self.stages / group_factor(epsilon, self.records)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A point of the frontier: with this ε for the label, the largest for the embedding; None: none fits."""
+
+    label_epsilon: float
+    embedding_epsilon: float | None
+
+
+def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
+    """Whether one linked release of all the mechanisms, for each record and stage, keeps within the target.
+
+    Locally (the exact composition of all that a user releases), or shuffled, as `ladder.central` has it. The blanket at
+    the ε asked for is tried first: one δ at a known ε is faster than an ε at δ from every bound.
+    """
+    guarantees = [mechanism.guarantee for mechanism in mechanisms]
+    if any(math.isinf(g.worst_case(target.delta)) for g in guarantees):
+        return False
+    repeats = target.records * target.stages
+    if sum(g.worst_case() for g in guarantees) * repeats <= target.epsilon:
+        return True
+    if target.users is not None and target.users > 1:
+        epsilon, delta = target.one_record
+        cells = _cells(tuple(mechanisms))
+        if cells is not None and blanket_delta(cells, target.users, epsilon) <= delta:
+            return True
+        found, _ = central(
+            tuple(mechanisms), users=target.users, delta=target.delta, records=target.records, stages=target.stages
+        )
+        if found is not None and found <= target.epsilon:
+            return True
+    if sum(g.worst_case(target.delta) for g in guarantees) * repeats > 1e6:
+        return False  # far beyond any budget, and a needless strain on the convolution
+    local = compose([(mechanism, repeats) for mechanism in mechanisms], delta=target.delta, method="pld")
+    return bool(local.epsilon <= target.epsilon)
+
+
+def largest_epsilon(
+    build: Build, target: Target, *, least: float = LEAST, most: float = MOST, tolerance: float = TOLERANCE
+) -> float | None:
+    """The largest local ε within [least, most], to `tolerance`, whose mechanisms fit the target; None if none does.
+
+    build: ε -> the mechanisms of one linked release, as `lambda e: [Purkayastha(16, e), RandomizedResponse(1.0, 2)]`.
+    The answer itself was tried and fits: it is safe even where the cost is not monotone in ε, and then it may miss a
+    larger one. Bisection on log ε.
+    """
+    if not 0 < least < most:
+        raise ValueError(f"plan: least must be above 0 and below most, got {least:g} and {most:g}")
+    if not fits(build(least), target):
+        return None
+    # Upwards by doubling: large ε are slow to refuse, and most plans end far below them.
+    low = high = least
+    while high < most:
+        high = min(2 * high if high >= 0.25 else 0.5, most)
+        if not fits(build(high), target):
+            break
+        low = high
+    else:
+        return most
+    while high > low * (1 + tolerance):
+        middle = math.sqrt(low * high)
+        if fits(build(middle), target):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def frontier(
+    build: Callable[[float, float], Sequence[Mechanism]], target: Target, label_epsilons: Iterable[float], **limits: Any
+) -> tuple[Split, ...]:
+    """How one budget can be split: for each label ε, the largest embedding ε that fits beside it.
+
+    build: (embedding ε, label ε) -> the mechanisms of one linked release. limits: of `largest_epsilon`. Which point
+    of the frontier is best is not a question of privacy: a study runs them all.
+    """
+    return tuple(
+        Split(label, largest_epsilon(lambda e, label=label: build(e, label), target, **limits))  # type: ignore[misc]
+        for label in label_epsilons
+    )
+
+
+def users_needed(
+    mechanisms: Sequence[Mechanism], *, epsilon: float, delta: float, records: int = 1, stages: int = 1,
+    tolerance: float = 0.01,
+) -> int | None:  # fmt: skip
+    """The least number of users delivered, to `tolerance`, at which the mechanisms fit a central (ε, δ).
+
+    1 where they fit without a shuffler; None where 10^10 do not suffice. The answer itself was tried and fits.
+    """
+
+    def enough(users: int) -> bool:
+        return fits(mechanisms, Target(epsilon, delta, users, records, stages))
+
+    if enough(1):
+        return 1
+    low, high = 1, 1000
+    while not enough(high):
+        if high >= MOST_USERS:
+            return None
+        low, high = high, min(10 * high, MOST_USERS)
+    while high - low > max(1, int(high * tolerance)):
+        middle = math.isqrt(low * high)
+        if middle in (low, high):
+            middle = (low + high) // 2
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@lru_cache(maxsize=64)
+def _cells(mechanisms: tuple[Mechanism, ...]) -> BlanketCells | None:
+    return joint_blanket(mechanisms)

@@ -1,0 +1,236 @@
+"""Amplification by shuffling: every bound that holds, side by side, and the least of them.
+
+Each of n users sends one linked release (all its channels together, one message), a trusted shuffler permutes the n
+messages, and two data sets are neighbours if one user's inputs differ. The bounds, by their published names:
+
+blanket               the blanket divergence of the mechanisms themselves, by FFT (`accounting.blanket`)
+blanket_truncated     the same with a far larger blanket, at a price in δ (`accounting.truncated`)
+variation_ratio       from ε0 and the total variation β of the worst pair (`accounting.variation_ratio`)
+stronger_clone        from ε0 alone, numerical (`accounting.stronger_clone`); _renyi: through Rényi divergences
+clones_2021           from ε0 alone, numerical (`accounting.clones`); _closed: their Theorem 3.1
+erlingsson_2019       from ε0 alone, closed (`accounting.erlingsson`)
+
+ε0 is the sum of the channels' worst cases; a bound that needs a finite ε0 says nothing of Gaussian noise.
+
+All of them ask that the n users have one randomizer. A label mechanism with a prior of its own for each record is the
+same randomizer for all only as part of a joint one: where the prior is a public function of the embedding released
+with it. Without that embedding the priors, and with them the labels that can come out, may differ between users:
+there is no amplification then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.accounting.blanket import blanket_epsilon
+from mechanisms.accounting.blanket_cells import BlanketCells
+from mechanisms.accounting.clone_pair import checked
+from mechanisms.accounting.clones import clones_2021, clones_2021_closed
+from mechanisms.accounting.erlingsson import erlingsson_2019
+from mechanisms.accounting.loss import LossCells
+from mechanisms.accounting.lower import lower_bounds
+from mechanisms.accounting.stronger_clone import stronger_clone, stronger_clone_renyi
+from mechanisms.accounting.truncated import truncated_epsilon
+from mechanisms.accounting.variation_ratio import variation_ratio
+from mechanisms.mechanism import Mechanism
+
+FloatArray = NDArray[np.float64]
+
+NAMES = (
+    "blanket",
+    "blanket_truncated",
+    "stronger_clone",
+    "clones_2021",
+    "clones_2021_closed",
+    "erlingsson_2019",
+    "variation_ratio",
+    "stronger_clone_renyi",
+)
+#: Cells of a joint release above which nothing is computed from its distribution.
+_MOST_CELLS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Amplification:
+    """What one linked release of each of `users` users costs after the shuffler, at `delta`.
+
+    local_worst_case: ε0, nats, the sum of the channels' worst cases at δ = 0; inf where there is none.
+    local_epsilon: the exact local ε at `delta`, before the shuffler; inf where a channel is unprotected.
+    bounds: ε by each name of `NAMES`; None is no amplification: the bound's condition fails, it is not below ε0
+        (blankets: not below local_epsilon), or there is no such bound for these mechanisms.
+    blanket_optimistic: a lower bound of the same blanket bound, so that `bounds["blanket"]` less this is its
+        discretisation error.
+    lower_bounds, lower_bound: ε that no analysis can go below, by data set, and the largest; None where unknown.
+    epsilon: the least of local_epsilon and the bounds.
+    total_variation: β of the worst pair.
+    sampler_delta: users times the samplers' numeric δ, the probability that any output is not the theorem's; reported,
+        not in `delta`. The samplers' numeric ε is in every ε.
+    """
+
+    users: int
+    delta: float
+    local_worst_case: float
+    local_epsilon: float
+    bounds: dict[str, float | None]
+    blanket_optimistic: float | None
+    lower_bounds: dict[str, float]
+    lower_bound: float | None
+    epsilon: float
+    total_variation: float
+    sampler_delta: float
+
+    @property
+    def discretisation_error(self) -> float | None:
+        """How far the blanket bound may be above its exact value, relatively; None where there is none."""
+        upper = self.bounds["blanket"]
+        if upper is None or not self.blanket_optimistic:
+            return None
+        return upper / self.blanket_optimistic - 1
+
+    @property
+    def ratio(self) -> float | None:
+        """`epsilon` over `lower_bound`: how much the best bound may still give away; None without a lower bound."""
+        return self.epsilon / self.lower_bound if self.lower_bound else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; infinity is "inf", no amplification is None."""
+        fields = {
+            "users": self.users,
+            "delta": self.delta,
+            "local_worst_case": self.local_worst_case,
+            "local_epsilon": self.local_epsilon,
+            "bounds": {name: _plain(value) for name, value in self.bounds.items()},
+            "lower_bounds": dict(self.lower_bounds),
+            "lower_bound": self.lower_bound,
+            "epsilon": self.epsilon,
+            "ratio": self.ratio,
+            "discretisation_error": self.discretisation_error,
+            "total_variation": self.total_variation,
+            "sampler_delta": self.sampler_delta,
+        }
+        return {name: _plain(value) for name, value in fields.items()}
+
+
+def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_bounded: bool = True) -> Amplification:
+    """Central ε at `delta` of ONE linked release of all the mechanisms by each of `users` users, shuffled.
+
+    users: those delivered and validated, not those invited; a whole number of at least 1. delta: in (0, 1).
+    lower_bounded: whether to find the lower bounds too, which take most of the time and change no other figure.
+    ValueError on anything else, on no mechanism at all, or on one without a loss distribution.
+    """
+    mechanisms = tuple(mechanisms)
+    if not mechanisms:
+        raise ValueError("shuffle: nothing is released; give at least one mechanism")
+    checked(0.0, users, delta)
+    users = int(users)
+    for mechanism in mechanisms:
+        if not hasattr(mechanism, "privacy_loss"):
+            raise ValueError(f"shuffle: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
+    guarantees = [mechanism.guarantee for mechanism in mechanisms]
+    worst = math.fsum(g.worst_case() for g in guarantees)
+    # The sampler's densities are within e^(±numeric/2) of the theorem's: ε is off by numeric, δ by e^(numeric/2).
+    numeric = math.fsum(g.numeric_epsilon for g in guarantees)
+    share = delta * math.exp(-numeric / 2)
+    unprotected = any(math.isinf(g.worst_case(delta)) for g in guarantees)
+    loss = None if unprotected else _joint_loss([mechanism.privacy_loss() for mechanism in mechanisms])
+    if unprotected:
+        local, beta = math.inf, 1.0
+    elif loss is None:
+        local, beta = min(worst, _composed(mechanisms, share) + numeric), 1.0
+    else:
+        local, beta = min(worst, loss.epsilon(share) + numeric), min(1.0, loss.delta(0.0) + numeric)
+
+    bounds: dict[str, float | None] = dict.fromkeys(NAMES)
+    optimistic, lower = None, {}
+    if math.isfinite(worst) and _one_randomizer(mechanisms):
+        bounds["stronger_clone"] = stronger_clone(worst, users, delta)
+        bounds["stronger_clone_renyi"] = stronger_clone_renyi(worst, users, delta)
+        bounds["clones_2021"] = clones_2021(worst, users, delta)
+        bounds["clones_2021_closed"] = clones_2021_closed(worst, users, delta)
+        bounds["erlingsson_2019"] = erlingsson_2019(worst, users, delta)
+        bounds["variation_ratio"] = variation_ratio(worst, beta, users, delta)
+    # a single user's message is nobody else's: there is nothing to amplify
+    cells = None if unprotected or users == 1 or local == 0 else joint_blanket(mechanisms)
+    if cells is not None:
+        lighter = replace(cells, log_gamma=cells.log_gamma - numeric / 2)
+        cut = truncated_epsilon(lighter, users, share)
+        if cut is not None and cut + numeric < local:
+            bounds["blanket_truncated"] = cut + numeric
+        found = blanket_epsilon(lighter, users, share)
+        if found is not None and found + numeric < local:
+            bounds["blanket"] = found + numeric
+            optimistic = blanket_epsilon(cells, users, delta, pessimistic=False)
+        lower = lower_bounds(mechanisms, users, delta) if lower_bounded else {}
+    return Amplification(
+        users=users,
+        delta=float(delta),
+        local_worst_case=worst,
+        local_epsilon=local,
+        bounds=bounds,
+        blanket_optimistic=optimistic,
+        lower_bounds=lower,
+        lower_bound=max(lower.values()) if lower else None,
+        epsilon=min([local, *(value for value in bounds.values() if value is not None)]),
+        total_variation=beta,
+        sampler_delta=min(1.0, users * math.fsum(g.numeric_delta for g in guarantees)),
+    )
+
+
+def _one_randomizer(mechanisms: Sequence[Mechanism]) -> bool:
+    """Whether all users' linked releases have one law given their inputs: priors come from an embedding with them."""
+    embedded = any(mechanism.channel == "embedding" for mechanism in mechanisms)
+    return embedded or not any(getattr(mechanism, "needs_prior", False) for mechanism in mechanisms)
+
+
+def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
+    """Blanket and dominating pair of the linked release; None where a mechanism has none, or cells are too many."""
+    if not all(hasattr(mechanism, "blanket") for mechanism in mechanisms):
+        return None
+    parts: list[BlanketCells] = [mechanism.blanket() for mechanism in mechanisms]  # type: ignore[attr-defined]
+    if math.prod(len(part.log_w) for part in parts) > _MOST_CELLS:
+        return None
+    return reduce(BlanketCells.product, parts)
+
+
+def _joint_loss(parts: Sequence[LossCells]) -> LossCells | None:
+    """Loss of independent releases together, all pairs of cells; None where they would be too many."""
+    if math.prod(len(part.low) for part in parts) > _MOST_CELLS:
+        return None
+    return reduce(_product, parts)
+
+
+def _product(one: LossCells, other: LossCells) -> LossCells:
+    def outer(first: FloatArray, second: FloatArray) -> FloatArray:
+        table: FloatArray = first[:, None] + second[None, :]
+        return table.ravel()
+
+    def either(first: float, second: float) -> float:
+        return first + second - first * second
+
+    return LossCells(
+        low=outer(one.low, other.low),
+        high=outer(one.high, other.high),
+        log_p=outer(one.log_p, other.log_p),
+        log_q=outer(one.log_q, other.log_q),
+        infinite=either(one.infinite, other.infinite),
+        symmetric=one.symmetric and other.symmetric,
+        left_out=either(one.left_out, other.left_out),
+    )
+
+
+def _composed(mechanisms: Sequence[Mechanism], delta: float) -> float:
+    """Local ε of many releases by convolution (needs dp-accounting)."""
+    from mechanisms.accounting.compose import compose
+
+    return compose([(mechanism, 1) for mechanism in mechanisms], delta=delta, method="pld").epsilon
+
+
+def _plain(value: Any) -> Any:
+    return "inf" if value == math.inf else value

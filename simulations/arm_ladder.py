@@ -1,0 +1,169 @@
+"""The ladder of each arm of a study: before a run from the experiment alone, after it from what was delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mechanisms import catalogue
+from mechanisms.accounting.ladder import Rung, ladder, widest
+from mechanisms.identity import Identity
+from mechanisms.mechanism import Mechanism
+from simulations.errors import UserError
+from simulations.experiment import CLASSES, PUBLIC_ONLY, Arm, Experiment
+
+#: m' of an arm that names none (see simulations.public_part, which imports too much to be imported here).
+DEFAULT_DIM = 16
+PAPER = "trusted simulation, not a protocol"
+GRADIENTS = f"{PAPER}: gradients through M1 and BERT depend on raw text"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What an arm's users released: the mechanisms, and how many users each stage delivered.
+
+    train: users delivered, for each stage of disjoint training users; test: of the test users; None where the arm
+    asked for nothing of the kind. A stage whose batch was discarded counts 0.
+    """
+
+    embedding: Mechanism | None
+    label: Mechanism | None
+    train: tuple[int, ...] | None
+    test: int | None
+
+
+def of_run(experiment: Experiment, arm: Arm, spent: Spent, *, records: int) -> dict[str, list[dict[str, Any]] | None]:
+    """{"ladder", "test_ladder"} of an arm that has run, JSON-ready; records: most records of one training user.
+
+    Stages are of disjoint users, so a user pays for one of them; what is shown holds for every stage, at the number
+    of users that the smallest of them delivered. Test users are users of their own, of one sentence each. The way
+    `paper` draws an embedding afresh in every epoch, and its gradients are unprotected.
+    """
+    shuffled = experiment.shuffle.enabled and experiment.training.way != "paper"
+    train = min(spent.train) if spent.train else None
+    said = {}
+    if spent.train and len(spent.train) > 1:
+        counts = ", ".join(f"{n:,}" for n in spent.train)
+        said["shuffled"] = f"stages of disjoint users delivered {counts}; this is the smallest stage's"
+    return {
+        "ladder": None if train is None else _plain(
+            _train(experiment, arm, [spent.embedding], spent.label, train if shuffled else None, records, said)
+        ),
+        "test_ladder": None if spent.test is None else _plain(
+            _test(experiment, [spent.embedding], spent.test if shuffled else None, {})
+        ),
+    }  # fmt: skip
+
+
+def of_experiment(
+    experiment: Experiment, *, records: int | None = None, classes: int | None = None
+) -> list[dict[str, Any]]:
+    """For each arm {"arm", "reference", "way", "ladder", "test_ladder"}, before anything has run; rungs as dicts.
+
+    Users are those expected to be delivered: users × (1 - dropout), divided by label-stages; a run's own results say
+    what was delivered. records: of a user, where the data's users hold several; classes: where no task names them.
+    Several m' to choose from: each rung is the largest of theirs. Raises UserError.
+    """
+    people, stages = experiment.population, experiment.training.label_stages
+    expected = int(people.users * (1 - people.dropout) + 1e-9) // stages
+    users = expected if experiment.shuffle.enabled and experiment.training.way != "paper" else None
+    known = 1 if people.assignment == "record" else None
+    classes = classes or CLASSES.get(experiment.data.task or "", 2)
+    assumed = f"expected: {people.users:,} users × (1 - dropout {people.dropout:g})"
+    assumed += f" / {stages} label stages of disjoint users" if stages > 1 else ""
+    said = {"shuffled": assumed, "label": f"{classes} classes"}
+    lines = []
+    for arm in experiment.arms:
+        train = test = None
+        embeddings = _embeddings(arm)
+        if arm.way != PUBLIC_ONLY:
+            train = _train(experiment, arm, embeddings, _label(arm, classes), users, records or known, said)
+        if arm.embedding is not None and experiment.training.way != "paper":
+            test = _test(experiment, embeddings, *_test_users(experiment))
+        lines.append({
+            "arm": arm.name, "reference": arm.reference, "way": arm.way or experiment.training.way,
+            "ladder": _plain(train), "test_ladder": _plain(test),
+        })  # fmt: skip
+    return lines
+
+
+def shuffled_epsilon(rungs: Sequence[Mapping[str, Any]] | None) -> Any:
+    """The ε of the last rung, of rungs as dicts; None where there is none."""
+    return next((r["epsilon"] for r in rungs or () if r["rung"] == "shuffled"), None)
+
+
+def _train(
+    experiment: Experiment, arm: Arm, embeddings: Sequence[Mechanism | None], label: Mechanism | None,
+    users: int | None, records: int | None, said: Mapping[str, str],
+) -> tuple[Rung, ...]:  # fmt: skip
+    paper = experiment.training.way == "paper"
+    public = {}
+    reasons = dict(entry.split(":", 1) for entry in experiment.policy.accept_unprotected)
+    reason = next((why.strip() for channel, why in reasons.items() if channel.strip() == "label"), None)
+    if arm.label is None and reason is not None:
+        label, public = None, {"label": reason}
+    elif label is None:
+        label = Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
+    return _widest(
+        embeddings, said, label=label, records=records, users=users, delta=experiment.shuffle.delta, public=public,
+        draws=experiment.training.epochs if paper else 1, unprotected={"gradients": GRADIENTS} if paper else {},
+    )  # fmt: skip
+
+
+def _test(
+    experiment: Experiment, embeddings: Sequence[Mechanism | None], users: int | None, said: Mapping[str, str]
+) -> tuple[Rung, ...]:
+    return _widest(embeddings, said, label=None, records=1, users=users, delta=experiment.shuffle.delta)
+
+
+def _widest(embeddings: Sequence[Mechanism | None], said: Mapping[str, str], **arguments: Any) -> tuple[Rung, ...]:
+    """One ladder for all m' that an arm chooses from; `said` is added to the assumptions of the rungs it names."""
+    label = arguments.pop("label")
+    rungs = widest(
+        [ladder(embedding, label, **arguments) for embedding in embeddings],
+        "the largest of all m' that are chosen from on public data",
+    )
+    return tuple(_noted(rung, said.get(rung.name)) for rung in rungs)
+
+
+def _noted(rung: Rung, said: str | None) -> Rung:
+    return rung if said is None or rung.epsilon is None else replace(rung, assumption=f"{rung.assumption}; {said}")
+
+
+def _test_users(experiment: Experiment) -> tuple[int | None, Mapping[str, str]]:
+    """How many test users there will be, where that is known without the data: the built-in corpus' number."""
+    data = experiment.data
+    if not experiment.shuffle.enabled:
+        return None, {}
+    if data.source == "built-in":
+        sentences = min(data.test_size or 0, data.test_limit or data.test_size or 0)
+    elif data.test_limit is not None:
+        sentences = data.test_limit
+    else:
+        return experiment.shuffle.minimum_users, {
+            "shuffled": "at the least that the shuffler delivers, as the number of test sentences is in the data"
+        }
+    return sentences * data.test_repeats, {"shuffled": "expected: test sentences × test-repeats"}
+
+
+def _embeddings(arm: Arm) -> list[Mechanism | None]:
+    if arm.embedding is None:
+        return [None]
+    spec = {k: v for k, v in arm.embedding.items() if k != "dim"}
+    try:
+        return [catalogue.build(spec, channel="embedding", dim=dim) for dim in arm.dims or (DEFAULT_DIM,)]
+    except ValueError as error:
+        raise UserError(f'arm "{arm.name}": embedding: {error}') from error
+
+
+def _label(arm: Arm, classes: int) -> Mechanism:
+    try:
+        built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel="label", classes=classes)
+    except ValueError as error:
+        raise UserError(f'arm "{arm.name}": label: {error}') from error
+    return built
+
+
+def _plain(rungs: tuple[Rung, ...] | None) -> Any:
+    return None if rungs is None else [rung.to_dict() for rung in rungs]

@@ -1,0 +1,396 @@
+"""The commands `sottovoce budget`: what ε is there, what shuffling makes of it, and which parameters a budget buys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from simulations.errors import UserError
+
+# Nothing here may import SciPy, matplotlib or the accounting before a command runs: `--help` must answer at once.
+
+app = typer.Typer(help="What ε do I have, and what does a budget buy?", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Name = Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as purkayastha.")]
+Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Its ε, in its own metric.", show_default=False)]
+Sigma = Annotated[float | None, typer.Option("--sigma", help="Of gaussian, instead of --epsilon.", show_default=False)]
+Dim = Annotated[int | None, typer.Option("--dim", help="m', coordinates of an embedding.", show_default=False)]
+Classes = Annotated[int, typer.Option("--classes", help="Of a label.")]
+Raw = Annotated[bool, typer.Option("--raw", help="planar-laplace without its normalization.")]
+LabelEpsilon = Annotated[
+    float | None,
+    typer.Option("--label-epsilon", help="A label under randomized response beside the embedding.", show_default=False),
+]
+Users = Annotated[int | None, typer.Option("--users", help="Users delivered by the shuffler.", show_default=False)]
+Delta = Annotated[float, typer.Option("--delta", help="δ, of every figure.")]
+Records = Annotated[int | None, typer.Option("--records", help="Most records of one user.", show_default=False)]
+Stages = Annotated[int, typer.Option("--stages", help="Stages in which one user releases anew.")]
+
+#: Label ε that a plan tries where none is given.
+LABEL_EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
+
+
+@app.command("local")
+def local_(
+    mechanism: Name,
+    epsilon: Epsilon = None,
+    sigma: Sigma = None,
+    dim: Dim = None,
+    classes: Classes = 2,
+    raw: Raw = False,
+    label_epsilon: LabelEpsilon = None,
+    times: Annotated[int, typer.Option("--times", help="How many releases of one user.")] = 1,
+    delta: Delta = 1e-6,
+    as_json: AsJson = False,
+) -> None:
+    """Without a shuffler: the worst case, the exact ε at δ, and compositions of several releases."""
+    from mechanisms import checks
+    from mechanisms.accounting.compose import compose
+
+    _check_delta(delta)
+    times = checks.integer("budget local", "--times", times, 1, 10**6)
+    released = _linked(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
+    parts = [(m, times) for m in released]
+    methods = {
+        method: compose(parts, delta=delta, method=method).epsilon for method in ("basic", "advanced", "renyi", "pld")
+    }
+    answer: dict[str, Any] = {
+        "mechanisms": [_described(m) for m in released],
+        "times": times,
+        "delta": delta,
+        "worst_case": sum(m.guarantee.worst_case() for m in released) * times,
+        "epsilon": min(methods.values()),
+        "methods": methods,
+        "numeric_delta": sum(m.guarantee.numeric_delta for m in released) * times,
+    }
+    if as_json:
+        return _print_json(answer)
+    _print(
+        [
+            *(f"{m}, {times} time{'s' * (times != 1)}" for m in answer["mechanisms"]),
+            f"worst case (δ = 0)      ε = {_number(answer['worst_case'])}",
+            *(f"at δ = {delta:g}, {method:<9} ε = {_number(value)}" for method, value in methods.items()),
+        ]
+    )
+
+
+@app.command("shuffle")
+def shuffle_(
+    mechanism: Name,
+    users: Annotated[int, typer.Option("--users", help="Users delivered by the shuffler.")],
+    epsilon: Epsilon = None,
+    sigma: Sigma = None,
+    dim: Dim = None,
+    classes: Classes = 2,
+    raw: Raw = False,
+    label_epsilon: LabelEpsilon = None,
+    delta: Delta = 1e-6,
+    as_json: AsJson = False,
+) -> None:
+    """Central ε of n shuffled users: every bound under its published name; none where its condition fails."""
+    from mechanisms.accounting.shuffle import amplify
+
+    _check_delta(delta)
+    released = _linked(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
+    answer = amplify(released, users=users, delta=delta).to_dict()
+    if as_json:
+        return _print_json(answer)
+    lines = [*(_described(m) for m in released), f"{users:,} users delivered, δ = {delta:g}", ""]
+    lines.append(f"{'worst case, local (δ = 0)':<28} ε = {_number(answer['local_worst_case'])}")
+    lines.append(f"{'exact, local':<28} ε = {_number(answer['local_epsilon'])}")
+    for name, value in answer["bounds"].items():
+        lines.append(f"{name:<28} {'no amplification' if value is None else f'ε = {_number(value)}'}")
+    lines.append(f"{'lower bound (data sets)':<28} ε = {_number(answer['lower_bound'])}")
+    lines += ["", f"central ε = {_number(answer['epsilon'])}, the least valid of these"]
+    _print(lines)
+
+
+@app.command("ladder")
+def ladder_(
+    file: Annotated[str | None, typer.Argument(metavar="[FILE.toml]", show_default=False)] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override, as for simulate.")
+    ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="A client's ledger: what was charged.", show_default=False)
+    ] = None,
+    user: Annotated[
+        int | None,
+        typer.Option("--user", help="With --ledger: this user, not the one who spent most.", show_default=False),
+    ] = None,
+    mechanism: Annotated[
+        str | None, typer.Option("--mechanism", help="Without a file: the mechanism.", show_default=False)
+    ] = None,
+    epsilon: Epsilon = None,
+    sigma: Sigma = None,
+    dim: Dim = None,
+    classes: Annotated[int | None, typer.Option("--classes", help="Of a label.", show_default=False)] = None,
+    raw: Raw = False,
+    label_epsilon: LabelEpsilon = None,
+    users: Users = None,
+    records: Records = None,
+    stages: Stages = 1,
+    delta: Annotated[float | None, typer.Option("--delta", help="δ, of every rung.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What ε do I have? Rung by rung, for an experiment file, a mechanism, or a ledger."""
+    sources = [s for s in (file, ledger, mechanism) if s is not None]
+    if len(sources) != 1:
+        raise UserError("budget ladder: give one of FILE.toml, --mechanism or --ledger")
+    if delta is not None:
+        _check_delta(delta)
+    if ledger is not None:
+        _ladder_of_ledger(ledger, user, delta or 1e-6, as_json)
+    elif mechanism is not None:
+        released = _linked(mechanism, epsilon, sigma, dim, classes or 2, raw, label_epsilon, delta or 1e-6, named=False)
+        _ladder_of_mechanisms(released, users, records, stages, delta or 1e-6, as_json)
+    else:
+        overrides = list(set_ or []) + ([] if delta is None else [f"shuffle.delta={delta!r}"])
+        _ladder_of_file(str(file), overrides, records, classes, as_json)
+
+
+def _ladder_of_file(file: str, overrides: list[str], records: int | None, classes: int | None, as_json: bool) -> None:
+    from simulations.arm_ladder import of_experiment
+    from simulations.experiment import load
+
+    if records is not None and records < 1:
+        raise UserError(f"--records: must be at least 1, got {records}")
+    experiment = load(file, overrides)
+    arms = of_experiment(experiment, records=records, classes=classes)
+    answer = {"name": experiment.name, "way": experiment.training.way, "delta": experiment.shuffle.delta, "arms": arms}
+    if experiment.training.way == "paper":
+        from simulations.arm_ladder import PAPER
+
+        answer["way_sentence"] = f"{PAPER}: NOT private"
+    if as_json:
+        return _print_json(answer)
+    lines = [f"{experiment.name}, δ = {experiment.shuffle.delta:g}, way {experiment.training.way}"]
+    lines += [answer["way_sentence"]] if "way_sentence" in answer else []
+    notes: dict[str, None] = {}
+    for arm in arms:
+        mark = ", a reference: not private" if arm["reference"] else ""
+        for who, key in (("training users", "ladder"), ("test users", "test_ladder")):
+            if arm[key] is not None:
+                lines += ["", f'arm "{arm["arm"]}"{mark}, {who}', *table(arm[key])]
+                notes |= dict.fromkeys(assumptions(arm[key]))
+    _print([*lines, "", "What this rests on:", *notes, *LEGEND])
+
+
+def _ladder_of_mechanisms(
+    released: Sequence[Any], users: int | None, records: int | None, stages: int, delta: float, as_json: bool
+) -> None:
+    from mechanisms.accounting.ladder import ladder
+
+    channels = {m.channel: m for m in released}
+    rungs = [
+        r.to_dict()
+        for r in ladder(
+            channels.get("embedding"), channels.get("label"), records=1 if records is None else records,
+            stages=stages, users=users, delta=delta,
+        )
+    ]  # fmt: skip
+    if as_json:
+        return _print_json({"delta": delta, "users": users, "ladder": rungs})
+    _print([*(_described(m) for m in released), *table(rungs), "", "What this rests on:", *assumptions(rungs), *LEGEND])
+
+
+def _ladder_of_ledger(path: Path, user: int | None, delta: float, as_json: bool) -> None:
+    from simulations.ledger_ladder import of_ledger
+
+    answer = of_ledger(path, user=user, delta=delta)
+    if as_json:
+        return _print_json(answer)
+    _print(
+        [
+            f"{path}: {answer['releases']:,} releases of {answer['users']:,} users; user {answer['user']}",
+            *table(answer["ladder"]), "", "What this rests on:", *assumptions(answer["ladder"]), *LEGEND,
+        ]
+    )  # fmt: skip
+
+
+@app.command("plan")
+def plan_(
+    epsilon: Annotated[float, typer.Option("--epsilon", help="The central ε that one user may spend.")],
+    delta: Annotated[float, typer.Option("--delta", help="The central δ.")],
+    users: Annotated[int, typer.Option("--users", help="Users invited.")],
+    label_epsilon: LabelEpsilon = None,
+    mechanism: Annotated[str, typer.Option("--mechanism", help="Of the embedding.")] = "purkayastha",
+    dim: Annotated[int, typer.Option("--dim", help="m', coordinates of an embedding.")] = 16,
+    classes: Classes = 2,
+    dropout: Annotated[float, typer.Option("--dropout", help="Share of users who never answer.")] = 0.0,
+    records: Annotated[int, typer.Option("--records", help="Most records of one user.")] = 1,
+    stages: Stages = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.toml", help="Write an experiment, one arm a split.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The largest local ε within a central budget; without --label-epsilon, how the budget can be split."""
+    from simulations import plan
+
+    _check_delta(delta)
+    labels = LABEL_EPSILONS if label_epsilon is None else (label_epsilon,)
+    if out is not None and out.exists():
+        raise UserError(f"--out {out}: is there already; name another file")
+    if out is not None and (records != 1 or stages != 1):
+        raise UserError("--out: an experiment file has users of one record and one stage; leave --records and --stages")
+    answer = plan.plan(
+        mechanism=mechanism, dim=dim, classes=classes, label_epsilons=labels, epsilon=epsilon, delta=delta,
+        users=users, dropout=dropout, records=records, stages=stages,
+    )  # fmt: skip
+    if out is not None:
+        text = plan.experiment_file(answer, name=out.stem)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+        answer["file"] = str(out)
+    if as_json:
+        return _print_json(answer)
+    lines = [
+        f"central budget ε = {epsilon:g} at δ = {delta:g}: {users:,} users invited, "
+        f"planned for {answer['delivered']:,} delivered", "",
+        f"{'label ε':>8}  {f'largest ε of {mechanism}':>28}  {'its worst case':>14}  {'central ε':>9}",
+    ]  # fmt: skip
+    for split in answer["splits"]:
+        best = split["embedding_epsilon"]
+        lines.append(
+            f"{_number(split['label_epsilon']):>8}  {'none fits' if best is None else _number(best):>28}  "
+            f"{_number(split['worst_case']):>14}  {_number(split['central_epsilon']):>9}"
+        )
+    _print([*lines, *([f"experiment file: {out}; run it with: sottovoce simulate {out}"] if out else [])])
+
+
+@app.command("users")
+def users_(
+    mechanism: Name,
+    central: Annotated[float, typer.Option("--central", help="The central ε that one user may spend.")],
+    epsilon: Epsilon = None,
+    sigma: Sigma = None,
+    dim: Dim = None,
+    classes: Classes = 2,
+    raw: Raw = False,
+    label_epsilon: LabelEpsilon = None,
+    delta: Delta = 1e-6,
+    as_json: AsJson = False,
+) -> None:
+    """How many users a mechanism needs for a central ε."""
+    from mechanisms.accounting.planner import users_needed
+
+    _check_delta(delta)
+    released = _linked(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
+    needed = users_needed(released, epsilon=central, delta=delta)
+    if as_json:
+        return _print_json({"central_epsilon": central, "delta": delta, "users": needed})
+    _print(["no number of users up to 10^10 suffices" if needed is None else f"{needed:,} users delivered"])
+
+
+@app.command("figures")
+def figures_(
+    out: Annotated[Path, typer.Option("--out", help="Folder, made where there is none.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Of Purkayastha.")] = 2.0,
+    dim: Annotated[int, typer.Option("--dim", help="m'.")] = 16,
+    users: Annotated[int, typer.Option("--users", help="Users delivered.")] = 67_349,
+    delta: Delta = 1e-6,
+) -> None:
+    """ε against δ, rounds and users, and all bounds side by side, as PNG for print."""
+    from simulations import budget_figures
+
+    _check_delta(delta)
+    for path in budget_figures.write(out, epsilon=epsilon, dim=dim, users=users, delta=delta):
+        print(path)
+
+
+# --- tables
+
+
+LEGEND = (
+    "",
+    "ε at δ: least that is proved, from exact loss distributions; worst case: the theorems alone, δ = 0. –: there is",
+    "nothing of the kind, or no amplification is shown. δ has the samplers' numeric δ added, except where shuffled.",
+)
+
+
+def table(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a rung: name, ε at δ, δ, worst case, and the neighbours or why there is no number."""
+    lines = [f"  {'rung':<10} {'ε at δ':>9}  {'δ':<9} {'worst case':>10}  what it is about"]
+    for r in rungs:
+        about = r["neighbours"]
+        if r["epsilon"] is None:
+            about = r["assumption"].partition(" (")[0]
+        elif r["unprotected"]:
+            about = f"UNPROTECTED: {', '.join(r['unprotected'])}"
+        elif r["statement"]:
+            about += f"; loss ≤ {r['statement']}"
+        delta = "–" if r["epsilon"] is None else f"{r['delta']:.3g}"
+        numbers = f"{_number(r['epsilon']):>9}  {delta:<9} {_number(r['worst_case']):>10}"
+        lines.append(f"  {r['rung']:<10} {numbers}  {about}")
+    return lines
+
+
+def assumptions(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each rung with a number rests on, one line each; of those without protection, why."""
+    own = [r for r in rungs if r["epsilon"] is not None and (r["epsilon"] != "inf" or r["unprotected"] == [r["rung"]])]
+    return [f"  {r['rung']}: {r['assumption']}" for r in own]
+
+
+# --- from options to mechanisms
+
+
+def _linked(
+    name: str, epsilon: float | None, sigma: float | None, dim: int | None, classes: int, raw: bool,
+    label_epsilon: float | None, delta: float, *, named: bool = True,
+) -> list[Any]:  # fmt: skip
+    """The mechanisms of one linked release. Raises UserError for one without a loss distribution (if `named`)."""
+    from mechanisms import catalogue
+
+    if name not in catalogue.CATALOGUE:
+        catalogue.build({"mechanism": name}, channel="embedding")  # raises, and says which names there are
+    channel = "embedding" if name == "identity" else catalogue.CATALOGUE[name].channel
+    if name == "identity" and named:
+        raise UserError("identity: has no privacy loss distribution: it passes values through, so ε = ∞ at every δ")
+    spec: dict[str, Any] = {"mechanism": name}
+    spec |= {k: v for k, v in (("epsilon", epsilon), ("sigma", sigma)) if v is not None}
+    if raw:
+        spec["normalize"] = False
+    if name == "gaussian" and sigma is None and epsilon is not None:
+        spec["delta"] = delta
+    released = [catalogue.build(spec, channel=channel, dim=dim, classes=classes)]
+    if label_epsilon is not None:
+        if channel == "label":
+            raise UserError(f"--label-epsilon: {name} is a label mechanism already; leave it out")
+        label = {"mechanism": "randomized-response", "epsilon": label_epsilon}
+        released.append(catalogue.build(label, channel="label", classes=classes))
+    return released
+
+
+def _described(mechanism: Any) -> str:
+    from mechanisms.mechanism import parameters
+
+    given = parameters(mechanism)
+    return f"{given.pop('mechanism')}({', '.join(f'{k} = {v}' for k, v in given.items())})"
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:  # also true for not-a-number
+        raise UserError(f"--delta: must be above 0 and below 1, got {delta:g}")
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "–"
+    return "∞" if value in ("inf", float("inf")) else f"{value:.4g}"
+
+
+def _print(lines: Sequence[str]) -> None:
+    print("\n".join(lines))
+
+
+def _print_json(answer: Any) -> None:
+    from simulations.report import json_ready
+
+    print(json.dumps(json_ready(answer), ensure_ascii=False, allow_nan=False))
