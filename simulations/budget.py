@@ -66,7 +66,7 @@ def local_(
         "worst_case": sum(m.guarantee.worst_case() for m in released) * times,
         "epsilon": min(methods.values()),
         "methods": methods,
-        "numeric_delta": sum(m.guarantee.numeric_delta for m in released) * times,
+        "sampler_delta": sum(m.guarantee.numeric_delta for m in released) * times,
     }
     if as_json:
         return _print_json(answer)
@@ -311,7 +311,7 @@ def figures_(
 LEGEND = (
     "",
     "ε at δ: least that is proved, from exact loss distributions; worst case: the theorems alone, δ = 0. –: there is",
-    "nothing of the kind, or no amplification is shown. δ has the samplers' numeric δ added, except where shuffled.",
+    "nothing of the kind, or no amplification is shown.",
 )
 
 

@@ -81,7 +81,8 @@ def ladder(
     records: most records of a user; None where nobody knows, and then no user's ε is given. stages: in how many
     stages one user releases every record anew (stages of disjoint users count as one).
     users: users that the shuffler *delivered* (in each stage); None where there is no shuffler, 0 where it delivered
-    nothing. delta: of every rung; the samplers' numeric δ come on top, as each rung's delta says.
+    nothing. delta: of every rung. How far the samplers may be from their mechanisms (total variation) is said in each
+    rung's assumption.
     public: channel -> why its data are declared public; such a channel is None, and neighbours agree on it.
     unprotected: name -> what else leaves in clear; its rung, and every one above it, is inf.
 
@@ -152,7 +153,7 @@ def spent(name: str, guarantees: Iterable[Guarantee], *, delta: float, unit: str
     pure = sum(g.worst_case() for g in listed)
     each = [g.worst_case(delta if g.sigma is not None else 0.0) for g in listed]
     total = sum(each)
-    used = delta * sum(g.sigma is not None for g in listed) + sum(g.numeric_delta for g in listed)
+    used = delta * sum(g.sigma is not None for g in listed)
     open_ = tuple(dict.fromkeys(g.protects for g, e in zip(listed, each, strict=True) if math.isinf(e)))
     return Rung(name, total, min(1.0, used), unit, neighbours, note, pure, metric_statement(listed), open_)
 
@@ -211,6 +212,7 @@ def _sum(
     if sum(count for _, count in counted) > len(parts) and statement != "inf":
         shares = [f"{count} × ({metric_statement([m.guarantee])})" for m, count in counted]
         statement = " + ".join(shares)
+    note = f"{note}; samplers within {exact.sampler_delta:.1e} of their mechanisms, in total variation"
     return Rung(name, min(exact.epsilon, pure), exact.delta, name, neighbours, note, pure, statement)
 
 
@@ -250,6 +252,8 @@ def _shuffled(
         return rung(None, f"no amplification is shown; the user's own ε stands ({trust})", details)
     if records > 1:
         trust += f"; {records} records by group privacy"
+    drawn = sum(m.guarantee.numeric_delta for m in mechanisms) * users * records * stages
+    trust += f"; all users' samplers together within {min(1.0, drawn):.1e} of their mechanisms, in total variation"
     return rung(found, trust, details)
 
 

@@ -55,6 +55,7 @@ NAMES = (
 )
 #: Cells of a joint release above which nothing is computed from its distribution.
 _MOST_CELLS = 4_000_000
+_LARGEST = 600.0
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,8 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_
         bounds["erlingsson_2019"] = erlingsson_2019(worst, users, delta)
         bounds["variation_ratio"] = variation_ratio(worst, beta, users, delta)
     # a single user's message is nobody else's: there is nothing to amplify
-    cells = None if unprotected or users == 1 or local == 0 else joint_blanket(mechanisms)
+    # beyond e^600 there is no double for e^ε, and a blanket of that little mass amplifies for no number of users
+    cells = None if unprotected or users == 1 or local == 0 or local > _LARGEST else joint_blanket(mechanisms)
     if cells is not None:
         lighter = replace(cells, log_gamma=cells.log_gamma - numeric / 2)
         cut = truncated_epsilon(lighter, users, share)
