@@ -19,7 +19,7 @@ from mechanisms.accounting.planner import Target, frontier
 from mechanisms.accounting.shuffle import Amplification, amplify
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import Purkayastha
-from simulations.report import COLOURS, MARKERS, new_figure
+from simulations.report import COLOURS, MARKERS, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,16 +61,6 @@ def write(folder: Path, *, epsilon: float, dim: int, users: int, delta: float) -
         paths.append(folder / f"{name}.png")
         save(figure, paths[-1])
     return paths
-
-
-def save(figure: Figure, path: Path) -> None:
-    """As PNG with a palette of 64 colours, which lines and bars do not exceed: a third of the size."""
-    from PIL import Image
-
-    figure.canvas.draw()  # type: ignore[attr-defined]
-    pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
-    palette = Image.fromarray(np.ascontiguousarray(pixels)).quantize(64, dither=Image.Dither.NONE)
-    palette.save(path, optimize=True, dpi=(figure.dpi, figure.dpi))
 
 
 def against_delta(mechanism: Purkayastha, *, users: int, deltas: Sequence[float]) -> Figure:

@@ -94,11 +94,21 @@ def simulate(
 
 
 @app.command()
-def summarize(runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...")]) -> None:
+def summarize(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...")],
+    figure: Annotated[
+        Path | None, typer.Option("--figure", metavar="FILE.png", help="Draw them too.", show_default=False)
+    ] = None,
+) -> None:
     """Means and standard errors over runs of one study with different seeds, as a Markdown table."""
-    from simulations.summary import summarize
+    from simulations import summary
 
-    print(summarize(runs))
+    table = summary.summarize(runs)
+    if figure is not None:
+        from simulations.report import save
+
+        save(summary.figure(runs), figure)
+    print(table)
 
 
 def _run(file: str, overrides: list[str], out: Path | None, as_json: bool) -> None:

@@ -359,6 +359,16 @@ def spent_figure(results: Results) -> Figure:
     return figure
 
 
+def save(figure: Figure, path: Path) -> None:
+    """As PNG with a palette of 64 colours, which lines and bars do not exceed: a third of the size."""
+    from PIL import Image
+
+    figure.canvas.draw()  # type: ignore[attr-defined]
+    pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
+    palette = Image.fromarray(np.ascontiguousarray(pixels)).quantize(64, dither=Image.Dither.NONE)
+    palette.save(path, optimize=True, dpi=(figure.dpi, figure.dpi))
+
+
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure that no global state knows of, drawn by Agg at 300 dpi; inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -1,4 +1,4 @@
-"""Several runs of one study, of different seeds, as one table of means."""
+"""Several runs of one study, of different seeds, as one table and one figure of means."""
 
 from __future__ import annotations
 
@@ -7,38 +7,40 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
+from simulations.experiment import PUBLIC_ONLY
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Results = dict[str, Any]
 
 
 def summarize(folders: Sequence[Path]) -> str:
     """A Markdown table: for each arm, mean ± standard error over the runs (standard deviation / √runs).
 
-    The error says how much seeds differ (users drawn, public split, noise); the test sentences are the same in
-    every run, and what another test set would change comes on top. One run has no error.
+    "users added" is the sanitized accuracy above that of the public-only arm of the same mechanism and ε (or of the
+    only public-only arm) in the same run. The error says how much seeds differ (users drawn, public split, noise); the
+    test sentences are the same in every run, and what another test set would change comes on top. One run has no error.
 
     Raises UserError where a folder holds no results, or the runs are not of the same study and different seeds.
     """
-    runs = [_results(folder) for folder in folders]
-    names = {tuple(arm["name"] for arm in run["arms"]) for run in runs}
-    if len({run["name"] for run in runs}) > 1 or len(names) > 1:
-        raise UserError(f"{folders[0]} and the others are not runs of one study with the same arms")
-    if len({run["seed"] for run in runs}) < len(runs):
-        raise UserError(f"{folders[0]} and the others: two runs have the same seed; a mean needs different ones")
+    runs = read(folders)
     seeds = ", ".join(str(run["seed"]) for run in runs)
     lines = [
         f"{runs[0]['name']}, seeds {seeds}: mean ± standard error over {len(runs)} run{'s' * (len(runs) > 1)}",
         "",
-        "| arm | accuracy, sanitized | accuracy, on device | m' | worst-case ε | label ε | users delivered |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| arm | accuracy, sanitized | users added | accuracy, on device | m' | worst-case ε | label ε | users |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for arms in zip(*(run["arms"] for run in runs), strict=True):
         first = arms[0]
         budget = first["budget"]
         lines.append(
             f"| {first['name']}{' †' if first['reference'] else ''} | {_mean(arms, 'accuracy')} | "
-            f"{_mean(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
+            f"{_added(runs, first['name'])} | {_mean(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
             f"{_epsilon(budget['worst_case_epsilon'])} | {_epsilon(budget['label_epsilon'])} | "
             f"{_range(arms, 'delivered')} |"
         )
@@ -47,6 +49,61 @@ def summarize(folders: Sequence[Path]) -> str:
     if runs[0].get("way_sentence"):
         lines += ["", runs[0]["way_sentence"]]
     return "\n".join(lines)
+
+
+def read(folders: Sequence[Path]) -> list[Results]:
+    """The results of runs of one study. Raises UserError as `summarize` does."""
+    runs = [_results(folder) for folder in folders]
+    names = {tuple(arm["name"] for arm in run["arms"]) for run in runs}
+    if len({run["name"] for run in runs}) > 1 or len(names) > 1:
+        raise UserError(f"{folders[0]} and the others are not runs of one study with the same arms")
+    if len({run["seed"] for run in runs}) < len(runs):
+        raise UserError(f"{folders[0]} and the others: two runs have the same seed; a mean needs different ones")
+    return runs
+
+
+def figure(folders: Sequence[Path]) -> Figure:
+    """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow)."""
+    from simulations.report import COLOURS, new_figure
+
+    runs = read(folders)
+    drawn, axes = new_figure(7.2, 0.9 + 0.32 * len(runs[0]["arms"]))
+    rows = range(len(runs[0]["arms"]))
+    kinds = (
+        ("accuracy", "sanitized", COLOURS[0], "o", COLOURS[0]),
+        ("accuracy_clean_test", "on device", COLOURS[1], "s", "white"),
+    )
+    for key, label, colour, marker, face in kinds:
+        means, errors, shown = [], [], []
+        for row, arms in enumerate(zip(*(run["arms"] for run in runs), strict=True)):
+            values = [arm[key] for arm in arms]
+            if all(value is not None for value in values):
+                means.append(fmean(values))
+                errors.append(stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0)
+                shown.append(row)
+        style = {"fmt": marker, "color": colour, "markerfacecolor": face, "markersize": 6, "capsize": 3}
+        axes.errorbar(means, shown, xerr=errors, label=label, **style)
+    axes.set_yticks(rows, [a["name"] + (" (not private)" if a["reference"] else "") for a in runs[0]["arms"]])
+    axes.invert_yaxis()
+    axes.set_xlabel("test accuracy")
+    axes.set_title(f"{runs[0]['name']}: mean ± standard error over {len(runs)} seeds", loc="left", fontsize=9)
+    drawn.legend(loc="outside right upper", fontsize=8, frameon=False)
+    return drawn
+
+
+def _added(runs: Sequence[Results], name: str) -> str:
+    """Mean ± standard error of an arm's sanitized accuracy less its baseline's in the same run; "–" without one."""
+    gains = []
+    for run in runs:
+        arm = next(a for a in run["arms"] if a["name"] == name)
+        alone = [a for a in run["arms"] if a.get("way") == PUBLIC_ONLY]
+        same = [a for a in alone if (a["mechanism"], a["epsilon"]) == (arm.get("mechanism"), arm.get("epsilon"))]
+        found = same[:1] or (alone if len(alone) == 1 else [])
+        if not found or arm.get("way") == PUBLIC_ONLY or None in (arm["accuracy"], found[0]["accuracy"]):
+            return "–"
+        gains.append(arm["accuracy"] - found[0]["accuracy"])
+    error = f" ± {stdev(gains) / math.sqrt(len(gains)):.3f}" if len(gains) > 1 else ""
+    return f"{fmean(gains):+.3f}{error}"
 
 
 def _results(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import importlib, pkgutil, sys
 
-BLOCKED = {"torch", "transformers", "ray", "datasets", "server", "simulations"}
+BLOCKED = {"torch", "transformers", "ray", "datasets", "dp_accounting", "server", "simulations"}
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):

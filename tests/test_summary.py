@@ -24,11 +24,29 @@ def test_mean_and_standard_error(tmp_path):
     folders = [run(tmp_path, s, a) for s, a in ((1, 0.7), (2, 0.8), (3, 0.9))]
     line = summarize(folders).splitlines()[4]
     # standard deviation 0.1, by hand: 0.1 / sqrt(3) = 0.058
-    assert line == "| a | 0.800 ± 0.058 | 0.900 ± 0.000 | 16 | 31.4 | – | 2,000 |"
+    assert line == "| a | 0.800 ± 0.058 | – | 0.900 ± 0.000 | 16 | 31.4 | – | 2,000 |"
+
+
+def test_what_users_added_is_paired_by_run_and_the_figure_is_drawn(tmp_path):
+    folders = []
+    for seed, alone, users in ((1, 0.60, 0.70), (2, 0.70, 0.78), (3, 0.80, 0.92)):
+        folder = run(tmp_path, seed, users)
+        results = json.loads((folder / "results.json").read_text())
+        arm = results["arms"][0] | {"mechanism": "purkayastha", "epsilon": 4.0, "way": "release-once"}
+        other = arm | {"name": "public-only, other ε", "epsilon": 1.0, "accuracy": 0.1, "way": "public-only"}
+        base = arm | {"name": "public-only", "accuracy": alone, "way": "public-only"}
+        (folder / "results.json").write_text(json.dumps(results | {"arms": [other, base, arm]}))
+        folders.append(folder)
+    lines = summarize(folders).splitlines()
+    # gains .10, .08, .12: their deviation, 0.02 / sqrt(3) = 0.012, not that of the accuracies
+    assert "| 0.800 ± 0.064 | +0.100 ± 0.012 |" in lines[6] and "| – |" in lines[4]
+    picture = tmp_path / "means.png"
+    assert main(["summarize", *map(str, folders), "--figure", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_run_has_no_error_and_infinity_is_shown(tmp_path):
-    assert "| a | 0.700 | 0.900 | 16 | ∞ | – |" in summarize([run(tmp_path, 1, 0.7, worst="inf")])
+    assert "| a | 0.700 | – | 0.900 | 16 | ∞ | – |" in summarize([run(tmp_path, 1, 0.7, worst="inf")])
 
 
 def test_runs_that_do_not_belong_together_are_refused(tmp_path):

@@ -81,7 +81,7 @@ def to_pld(cells: LossCells, interval: float, *, pessimistic: bool = True) -> An
         raise ValueError(f"loss distribution: interval must be a number above 0, got {interval}")
     if not cells.symmetric:
         raise ValueError("loss distribution: the cells speak for one direction only; give those of a symmetric pair")
-    library, pmf = _dp_accounting()
+    library, pmf = dp_accounting()
     losses, masses, infinite = _trimmed(cells, pessimistic)
     # a hair of rounding in loss/interval may move an atom by a whole step: by up to 1e-12 it is left where it is
     steps = losses / interval
@@ -192,7 +192,8 @@ def _size(pld: Any) -> int:
     return int(pld._pmf_remove.size)
 
 
-def _dp_accounting() -> tuple[Any, Any]:
+def dp_accounting() -> tuple[Any, Any]:
+    """dp-accounting's modules privacy_loss_distribution and pld_pmf. ValueError where it is not installed."""
     try:
         from dp_accounting.pld import pld_pmf, privacy_loss_distribution
     except ImportError as error:

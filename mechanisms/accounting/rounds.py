@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
 from mechanisms.accounting.blanket_cells import BlanketCells
+from mechanisms.accounting.pld import dp_accounting
 from mechanisms.accounting.truncated import Cut, best_cut
 
 FloatArray = NDArray[np.float64]
@@ -37,7 +38,7 @@ def profile(cells: BlanketCells, n: int, epsilons: Sequence[float], *, slack: fl
 def rounds_epsilon(rounds: Sequence[tuple[BlanketCells, int, int]], delta: float) -> float | None:
     """ε at δ of shuffled rounds: (cells, users delivered, how many such rounds) each. None: some do not amplify.
 
-    ImportError naming the extra where dp-accounting is not installed.
+    ValueError naming the extra where dp-accounting is not installed.
     """
     total = sum(count for _, _, count in rounds)
     if total < 1:
@@ -54,11 +55,7 @@ def rounds_epsilon(rounds: Sequence[tuple[BlanketCells, int, int]], delta: float
 
 def _distribution(cells: BlanketCells, n: int, smallest: float) -> Any:
     """A pessimistic dp-accounting distribution of one round, whose δ is followed down to `smallest`."""
-    try:
-        from dp_accounting.pld import privacy_loss_distribution
-        from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots
-    except ImportError as error:
-        raise ImportError("rounds: composing needs dp-accounting; install sottovoce[accounting]") from error
+    privacy_loss_distribution, pld_pmf = dp_accounting()
     top = blanket_epsilon(cells, n, smallest)
     cut = best_cut(cells, n, smallest)
     if cut is None or (top is not None and top <= cut.epsilon):
@@ -72,7 +69,7 @@ def _distribution(cells: BlanketCells, n: int, smallest: float) -> Any:
     deltas = convex_majorant(grid, np.minimum.accumulate(plain + price))
     # symmetric pair: δ(-ε) = 1 - e^(-ε) + e^(-ε)·δ(ε)
     negative = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * deltas[:0:-1]
-    pmf = create_pmf_pessimistic_connect_dots(
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
         step, np.arange(-_POINTS, _POINTS + 1), np.concatenate([negative, deltas])
     )
     return privacy_loss_distribution.PrivacyLossDistribution(pmf)
