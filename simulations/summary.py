@@ -21,9 +21,9 @@ Results = dict[str, Any]
 def summarize(folders: Sequence[Path]) -> str:
     """A Markdown table: for each arm, mean ± standard error over the runs (standard deviation / √runs).
 
-    "users added" is the sanitized accuracy above that of the public-only arm of the same mechanism and ε (or of the
-    only public-only arm) in the same run. The error says how much seeds differ (users drawn, public split, noise); the
-    test sentences are the same in every run, and what another test set would change comes on top. One run has no error.
+    "users added" is the sanitized accuracy above that of the public-only arm of the same mechanism and ε in the same
+    run. The error says how much seeds differ (users drawn, public split, noise); the test sentences are the same in
+    every run, and what another test set would change comes on top. One run has no error.
 
     Raises UserError where a folder holds no results, or the runs are not of the same study and different seeds.
     """
@@ -98,10 +98,9 @@ def _added(runs: Sequence[Results], name: str) -> str:
         arm = next(a for a in run["arms"] if a["name"] == name)
         alone = [a for a in run["arms"] if a.get("way") == PUBLIC_ONLY]
         same = [a for a in alone if (a["mechanism"], a["epsilon"]) == (arm.get("mechanism"), arm.get("epsilon"))]
-        found = same[:1] or (alone if len(alone) == 1 else [])
-        if not found or arm.get("way") == PUBLIC_ONLY or None in (arm["accuracy"], found[0]["accuracy"]):
+        if not same or arm.get("way") == PUBLIC_ONLY or None in (arm["accuracy"], same[0]["accuracy"]):
             return "–"
-        gains.append(arm["accuracy"] - found[0]["accuracy"])
+        gains.append(arm["accuracy"] - same[0]["accuracy"])
     error = f" ± {stdev(gains) / math.sqrt(len(gains)):.3f}" if len(gains) > 1 else ""
     return f"{fmean(gains):+.3f}{error}"
 
