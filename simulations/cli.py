@@ -20,11 +20,10 @@ import click
 import typer
 
 from simulations import budget
+from simulations.engine import QUIET
 
 # Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
 
-#: No telemetry from a privacy tool, and its look-ups for updates are telemetry too.
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 #: What `pip install sottovoce[simulation]` adds to a device's installation.
 SIMULATION_PACKAGES = (
     "torch",

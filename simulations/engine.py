@@ -12,7 +12,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Set before Flower or Ray is imported: a privacy tool phones nobody.
+#: Set before Flower or Ray is imported: a privacy tool phones nobody, not even to ask for updates.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

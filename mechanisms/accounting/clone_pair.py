@@ -161,9 +161,10 @@ def least_epsilon(delta_at: Callable[[float], float], delta: float, limit: float
     delta_at: non-increasing. The ε returned was evaluated, so it holds whatever the search did.
     """
     low, high = 0.0, limit
-    if delta_at(0.0) <= delta:
+    at_zero = delta_at(0.0)
+    if at_zero <= delta:
         return 0.0
-    gap_low, gap_high = math.log(delta_at(0.0) / delta), -math.inf
+    gap_low, gap_high = math.log(at_zero / delta), -math.inf
     found = False
     for step in range(200):
         if high - low <= TOLERANCE * high or high < 1e-12:

@@ -11,7 +11,7 @@ from typing import Any
 from mechanisms import checks
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.rounds import rounds_epsilon
-from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket
+from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket, plain
 from mechanisms.composition import Budget, metric_statement
 from mechanisms.guarantee import Guarantee
 from mechanisms.mechanism import Mechanism
@@ -49,15 +49,15 @@ class Rung:
         """JSON-ready; infinity is the string "inf", what does not apply is None."""
         return {
             "rung": self.name,
-            "epsilon": _plain(self.epsilon),
+            "epsilon": plain(self.epsilon),
             "delta": self.delta,
             "unit": self.unit,
             "neighbours": self.neighbours,
             "assumption": self.assumption,
-            "worst_case": _plain(self.worst_case),
+            "worst_case": plain(self.worst_case),
             "statement": self.statement or None,
             "unprotected": list(self.unprotected),
-        } | ({"details": _plain(dict(self.details))} if self.details else {})
+        } | ({"details": plain(dict(self.details))} if self.details else {})
 
 
 def ladder(
@@ -293,14 +293,13 @@ def central(
 def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: float) -> float | None:
     """ε of the stages' blanket profiles composed; None where there is no blanket, or it does not amplify.
 
-    The samplers' numeric ε of a release, e, is in it as in `shuffle.amplify`: a blanket less by e^(-e/2), a δ less by
-    that for each stage, and e more for each.
+    The samplers' numeric ε of a release, e, is in it as in `shuffle.amplify`: `joint_blanket` has it, a δ is less by
+    e^(-e/2) for each stage, and ε is e more for each.
     """
     cells = joint_blanket(mechanisms)
     if cells is None:
         return None
     numeric = sum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
-    cells = replace(cells, log_gamma=cells.log_gamma - numeric / 2)
     found = rounds_epsilon([(cells, users, stages)], delta * math.exp(-numeric * stages / 2))
     return None if found is None or not math.isfinite(found) else found + numeric * stages
 
@@ -321,12 +320,3 @@ def _is_unprotected(mechanism: Mechanism, delta: float) -> bool:
 
 def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def _plain(value: Any) -> Any:
-    """Infinity as "inf", tuples as lists, through mappings and sequences."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return "inf" if value == math.inf else value

@@ -21,7 +21,7 @@ there is no amplification then.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -102,13 +102,13 @@ class Amplification:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; infinity is "inf", no amplification is None."""
-        fields = {
+        fields: dict[str, Any] = {
             "users": self.users,
             "delta": self.delta,
             "local_worst_case": self.local_worst_case,
             "local_epsilon": self.local_epsilon,
-            "bounds": {name: _plain(value) for name, value in self.bounds.items()},
-            "lower_bounds": dict(self.lower_bounds),
+            "bounds": self.bounds,
+            "lower_bounds": self.lower_bounds,
             "lower_bound": self.lower_bound,
             "epsilon": self.epsilon,
             "ratio": self.ratio,
@@ -116,7 +116,7 @@ class Amplification:
             "total_variation": self.total_variation,
             "sampler_delta": self.sampler_delta,
         }
-        return {name: _plain(value) for name, value in fields.items()}
+        return {name: plain(value) for name, value in fields.items()}
 
 
 def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_bounded: bool = True) -> Amplification:
@@ -161,11 +161,10 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_
     # beyond e^600 there is no double for e^ε, and a blanket of that little mass amplifies for no number of users
     cells = None if unprotected or users == 1 or local == 0 or local > _LARGEST else joint_blanket(mechanisms)
     if cells is not None:
-        lighter = replace(cells, log_gamma=cells.log_gamma - numeric / 2)
-        cut = truncated_epsilon(lighter, users, share)
+        cut = truncated_epsilon(cells, users, share)
         if cut is not None and cut + numeric < local:
             bounds["blanket_truncated"] = cut + numeric
-        found = blanket_epsilon(lighter, users, share)
+        found = blanket_epsilon(cells, users, share)
         if found is not None and found + numeric < local:
             bounds["blanket"] = found + numeric
             optimistic = blanket_epsilon(cells, users, delta, pessimistic=False)
@@ -192,13 +191,18 @@ def _one_randomizer(mechanisms: Sequence[Mechanism]) -> bool:
 
 
 def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
-    """Blanket and dominating pair of the linked release; None where a mechanism has none, or cells are too many."""
+    """Blanket and dominating pair of the linked release; None where a mechanism has none, or cells are too many.
+
+    The blanket is that of the samplers: their densities may be less than the theorem's by e^(-numeric/2).
+    """
     if not all(hasattr(mechanism, "blanket") for mechanism in mechanisms):
         return None
     parts: list[BlanketCells] = [mechanism.blanket() for mechanism in mechanisms]  # type: ignore[attr-defined]
     if math.prod(len(part.log_w) for part in parts) > _MOST_CELLS:
         return None
-    return reduce(BlanketCells.product, parts)
+    joint = reduce(BlanketCells.product, parts)
+    numeric = math.fsum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
+    return replace(joint, log_gamma=joint.log_gamma - numeric / 2)
 
 
 def _joint_loss(parts: Sequence[LossCells]) -> LossCells | None:
@@ -234,5 +238,10 @@ def _composed(mechanisms: Sequence[Mechanism], delta: float) -> float:
     return compose([(mechanism, 1) for mechanism in mechanisms], delta=delta, method="pld").epsilon
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Infinity as "inf", tuples as lists, through mappings and sequences: JSON-ready."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
     return "inf" if value == math.inf else value

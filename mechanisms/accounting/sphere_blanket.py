@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.polynomial.legendre import leggauss
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.special import gammaln, logsumexp
 
 from mechanisms.accounting.blanket_cells import BlanketCells
 from mechanisms.accounting.sphere_loss import log_radial_integral
@@ -74,8 +74,8 @@ def cells(dim: int, log_ratio: Callable[[FloatArray], FloatArray], count: int = 
     log_w = (dim - 2) * np.log(np.sin(theta)) - log_total + np.log(weights * half[:, None])
     # the mirror image of a node is a node: V = U reversed, exactly
     log_u = log_ratio(theta.ravel()).reshape(theta.shape)
-    log_p = _log_sum(log_w + log_u)
-    log_w = _log_sum(log_w)
+    log_p = logsumexp(log_w + log_u, axis=1)
+    log_w = logsumexp(log_w, axis=1)
     at_edges = log_ratio(edges)
     low, high = at_edges[1:], at_edges[:-1]
     tail = 0.0
@@ -124,9 +124,3 @@ def _edges(dim: int, log_ratio: Callable[[FloatArray], FloatArray], start: float
     edges[0], edges[-1] = start, math.pi - start
     result: FloatArray = edges
     return result
-
-
-def _log_sum(terms: FloatArray) -> FloatArray:
-    top = terms.max(axis=1, keepdims=True)
-    total: FloatArray = (top + np.log(np.exp(terms - top).sum(axis=1, keepdims=True)))[:, 0]
-    return total
