@@ -11,6 +11,9 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
+from mechanisms.text import TEXT_FIELDS, Text
+from mechanisms.verbatim import Verbatim
+from mechanisms.vocabulary import Vocabulary
 
 CATALOGUE: dict[str, type[Any]] = {
     kind.name: kind
@@ -19,14 +22,17 @@ CATALOGUE: dict[str, type[Any]] = {
 
 
 def build(
-    spec: Mapping[str, Any], *, channel: str, dim: int | None = None, classes: int | None = None
-) -> Any:
+    spec: Mapping[str, Any], *, channel: str, dim: int | None = None, classes: int | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> Any:  # fmt: skip
     """The mechanism that a spec such as {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 16} describes.
 
-    channel: what it is to sanitize; a mechanism of another channel is refused. dim and classes serve where
-    the spec does not give them. `gaussian` may be given epsilon and delta (for unit vectors) in place of
-    sigma, and `identity` its size as dim or classes. Inverse of `mechanisms.mechanism.parameters`. ValueError
-    (one line) on unknown names, and on unknown, missing or impossible parameters.
+    channel: what it is to sanitize; a mechanism of another channel is refused. dim and classes serve where the spec
+    does not give them. vocabulary: of a text, whose spec may name it by its identity and no other; the spec then
+    holds the word mechanism's parameters and those of `Text` together, and a `Text` is built. `gaussian` may be given
+    epsilon and delta (for unit vectors) in place of sigma, and `identity` its size as dim or classes. Inverse of
+    `mechanisms.mechanism.parameters`. ValueError (one line) on unknown names, and on unknown, missing or impossible
+    parameters.
     """
     given = dict(spec)
     name = given.pop("mechanism", None)
@@ -35,9 +41,18 @@ def build(
     if name not in CATALOGUE:
         raise ValueError(f"{channel}: unknown mechanism {name!r}; {_nearest(name, CATALOGUE)}")
     kind = CATALOGUE[name]
+    own = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if channel == "text" else {}
+    if kind is Identity and channel == "text":
+        kind = Verbatim
 
     known = {f.name for f in fields(kind)}
-    sizes = {"dim": dim, "classes": classes}
+    sizes: dict[str, Any] = {"dim": dim, "classes": classes}
+    if channel == "text" and "vocabulary" in known:
+        if vocabulary is None:
+            raise ValueError(f"{name}: a text mechanism needs a vocabulary")
+        if given.pop("vocabulary", vocabulary.identity) != vocabulary.identity:
+            raise ValueError(f"{name}: names another vocabulary than the one that is there")
+        sizes["vocabulary"] = vocabulary
     if kind is Identity:
         key = "dim" if channel == "embedding" else "classes"
         if key in given:
@@ -53,7 +68,8 @@ def build(
 
     for key in given:
         if key not in known:
-            raise ValueError(f"{name}: unknown parameter {key!r}; {_nearest(key, known)}")
+            listed = known | set(TEXT_FIELDS) - {"vocabulary"} if channel == "text" else known
+            raise ValueError(f"{name}: unknown parameter {key!r}; {_nearest(key, listed)}")
     needed = known if calibrate else {f.name for f in fields(kind) if f.default is MISSING}
     missing = sorted(needed - given.keys())
     if missing:
@@ -61,7 +77,8 @@ def build(
     mechanism = Gaussian.calibrated(**given) if calibrate else kind(**given)
     if mechanism.channel != channel:
         raise ValueError(f"{name}: sanitizes the {mechanism.channel}, not the {channel}")
-    return mechanism
+    built: Any = mechanism
+    return Text(built, **own) if channel == "text" else built
 
 
 def _nearest(word: str, known: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sized
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,16 @@ def labels(owner: str, x: NDArray[Any], classes: int) -> NDArray[np.int64]:
     if bad.any():
         row = _first(bad)
         raise ValueError(f"{owner}: label {values[row]} of row {row} is outside 0..{classes - 1}")
+    return values.astype(np.int64)
+
+
+def words(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
+    """x as int64 numbers of words, (n,) or (n, L): 0..V - 1, V (unknown), or -1 (nothing). ValueError otherwise."""
+    values = np.asarray(x)
+    if values.ndim not in (1, 2) or (values.size and values.dtype.kind not in "iu"):
+        raise ValueError(f"{owner}: expected numbers of words, got {values.dtype} {values.shape}")
+    if values.size and (values.min() < -1 or values.max() > len(vocabulary)):
+        raise ValueError(f"{owner}: a number of a word is outside -1..{len(vocabulary)}")
     return values.astype(np.int64)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,20 @@ from scipy.special import log_ndtr
 
 METRICS = ("discrete", "euclidean", "angular")
 UNITS = ("token", "sequence", "label", "record")
+#: What a text mechanism may pass through without any noise, by the name under which a policy accepts it.
+EXPOSURES = {
+    "length": "the number of tokens",
+    "stop-words": "stop words",
+    "punctuation": "punctuation marks",
+    "numbers": "numbers",
+    "unknown-words": "words outside the vocabulary",
+    "frequent-words": "words declared not sensitive, some of which are kept",
+    "group": "which group of the mapping a word belongs to",
+    "tag": "a word's part of speech",
+    "choice": "which words of a text were chosen for protection, and all the others",
+    "repetition": "which tokens of a text are the same word",
+    "filter": "what a filter that looks at the private word leaves out",
+}
 
 
 @dataclass(frozen=True)
@@ -29,6 +44,8 @@ class Guarantee:
         that of one which satisfies the theorem (a coupling, so at most this total-variation distance).
     sigma: for Gaussian noise only, the standard deviation of each coordinate; then epsilon is inf, and the
         guarantee is finite only at a δ > 0.
+    exposes: names of EXPOSURES, in that order: what passes through beside the theorem. The bound then holds only
+        between inputs that agree in all of them, and the worst case is inf unless they are declared public.
     """
 
     epsilon: float
@@ -40,6 +57,7 @@ class Guarantee:
     numeric_epsilon: float = 0.0
     numeric_delta: float = 0.0
     sigma: float | None = None
+    exposes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -52,17 +70,25 @@ class Guarantee:
                 raise ValueError(f"guarantee: {name} must be at least 0, got {value}")
         if self.sigma is not None and not self.sigma > 0:
             raise ValueError(f"guarantee: sigma must be above 0, got {self.sigma}")
+        if not isinstance(self.exposes, tuple) or self.exposes != exposed(self.exposes):
+            raise ValueError(f"guarantee: exposes must be names of {', '.join(EXPOSURES)}, in that order, each once")
 
     def loss(self, distance: float) -> float:
-        """Bound on the log-likelihood ratio of two inputs at `distance`, in nats; inf where none is promised."""
+        """Bound on the log-likelihood ratio of two inputs at `distance`, in nats; inf where none is promised.
+
+        Of two inputs that agree in what the guarantee exposes.
+        """
         if not distance >= 0:
             raise ValueError(f"distance must be at least 0, got {distance}")
         if distance == 0:
             return 0.0
         return self.epsilon * distance + self.offset + self.numeric_epsilon
 
-    def worst_case(self, delta: float = 0.0) -> float:
+    def worst_case(self, delta: float = 0.0, *, declared: Iterable[str] = ()) -> float:
         """Least ε such that any two inputs are (ε, delta)-indistinguishable by this theorem; inf where nothing is.
+
+        declared: exposures that are declared public: inputs that differ in them are not meant. inf where the
+        guarantee exposes anything else.
 
         Pure mechanisms answer the supremum of `loss`; it does not improve with delta here (the exact loss
         distribution does that). Their numeric_delta comes on top of delta: it is a failure probability of the
@@ -70,6 +96,8 @@ class Guarantee:
         """
         if not 0 <= delta < 1:
             raise ValueError(f"delta must be in [0, 1), got {delta}")
+        if not set(self.exposes) <= set(declared):
+            return math.inf
         if self.sigma is not None:
             return gaussian_epsilon(self.diameter / self.sigma, delta)
         if self.epsilon == 0:
@@ -78,13 +106,20 @@ class Guarantee:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready fields; infinity is the string "inf"."""
-        return {k: "inf" if v == math.inf else v for k, v in asdict(self).items()}
+        plain = {k: "inf" if v == math.inf else v for k, v in asdict(self).items()}
+        return plain | {"exposes": list(self.exposes)}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Guarantee:
         """Inverse of `to_dict`. Raises ValueError or TypeError on anything else."""
         values: dict[str, Any] = {k: math.inf if v == "inf" else v for k, v in fields.items()}
-        return cls(**values)
+        return cls(**values | {"exposes": tuple(values.get("exposes", ()))})
+
+
+def exposed(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of EXPOSURES, each once and in their order; what is no such name is left out."""
+    wanted = set(names)
+    return tuple(name for name in EXPOSURES if name in wanted)
 
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any, ClassVar, Protocol
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from mechanisms.accounting.loss import LossCells
 from mechanisms.grid import Grid
 from mechanisms.guarantee import Guarantee
+from mechanisms.vocabulary import Vocabulary
 
 
 class Uniforms(Protocol):
@@ -46,7 +48,36 @@ class Mechanism(Protocol):
         ...
 
 
+class WordMechanism(Mechanism, Protocol):
+    """A mechanism of one token of a text: numbers of words in, numbers of words out.
+
+    vocabulary: its words; an input may also be `vocabulary.unknown`, an output never is. reads: names of what else
+    of the private text `sample` and `log_prob` take, by keyword: "importance" (a weight for each token), or "logits"
+    (a score for each word at each token, in place of the word itself); most read nothing.
+    """
+
+    vocabulary: Vocabulary
+    reads: ClassVar[tuple[str, ...]]
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms, **private: Any) -> NDArray[np.int64]:
+        """One draw for each number, (n,) or (n, L), same shape out; NOTHING stays NOTHING. Rows of `rng` are the n
+        rows, and each uses a fixed number of uniforms (see `uniforms`). ValueError where a number is out of range."""
+        ...
+
+
+def uniforms(rng: Uniforms, shape: tuple[int, ...], k: int) -> NDArray[np.float64]:
+    """k uniforms for each entry of an array of that shape, (entries, k): the first axis is the rows of `rng`."""
+    each = math.prod(shape[1:])
+    return rng.uniform(shape[0], each * k).reshape(-1, k)
+
+
 def parameters(mechanism: Any) -> dict[str, Any]:
-    """The public parameters of a mechanism, JSON-ready, its catalogue name under "mechanism"."""
+    """The public parameters of a mechanism, JSON-ready, its catalogue name under "mechanism".
+
+    A text's are its word mechanism's and its own together; a vocabulary stands there by its identity.
+    """
     values = {f.name: getattr(mechanism, f.name) for f in fields(mechanism)}
-    return {"mechanism": mechanism.name} | {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+    word = values.pop("word", None)
+    plain = {k: v.identity if isinstance(v, Vocabulary) else v for k, v in values.items()}
+    own = {"mechanism": mechanism.name} | {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
+    return own if word is None else parameters(word) | own

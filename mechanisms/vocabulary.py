@@ -1,0 +1,131 @@
+"""The public words that text mechanisms read and write, and where they lie."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.stop_words import STOP_WORDS
+
+#: The universal part-of-speech tags (Petrov et al. 2011), by number.
+TAGS = ("NOUN", "VERB", "ADJ", "ADV", "PRON", "DET", "ADP", "NUM", "CONJ", "PRT", ".", "X")
+#: Where a text has no token.
+NOTHING = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """V distinct words; a word's position is its number. Public, and known by the hash of its content.
+
+    words: of any script, none empty. vectors: (V, m) float32, finite; no two need to differ. counts: (V,) int64, how
+    often each occurs in a *public* corpus; None where nobody has counted. tags: (V,) int8, positions in TAGS; None
+    where nobody has tagged.
+    A word that is not there has the number V, `unknown`: mechanisms take it as an input that lies at the mean of all
+    vectors, and never give it as an output.
+    Raises ValueError, one line, on anything else. Two vocabularies of equal content are equal.
+    """
+
+    words: tuple[str, ...]
+    vectors: NDArray[np.float32]
+    counts: NDArray[np.int64] | None = None
+    tags: NDArray[np.int8] | None = None
+
+    def __post_init__(self) -> None:
+        size = len(self.words)
+        if size < 2 or not all(isinstance(w, str) and w for w in self.words):
+            raise ValueError("vocabulary: at least two words are needed, and none may be empty")
+        if len(self._numbers) != size:
+            raise ValueError("vocabulary: a word occurs twice")
+        shape = self.vectors.shape
+        if self.vectors.dtype != np.float32 or self.vectors.ndim != 2 or shape[0] != size or not shape[1]:
+            raise ValueError(f"vocabulary: vectors must be float32, one for each of {size} words, got {shape}")
+        if not np.isfinite(self.vectors).all():
+            bad = int(np.argmin(np.isfinite(self.vectors).all(axis=1)))
+            raise ValueError(f"vocabulary: the vector of word {bad} is not finite")
+        for name, values, kind in (("counts", self.counts, np.int64), ("tags", self.tags, np.int8)):
+            if values is not None and (values.dtype != kind or values.shape != (size,) or values.min() < 0):
+                raise ValueError(f"vocabulary: {name} must be {kind.__name__} of at least 0, one for each word")
+        if self.tags is not None and self.tags.max() >= len(TAGS):
+            raise ValueError(f"vocabulary: tags must be below {len(TAGS)}")
+        for array in (self.vectors, self.counts, self.tags):
+            if array is not None:
+                array.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    @property
+    def unknown(self) -> int:
+        """The number of a word that is not in the vocabulary."""
+        return len(self.words)
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 (hex) over words, vectors, counts and tags."""
+        whole = hashlib.sha256()
+        for word in self.words:
+            data = word.encode("utf-8", "surrogatepass")
+            whole.update(len(data).to_bytes(4, "little") + data)
+        for name, values in (("vectors", self.vectors), ("counts", self.counts), ("tags", self.tags)):
+            if values is not None:
+                data = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
+                whole.update(f"{name} {values.shape} ".encode() + hashlib.sha256(data).digest())
+        return whole.hexdigest()
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {word: i for i, word in enumerate(self.words)}
+
+    @cached_property
+    def points(self) -> NDArray[np.float32]:
+        """(V + 1, m) float32: the vectors, and the mean of all as that of an unknown word."""
+        return np.vstack([self.vectors, self.vectors.mean(axis=0, dtype=np.float64)[None].astype(np.float32)])
+
+    def number(self, word: str) -> int | None:
+        """The number of a word as it is written; None where it is not there."""
+        return self._numbers.get(word)
+
+    def find(self, word: str) -> int:
+        """The number of a word as it is written, else in lower case, else `unknown`."""
+        exact = self._numbers.get(word)
+        if exact is None:
+            exact = self._numbers.get(word.lower(), self.unknown)
+        return exact
+
+    @cached_property
+    def kinds(self) -> Mapping[str, NDArray[np.bool_]]:
+        """Which numbers are stop words, punctuation and numbers, (V + 1,) each; the unknown word is none of them."""
+        return {
+            "stop_words": self._which(lambda w: w.lower() in STOP_WORDS),
+            "punctuation": self._which(is_punctuation),
+            "numbers": self._which(is_number),
+        }
+
+    def _which(self, test: Any) -> NDArray[np.bool_]:
+        return np.array([*(bool(test(w)) for w in self.words), False])
+
+    def text(self, row: Sequence[int] | NDArray[Any]) -> str:
+        """Numbers as words with spaces between; NOTHING and whatever is out of range is left out."""
+        return " ".join(self.words[i] for i in row if 0 <= i < len(self.words))
+
+
+def is_punctuation(word: str) -> bool:
+    """Whether nothing in the word is a letter or a digit, in any script."""
+    return not any(c.isalnum() for c in word)
+
+
+def is_number(word: str) -> bool:
+    """Whether the word has digits and no letters."""
+    return any(c.isdigit() for c in word) and not any(c.isalpha() for c in word)
