@@ -37,7 +37,7 @@ def release(message: Message, context: Context) -> Message:
 def answer(content: RecordDict, node: Node) -> RecordDict:
     """The reply of a node to a request, both as Flower records. Raises Refused, or what went wrong."""
     try:
-        request = request_from_record(content)
+        request = request_from_record(content, node.vocabulary)
     except ValueError:
         raise Refused("malformed") from None
     policy = node.policy(request.arm)

@@ -200,16 +200,18 @@ class Ledger:
         return Recalled([same.get(key) for key in keys], earlier)
 
     def spent(
-        self, users: NDArray[np.int64], *, delta: float = 0.0, without: Collection[str] = ()
-    ) -> NDArray[np.float64]:
+        self, users: NDArray[np.int64], *, delta: float = 0.0, without: Collection[str] = (),
+        declared: frozenset[str] = frozenset(),
+    ) -> NDArray[np.float64]:  # fmt: skip
         """Worst-case ε at delta that each user has spent, (n,), over all records, stages and channels but
-        those `without`. Basic composition: k releases hold together at k·delta."""
+        those `without`. Basic composition: k releases hold together at k·delta. declared: exposures that are
+        declared public (`Guarantee.worst_case`)."""
         sums: dict[int, float] = {}
         with _failing_closed():
             for draw, channel, guarantee in self._draws():
                 if channel in without:
                     continue
-                cost = _worst_case(guarantee, delta)
+                cost = _worst_case(guarantee, delta, declared)
                 rows = self._connection.execute(
                     "SELECT user, count(*) FROM releases WHERE draw = ? GROUP BY user", (draw,)
                 )
@@ -218,16 +220,17 @@ class Ledger:
         return np.array([sums.get(user, 0.0) for user in users.tolist()], dtype=np.float64)
 
     def spent_on(
-        self, channel: str, users: NDArray[np.int64], records: NDArray[np.int64], *, delta: float = 0.0
-    ) -> NDArray[np.float64]:
+        self, channel: str, users: NDArray[np.int64], records: NDArray[np.int64], *, delta: float = 0.0,
+        declared: frozenset[str] = frozenset(),
+    ) -> NDArray[np.float64]:  # fmt: skip
         """Worst-case ε at delta that each record has spent on one channel, (n,), over all stages and
-        digests."""
+        digests. declared: as in `spent`."""
         sums: dict[tuple[int, int], float] = {}
         with _failing_closed():
             for draw, where, guarantee in self._draws():
                 if where != channel:
                     continue
-                cost = _worst_case(guarantee, delta)
+                cost = _worst_case(guarantee, delta, declared)
                 rows = self._connection.execute(_RECORDS, (draw,))
                 for key in rows:
                     sums[key] = sums.get(key, 0.0) + cost
@@ -335,6 +338,6 @@ def _guarantee(text: str) -> Guarantee:
 
 
 @lru_cache(maxsize=1024)
-def _worst_case(guarantee: str, delta: float) -> float:
+def _worst_case(guarantee: str, delta: float, declared: frozenset[str]) -> float:
     """Taken from the theorem, not from the charge: a policy may have been written at another δ since."""
-    return _guarantee(guarantee).worst_case(delta)
+    return _guarantee(guarantee).worst_case(delta, declared=declared)

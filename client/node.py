@@ -2,6 +2,7 @@
 
 On a device: {"encoder": folder or null, "randomness": "secure", "policy": {...}}.
 In a simulation: {"encoder": folder or null, "simulation": {"seed": int, "arms": {slug: policy}}}.
+Either may have "vocabulary" (of texts) and "masked_lm" (what some text mechanisms read), each a folder or null.
 Only a simulation has a seed; anywhere else it is an error.
 """
 
@@ -13,23 +14,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from client import vocabulary as vocabularies
 from client.ledger import Ledger
 from client.policy import Policy, Refused
 from client.shard import Shard
 from mechanisms.streams import SecureStreams, SimulationStreams
+from mechanisms.vocabulary import Vocabulary
 
-_DEVICE = {"encoder", "randomness", "policy"}
-_SIMULATION = {"encoder", "simulation"}
+_FOLDERS = ("encoder", "vocabulary", "masked_lm")
+_DEVICE = {*_FOLDERS, "randomness", "policy"}
+_SIMULATION = {*_FOLDERS, "simulation"}
 
 
 @dataclass(frozen=True)
 class Node:
-    """What a node is. seed: None on a device. policies: by arm; a device has the one arm ""."""
+    """What a node is. seed: None on a device. policies: by arm; a device has the one arm "". words, masked_lm: the
+    folders of its vocabulary and its masked language model, where it has them."""
 
     folder: Path
     encoder: Path | None
     seed: int | None
     policies: Mapping[str, Policy]
+    words: Path | None = None
+    masked_lm: Path | None = None
 
     @property
     def simulated(self) -> bool:
@@ -54,7 +61,14 @@ class Node:
 
     def shard(self, split: str) -> Shard:
         """The node's records of a split, "train" or "test"."""
-        return Shard.load(self.folder, split, self.encoder)
+        return Shard.load(self.folder, split, self.encoder, self.masked_lm)
+
+    def vocabulary(self, identity: str) -> Vocabulary:
+        """The vocabulary of that identity, of those that are installed here. Raises Refused for another."""
+        found = None if self.words is None else vocabularies.loaded(self.words)
+        if found is None or found.identity != identity:
+            raise Refused("vocabulary")
+        return found
 
 
 def load_node(folder: Path | str) -> Node:
@@ -66,14 +80,11 @@ def load_node(folder: Path | str) -> Node:
         raise ValueError(f"node: {path} cannot be read as JSON") from None
     if not isinstance(values, dict):
         raise ValueError(f"node: {path} is not a table")
-    encoder = values.get("encoder")
-    if not (encoder is None or isinstance(encoder, str)):
-        raise ValueError(f"node: {path}: encoder must be a folder or null")
-    where = None if encoder is None else path.parent / encoder  # an absolute folder stays as it is
+    where, words, masked_lm = (_folder(values, name, path) for name in _FOLDERS)
     if "simulation" in values:
         _known(values, _SIMULATION, path)
         seed, arms = _simulation(values["simulation"], path)
-        return Node(path.parent, where, seed, arms)
+        return Node(path.parent, where, seed, arms, words, masked_lm)
     if "seed" in values:
         raise ValueError(f"node: {path}: a seed belongs in a simulation; a device has none")
     _known(values, _DEVICE, path)
@@ -81,19 +92,22 @@ def load_node(folder: Path | str) -> Node:
         raise ValueError(f'node: {path}: randomness must be "secure" on a device')
     if "policy" not in values:
         raise ValueError(f"node: {path}: a device needs a policy")
-    return Node(path.parent, where, None, {"": Policy.from_dict(values["policy"])})
+    return Node(path.parent, where, None, {"": Policy.from_dict(values["policy"])}, words, masked_lm)
 
 
 def write_node(
     folder: Path | str,
     *,
     encoder: Path | str | None = None,
+    vocabulary: Path | str | None = None,
+    masked_lm: Path | str | None = None,
     policy: Policy | None = None,
     seed: int | None = None,
     arms: Mapping[str, Policy] | None = None,
 ) -> None:
     """Write node.json: of a device (a policy), or of a simulation (a seed, and a policy for each arm)."""
-    values: dict[str, Any] = {"encoder": None if encoder is None else str(encoder)}
+    folders = {"encoder": encoder, "vocabulary": vocabulary, "masked_lm": masked_lm}
+    values: dict[str, Any] = {k: None if v is None else str(v) for k, v in folders.items()}
     if policy is not None and seed is None and arms is None:
         values |= {"randomness": "secure", "policy": policy.to_dict()}
     elif policy is None and seed is not None and arms is not None:
@@ -102,6 +116,13 @@ def write_node(
         raise ValueError("node: give a policy (a device), or a seed and arms (a simulation)")
     Path(folder).mkdir(parents=True, exist_ok=True)
     (Path(folder) / "node.json").write_text(json.dumps(values, indent=1) + "\n")
+
+
+def _folder(values: Mapping[str, Any], name: str, path: Path) -> Path | None:
+    folder = values.get(name)
+    if not (folder is None or isinstance(folder, str)):
+        raise ValueError(f"node: {path}: {name} must be a folder or null")
+    return None if folder is None else path.parent / folder  # an absolute folder stays as it is
 
 
 def _simulation(values: Any, path: Path) -> tuple[int, dict[str, Policy]]:

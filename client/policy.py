@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.release import CHANNELS
 from mechanisms.request import Request
 
@@ -27,6 +28,8 @@ REFUSALS = {
     "minimum-users": (108, "the policy asks for a larger minimum batch"),
     "no-labels": (109, "this client has no labels"),
     "failed": (110, "the request could not be answered"),
+    "vocabulary": (111, "the request names a vocabulary that this client does not have"),
+    "masked-lm": (112, "the request names a masked language model that this client does not have"),
 }
 
 #: Sums of floats may miss a limit by their rounding, and by no more.
@@ -54,7 +57,8 @@ class Policy:
     mechanisms: catalogue names that may be asked for.
     minimum_users: the smallest minimum batch of the shuffler. The server's word for it is all a client has.
     accept_unprotected: "channel: reason". That channel is declared public: no limit applies to it, and it
-        does not count towards the total. The ledger shows it all the same.
+        does not count towards the total. The ledger shows it all the same. Or "length: reason", or another name of
+        EXPOSURES: what a text mechanism may pass through beside its theorem; its limits then apply to the rest.
     """
 
     delta: float = 0.0
@@ -80,9 +84,12 @@ class Policy:
             if not (isinstance(values, tuple) and all(isinstance(v, str) for v in values)):
                 raise ValueError(f"policy: {name} must be a list of strings")
         for entry in self.accept_unprotected:
-            channel, _, reason = entry.partition(":")
-            if channel.strip() not in CHANNELS or not reason.strip():
-                raise ValueError(f'policy: accept_unprotected takes "channel: reason", got {entry!r}')
+            name, _, reason = entry.partition(":")
+            if name.strip() not in (*CHANNELS, *EXPOSURES) or not reason.strip():
+                raise ValueError(
+                    f'policy: accept_unprotected takes "name: reason", a channel or one of {", ".join(EXPOSURES)}, '
+                    f"got {entry!r}"
+                )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Policy:
@@ -103,7 +110,7 @@ class Policy:
 
     @property
     def unprotected(self) -> frozenset[str]:
-        """The channels declared public."""
+        """The channels and exposures declared public."""
         return frozenset(entry.partition(":")[0].strip() for entry in self.accept_unprotected)
 
     def check(self, request: Request) -> None:
@@ -116,13 +123,17 @@ class Policy:
                 raise Refused("mechanism")
             if channel in self.unprotected:
                 continue
-            cost = mechanism.guarantee.worst_case(self.delta)
+            cost = self.cost(mechanism.guarantee)
             if math.isinf(cost):
                 raise Refused("unprotected")
             if not self.allows(np.array([cost]), channel).all():
                 raise Refused("channel")
             if not self.allows(np.array([cost]), "total").all():
                 raise Refused("total")
+
+    def cost(self, guarantee: Guarantee) -> float:
+        """The worst-case ε of one release under the guarantee, what is declared public left aside."""
+        return guarantee.worst_case(self.delta, declared=self.unprotected)
 
     def allows(self, spent: NDArray[np.float64], limit: str) -> NDArray[np.bool_]:
         """Which of the worst-case ε, shape (n,), are within a limit: a channel's (of a record) or "total" (of

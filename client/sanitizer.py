@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client import masked_lm, texts
 from client.ledger import Charge, Ledger, LedgerError, Recalled
 from client.policy import Policy, Refused
 from client.shard import Shard
@@ -46,6 +47,10 @@ class Sanitizer:
         self.policy.check(request)
         if "label" in request.channels and shard.labels is None and len(shard):
             raise Refused("no-labels")
+        if request.masked_lm and (
+            shard.masked_lm is None or masked_lm.load(shard.masked_lm).identity != request.masked_lm
+        ):
+            raise Refused("masked-lm")
         index, count = request.part
         asked = np.flatnonzero(shard.users % count == index)
         with self.ledger.exclusive():
@@ -79,18 +84,18 @@ class Sanitizer:
         is left."""
         users, records = shard.users[rows], shard.records[rows]
         people, person = np.unique(users, return_inverse=True)
-        delta = self.policy.delta
+        delta, declared = self.policy.delta, self.policy.unprotected
         bill = np.zeros(len(people))
         within = np.ones(len(people), dtype=bool)
         for channel in request.channels:
-            if channel in self.policy.unprotected:
+            if channel in declared:
                 continue
             new = self._recall(request, shard, rows, channel).missing
-            cost = np.where(new, request.mechanism(channel).guarantee.worst_case(delta), 0.0)
+            cost = np.where(new, self.policy.cost(request.mechanism(channel).guarantee), 0.0)
             np.add.at(bill, person, cost)
-            spent = self.ledger.spent_on(channel, users, records, delta=delta)
+            spent = self.ledger.spent_on(channel, users, records, delta=delta, declared=declared)
             within[person[new & ~self.policy.allows(spent + cost, channel)]] = False
-        affordable = self.ledger.spent(people, delta=delta, without=self.policy.unprotected) + bill
+        affordable = self.ledger.spent(people, delta=delta, without=declared, declared=declared) + bill
         solvent = (bill == 0) | self.policy.allows(affordable, "total")
         kept = (within & solvent)[person]
         if len(rows) and not kept.any():
@@ -120,7 +125,9 @@ class Sanitizer:
         # A record asked again under another digest draws from its next stream, never again from the same one.
         for step in np.unique(recalled.earlier[missing]):
             here = np.flatnonzero(missing & (recalled.earlier == step))
-            if channel == "embedding":
+            if channel == "text":
+                payload[here] = self._draw_texts(request, shard, rows[here], int(step))
+            elif channel == "embedding":
                 payload[here] = self._draw_embeddings(request, shard, rows[here], int(step))
             else:
                 payload[here] = self._draw_labels(request, shard, rows[here], int(step), released, here)
@@ -133,7 +140,7 @@ class Sanitizer:
                     channel=channel,
                     digest=request.digest(channel),
                     guarantee=guarantee,
-                    epsilon=guarantee.worst_case(self.policy.delta),
+                    epsilon=self.policy.cost(guarantee),
                     delta=self.policy.delta,
                     users=shard.users[rows[missing]],
                     records=shard.records[rows[missing]],
@@ -142,12 +149,19 @@ class Sanitizer:
             )
         return payload
 
+    def _draw_texts(self, request: Request, shard: Shard, rows: NDArray[np.intp], step: int) -> NDArray[Any]:
+        text: Any = request.mechanism("text")
+        return texts.draw(
+            text, shard.lines(rows), shard.users[rows], shard.records[rows], streams=self.streams,
+            stage=request.stage, step=step, masked_lm=shard.masked_lm,
+        )  # fmt: skip
+
     def _draw_embeddings(
         self, request: Request, shard: Shard, rows: NDArray[np.intp], step: int
     ) -> NDArray[Any]:
         mechanism = request.mechanism("embedding")
         embeddings = shard.embeddings(request.encoder)
-        if embeddings.shape[1] != len(request.mean):
+        if request.mean is None or request.m1 is None or embeddings.shape[1] != len(request.mean):
             raise Refused("malformed")
         x = project(embeddings[rows], request.mean, request.m1)
         rng = self.streams.rows(

@@ -24,7 +24,8 @@ class Shard:
     are numbered uniquely *over all splits*. labels: (n,) int64, or None where there are none. texts: n texts
     or pairs.
 
-    folder, split: where it lies. encoder: the folder of the node's encoder, if it has one.
+    folder, split: where it lies. encoder, masked_lm: the folders of the node's encoder and of its masked language
+    model, if it has them.
     """
 
     users: NDArray[np.int64]
@@ -34,6 +35,7 @@ class Shard:
     folder: Path
     split: str
     encoder: Path | None = None
+    masked_lm: Path | None = None
 
     def __post_init__(self) -> None:
         n = len(self.texts)
@@ -49,7 +51,9 @@ class Shard:
         return len(self.texts)
 
     @classmethod
-    def load(cls, folder: Path | str, split: str, encoder: Path | None = None) -> Shard:
+    def load(
+        cls, folder: Path | str, split: str, encoder: Path | None = None, masked_lm: Path | None = None
+    ) -> Shard:
         """The shard of a split; a node without the file has no records. Raises ValueError on a bad line."""
         path = Path(folder) / f"{split}.jsonl"
         rows = [_line(text, path) for text in path.read_text().splitlines()] if path.exists() else []
@@ -64,7 +68,12 @@ class Shard:
             folder=Path(folder),
             split=split,
             encoder=encoder,
+            masked_lm=masked_lm,
         )
+
+    def lines(self, rows: NDArray[np.intp]) -> list[str]:
+        """The texts of some rows; a pair as its two texts with a space between."""
+        return [t if isinstance(t, str) else " ".join(t) for t in (self.texts[i] for i in rows)]
 
     def embeddings(self, identity: str) -> NDArray[np.float32]:
         """Embeddings (n, m) float32 by the encoder of that hash: from the cache, else computed. Raises

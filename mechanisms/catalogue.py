@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
+from mechanisms.custext import CusText, CusTextImportance, CusTextPlus
+from mechanisms.dp_mlm import DpMlm, DpMlmResized
+from mechanisms.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
+from mechanisms.madlib import Madlib
+from mechanisms.madlib_syntax import MadlibSyntax
+from mechanisms.random_substitution import RandomSubstitution
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
+from mechanisms.santext import SanText, SanTextPlus
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.text import TEXT_FIELDS, Text
 from mechanisms.verbatim import Verbatim
@@ -17,8 +24,13 @@ from mechanisms.vocabulary import Vocabulary
 
 CATALOGUE: dict[str, type[Any]] = {
     kind.name: kind
-    for kind in (Identity, Purkayastha, PlanarLaplace, Gaussian, RandomizedResponse, RandomizedResponsePrior)
-}
+    for kind in (
+        Identity, Purkayastha, PlanarLaplace, Gaussian, RandomizedResponse, RandomizedResponsePrior,
+        RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
+        Madlib, MadlibSyntax,
+        DpMlm, DpMlmResized, DpPrompt, DpParaphrase,
+    )
+}  # fmt: skip
 
 
 def build(

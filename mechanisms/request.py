@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,18 +16,19 @@ from numpy.typing import NDArray
 from mechanisms.catalogue import build
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.release import digest
+from mechanisms.vocabulary import Vocabulary
 
 SPLITS = ("train", "test")
-#: The name of the one payload array of each channel: grid integers z (n, m'), labels y (n,).
-PAYLOAD = {"embedding": "z", "label": "y"}
+#: The name of the one payload array of each channel: words w (n, L), grid integers z (n, m'), labels y (n,).
+PAYLOAD = {"text": "w", "embedding": "z", "label": "y"}
 MAX_WIDTH = 4096
 MAX_CLASSES = 32767  # labels travel as int16
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_SPEC_LENGTH = 2000
+_SPEC_LENGTH = 2**16
 _INTEGERS = ("classes", "minimum_users", "part_index", "part_count")
-_STRINGS = ("arm", "stage", "split", "encoder", "embedding", "label")
+_STRINGS = ("arm", "stage", "split", "encoder", "masked_lm", "text", "embedding", "label")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +38,17 @@ class Request:
     arm: "" on a device; in a simulation, the slug of the arm whose ledger and policy answer.
     stage: the name of the stage, a short slug; with the record and the channel it names one release.
     split: which records answer, "train" or "test".
-    encoder: SHA-256 (hex) of the encoder whose embeddings are meant.
-    mean: (m,) float32, subtracted from an embedding. m1: (m, m') float32, 2 <= m' <= m, applied to it.
-    embedding, label: the mechanism of each channel ({"mechanism": name, parameters}); None where not asked.
+    encoder: SHA-256 (hex) of the encoder whose embeddings are meant; "" where no embedding is asked for.
+    mean: (m,) float32, subtracted from an embedding. m1: (m, m') float32, 2 <= m' <= m, applied to it. Both None
+        where there is no encoder.
+    embedding, label, text: the mechanism of each channel ({"mechanism": name, parameters}); None where not asked.
+        A text's names its vocabulary by its identity, under "vocabulary".
     classes: number of classes of the label, at least 2.
     minimum_users: the smallest batch that the shuffler promises to release.
     part: (index, count): the users with user % count == index answer.
     prior: (W (m', K) float32, b (K,) float32): the prior is softmax(ẑ @ W + b), ẑ the *released* embedding.
+    vocabulary: the words of a text, the very ones that its mechanism names. They do not travel: each side has its own.
+    masked_lm: SHA-256 (hex) of the masked language model that the text's mechanism reads from; "" where it reads none.
     Raises ValueError, one line, on anything else.
     """
 
@@ -51,27 +56,30 @@ class Request:
     stage: str
     split: str
     encoder: str
-    mean: NDArray[np.float32]
-    m1: NDArray[np.float32]
+    mean: NDArray[np.float32] | None
+    m1: NDArray[np.float32] | None
     embedding: dict[str, Any] | None
     label: dict[str, Any] | None
     classes: int
     minimum_users: int
     part: tuple[int, int] = (0, 1)
     prior: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+    text: dict[str, Any] | None = None
+    vocabulary: Vocabulary | None = None
+    masked_lm: str = ""
 
     def __post_init__(self) -> None:
         self.validate()
 
     @property
     def dim(self) -> int:
-        """m', the number of coordinates of a released embedding."""
-        return int(self.m1.shape[1])
+        """m', the number of coordinates of a released embedding; 0 where there is no encoder."""
+        return 0 if self.m1 is None else int(self.m1.shape[1])
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """The channels asked for, embedding first: a label's prior may depend on the released embedding."""
-        asked = {"embedding": self.embedding, "label": self.label}
+        """The channels asked for, the label last: its prior may depend on the released embedding."""
+        asked = {"text": self.text, "embedding": self.embedding, "label": self.label}
         return tuple(channel for channel, spec in asked.items() if spec is not None)
 
     def mechanism(self, channel: str) -> Mechanism:
@@ -79,10 +87,13 @@ class Request:
         return self._mechanisms[channel]
 
     def form(self, channel: str) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
-        """Name, dtype and shape of one row of a channel's payload: z, (m',) grid integers (float32 where the
-        mechanism names no grid); y, () int16."""
+        """Name, dtype and shape of one row of a channel's payload: w, (L,) int32; z, (m',) grid integers (float32
+        where the mechanism names no grid); y, () int16."""
         if channel == "label":
             return PAYLOAD[channel], np.dtype(np.int16), ()
+        if channel == "text":
+            text: Any = self.mechanism(channel)
+            return PAYLOAD[channel], np.dtype(np.int32), (text.tokens,)
         grid = self.mechanism(channel).grid
         return PAYLOAD[channel], np.dtype(np.float32) if grid is None else grid.dtype, (self.dim,)
 
@@ -95,6 +106,8 @@ class Request:
     def _mechanisms(self) -> dict[str, Mechanism]:
         built: dict[str, Mechanism] = {}
         try:
+            if self.text is not None:
+                built["text"] = build(self.text, channel="text", vocabulary=self.vocabulary)
             if self.embedding is not None:
                 built["embedding"] = build(self.embedding, channel="embedding", dim=self.dim)
             if self.label is not None:
@@ -114,7 +127,9 @@ class Request:
                 "mechanism": parameters(mechanism),
                 "guarantee": mechanism.guarantee.to_dict(),
             }
-            if channel == "embedding":
+            if channel == "text":
+                public["masked_lm"] = self.masked_lm
+            elif channel == "embedding":
                 grid = mechanism.grid
                 public |= {
                     "encoder": self.encoder,
@@ -134,22 +149,18 @@ class Request:
         _require(isinstance(self.arm, str) and (not self.arm or _NAME.fullmatch(self.arm)), "arm is no slug")
         _require(isinstance(self.stage, str) and _NAME.fullmatch(self.stage), "stage is no slug")
         _require(isinstance(self.split, str) and self.split in SPLITS, "split is neither train nor test")
-        _require(isinstance(self.encoder, str) and _HASH.fullmatch(self.encoder), "encoder is no SHA-256")
-        _require_array(self.mean, 1, "mean")
-        _require_array(self.m1, 2, "m1")
-        m, dim = self.m1.shape
-        _require(len(self.mean) == m and m <= MAX_WIDTH, "mean and m1 do not fit each other")
-        _require(2 <= dim <= m, "m1 must map to at least 2 and at most m coordinates")
+        self._validate_encoder()
         _require(_integer(self.classes, 2, MAX_CLASSES), "classes is out of range")
         _require(_integer(self.minimum_users, 0, 2**53), "minimum_users is out of range")
         _require(isinstance(self.part, tuple) and len(self.part) == 2, "part is not a pair")
         index, count = self.part
         _require(_integer(count, 1, 2**31) and _integer(index, 0, count - 1), "part is out of range")
-        for name, spec in (("embedding", self.embedding), ("label", self.label)):
+        for name, spec in (("text", self.text), ("embedding", self.embedding), ("label", self.label)):
             _require(spec is None or isinstance(spec, dict), f"{name} is not a mechanism")
         _require(bool(self.channels), "no channel is asked for")
+        self._validate_vocabulary()
         built = self._mechanisms
-        for channel, size in (("embedding", dim), ("label", self.classes)):
+        for channel, size in (("embedding", self.dim), ("label", self.classes)):
             own = parameters(built[channel]) if channel in built else {}
             sizes = [own[k] for k in ("dim", "classes", "size") if k in own]
             _require(all(s == size for s in sizes), f"the {channel}'s mechanism is of another size")
@@ -160,12 +171,38 @@ class Request:
             _require(isinstance(self.prior, tuple) and len(self.prior) == 2, "prior is not a pair")
             _require_array(self.prior[0], 2, "prior")
             _require_array(self.prior[1], 1, "prior")
-            _require(self.prior[0].shape == (dim, self.classes), "prior does not fit m1 and classes")
+            _require(self.prior[0].shape == (self.dim, self.classes), "prior does not fit m1 and classes")
             _require(self.prior[1].shape == (self.classes,), "prior does not fit classes")
+
+    def _validate_encoder(self) -> None:
+        if self.embedding is None and self.encoder == "" and self.mean is None and self.m1 is None:
+            return
+        _require(isinstance(self.encoder, str) and _HASH.fullmatch(self.encoder), "encoder is no SHA-256")
+        mean, m1 = _require_array(self.mean, 1, "mean"), _require_array(self.m1, 2, "m1")
+        m, dim = m1.shape
+        _require(len(mean) == m and m <= MAX_WIDTH, "mean and m1 do not fit each other")
+        _require(2 <= dim <= m, "m1 must map to at least 2 and at most m coordinates")
+
+    def _validate_vocabulary(self) -> None:
+        """A text names the vocabulary that is here, and the masked language model where its mechanism reads one."""
+        _require(isinstance(self.masked_lm, str), "masked_lm is no SHA-256")
+        if self.text is None:
+            _require(self.vocabulary is None and not self.masked_lm, "a vocabulary and a language model go with a text")
+            return
+        _require(isinstance(self.vocabulary, Vocabulary), "a text needs a vocabulary")
+        assert self.vocabulary is not None
+        _require(_named(self.text) == self.vocabulary.identity, "the text names another vocabulary than the one here")
+        text: Any = self._mechanisms["text"]
+        if text.word.reads:
+            _require(_HASH.fullmatch(self.masked_lm), "masked_lm is no SHA-256, and the text's mechanism reads one")
+        else:
+            _require(not self.masked_lm, "a language model goes with a mechanism that reads one")
 
     def parts(self) -> tuple[dict[str, NDArray[Any]], dict[str, str | int]]:
         """Arrays and scalars from which `from_parts` makes an equal request. Pure."""
-        arrays: dict[str, NDArray[Any]] = {"mean": self.mean, "m1": self.m1}
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.mean is not None and self.m1 is not None:
+            arrays |= {"mean": self.mean, "m1": self.m1}
         if self.prior is not None:
             arrays |= {"prior_w": self.prior[0], "prior_b": self.prior[1]}
         return arrays, {
@@ -173,6 +210,8 @@ class Request:
             "stage": self.stage,
             "split": self.split,
             "encoder": self.encoder,
+            "masked_lm": self.masked_lm,
+            "text": "" if self.text is None else json.dumps(self.text, sort_keys=True),
             "embedding": "" if self.embedding is None else json.dumps(self.embedding, sort_keys=True),
             "label": "" if self.label is None else json.dumps(self.label, sort_keys=True),
             "classes": int(self.classes),
@@ -182,26 +221,42 @@ class Request:
         }
 
     @classmethod
-    def from_parts(cls, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Request:
-        """Inverse of `parts`. Raises ValueError on all but a valid request: the sender may be hostile."""
+    def from_parts(
+        cls, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any],
+        vocabulary: Callable[[str], Vocabulary] | None = None,
+    ) -> Request:  # fmt: skip
+        """Inverse of `parts`. Raises ValueError on all but a valid request: the sender may be hostile.
+
+        vocabulary: gives the one of an identity (64 hexadecimal digits, checked); it may raise for one that is not
+        there. None: there is none, and a request for a text is refused.
+        """
         _require(set(about) == {*_STRINGS, *_INTEGERS}, "its keys are not those of a request")
-        known = ({"mean", "m1"}, {"mean", "m1", "prior_w", "prior_b"})
+        known: tuple[set[str], ...] = (set(), {"mean", "m1"}, {"mean", "m1", "prior_w", "prior_b"})
         _require(set(arrays) in known, "its arrays are not those of a request")
         _require(all(isinstance(about[k], str) for k in _STRINGS), "a string is missing")
         _require(all(_integer(about[k], 0, 2**53) for k in _INTEGERS), "an integer is out of range")
+        text = _spec(about["text"])
+        words = None
+        if text is not None:
+            _require(vocabulary is not None, "a text needs a vocabulary")
+            assert vocabulary is not None
+            words = vocabulary(_named(text))
         return cls(
             arm=about["arm"],
             stage=about["stage"],
             split=about["split"],
             encoder=about["encoder"],
-            mean=arrays["mean"],
-            m1=arrays["m1"],
+            mean=arrays.get("mean"),
+            m1=arrays.get("m1"),
             embedding=_spec(about["embedding"]),
             label=_spec(about["label"]),
             classes=about["classes"],
             minimum_users=about["minimum_users"],
             part=(about["part_index"], about["part_count"]),
             prior=(arrays["prior_w"], arrays["prior_b"]) if "prior_w" in arrays else None,
+            text=text,
+            vocabulary=words,
+            masked_lm=about["masked_lm"],
         )
 
 
@@ -214,12 +269,28 @@ def _integer(value: object, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def _require_array(value: object, axes: int, name: str) -> None:
+def _named(text: Mapping[str, Any]) -> str:
+    """The identity of the vocabulary that a text's description names."""
+    identity = text.get("vocabulary")
+    if not (isinstance(identity, str) and _HASH.fullmatch(identity)):
+        raise ValueError("request: the text's vocabulary is no SHA-256")
+    return identity
+
+
+def _require_array(value: object, axes: int, name: str) -> NDArray[Any]:
     words = f"{name} is not a finite float32 array of {axes} axes"
     if not isinstance(value, np.ndarray):
         raise ValueError(f"request: {words}")
     _require(value.dtype == np.float32 and value.ndim == axes and value.size > 0, words)
     _require(np.isfinite(value).all(), words)
+    return value
+
+
+def _plain(value: object, depth: int = 2) -> bool:
+    """A scalar, or a list of strings or of lists of strings (a word mechanism's pairs of words)."""
+    if isinstance(value, list):
+        return depth > 0 and all(isinstance(v, str | list) and _plain(v, depth - 1) for v in value)
+    return value is None or isinstance(value, str | int | float | bool)
 
 
 def _spec(text: str) -> dict[str, Any] | None:
@@ -232,8 +303,7 @@ def _spec(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         raise ValueError("request: a mechanism's description is not JSON") from None
     _require(isinstance(spec, dict), "a mechanism's description is not a table")
-    scalars = all(v is None or isinstance(v, str | int | float | bool) for v in spec.values())
-    _require(scalars, "a mechanism's parameter is not a scalar")
+    _require(all(_plain(v) for v in spec.values()), "a mechanism's parameter is no scalar nor a list of words")
     finite = all(math.isfinite(v) for v in spec.values() if isinstance(v, float))
     _require(finite, "a mechanism's parameter is not finite")
     return dict(spec)

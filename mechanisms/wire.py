@@ -8,7 +8,7 @@ Readers raise ValueError, one line, on anything else.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mechanisms.release import CHANNELS, Release
 from mechanisms.reply import Reply
 from mechanisms.request import Request
+from mechanisms.vocabulary import Vocabulary
 
 MAX_REQUEST_BYTES = 2**26
 _STYPE = "sottovoce.raw"
@@ -30,11 +31,14 @@ def request_to_record(request: Request) -> RecordDict:
     return RecordDict({"request.arrays": _pack(arrays), "request.about": ConfigRecord(dict(about))})
 
 
-def request_from_record(record: RecordDict) -> Request:
-    """Inverse of `request_to_record`. Raises ValueError on anything that is not a valid request."""
+def request_from_record(record: RecordDict, vocabulary: Callable[[str], Vocabulary] | None = None) -> Request:
+    """Inverse of `request_to_record`. Raises ValueError on anything that is not a valid request.
+
+    vocabulary: gives the one of an identity, for a text, and may raise; None where there is none.
+    """
     _keys(record, {"request.arrays", "request.about"})
     arrays = _unpack(record["request.arrays"], limit=MAX_REQUEST_BYTES)
-    return Request.from_parts(arrays, _about(record["request.about"]))
+    return Request.from_parts(arrays, _about(record["request.about"]), vocabulary)
 
 
 def reply_to_record(reply: Reply) -> RecordDict:

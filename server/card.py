@@ -8,19 +8,49 @@ from typing import Any
 
 WAYS = {
     "release-once": "every user released a sanitized embedding and label once; the rest is post-processing",
+    "sanitized-text": "every user released a sanitized text and label once; the rest is post-processing",
+    "text-then-embeddings": "half of the users released a sanitized text, the others a sanitized embedding under the "
+    "encoder trained on these, each with a label; the rest is post-processing",
     "public-only": "public data alone; no user took part",
     "paper": "a trusted simulation of the published procedure; gradients depend on raw text: NOT private",
 }
 NOT_PRIVATE = "\n**Not private: a reference.** Nothing protects the users of this model.\n"
+
+ON_EMBEDDINGS = """The maps and the head are in `maps.safetensors`. They predict from *sanitized embeddings*, without
+BERT:
+
+```python
+from server.maps import Maps
+
+maps = Maps.load("this folder")
+classes = maps.predict(z)  # z: decoded releases, unit rows of m' coordinates
+```
+
+The metric guarantee is about the mapped, normalized embedding: texts that it puts far apart are the less
+hidden. Inference needs a release too, and that release costs the user who asks.
+"""
+ON_TEXT = """The encoder was trained on *sanitized texts*, and predicts from such:
+
+```python
+from server.model import Pipeline
+
+pipeline = Pipeline.from_pretrained("this folder")
+maps = pipeline.maps()
+classes = maps.predict(maps.project(pipeline.embed(texts)))  # texts: released words with spaces between
+```
+
+The metric guarantee is about the words' vectors: words that lie far apart are the less hidden. Inference needs a
+release too, and that release costs the user who asks; on the user's own device, it needs none.
+"""
 
 
 def model_card(about: Mapping[str, Any]) -> str:
     """README.md of a saved model, Markdown. Keys that are missing or None are left out.
 
     about: name, way, mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference
-    (True: not private), accuracy, accuracy_clean_test, users, delivered, guarantee (words), and budget: a
-    mapping with statement, worst_case_epsilon, label_epsilon. ladder and test_ladder: rungs as dicts, of a training
-    user and of a test user (`mechanisms.accounting.ladder`).
+    (True: not private), released ("text", else embeddings), accuracy, accuracy_clean_test, users, delivered,
+    guarantee (words), and budget: a mapping with statement, worst_case_epsilon, label_epsilon. ladder and
+    test_ladder: rungs as dicts, of a training user and of a test user (`mechanisms.accounting.ladder`).
     """
     budget = about.get("budget") or {}
     classes = about.get("classes")
@@ -52,18 +82,7 @@ tags: [text-classification, local-differential-privacy]
 |---|---|
 {table}
 {_ladders(about)}
-The maps and the head are in `maps.safetensors`. They predict from *sanitized embeddings*, without BERT:
-
-```python
-from server.maps import Maps
-
-maps = Maps.load("this folder")
-classes = maps.predict(z)  # z: decoded releases, unit rows of m' coordinates
-```
-
-The metric guarantee is about the mapped, normalized embedding: texts that it puts far apart are the less
-hidden. Inference needs a release too, and that release costs the user who asks.
-"""
+{ON_TEXT if about.get("released") == "text" else ON_EMBEDDINGS}"""
 
 
 def _ladders(about: Mapping[str, Any]) -> str:

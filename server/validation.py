@@ -12,6 +12,7 @@ from mechanisms.grid import SPACE
 from mechanisms.release import Release
 from mechanisms.reply import Reply
 from mechanisms.request import Request
+from mechanisms.vocabulary import NOTHING
 
 
 def validate(reply: Reply, request: Request, *, enrolled: range) -> tuple[Reply, Counter[str]]:
@@ -22,7 +23,7 @@ def validate(reply: Reply, request: Request, *, enrolled: range) -> tuple[Reply,
 
     A fault of the message (its channels, stage, digest, guarantee, or the names, dtype or shape of its
     arrays) drops all its rows. A fault of a row (a user who is unknown or of another part, an embedding off its
-    grid, not finite or off the sphere by more than rounding, a label out of range) drops that row from every
+    grid, not finite or off the sphere by more than rounding, a word or a label out of range) drops that row from every
     channel. A reason is one of a fixed set of words: nothing that a client wrote gets into it. Never raises.
     """
     try:
@@ -42,8 +43,7 @@ def _validate(reply: Reply, request: Request, enrolled: range) -> tuple[Reply, C
         "user of another part": reply.users % count == index,
     }
     for release in reply.releases:
-        checks = _embedding_rows if release.channel == "embedding" else _label_rows
-        rows |= checks(release, request)
+        rows |= _CHECKS[release.channel](release, request)
     good = np.ones(len(reply), dtype=np.bool_)
     reasons: Counter[str] = Counter()
     for reason, passed in rows.items():  # a row is counted once, under the first check that it fails
@@ -75,6 +75,12 @@ def _fault(reply: Reply, request: Request) -> str | None:
     return None
 
 
+def _text_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
+    w = release.payload[request.form("text")[0]]
+    words = len(request.vocabulary or ())
+    return {"text: no word of the vocabulary": ((w >= NOTHING) & (w < words)).all(axis=1)}
+
+
 def _embedding_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
     codes = release.payload[request.form("embedding")[0]]
     grid = request.mechanism("embedding").grid
@@ -95,6 +101,9 @@ def _embedding_rows(release: Release, request: Request) -> dict[str, NDArray[np.
 def _label_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
     y = release.payload[request.form("label")[0]]
     return {"label: out of range": (y >= 0) & (y < request.classes)}
+
+
+_CHECKS = {"text": _text_rows, "embedding": _embedding_rows, "label": _label_rows}
 
 
 def _take(reply: Reply, rows: NDArray[np.bool_]) -> Reply:

@@ -10,8 +10,9 @@ from mechanisms import catalogue
 from mechanisms.accounting.ladder import Rung, ladder, widest
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
+from mechanisms.text import Text
 from simulations.errors import UserError
-from simulations.experiment import CLASSES, PUBLIC_ONLY, Arm, Experiment
+from simulations.experiment import CLASSES, HALVES, PUBLIC_ONLY, Arm, Experiment
 
 #: m' of an arm that names none (see simulations.public_part, which imports too much to be imported here).
 DEFAULT_DIM = 16
@@ -31,6 +32,7 @@ class Spent:
     label: Mechanism | None
     train: tuple[int, ...] | None
     test: int | None
+    text: Text | None = None
 
 
 def of_run(experiment: Experiment, arm: Arm, spent: Spent, *, records: int) -> dict[str, list[dict[str, Any]] | None]:
@@ -48,10 +50,12 @@ def of_run(experiment: Experiment, arm: Arm, spent: Spent, *, records: int) -> d
         said["shuffled"] = f"stages of disjoint users delivered {counts}; this is the smallest stage's"
     return {
         "ladder": None if train is None else _plain(
-            _train(experiment, arm, [spent.embedding], spent.label, train if shuffled else None, records, said)
+            _train(
+                experiment, arm, [spent.embedding], spent.label, train if shuffled else None, records, said, spent.text
+            )
         ),
         "test_ladder": None if spent.test is None else _plain(
-            _test(experiment, [spent.embedding], spent.test if shuffled else None, {})
+            _test(experiment, [spent.embedding], spent.test if shuffled else None, {}, spent.text)
         ),
     }  # fmt: skip
 
@@ -63,24 +67,28 @@ def of_experiment(
 
     Users are those expected to be delivered: users × (1 - dropout), divided by label-stages; a run's own results say
     what was delivered. records: of a user, where the data's users hold several; classes: where no task names them.
-    Several m' to choose from: each rung is the largest of theirs. Raises UserError.
+    Several m' to choose from: each rung is the largest of theirs. Where arms release texts, their vocabulary is made
+    first, which reads the data. Raises UserError.
     """
     people, stages = experiment.population, experiment.training.label_stages
+    stages = 2 if experiment.training.way == HALVES else stages
     expected = int(people.users * (1 - people.dropout) + 1e-9) // stages
     users = expected if experiment.shuffle.enabled and experiment.training.way != "paper" else None
     known = 1 if people.assignment == "record" else None
     classes = classes or CLASSES.get(experiment.data.task or "", 2)
     assumed = f"expected: {people.users:,} users × (1 - dropout {people.dropout:g})"
-    assumed += f" / {stages} label stages of disjoint users" if stages > 1 else ""
+    assumed += f" / {stages} stages of disjoint users" if stages > 1 else ""
     said = {"shuffled": assumed, "label": f"{classes} classes"}
+    words = _words(experiment)
     lines = []
     for arm in experiment.arms:
         train = test = None
         embeddings = _embeddings(arm)
+        text = None if words is None or arm.text is None else words.mechanism(arm)
         if arm.way != PUBLIC_ONLY:
-            train = _train(experiment, arm, embeddings, _label(arm, classes), users, records or known, said)
-        if arm.embedding is not None and experiment.training.way != "paper":
-            test = _test(experiment, embeddings, *_test_users(experiment))
+            train = _train(experiment, arm, embeddings, _label(arm, classes), users, records or known, said, text)
+        if (arm.embedding is not None or text is not None) and experiment.training.way != "paper":
+            test = _test(experiment, embeddings, *_test_users(experiment), text)
         lines.append({
             "arm": arm.name, "reference": arm.reference, "way": arm.way or experiment.training.way,
             "ladder": _plain(train), "test_ladder": _plain(test),
@@ -95,26 +103,62 @@ def shuffled_epsilon(rungs: Sequence[Mapping[str, Any]] | None) -> Any:
 
 def _train(
     experiment: Experiment, arm: Arm, embeddings: Sequence[Mechanism | None], label: Mechanism | None,
-    users: int | None, records: int | None, said: Mapping[str, str],
+    users: int | None, records: int | None, said: Mapping[str, str], text: Text | None,
 ) -> tuple[Rung, ...]:  # fmt: skip
     paper = experiment.training.way == "paper"
-    public = {}
-    reasons = dict(entry.split(":", 1) for entry in experiment.policy.accept_unprotected)
-    reason = next((why.strip() for channel, why in reasons.items() if channel.strip() == "label"), None)
+    public = _exposed(experiment, text)
+    reason = experiment.policy.declared.get("label")
     if arm.label is None and reason is not None:
-        label, public = None, {"label": reason}
+        label, public = None, {"label": reason} | public
     elif label is None:
         label = Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
-    return _widest(
-        embeddings, said, label=label, records=records, users=users, delta=experiment.shuffle.delta, public=public,
+    price = _halves if experiment.training.way == HALVES else _widest
+    return price(
+        embeddings, said, label=label, text=text, records=records, users=users, delta=experiment.shuffle.delta,
+        public=public,
         draws=experiment.training.epochs if paper else 1, unprotected={"gradients": GRADIENTS} if paper else {},
     )  # fmt: skip
 
 
 def _test(
-    experiment: Experiment, embeddings: Sequence[Mechanism | None], users: int | None, said: Mapping[str, str]
+    experiment: Experiment, embeddings: Sequence[Mechanism | None], users: int | None, said: Mapping[str, str],
+    text: Text | None,
+) -> tuple[Rung, ...]:  # fmt: skip
+    text = None if experiment.training.way == HALVES else text  # test users release embeddings there
+    return _widest(
+        embeddings, said, label=None, text=text, records=1, users=users, delta=experiment.shuffle.delta,
+        public=_exposed(experiment, text),
+    )  # fmt: skip
+
+
+def _exposed(experiment: Experiment, text: Text | None) -> dict[str, str]:
+    """What the text passes through and the policy declares public, with the reasons."""
+    passed = () if text is None else text.guarantee.exposes
+    return {name: why for name, why in experiment.policy.declared.items() if name in passed}
+
+
+def _words(experiment: Experiment) -> Any:
+    """The vocabulary of a study whose arms release texts; None of another."""
+    if all(arm.text is None for arm in experiment.arms):
+        return None
+    from simulations.prepare import load_split
+    from simulations.text_channel import prepare_words
+
+    return prepare_words(experiment, load_split(experiment)[0].public, progress=lambda line: None)
+
+
+def _halves(
+    embeddings: Sequence[Mechanism | None], said: Mapping[str, str], text: Text | None, **arguments: Any
 ) -> tuple[Rung, ...]:
-    return _widest(embeddings, said, label=None, records=1, users=users, delta=experiment.shuffle.delta)
+    """Of users who release a text or an embedding: each channel's own rung, and above these the dearer half's."""
+    note = "a user releases a text or an embedding, not both; this is the dearer of the two"
+    first = _widest([None], said, text=text, **arguments)
+    second = _widest(embeddings, said, text=None, **arguments)
+    rungs = []
+    for one, other in zip(first, second, strict=True):
+        own = one if one.name in ("token", "text") else other if one.name == "embedding" else None
+        rungs.append(own or widest([(one,), (other,)], note)[0])
+    return tuple(rungs)
 
 
 def _widest(embeddings: Sequence[Mechanism | None], said: Mapping[str, str], **arguments: Any) -> tuple[Rung, ...]:

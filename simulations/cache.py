@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from client.encoder import Encoder
 from simulations.corpus import Text
 
+Progress = Callable[[str], None]
+
 
 def cache_folder() -> Path:
     """The cache's folder; it need not exist."""
@@ -43,7 +45,7 @@ def folder_once(name: str, make: Callable[[Path], None]) -> Path:
     return final
 
 
-def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Callable[[str], None]) -> NDArray[np.float32]:
+def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> NDArray[np.float32]:
     """Embeddings (n, m) of texts, in their order, each distinct text encoded once.
 
     A transformer's last bits vary with the batch a text sits in, so the distinct texts are sorted and encoded

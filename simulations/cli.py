@@ -19,7 +19,7 @@ from typing import Annotated
 import click
 import typer
 
-from simulations import budget
+from simulations import budget, deniability_command, sanitize
 from simulations.engine import QUIET
 
 # Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
@@ -35,6 +35,7 @@ SIMULATION_PACKAGES = (
     "matplotlib",
     "ray",
     "dp_accounting",
+    "HanTa",
 )
 INTERRUPTED = 130
 
@@ -45,6 +46,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(budget.app, name="budget")
+app.command("sanitize")(sanitize.command)
+app.command("deniability")(deniability_command.command)
 
 Out = Annotated[
     Path | None,

@@ -15,18 +15,26 @@ import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import tomli_w
 
 from mechanisms import catalogue
+from mechanisms.guarantee import EXPOSURES
+from mechanisms.text import Text
+from mechanisms.vocabulary import TAGS, Vocabulary
 from simulations.errors import UserError
 
 BUNDLED = Path(__file__).parent / "experiments"
 CHANNELS = ("text", "embedding", "label")
-WAYS = ("release-once", "paper")
+HALVES = "text-then-embeddings"
+TEXT_WAYS = ("sanitized-text", HALVES)
+WAYS = ("release-once", *TEXT_WAYS, "paper")
 PUBLIC_ONLY = "public-only"
+CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
 CLASSES = {"sentiment": 2, "genre": 12}
 
 #: Sums of floats may miss a limit by their rounding, and by no more.
@@ -99,9 +107,12 @@ def _reasons(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise UserError(f'{where}: must be a list such as ["label: why this is acceptable"], got {value!r}')
     for entry in value:
-        channel, _, reason = entry.partition(":") if isinstance(entry, str) else ("", "", "")
-        if channel.strip() not in CHANNELS or not reason.strip():
-            raise UserError(f'{where}: each entry must be "label: why", or embedding or text, got {entry!r}')
+        name, _, reason = entry.partition(":") if isinstance(entry, str) else ("", "", "")
+        if name.strip() not in (*CHANNELS, *EXPOSURES) or not reason.strip():
+            raise UserError(
+                f'{where}: each entry must be "label: why", or embedding or text, or one of '
+                f"{', '.join(EXPOSURES)}, got {entry!r}"
+            )
     return tuple(value)
 
 
@@ -281,8 +292,11 @@ class Encoder(_Section):
 
 @dataclass(frozen=True)
 class Training(_Section):
-    """way: "release-once", or "paper", which is not private and must be acknowledged.
+    """way: "release-once", "sanitized-text", "text-then-embeddings" (half of the users release texts, on which the
+    encoder is trained under which the others release embeddings), or "paper", which is not private and must be
+    acknowledged.
 
+    epochs, batch_size: of a training end to end, on texts.
     maps: how M1 is found on public data; learned, if it has labels.
     label_stages: in how many stages, of disjoint users, labels are released; a later stage's prior comes from
     the model of the stage before.
@@ -303,8 +317,23 @@ class Training(_Section):
                 'training.way: "paper" is not private (its gradients depend on raw text), only a trusted '
                 "simulation; set training.acknowledge-not-private = true to run it"
             )
-        if self.way == "paper" and self.label_stages > 1:
-            raise UserError('training.label-stages: must be 1 with way = "paper"')
+        if self.way != "release-once" and self.label_stages > 1:
+            raise UserError(f'training.label-stages: must be 1 with way = "{self.way}"')
+
+
+@dataclass(frozen=True)
+class TextChannel(_Section):
+    """What text mechanisms work with. words: "checkpoint", the encoder's own whole words, or a file of word vectors.
+
+    masked_lm: what some mechanisms read: "none", "bundled", or a folder. pretrain: whether the checkpoint first learns
+    to restore the words of sanitized *public* text, for pretrain_epochs.
+    """
+
+    place: ClassVar[str] = "text"
+    words: str = _setting(_text, CHECKPOINT)
+    masked_lm: str = _setting(_text, NONE)
+    pretrain: bool = _setting(_flag, False)
+    pretrain_epochs: int = _setting(_whole(1), 1)
 
 
 @dataclass(frozen=True)
@@ -325,25 +354,33 @@ class Policy(_Section):
     delta: float = _setting(_number(below=1.0), 0.0)
     embedding: float = _setting(_number(infinite=True), 0.0)
     label: float = _setting(_number(infinite=True), 0.0)
+    text: float = _setting(_number(infinite=True), 0.0)
     total: float = _setting(_number(infinite=True), math.inf)
     accept_unprotected: tuple[str, ...] = _setting(_reasons, ())
 
+    @property
+    def declared(self) -> dict[str, str]:
+        """The channels, and what texts expose, that are declared public: each with its reason."""
+        parts = (entry.partition(":") for entry in self.accept_unprotected)
+        return {name.strip(): reason.strip() for name, _, reason in parts}
+
     def accepts_unprotected(self, channel: str) -> bool:
         """Whether the channel is declared public: no limit applies to it."""
-        return any(entry.partition(":")[0].strip() == channel for entry in self.accept_unprotected)
+        return channel in self.declared
 
 
 @dataclass(frozen=True)
 class Arm(_Section):
     """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user.
 
-    embedding, label: mechanism tables as the catalogue reads them; of several `dim`, the best on public data.
+    text, embedding, label: mechanism tables as the catalogue reads them; of several `dim`, the best on public data.
     reference: not private; its users accept anything.
     """
 
     name: str = _setting(_text, "")
     embedding: dict[str, Any] | None = _setting(_spec)  # noqa: RUF009 - a field, like its neighbours
     label: dict[str, Any] | None = _setting(_spec)  # noqa: RUF009
+    text: dict[str, Any] | None = _setting(_spec)  # noqa: RUF009
     reference: bool = _setting(_flag, False)
     way: str | None = _setting(_choice(PUBLIC_ONLY))
 
@@ -358,7 +395,7 @@ class Arm(_Section):
             raise UserError(
                 f'{self._where("label")}: a "{PUBLIC_ONLY}" arm takes no label from users; remove it'
             )
-        if self.way is None and self.embedding is None:
+        if self.way is None and self.embedding is None and self.text is None:
             raise UserError(
                 f'{self._where("embedding")}: is missing; name a mechanism, or way = "{PUBLIC_ONLY}"'
             )
@@ -384,6 +421,7 @@ class Experiment:
     population: Population = field(default_factory=Population)
     encoder: Encoder = field(default_factory=Encoder)
     training: Training = field(default_factory=Training)
+    text: TextChannel = field(default_factory=TextChannel)
     shuffle: Shuffle = field(default_factory=Shuffle)
     policy: Policy = field(default_factory=Policy)
     arms: tuple[Arm, ...] = ()
@@ -418,9 +456,18 @@ class Experiment:
             )
         if not public.labels and self.training.maps == "learned":
             raise UserError('training.maps: "learned" needs public labels; use "principal-components"')
+        if self.training.way in TEXT_WAYS and self.encoder.fine_tune_on_public:
+            raise UserError(
+                f'encoder.fine-tune-on-public: does not go with training.way = "{self.training.way}", where labelled '
+                "public text joins the users', sanitized like theirs; remove it"
+            )
+        if self.text.pretrain and self.training.way not in TEXT_WAYS:
+            raise UserError(f"text.pretrain: needs training.way = {_either(TEXT_WAYS)}")
+        if self.text.pretrain and public.fraction == 0:
+            raise UserError("text.pretrain: needs public text, and data.public.fraction is 0")
 
     def _check_users(self) -> None:
-        users, stages = self.population.users, self.training.label_stages
+        users, stages = self.population.users, 2 if self.training.way == HALVES else self.training.label_stages
         if self.population.assignment == "column" and self.data.source != "built-in" and not self.data.user:
             raise UserError('population.assignment: "column" needs data.user, the name of the column')
         if self.shuffle.enabled and self.shuffle.minimum_users > users // stages:
@@ -452,6 +499,7 @@ class Experiment:
                     f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "paper", which trains '
                     "on users' texts; put this arm into a study of another way"
                 )
+            self._check_channels(arm)
             if len(arm.dims) > 1 and (self.training.way == "paper" or not self.data.public.labels):
                 raise UserError(
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
@@ -459,9 +507,65 @@ class Experiment:
                 )
             self._check_policy(arm)
 
+    def _check_channels(self, arm: Arm) -> None:
+        """Which channels an arm releases goes with the way of training."""
+        way, texts = self.training.way, self.training.way in TEXT_WAYS
+        if texts and arm.text is None:
+            raise UserError(
+                f'arm "{arm.name}": text: is missing; name a mechanism, since training.way = "{way}" trains on texts'
+            )
+        if arm.text is not None and not texts:
+            raise UserError(
+                f'arm "{arm.name}": text: does not go with training.way = "{way}", but with {_either(TEXT_WAYS)}'
+            )
+        if way == "sanitized-text" and arm.embedding is not None:
+            raise UserError(f'arm "{arm.name}": embedding: none is released with training.way = "{way}"; remove it')
+        if way == HALVES:
+            if arm.way == PUBLIC_ONLY:
+                raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "{way}"')
+            if arm.embedding is None:
+                raise UserError(f'arm "{arm.name}": embedding: is missing; half of the users release one')
+            if len(arm.dims) > 1:
+                raise UserError(f'arm "{arm.name}": embedding.dim: give one number with training.way = "{way}"')
+        if texts and arm.way == PUBLIC_ONLY and (not self.data.public.labels or self.data.public.fraction == 0):
+            raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
+        needs_prior = arm.label is not None and arm.label["mechanism"] == "randomized-response-prior"
+        if needs_prior and (arm.embedding is None or texts) and arm.way is None:
+            raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
+
     def _check_policy(self, arm: Arm) -> None:
-        """An arm that its own users would refuse is a mistake in the file: better said now than later."""
+        """An arm that its own users would refuse is a mistake in the file: better said now than later.
+
+        How large a text's ε is depends on the vocabulary: `check_text` looks at it when that is there.
+        """
         costs = {channel: self._worst_case(arm, channel) for channel in ("embedding", "label")}
+        text = None if arm.text is None else self._trial(arm)
+        if text is not None:
+            self._check_exposed(arm, text)
+        self._check_costs(arm, costs)
+
+    def check_text(self, arm: Arm, text: Text) -> None:
+        """Raise UserError where the arm's users would refuse its text, the mechanism as it is with its vocabulary."""
+        self._check_exposed(arm, text)
+        costs = {channel: self._worst_case(arm, channel) for channel in ("embedding", "label")}
+        costs["text"] = text.guarantee.worst_case(self.policy.delta, declared=self.policy.declared)
+        self._check_costs(arm, costs)
+
+    def _check_exposed(self, arm: Arm, text: Text) -> None:
+        declared = self.policy.declared
+        if arm.reference or "text" in declared:
+            return
+        if exposed := [name for name in text.guarantee.exposes if name not in declared]:
+            what = ", ".join(f"{EXPOSURES[name]} ({name})" for name in exposed)
+            reasons = ", ".join(f'"{name}: ..."' for name in exposed)
+            raise UserError(
+                f'arm "{arm.name}": its texts pass {what} through (worst-case ε = ∞); choose another mechanism or '
+                f"treatment, or give reasons in policy.accept-unprotected = [{reasons}], or set reference = true"
+            )
+        if math.isinf(text.guarantee.worst_case(self.policy.delta, declared=declared)):
+            raise UserError(f'arm "{arm.name}": {self._unprotected(arm, "text")}')
+
+    def _check_costs(self, arm: Arm, costs: dict[str, float]) -> None:
         if arm.reference:
             return
         counted = {c: cost for c, cost in costs.items() if not self.policy.accepts_unprotected(c)}
@@ -492,6 +596,18 @@ class Experiment:
             f'or give a reason in policy.accept-unprotected = ["{channel}: ..."], or set reference = true'
         )
 
+    @staticmethod
+    def _trial(arm: Arm) -> Text:
+        """The arm's text mechanism on words that stand in for the vocabulary: for its parameters, and exposures."""
+        assert arm.text is not None
+        where = f'arm "{arm.name}": text'
+        if "dim" in arm.text:
+            raise UserError(f"{where}.dim: applies to embeddings only; remove it")
+        try:
+            return text_mechanism(arm.text, stand_in(), bounds=(0.0, 1.0))
+        except ValueError as error:
+            raise UserError(f"{where}: {error}") from error
+
     def _worst_case(self, arm: Arm, channel: str) -> float:
         """Largest worst-case ε that one record is charged on the channel; inf where it is sent in clear."""
         spec, where = getattr(arm, channel), f'arm "{arm.name}": {channel}'
@@ -511,8 +627,28 @@ class Experiment:
 
 
 SECTIONS: dict[str, type[_Section]] = {
-    s.place: s for s in (Data, Population, Encoder, Training, Shuffle, Policy)
+    s.place: s for s in (Data, Population, Encoder, Training, TextChannel, Shuffle, Policy)
 }
+
+
+def text_mechanism(spec: dict[str, Any], vocabulary: Vocabulary, *, bounds: tuple[float, float] | None = None) -> Text:
+    """The text mechanism of an arm. bounds: of a masked language model's logits, where the mechanism has such
+    parameters and the arm does not name them. ValueError as `catalogue.build`."""
+    kind = catalogue.CATALOGUE.get(str(spec.get("mechanism")))
+    takes = {f.name for f in fields(kind)} if kind is not None else set()
+    given = dict(zip(("low", "high"), bounds, strict=True)) if bounds and {"low", "high"} <= takes else {}
+    built: Text = catalogue.build(given | spec, channel="text", vocabulary=vocabulary)
+    return built
+
+
+@cache
+def stand_in() -> Vocabulary:
+    """A vocabulary that has everything a mechanism may ask for: words of all kinds, counts and tags."""
+    rng = np.random.default_rng(0)
+    words = ("the", ".", "7", *(f"word{i}" for i in range(253)))
+    n = len(words)
+    vectors = rng.normal(size=(n, 8)).astype(np.float32)
+    return Vocabulary(words, vectors, np.arange(1, n + 1), (np.arange(n) % len(TAGS)).astype(np.int8))
 
 
 def slug(name: str) -> str:
@@ -581,9 +717,9 @@ def to_toml(experiment: Experiment) -> str:
 
 
 def _arm_table(arm: Arm) -> dict[str, Any]:
-    """Plain keys first, then mechanisms as [arm.embedding] and [arm.label]: tables of the last [[arm]]."""
+    """Plain keys first, then mechanisms as [arm.embedding] and the like: tables of the last [[arm]]."""
     table = _table(arm)
-    nested = {k: table.pop(k) for k in ("embedding", "label") if k in table}
+    nested = {k: table.pop(k) for k in CHANNELS if k in table}
     return table | ({"arm": nested} if nested else {})
 
 

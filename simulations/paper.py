@@ -17,7 +17,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.streams import SimulationStreams
 from server.training.noise import sanitize_public
 from server.training.paper import train_paper
-from simulations.arm import Outcome
+from simulations.arm_base import Outcome
 from simulations.arm_ladder import Spent
 from simulations.evaluation import score
 from simulations.experiment import Arm, Experiment

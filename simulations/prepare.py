@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +11,11 @@ from numpy.typing import NDArray
 
 from client.encoder import Encoder
 from simulations import builtin, files, hub, population, splits
-from simulations.cache import embed, folder_once
+from simulations.cache import Progress, embed, folder_once
 from simulations.corpus import Corpus, Split
 from simulations.errors import UserError
-from simulations.experiment import Experiment
-
-Progress = Callable[[str], None]
+from simulations.experiment import TEXT_WAYS, Experiment
+from simulations.text_channel import Words, prepare_words
 
 #: Of the built-in corpus, on average, where a user may hold several.
 REVIEWS_PER_USER = 5
@@ -37,18 +35,20 @@ class Prepared:
 
     train: the rows that users hold, `held` says who. test: the test sentences; test_users hold `repeats` copies
     of each, under users of their own, so that sanitized accuracy is measured over several draws while every
-    user is charged once.
+    user is charged once. encoder and embeddings: None where nobody releases an embedding; words: None where nobody
+    releases a text.
     """
 
     split: Split
     held: Holders
     test_held: Holders
     test_rows: NDArray[np.int64]
-    encoder: Encoder
-    public_embeddings: NDArray[np.float32]
-    train_embeddings: NDArray[np.float32]
-    test_embeddings: NDArray[np.float32]
+    encoder: Encoder | None
+    public_embeddings: NDArray[np.float32] | None
+    train_embeddings: NDArray[np.float32] | None
+    test_embeddings: NDArray[np.float32] | None
     about_corpus: dict[str, object]
+    words: Words | None = None
 
 
 def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
@@ -64,11 +64,12 @@ def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
             f"shuffle.minimum-users: {least} is more than the {asked} test users, whose batch would be discarded; "
             "lower it, or raise data.test-repeats"
         )
-    folder = encoder_folder(experiment, split.public, progress=progress)
-    encoder = Encoder(folder)
-    texts = [*split.public.texts, *split.train.texts, *split.test.texts]
-    table = embed(encoder, texts, progress=progress)
+    encoder, table = None, None
     first, second = len(split.public), len(split.public) + len(split.train)
+    if experiment.training.way not in TEXT_WAYS:
+        encoder = Encoder(encoder_folder(experiment, split.public, progress=progress))
+        texts = [*split.public.texts, *split.train.texts, *split.test.texts]
+        table = embed(encoder, texts, progress=progress)
     test_rows = np.tile(np.arange(len(split.test), dtype=np.int64), data.test_repeats)
     start = int(held.users.max()) + 1
     test_users = start + np.arange(len(test_rows), dtype=np.int64)
@@ -79,10 +80,11 @@ def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
         test_held=Holders(test_users, np.zeros(len(test_rows), np.int64)),
         test_rows=test_rows,
         encoder=encoder,
-        public_embeddings=table[:first],
-        train_embeddings=table[first:second],
-        test_embeddings=table[second:],
+        public_embeddings=None if table is None else table[:first],
+        train_embeddings=None if table is None else table[first:second],
+        test_embeddings=None if table is None else table[second:],
         about_corpus=about,
+        words=prepare_words(experiment, split.public, progress=progress),
     )
 
 

@@ -35,7 +35,7 @@ Results = dict[str, Any]
 Arm = dict[str, Any]
 
 #: What one unit of the metric is, as ε is multiplied by it.
-DISTANCES = {"angular": "angle", "euclidean": "dist."}
+DISTANCES = {"angular": "angle", "euclidean": "dist.", "words, euclidean": "Σdist.", "words, discrete": "token"}
 REFERENCE_MARK = "†"
 
 # Okabe and Ito's palette: told apart with every common colour blindness; markers tell apart in grey.
@@ -157,10 +157,11 @@ def cells(arm: Arm) -> tuple[str, ...]:
 def notes(results: Results) -> list[str]:
     """Footnotes: how to read the columns, what is not private, what was lost on the way."""
     lines = [
-        "Accuracy ± standard error on sanitized test sentences; on device: on clean ones, the last step run "
-        f"by the user. Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
-        "Metric ε times the distance of two mapped embeddings (angle, or Euclidean) bounds the loss; "
-        "worst case: any two. Label ε –: none sent, or declared public. Users: delivered and validated.",
+        "Accuracy ± standard error on sanitized test sentences; on device: on clean ones, "
+        f"{'the whole model' if _on_text(results) else 'the last step'} run by the user. "
+        f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
+        f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two. "
+        "Label ε –: none sent, or declared public. Users: delivered and validated.",
     ]
     if any(arm.get("reference") for arm in results["arms"]):
         lines.append(
@@ -173,6 +174,16 @@ def notes(results: Results) -> list[str]:
         if counted := [f"{n} {reason}" for reason, n in lost.items() if n]:
             lines.append(f"{arm['name']}: {', '.join(counted)}.")
     return lines
+
+
+_METRIC = {
+    "embedding": "Metric ε times the distance of two mapped embeddings (angle, or Euclidean)",
+    "text": "Metric ε times the sum of the words' distances (or the number of tokens), and what a length costs,",
+}
+
+
+def _on_text(results: Results) -> bool:
+    return results["way"] == "sanitized-text"
 
 
 def markdown(results: Results) -> str:
@@ -193,6 +204,8 @@ def markdown(results: Results) -> str:
 
 #: Columns of the ladders' table: heading, whose ladder, rung.
 RUNGS = (
+    ("token", "ladder", "token"),
+    ("text", "ladder", "text"),
     ("embedding", "ladder", "embedding"),
     ("label", "ladder", "label"),
     ("record", "ladder", "record"),
@@ -209,11 +222,13 @@ def _ladders(arms: list[Arm]) -> list[str]:
     if not known:
         return []
     lines = ["## What it cost one user: ε, rung by rung", ""]
-    lines.append("| arm | " + " | ".join(heading for heading, _, _ in RUNGS) + " |")
-    lines.append("| --- |" + " ---: |" * len(RUNGS))
+    released = {r["rung"] for r in known if r["epsilon"] is not None}
+    columns = [c for c in RUNGS if c[2] not in ("token", "text") or released & {"token", "text"}]
+    lines.append("| arm | " + " | ".join(heading for heading, _, _ in columns) + " |")
+    lines.append("| --- |" + " ---: |" * len(columns))
     for arm in arms:
         row = [arm["name"].replace("|", "\\|") + (f" {REFERENCE_MARK}" if arm.get("reference") else "")]
-        for _, whose, name in RUNGS:
+        for _, whose, name in columns:
             rung = next((r for r in arm.get(whose) or [] if r["rung"] == name), None)
             value = None if rung is None else rung["epsilon"]
             row.append("∞" if value == "inf" else _epsilon(value))
@@ -302,7 +317,8 @@ def accuracy_figure(results: Results) -> Figure:
             label = arm["name"] + (" (not private)" if arm.get("reference") else "")
             axes.axhline(level, color="#333333", linewidth=1.2, linestyle=next(styles), label=label)
     axes.axhline(results["chance"], color="#999999", linewidth=2.2, linestyle=(0, (1, 2)), label="chance")
-    axes.set_xlabel("label ε" if channel == "label" else "metric ε of the embedding (each in its own metric)")
+    of = "a text's words" if _on_text(results) else "the embedding"
+    axes.set_xlabel("label ε" if channel == "label" else f"metric ε of {of} (each in its own metric)")
     axes.set_ylabel("test accuracy")
     axes.set_title(_heading(results), loc="left", fontsize=9)
     handles, labels = axes.get_legend_handles_labels()
@@ -316,7 +332,8 @@ def spent_figure(results: Results) -> Figure:
     """Bars of the worst-case ε by channel, for each arm; a hatched bar to the edge is ∞, nothing promised."""
     arms = results["arms"]
     figure, axes = new_figure(7.2, 1.3 + 0.5 * len(arms))
-    channels = (("embedding", "embedding (worst case)", COLOURS[0]), ("label", "label", COLOURS[1]))
+    first = "text" if _on_text(results) else "embedding"
+    channels = (("embedding", f"{first} (worst case)", COLOURS[0]), ("label", "label", COLOURS[1]))
     finite = [v for a in arms for v in _worst(a).values() if _is_finite(v)]
     edge = 1.15 * max(finite, default=0.0) or 1.0
     for row, arm in enumerate(arms):

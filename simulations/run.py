@@ -20,10 +20,11 @@ from client.policy import Policy
 from client.shard import write_shard
 from mechanisms.catalogue import CATALOGUE
 from simulations import arm_ladder, population
-from simulations.arm import ArmRun, Outcome
+from simulations.arm import ArmRun
+from simulations.arm_base import ArmBase, Outcome
 from simulations.engine import run_on_flower
 from simulations.evaluation import chance
-from simulations.experiment import Experiment, slug, to_toml
+from simulations.experiment import CHANNELS, TEXT_WAYS, Experiment, slug, to_toml
 from simulations.prepare import Prepared, Progress, prepare
 from simulations.public_part import PublicPart
 from simulations.report import json_ready
@@ -51,8 +52,7 @@ def run(experiment: Experiment, out: Path, *, progress: Progress, engine: Engine
     else:
         folder = out / "nodes"
         nodes = hand_out(experiment, prepared, folder)
-        public = PublicPart(experiment, prepared)
-        arms = [ArmRun(experiment, arm, prepared, public, timeout=STAGE_TIMEOUT) for arm in experiment.arms]
+        arms = arms_of(experiment, prepared, models=out / "models", nodes=folder)
 
         def job(grid: Any) -> list[Outcome]:
             # OpenBLAS with several threads has been seen to spin for minutes inside eigh once Ray runs beside
@@ -70,6 +70,23 @@ def run(experiment: Experiment, out: Path, *, progress: Progress, engine: Engine
     return results(experiment, prepared, outcomes, seconds=time.perf_counter() - start)
 
 
+def arms_of(experiment: Experiment, prepared: Prepared, *, models: Path, nodes: Path) -> list[ArmBase]:
+    """The arms of a way that runs on Flower. models: where ways that train BERT itself save it. nodes: where the
+    nodes' folders are."""
+    way, kind, places = experiment.training.way, ArmRun, {}
+    if way in TEXT_WAYS:
+        from simulations.text_arm import TextArmRun
+        from simulations.text_then_embeddings import TextThenEmbeddings
+
+        if way == "sanitized-text":
+            kind, places = TextArmRun, {"models": models}
+        else:
+            kind, places = TextThenEmbeddings, {"models": models, "nodes": nodes}
+    else:
+        places = {"public": PublicPart(experiment, prepared)}
+    return [kind(experiment, arm, prepared, timeout=STAGE_TIMEOUT, **places) for arm in experiment.arms]
+
+
 def hand_out(experiment: Experiment, prepared: Prepared, folder: Path) -> int:
     """Gives every node its users' records, settings and nothing else; returns the number of nodes.
 
@@ -81,7 +98,9 @@ def hand_out(experiment: Experiment, prepared: Prepared, folder: Path) -> int:
     nodes = max(1, os.cpu_count() or 1) if per_node == "auto" else math.ceil(people.users / per_node)
     online = population.online(people.users, dropout=people.dropout, seed=experiment.seed)
     present = online[prepared.held.users]
-    identity = prepared.encoder.identity
+    identity = None if prepared.encoder is None else prepared.encoder.identity
+    words = prepared.words
+    installed = {} if words is None else {"vocabulary": words.folder, "masked_lm": words.masked_lm}
     policies = {slug(arm.name): policy_of(experiment, arm) for arm in experiment.arms}
     train, test = prepared.split.train, prepared.split.test
     for node in range(nodes):
@@ -90,16 +109,20 @@ def hand_out(experiment: Experiment, prepared: Prepared, folder: Path) -> int:
         mine = np.flatnonzero(present & (prepared.held.users % nodes == node))
         write_shard(
             place, "train", prepared.held.users[mine], prepared.held.records[mine], [train.texts[i] for i in mine],
-            train.labels[mine], embeddings=prepared.train_embeddings[mine], identity=identity,
+            train.labels[mine], embeddings=_rows(prepared.train_embeddings, mine), identity=identity,
         )  # fmt: skip
         asked = np.flatnonzero(prepared.test_held.users % nodes == node)
         rows = prepared.test_rows[asked]
         write_shard(
             place, "test", prepared.test_held.users[asked], prepared.test_held.records[asked],
-            [test.texts[i] for i in rows], None, embeddings=prepared.test_embeddings[rows], identity=identity,
+            [test.texts[i] for i in rows], None, embeddings=_rows(prepared.test_embeddings, rows), identity=identity,
         )  # fmt: skip
-        write_node(place, seed=experiment.seed, arms=policies)
+        write_node(place, seed=experiment.seed, arms=policies, **installed)
     return nodes
+
+
+def _rows(table: Any, rows: Any) -> Any:
+    return None if table is None else table[rows]
 
 
 def policy_of(experiment: Experiment, arm: Any) -> Policy:
@@ -107,12 +130,12 @@ def policy_of(experiment: Experiment, arm: Any) -> Policy:
     if arm.reference:
         reason = "a reference arm, not private"
         return Policy(
-            embedding=math.inf, label=math.inf, mechanisms=tuple(CATALOGUE),
-            accept_unprotected=(f"embedding: {reason}", f"label: {reason}"),
+            embedding=math.inf, label=math.inf, text=math.inf, mechanisms=tuple(CATALOGUE),
+            accept_unprotected=tuple(f"{channel}: {reason}" for channel in CHANNELS),
         )  # fmt: skip
     policy, shuffle = experiment.policy, experiment.shuffle
     return Policy(
-        delta=policy.delta, embedding=policy.embedding, label=policy.label, total=policy.total,
+        delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text, total=policy.total,
         mechanisms=tuple(CATALOGUE), minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
         accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip
@@ -126,11 +149,16 @@ def add_ladders(experiment: Experiment, prepared: Prepared, outcomes: list[Outco
 
 
 def save_model(folder: Path, prepared: Prepared, outcome: Outcome) -> None:
-    """The trained maps and head, with a card that states their guarantee; the encoder is named by its hash."""
+    """The trained maps and head, with a card that states their guarantee; the encoder is named by its hash, or, where
+    the arm has trained it, saved there already."""
     from server.card import model_card
 
-    outcome.maps.save(folder)
-    about = outcome.line | {"encoder": prepared.encoder.identity, "classes": list(prepared.split.train.classes)}
+    folder.mkdir(parents=True, exist_ok=True)
+    if outcome.maps is not None:
+        outcome.maps.save(folder)
+    encoder = None if prepared.encoder is None else prepared.encoder.identity
+    about = outcome.line | {"encoder": encoder, "classes": list(prepared.split.train.classes)}
+    about |= {"released": "text"} if outcome.spent.embedding is None and outcome.spent.text is not None else {}
     (folder / "README.md").write_text(model_card(about), encoding="utf-8")
     (folder / "guarantee.json").write_text(json.dumps(json_ready(outcome.line["budget"]), indent=1), encoding="utf-8")
 
@@ -155,7 +183,13 @@ def results(
         "arms": [outcome.line for outcome in outcomes],
         "seconds": seconds,
         "corpus": prepared.about_corpus,
-        "encoder": {"model": experiment.encoder.model, "sha256": prepared.encoder.identity},
+        "encoder": {
+            "model": experiment.encoder.model,
+            "sha256": None if prepared.encoder is None else prepared.encoder.identity,
+        },
+        "vocabulary": None if prepared.words is None else {
+            "words": len(prepared.words.vocabulary), "sha256": prepared.words.vocabulary.identity,
+        },
         "randomness": "simulation: Philox4x32-10 streams from the root seed, one for each user, record and stage",
         "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
     }

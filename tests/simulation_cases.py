@@ -16,12 +16,11 @@ from client.app import NODES as NODES_FOLDER
 from client.app import release
 from client.ledger import Ledger, LedgerRow
 from server import app as server_app
-from simulations.arm import ArmRun, Outcome
+from simulations.arm_base import Outcome
 from simulations.corpus import Corpus, Split
 from simulations.experiment import Experiment, from_table, slug
 from simulations.prepare import Holders, Prepared
-from simulations.public_part import PublicPart
-from simulations.run import hand_out
+from simulations.run import arms_of, hand_out
 from tests.client_cases import context, message
 
 ENCODER = SimpleNamespace(identity="ef" * 32)
@@ -122,9 +121,7 @@ def use_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_arms(study: Experiment, grid: LocalGrid) -> dict[str, Outcome]:
     """Every arm on the grid, one after another, by name."""
-    ready = prepared(study)
-    public = PublicPart(study, ready)
-    arms = [ArmRun(study, arm, ready, public, timeout=1.0) for arm in study.arms]
+    arms = arms_of(study, prepared(study), models=Path("unused"), nodes=Path("unused"))
     return {run.arm.name: run.run(grid, progress=lambda line: None) for run in arms}
 
 

@@ -20,7 +20,7 @@ from client.node import write_node
 from client.policy import REFUSALS, Policy
 from mechanisms.reply import Reply
 from mechanisms.wire import reply_from_record, reply_to_record
-from simulations.arm import Outcome
+from simulations.arm_base import Outcome
 from tests.simulation_cases import (
     NODES,
     PURKAYASTHA,

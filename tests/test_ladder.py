@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mechanisms import Gaussian, Identity, PlanarLaplace, Purkayastha, RandomizedResponse, RandomizedResponsePrior
+from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import NAMES, Rung, group_factor, ladder, spent, widest
 from mechanisms.accounting.shuffle import Amplification, amplify
+from mechanisms.catalogue import build
+from mechanisms.text import Text
+from mechanisms.vocabulary import Vocabulary
 
 DELTA = 1e-6
 EMBEDDING, LABEL = Purkayastha(16, 2.0), RandomizedResponse(1.0, 2)
@@ -165,3 +171,68 @@ def test_a_ledgers_rung_adds_theorems() -> None:
 def test_bad_numbers(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^ladder: [^\n]+$"):
         ladder(EMBEDDING, LABEL, **({"users": 100, "delta": DELTA} | options))
+
+
+WORDS = Vocabulary(tuple(f"w{i}" for i in range(40)), np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32))
+
+
+def text(epsilon: float, **options: Any) -> Text:
+    return build({"mechanism": "santext", "epsilon": epsilon, **options}, channel="text", vocabulary=WORDS)
+
+
+def test_a_text_is_composed_of_its_words_and_its_length() -> None:
+    whole = text(0.05, tokens=32, length=0.5)
+    r = rungs(None, LABEL, text=whole, users=8000)
+    word = whole.word.guarantee.worst_case()
+    assert r["token"].worst_case == pytest.approx(word) and r["token"].epsilon <= word
+    assert r["text"].worst_case == pytest.approx(32 * word + 32 * 0.5)
+    # 32 words drawn independently: less than their sum at δ, and no less than composing them by hand says
+    by_hand = compose([(whole.word, 32), (whole.lengths, 1)], delta=DELTA).epsilon
+    assert r["text"].epsilon == pytest.approx(by_hand, rel=1e-9) and by_hand < r["text"].worst_case
+    assert r["text"].statement == "0.05·Σd_euclidean + 0.5·|Δlength|"
+    assert r["record"].statement == "0.05·Σd_euclidean + 0.5·|Δlength| + 1"
+    assert r["text"].epsilon < r["record"].epsilon <= r["text"].epsilon + 1.0 and r["embedding"].epsilon is None
+    twice = rungs(None, LABEL, text=whole, records=2)["user"]
+    assert twice.worst_case == pytest.approx(2 * r["record"].worst_case)
+    assert r["record"].epsilon < twice.epsilon <= twice.worst_case
+
+
+def test_large_texts_are_priced_at_once() -> None:
+    start = time.perf_counter()
+    for epsilon in (2.0, 50.0):
+        r = rungs(None, LABEL, text=text(epsilon, tokens=64), users=100_000)
+        assert r["text"].epsilon == pytest.approx(r["text"].worst_case, rel=1e-3)
+        assert r["shuffled"].epsilon is None and "no amplification" in r["shuffled"].assumption
+    assert time.perf_counter() - start < 30
+
+
+def test_what_a_text_passes_through_is_named_until_it_is_declared() -> None:
+    kept = text(1.0, tokens=8, length="kept", stop_words="keep")
+    r = rungs(None, None, text=kept, users=100)
+    for name in ("text", "record", "user", "shuffled"):
+        assert r[name].epsilon == math.inf and r[name].unprotected == ("text",)
+    assert "the number of tokens (length) and stop words (stop-words)" in r["text"].assumption
+    assert math.isfinite(r["token"].epsilon)  # a word that is drawn is drawn; what is kept is the text's
+    some = rungs(None, None, text=kept, users=None, public={"length": "known"})
+    assert some["text"].epsilon == math.inf and "(stop-words)" in some["text"].assumption
+    both = rungs(None, None, text=kept, users=None, public={"length": "known", "stop-words": "grammar"})
+    assert both["text"].worst_case == pytest.approx(8 * kept.word.guarantee.worst_case())
+    for name in ("text", "record", "user"):
+        assert "agree in the number of tokens and stop words (public)" not in both["token"].neighbours
+        assert "agree in" in both[name].neighbours and "stop words" in both[name].neighbours
+    assert "declared public (known)" in both["text"].assumption and "grammar" in both["text"].assumption
+
+
+def test_words_that_need_the_whole_text_have_no_token_rung() -> None:
+    spec = {"mechanism": "dp-mlm", "epsilon": 50.0, "low": 0.0, "high": 8.0, "tokens": 16, "length": "kept"}
+    whole = build(spec, channel="text", vocabulary=WORDS)
+    r = rungs(None, None, text=whole, users=None, public={"length": "known"})
+    assert r["token"].epsilon is None and "reads the whole text" in r["token"].assumption
+    assert r["text"].worst_case == 16 * 50.0 and r["text"].statement == "800"
+
+
+def test_a_text_in_clear_is_unprotected() -> None:
+    clear = build({"mechanism": "identity", "tokens": 4}, channel="text", vocabulary=WORDS)
+    r = rungs(None, LABEL, text=clear, users=100)
+    assert r["token"].epsilon == r["text"].epsilon == r["record"].epsilon == math.inf
+    assert math.isfinite(r["label"].epsilon)

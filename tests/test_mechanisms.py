@@ -34,9 +34,20 @@ from mechanisms.metrics import DISTANCES, angular
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SecureStreams, SimulationStreams
+from mechanisms.vocabulary import NOTHING, Vocabulary
 
 ALARM = 1e-6
 ROOT = Path(__file__).parent.parent
+
+
+def small_vocabulary():
+    """Twelve words in four dimensions, two of them at one place, two of them stop words; counted and tagged."""
+    rng = np.random.default_rng(3)
+    vectors = rng.normal(size=(12, 4)).astype(np.float32)
+    vectors[7] = vectors[2]
+    words = (*(f"word{i}" for i in range(10)), "the", "of")
+    return Vocabulary(words, vectors, rng.integers(1, 50, 12), rng.integers(0, 3, 12).astype(np.int8))
+
 
 # What a contract test tries for each parameter, by its name: a new mechanism that uses these names is found
 # here by itself; one with a parameter of a new name says so.
@@ -48,7 +59,25 @@ VALUES = {
     "classes": (2, 12),
     "channel": ("embedding", "label"),
     "size": (5,),
+    "vocabulary": (small_vocabulary(),),
+    "w": (0.5,),
+    "p": (0.3, 1.0),
+    "k": (3,),
+    "similarity": ("euclidean", "cosine"),
+    "rest": (8.0,),
+    "share": (0.4,),
+    "which": ("top", "bottom"),
+    "strategy": ("aggressive", "conservative"),
+    "mode": ("repaired", "paper"),
+    "penalty": (1.0,),
+    "low": (-2.0,),
+    "high": (3.0,),
+    "antonyms": ((("word0", "word1"),),),
+    "addition": (0.1,),
+    "deletion": (0.05,),
+    "end": ("",),
 }
+TOKENS = 6
 
 
 def instances():
@@ -56,7 +85,8 @@ def instances():
         names = [f.name for f in dataclasses.fields(kind)]
         for values in itertools.product(*(VALUES[name] for name in names)):
             mechanism = kind(**dict(zip(names, values, strict=True)))
-            yield pytest.param(mechanism, id=f"{kind.name}-{'-'.join(map(str, values))}")
+            shown = ["words" if isinstance(v, Vocabulary) else str(v) for v in values]
+            yield pytest.param(mechanism, id=f"{kind.name}-{'-'.join(shown)}")
 
 
 every_mechanism = pytest.mark.parametrize("mechanism", list(instances()))
@@ -74,14 +104,48 @@ def width(mechanism):
 def inputs(mechanism, n, seed=0):
     if mechanism.channel == "embedding":
         return unit(n, width(mechanism), seed)
+    if mechanism.channel == "text":
+        rng = np.random.default_rng(seed)
+        numbers = rng.integers(0, len(mechanism.vocabulary) + 1, (n, TOKENS))
+        return np.where(np.arange(TOKENS) < rng.integers(0, TOKENS + 1, n)[:, None], numbers, NOTHING)
     return np.random.default_rng(seed).integers(0, width(mechanism), n)
 
 
 def extras(mechanism, n, seed=7):
-    """Further public arguments of `sample`, and of `log_prob`."""
+    """Further arguments of `sample`, and of `log_prob`: public priors, or what else of a text is read."""
+    if mechanism.channel == "text":
+        return {name: READ[name](mechanism, n, seed) for name in mechanism.reads}
     if not mechanism.needs_prior:
         return {}
     return {"prior": np.random.default_rng(seed).dirichlet(np.ones(width(mechanism)), n)}
+
+
+def made_up_scores(mechanism, n, seed):
+    """Logits that depend on the place and on the words around it, and on nothing else."""
+    table = np.random.default_rng(seed).normal(size=(64, 14, len(mechanism.vocabulary)))
+
+    def scores(positions, words, rows):
+        before = np.where(positions > 0, words[rows, np.maximum(positions - 1, 0)], NOTHING)
+        return table[positions % 64, before]
+
+    return scores
+
+
+READ = {
+    "importance": lambda mechanism, n, seed: np.random.default_rng(seed).random((n, TOKENS)),
+    "scores": made_up_scores,
+}
+
+
+def part_of(more, rows):
+    """The same arguments for some of the rows."""
+    return {k: v if callable(v) else v[rows] for k, v in more.items()}
+
+
+def rebuilt(mechanism, spec):
+    if mechanism.channel != "text":
+        return build(spec, channel=mechanism.channel)
+    return build(spec, channel="text", vocabulary=mechanism.vocabulary).word
 
 
 def streams(n, seed=1, offset=0):
@@ -118,7 +182,7 @@ class Constant:
 def test_is_a_frozen_value_that_its_parameters_rebuild(mechanism):
     spec = json.loads(json.dumps(parameters(mechanism)))
     assert spec["mechanism"] == mechanism.name and CATALOGUE[mechanism.name] is type(mechanism)
-    again = build(spec, channel=mechanism.channel)
+    again = rebuilt(mechanism, spec)
     assert (
         again == mechanism
         and hash(again) == hash(mechanism)
@@ -132,7 +196,8 @@ def test_is_a_frozen_value_that_its_parameters_rebuild(mechanism):
 def test_the_guarantee_is_a_sound_value(mechanism):
     guarantee = mechanism.guarantee
     assert Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict()))) == guarantee
-    assert guarantee.protects == {"embedding": "sequence", "label": "label"}[mechanism.channel]
+    allowed = {"embedding": ("sequence",), "label": ("label",), "text": ("token", "sequence")}
+    assert guarantee.protects in allowed[mechanism.channel]
     assert guarantee.worst_case(1e-6) >= guarantee.loss(0.0) == 0.0
     assert guarantee.numeric_epsilon < 1e-6
     assert guarantee.numeric_delta < (1e-6 if mechanism.grid in (SPHERE, None) else 1e-2)
@@ -143,8 +208,12 @@ def test_draws_are_valid_and_fit_the_grid(mechanism):
     x = inputs(mechanism, 300)
     before = x.copy()
     y = mechanism.sample(x, rng=streams(300), **extras(mechanism, 300))
-    assert y.shape == x.shape and np.isfinite(y).all()
     np.testing.assert_array_equal(x, before)
+    if mechanism.channel == "text":  # dp-mlm-resized may answer longer texts than it is given
+        assert len(y) == len(x) and y.dtype == np.int64
+        assert y.min() >= NOTHING and y.max() < len(mechanism.vocabulary)
+        return
+    assert y.shape == x.shape and np.isfinite(y).all()
     if mechanism.grid is None:
         assert y.dtype == np.int64 and y.min() >= 0 and y.max() < width(mechanism)
         return
@@ -166,7 +235,7 @@ def test_two_groupings_of_rows_give_identical_draws(mechanism):
             mechanism.sample(
                 x[i : i + size],
                 rng=streams(len(x[i : i + size]), offset=i),
-                **{k: v[i : i + size] for k, v in more.items()},
+                **part_of(more, slice(i, i + size)),
             )
             for i in range(0, n, size)
         ]
@@ -178,7 +247,8 @@ def test_two_groupings_of_rows_give_identical_draws(mechanism):
 def test_chunks_do_not_matter(mechanism, monkeypatch):
     x, more = inputs(mechanism, 40), extras(mechanism, 40)
     whole = mechanism.sample(x, rng=streams(40), **more)
-    monkeypatch.setattr("mechanisms.spherical._CHUNK", 9)
+    for module in ("spherical", "exponential", "custext"):
+        monkeypatch.setattr(f"mechanisms.{module}._CHUNK", 9)
     np.testing.assert_array_equal(mechanism.sample(x, rng=streams(40), **more), whole)
 
 
@@ -222,7 +292,8 @@ def test_extreme_uniforms_give_finite_draws(mechanism, uniform):
 @every_mechanism
 def test_an_empty_batch_is_a_batch(mechanism):
     x = inputs(mechanism, 5)[:0]
-    assert mechanism.sample(x, rng=streams(0), **extras(mechanism, 0)).shape == x.shape
+    y = mechanism.sample(x, rng=streams(0), **extras(mechanism, 0))
+    assert y.shape == x.shape or (mechanism.channel == "text" and len(y) == 0)
 
 
 @every_mechanism
@@ -235,6 +306,10 @@ def test_bad_inputs_are_refused_in_one_line(mechanism):
             np.array([0.5, 0, 0]),
             np.zeros((3, 1), int),
         ]
+    elif mechanism.channel == "text":
+        x = np.zeros((n, TOKENS), int)
+        outside = np.arange(TOKENS) == 2
+        bad += [np.where(outside, len(mechanism.vocabulary) + 1, x), np.where(outside, -2, x), x + 0.5, x[None]]
     else:
         x = unit(n, width(mechanism))
         bad += [np.where(np.arange(n)[:, None] == 1, np.nan, x), x[:, :-1], x[0]]
@@ -247,7 +322,8 @@ def test_bad_inputs_are_refused_in_one_line(mechanism):
 
 
 def has_density(mechanism):
-    return hasattr(mechanism, "log_prob") and getattr(mechanism, "normalize", False) is False
+    closed = hasattr(mechanism, "log_prob") and getattr(mechanism, "normalize", False) is False
+    return closed and mechanism.channel != "text"
 
 
 def densities():
@@ -269,6 +345,48 @@ def test_the_log_likelihood_ratio_never_exceeds_the_guarantee(mechanism):
     bound = np.array([guarantee.loss(d) for d in distance]) - guarantee.numeric_epsilon
     ratio = np.abs(first[possible] - second[possible])
     assert np.all(ratio <= bound[possible] + 1e-9)
+
+
+# --- text mechanisms
+# ----------------------------------------------------------------------------------------------------
+
+
+def words_alone():
+    """Text mechanisms that read nothing but the word, and give its probabilities."""
+    every = [p for p in instances() if p.values[0].channel == "text" and not p.values[0].reads]
+    return pytest.mark.parametrize("mechanism", [p for p in every if hasattr(p.values[0], "log_probs")])
+
+
+@every_mechanism
+def test_the_loss_distribution_is_no_larger_than_the_guarantee(mechanism):
+    if mechanism.channel == "text":
+        worst = mechanism.guarantee.worst_case(declared=mechanism.guarantee.exposes)
+        assert mechanism.privacy_loss().epsilon(0.0) <= worst * (1 + 1e-12)
+        assert mechanism.privacy_loss(0.0).epsilon(0.0) == 0.0
+
+
+@words_alone()
+def test_all_pairs_of_words_keep_the_guarantee(mechanism):
+    """Where nothing is exposed; what exposes something has tests of its own."""
+    vocabulary, guarantee = mechanism.vocabulary, mechanism.guarantee
+    x = np.arange(len(vocabulary) + 1)
+    try:
+        table = mechanism.log_probs(x)
+    except NotImplementedError:
+        return
+    np.testing.assert_allclose(np.exp(table).sum(axis=1), 1.0, rtol=0, atol=1e-12)
+    first, other = np.repeat(x, len(vocabulary)), np.tile(x[:-1], len(x))
+    np.testing.assert_allclose(mechanism.log_prob(other, first), table.ravel(), rtol=0, atol=1e-9)
+    if guarantee.exposes:
+        return
+    points = vocabulary.points.astype(np.float64)
+    for a, b in itertools.permutations(x, 2):
+        apart = np.linalg.norm(points[a] - points[b]) if guarantee.metric == "euclidean" else 1.0
+        apart = min(apart, guarantee.diameter) if guarantee.inputs == "all" else guarantee.diameter
+        possible = np.isfinite(table[a])
+        assert np.all(possible == np.isfinite(table[b]))
+        bound = guarantee.epsilon * apart + guarantee.offset + 1e-9
+        assert np.abs(table[a][possible] - table[b][possible]).max() <= bound
 
 
 # --- global generators are banned

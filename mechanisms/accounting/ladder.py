@@ -6,15 +6,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from mechanisms import checks
 from mechanisms.accounting.compose import compose
+from mechanisms.accounting.loss import LossCells
 from mechanisms.accounting.rounds import rounds_epsilon
 from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket, plain
 from mechanisms.composition import Budget, metric_statement
-from mechanisms.guarantee import Guarantee
+from mechanisms.guarantee import EXPOSURES, Guarantee, exposed
 from mechanisms.mechanism import Mechanism
+from mechanisms.text import Text
 
 #: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record.
 NAMES = ("token", "text", "embedding", "label", "record", "user", "shuffled")
@@ -68,22 +70,24 @@ def ladder(
     stages: int = 1,
     users: int | None,
     delta: float,
-    text: Mechanism | None = None,
-    tokens: int | None = None,
+    text: Text | None = None,
     draws: int = 1,
     public: Mapping[str, str] | None = None,
     unprotected: Mapping[str, str] | None = None,
 ) -> tuple[Rung, ...]:
     """The rungs of one user's releases, in the order of NAMES.
 
-    embedding, label, text: the mechanism of each channel; None where it does not exist. tokens: most tokens of a
-    text, for a text mechanism that protects tokens. draws: how often a record's embedding is drawn afresh in a stage.
+    embedding, label, text: the mechanism of each channel; None where it does not exist. A text is composed from its
+    parts: its word mechanism at each of its positions, and its length. draws: how often a record's embedding is drawn
+    afresh in a stage.
     records: most records of a user; None where nobody knows, and then no user's ε is given. stages: in how many
     stages one user releases every record anew (stages of disjoint users count as one).
     users: users that the shuffler *delivered* (in each stage); None where there is no shuffler, 0 where it delivered
     nothing. delta: of every rung. How far the samplers may be from their mechanisms (total variation) is said in each
     rung's assumption.
-    public: channel -> why its data are declared public; such a channel is None, and neighbours agree on it.
+    public: channel -> why its data are declared public; such a channel is None, and neighbours agree on it. Or what a
+    text exposes (a name of EXPOSURES) -> why that is; neighbours agree on it too. What is exposed and not declared
+    makes every rung with the text inf.
     unprotected: name -> what else leaves in clear; its rung, and every one above it, is inf.
 
     Every ε is the least of: the theorems' worst cases added (basic composition), and the exact loss distributions
@@ -95,20 +99,21 @@ def ladder(
     delta = checks.real("ladder", "delta", delta, 0, 1)
     if not 0 < delta < 1:
         raise ValueError(f"ladder: delta must be above 0 and below 1, got {delta:g}")
-    counts = {"records": records, "stages": stages, "draws": draws, "tokens": tokens, "users": users}
+    counts = {"records": records, "stages": stages, "draws": draws, "users": users}
     for name, count in counts.items():
         if count is not None:
             checks.integer("ladder", name, count, 0 if name == "users" else 1, 10**12)
     public, clear = dict(public or {}), dict(unprotected or {})
-    channels = [("text", text, tokens or 1), ("embedding", embedding, draws), ("label", label, 1)]
+    whole = None if text is None else _Declared(text, exposed(public))
+    channels: list[tuple[str, Mechanism | None, int]] = [
+        ("text", whole, 1), ("embedding", embedding, draws), ("label", label, 1)
+    ]  # fmt: skip
     parts = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
     open_ = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
-    if text is not None and text.guarantee.protects == "token" and tokens is None and "text" not in open_:
-        open_.insert(0, "text")  # nothing bounds how many tokens a text has
 
     rungs = [
-        _token(text, delta),
-        _channel("text", text, tokens or 1, delta, public, open_),
+        _token(whole, delta, public),
+        _channel("text", whole, 1, delta, public, open_),
         _channel("embedding", embedding, draws, delta, public, open_),
         _channel("label", label, 1, delta, public, open_),
     ]
@@ -116,14 +121,15 @@ def ladder(
         Rung(name, math.inf, delta, "record", "any two records", why, math.inf, "inf", (name,))
         for name, why in clear.items()
     ]
-    same = f", the same {' and '.join(public)} (public)" if public else ""
-    rungs.append(_sum("record", parts, 1, delta, f"any two records{same}", _RECORD, open_))
+    same = _same(public, whole)
+    passes = "" if whole is None else "".join(f"; the text {said}" for said in _exposures(whole, public))
+    rungs.append(_sum("record", parts, 1, delta, f"any two records{same}", _RECORD + passes, open_))
     if records is None:
         unknown = "unknown how many records a user holds; say how many the largest may have"
         nothing = "any two users' data"
         rungs += [Rung(name, None, delta, "user", nothing, unknown) for name in ("user", "shuffled")]
         return tuple(rungs)
-    many = f"{_many(records, 'record')} in {_many(stages, 'stage')} that the user takes part in; {_USER}"
+    many = f"{_many(records, 'record')} in {_many(stages, 'stage')} that the user takes part in; {_USER}{passes}"
     rungs.append(_sum("user", parts, records * stages, delta, f"any two users' data{same}", many, open_))
     rungs.append(_shuffled(parts, records, stages, users, delta, same, open_, rungs[-1]))
     return tuple(rungs)
@@ -162,21 +168,76 @@ _RECORD = "its channels are drawn independently"
 _USER = "that the user took part, and with how many records, is not protected"
 
 
-def _token(text: Mechanism | None, delta: float) -> Rung:
+@dataclass(frozen=True, repr=False)
+class _Declared:
+    """A mechanism of texts or words between inputs that agree in some of what it exposes."""
+
+    mechanism: Any
+    public: tuple[str, ...]
+
+    name: ClassVar[str] = "text"
+    channel: ClassVar[str] = "text"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        whole: Guarantee = self.mechanism.guarantee
+        return replace(whole, exposes=tuple(name for name in whole.exposes if name not in self.public))
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        found: LossCells = self.mechanism.privacy_loss(distance)
+        return found
+
+    def parts(self) -> list[tuple[Mechanism, int]]:
+        """What a text is drawn by; what the text passes through of itself is in no part."""
+        if not isinstance(self.mechanism, Text):
+            return [(self, 1)]
+        return [(_Declared(part, self.public), count) for part, count in self.mechanism.parts()]
+
+    def sample(self, x: Any, *, rng: Any) -> Any:
+        raise NotImplementedError("accounting draws nothing")
+
+    def __repr__(self) -> str:
+        return f"{self.mechanism.name} {self.guarantee}"
+
+
+def _same(public: Mapping[str, str], text: _Declared | None) -> str:
+    """What neighbours agree on: public channels, and what the text exposes and is declared public."""
+    channels = [name for name in public if name not in EXPOSURES]
+    passed = [] if text is None else [EXPOSURES[n] for n in text.mechanism.guarantee.exposes if n in text.public]
+    said = f", the same {' and '.join(channels)} (public)" if channels else ""
+    return said + (f", that agree in {' and '.join(passed)} (public)" if passed else "")
+
+
+def _token(text: _Declared | None, delta: float, public: Mapping[str, str]) -> Rung:
     nothing = "any two tokens"
     if text is None:
         return Rung("token", None, delta, "token", nothing, "no token leaves the device")
-    if text.guarantee.protects != "token":
-        whole = f"{text.name} protects the {text.guarantee.protects} at once"
-        return Rung("token", None, delta, "token", nothing, whole)
-    open_ = ["token"] if _is_unprotected(text, delta) else []
-    return _sum("token", [(text, 1)], 1, delta, nothing, f"inputs: {text.guarantee.inputs}", open_)
+    word = _Declared(text.mechanism.word, text.public)
+    if word.guarantee.protects != "token":
+        why = f"{word.mechanism.name} reads the whole text for each token: it protects the {word.guarantee.protects}"
+        return Rung("token", None, delta, "token", nothing, why)
+    open_ = ["token"] if _is_unprotected(word, delta) else []
+    notes = [f"inputs: {word.guarantee.inputs}", *_exposures(word, public)]
+    return _sum("token", [(word, 1)], 1, delta, nothing + _same({}, word), "; ".join(notes), open_)
+
+
+def _exposures(text: _Declared, public: Mapping[str, str]) -> list[str]:
+    """What passes through a text beside its theorem, and whether that is declared public."""
+    passed = text.mechanism.guarantee.exposes
+    notes = [f"passes {EXPOSURES[n]} through, declared public ({public[n].strip()})" for n in passed if n in public]
+    open_ = [f"{EXPOSURES[n]} ({n})" for n in passed if n not in public]
+    return notes + ([f"passes {' and '.join(open_)} through, which nobody has declared public"] if open_ else [])
 
 
 def _channel(
     name: str, mechanism: Mechanism | None, count: int, delta: float, public: Mapping[str, str], open_: Sequence[str]
 ) -> Rung:
     neighbours = {"text": "any two texts", "embedding": "any two texts", "label": "any two labels"}[name]
+    neighbours += _same({}, mechanism) if isinstance(mechanism, _Declared) else ""
     if mechanism is None:
         if name in public:
             why = f"declared public: sent in clear, ε = ∞ where it is secret ({public[name]})"
@@ -184,8 +245,9 @@ def _channel(
             why = "no text leaves the device" if name == "text" else f"no {name} is released"
         return Rung(name, None, delta, name, neighbours, why)
     notes = [f"{mechanism.name}, " + ("drawn once and remembered" if count == 1 else f"{count} fresh draws")]
-    if name == "text" and mechanism.guarantee.protects == "token":
-        notes = [f"{mechanism.name}, " + (f"at most {count} tokens" if "text" not in open_ else "texts of any length")]
+    if isinstance(mechanism, _Declared):
+        notes = [f"{mechanism.mechanism.name}, {mechanism.mechanism.tokens} positions, drawn once and remembered"]
+        notes += _exposures(mechanism, public)
     if name == "embedding":
         notes.append("the metric bound is about mapped, normalized embeddings, the worst case about any two texts")
     if mechanism.guarantee.inputs != "all":
@@ -207,13 +269,51 @@ def _sum(
         return Rung(name, None, delta, name, neighbours, "nothing is released")
     counted = [(mechanism, count * times) for mechanism, count in parts]
     pure = sum(mechanism.guarantee.worst_case() * count for mechanism, count in counted)
-    exact = _exact(tuple(counted), delta)
-    statement = metric_statement([m.guarantee for m, _ in parts])
+    exact = _exact(tuple(_taken_apart(counted)), delta)
+    statement = _statement([m for m, _ in parts])
     if sum(count for _, count in counted) > len(parts) and statement != "inf":
-        shares = [f"{count} × ({metric_statement([m.guarantee])})" for m, count in counted]
+        shares = [f"{count} × ({_statement([m])})" for m, count in counted]
         statement = " + ".join(shares)
     note = f"{note}; samplers within {exact.sampler_delta:.1e} of their mechanisms, in total variation"
     return Rung(name, min(exact.epsilon, pure), exact.delta, name, neighbours, note, pure, statement)
+
+
+def _taken_apart(counted: Iterable[tuple[Mechanism, int]]) -> list[tuple[Mechanism, int]]:
+    """Texts as their words and their lengths, whose losses compose more tightly than the text's theorem."""
+    taken: list[tuple[Mechanism, int]] = []
+    for mechanism, count in counted:
+        if isinstance(mechanism, _Declared):
+            taken += [(part, times * count) for part, times in mechanism.parts()]
+        else:
+            taken.append((mechanism, count))
+    return taken
+
+
+def _statement(mechanisms: Sequence[Mechanism]) -> str:
+    """The metric bound of releases of one record: a text's own, then the others'."""
+    texts = [m.mechanism for m in mechanisms if isinstance(m, _Declared) and isinstance(m.mechanism, Text)]
+    others = [m.guarantee for m in mechanisms if not (isinstance(m, _Declared) and isinstance(m.mechanism, Text))]
+    said = [text_statement(text) for text in texts] + ([metric_statement(others)] if others else [])
+    return "inf" if "inf" in said else " + ".join(said)
+
+
+def text_statement(text: Text) -> str:
+    """The bound on the loss of two texts that agree in what is exposed: "2·Σd_euclidean + 1·|Δlength|".
+
+    Σd: the words' distances, position by position; of a word mechanism that reads the whole text, each counts in full.
+    """
+    word = text.word.guarantee
+    if math.isinf(word.epsilon) or math.isinf(word.offset):
+        return "inf"
+    if word.protects == "sequence":
+        terms = [f"{word.epsilon * word.diameter * text.tokens:g}"]
+    else:
+        terms = [f"{word.epsilon:g}·" + ("(tokens that differ)" if word.metric == "discrete" else f"Σd_{word.metric}")]
+    if word.offset:
+        terms.append(f"{word.offset * text.tokens:.4g}")
+    if text.lengths is not None and text.lengths.epsilon:
+        terms.append(f"{text.lengths.epsilon:g}·|Δlength|")
+    return " + ".join(terms)
 
 
 @lru_cache(maxsize=256)

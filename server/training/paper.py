@@ -10,18 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from server.checkpoint import load
-from server.maps import Maps
 from server.model import Pipeline
-from server.training.batches import Text, checked, collate, epoch, seeded, tokenize, warmed
+from server.training.batches import Text, checked
+from server.training.end_to_end import fit, started
 from server.training.noise import Noise
 
 SENTENCE = (
     "A trusted simulation of the published procedure, not private: its gradients depend on raw text, and "
     "every epoch draws each embedding anew."
 )
-#: Texts whose mean embedding the maps start from.
-CENTRE = 512
 
 
 def train_paper(
@@ -55,51 +52,13 @@ def train_paper(
     if acknowledged is not True:
         raise ValueError(f"training: way paper must be acknowledged in the experiment file. {SENTENCE}")
     y = checked(texts, labels, classes, epochs, batch_size)
-    encoder, tokenizer = load(checkpoint)
     rng = np.random.default_rng([seed, 0])
-    pipeline = Pipeline(
-        encoder, tokenizer, _random_maps(encoder.config.hidden_size, dim, classes, rng),
-        pooling=pooling, max_length=max_length,
-    )  # fmt: skip
-    with torch.no_grad():
-        pipeline.mean.copy_(torch.from_numpy(pipeline.embed(texts[:CENTRE]).mean(axis=0)))
-    rows = tokenize(tokenizer, texts, max_length)
-    lengths = [len(r["input_ids"]) for r in rows]
+    pipeline = started(
+        checkpoint, texts, dim=dim, classes=classes, rng=rng, pooling=pooling, max_length=max_length
+    )
     noise = Noise(mechanism, seed=seed, stage="paper")
-    own = [pipeline.mean, pipeline.m1, pipeline.m2, pipeline.head_w, pipeline.head_b]
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": encoder.parameters(), "lr": encoder_lr},
-            {"params": own, "lr": maps_lr, "weight_decay": 0.0},
-        ]
-    )
-    schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
-    with seeded(seed):
-        for done in range(1, epochs + 1):
-            pipeline.train()
-            total = 0.0
-            for at in epoch(lengths, batch_size, rng):
-                logits = pipeline(collate(tokenizer, [rows[i] for i in at]), noise)
-                loss = torch.nn.functional.cross_entropy(logits, y[at])
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(pipeline.parameters(), 1.0)
-                optimizer.step()
-                schedule.step()
-                total += float(loss.detach()) * len(at)
-            if progress is not None:
-                progress(f"trusted simulation, epoch {done} of {epochs}, loss {total / len(rows):.3f}")
-            pipeline.eval()
-            if after_epoch is not None:
-                after_epoch(done, pipeline)
-    return pipeline
-
-
-def _random_maps(width: int, dim: int, classes: int, rng: np.random.Generator) -> Maps:
-    return Maps(
-        np.zeros(width),
-        rng.standard_normal((width, dim)) / np.sqrt(width),
-        rng.standard_normal((dim, width)) / np.sqrt(dim),
-        rng.standard_normal((width, classes)) / np.sqrt(width),
-        np.zeros(classes),
-    )
+    return fit(
+        pipeline, texts, lambda logits, at: torch.nn.functional.cross_entropy(logits, y[at]), epochs=epochs,
+        batch_size=batch_size, encoder_lr=encoder_lr, maps_lr=maps_lr, seed=seed, rng=rng, noise=noise,
+        said="trusted simulation", progress=progress, after_epoch=after_epoch,
+    )  # fmt: skip

@@ -1,0 +1,200 @@
+"""Texts in, sanitized texts out: what the command `sottovoce sanitize` does, in two lines of Python.
+
+    from client.rewrite import Rewriter
+    print(Rewriter({"mechanism": "santext", "epsilon": 10.0}, "my-vocabulary").rewrite(["a fine film", "a dull one"]))
+
+"my-vocabulary" is a folder that client.vocabulary.save wrote; simulations.vocabularies.vocabulary_folder() gives that
+of the default checkpoint. Sottovoce's import packages are its four folders: client, mechanisms, server, simulations.
+Each call draws anew, and costs anew: what is drawn here is charged on no ledger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client import vocabulary as vocabularies
+from client import words
+from mechanisms.catalogue import build
+from mechanisms.guarantee import EXPOSURES, Guarantee
+from mechanisms.mechanism import Uniforms
+from mechanisms.streams import SecureStreams
+from mechanisms.text import Text
+from mechanisms.vocabulary import NOTHING, Vocabulary
+
+#: Texts that are drawn at once, at most, and of those that a language model reads; uniforms, at most (64 MB). A large
+#: block pays: tables that do not fit into memory are made once for each.
+_TEXTS, _READ, _UNIFORMS = 2**14, 2**8, 2**23
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of a text beside what was drawn for it; for the eyes of the text's owner alone.
+
+    original: as written; None where the text was filled up to the drawn length. substitute: None where nothing came
+    out. probability: of the substitute, given the token; None where the mechanism has no closed form. epsilon: what
+    its draw costs at worst, given what the guarantee exposes; inf where it was passed through, 0 where none was made.
+    note: "unknown", "kept" (passed through), "dropped" (first), "left out" (cut, or nothing drawn), "filled", or "".
+    """
+
+    original: str | None
+    substitute: str | None
+    probability: float | None
+    epsilon: float
+    note: str
+
+
+class Rewriter:
+    """A text mechanism with the vocabulary that it writes in.
+
+    mechanism: a `Text`, or what describes one, as {"mechanism": "santext", "epsilon": 10.0, "length": "kept"}.
+    vocabulary: where `mechanism` is a description; or the folder of one. model: the folder of what the mechanism reads
+    the whole text by (a masked language model), if it does. ValueError, one line, on what does not fit.
+    """
+
+    def __init__(
+        self,
+        mechanism: Text | Mapping[str, Any],
+        vocabulary: Vocabulary | Path | str | None = None,
+        *,
+        model: Path | str | None = None,
+    ) -> None:
+        if not isinstance(mechanism, Text):
+            if isinstance(vocabulary, str | Path):
+                vocabulary = vocabularies.loaded(vocabulary)
+            mechanism = build(mechanism, channel="text", vocabulary=vocabulary)
+        self.text: Text = mechanism
+        self._model = model
+        if self.text.word.reads and model is None:
+            raise ValueError(f"{self.text.name}: reads the whole text with a language model; give the model's folder")
+        #: Texts that are best drawn at once: as many as memory allows.
+        self.block = _READ if self.text.word.reads else min(_TEXTS, max(1, _UNIFORMS // _uniforms(self.text)))
+
+    def rewrite(self, texts: Sequence[str], *, rng: Uniforms | None = None) -> list[str]:
+        """One draw for each text, in their order; none holds a line's end or a tab.
+
+        rng: uniforms of as many rows, for reproducible results that are not private; else they come from the operating
+        system's secure generator.
+        """
+        if rng is not None:
+            return self.written(self.draw(texts, rng=rng)[0])
+        at = range(0, len(texts), self.block)
+        return [text for i in at for text in self.written(self.draw(texts[i : i + self.block], rng=None)[0])]
+
+    def explain(self, text: str, *, rng: Uniforms | None = None) -> list[Token]:
+        """A draw for one text, token by token."""
+        return self.explained(text, self.draw([text], rng=rng)[0][0])
+
+    def draw(self, texts: Sequence[str], *, rng: Uniforms | None) -> tuple[NDArray[np.int32], int]:
+        """Numbers of words for each text, (n, L), and how many tokens were read (private); see `rewrite`."""
+        if rng is None:
+            rows = np.arange(len(texts))
+            rng = SecureStreams().rows(rows, np.zeros_like(rows), stage="rewrite", channel="text")
+        x = words.numbers(texts, self.text)
+        drawn = self.text.sample(x, rng=rng, **self._private(texts, x))
+        return drawn, int((x != NOTHING).sum())
+
+    def _private(self, texts: Sequence[str], x: NDArray[np.int64]) -> dict[str, Any]:
+        if not self.text.word.reads:
+            return {}
+        from client.reading import private_arguments
+
+        return private_arguments(self.text, texts, x, self._model)
+
+    def written(self, numbers: NDArray[np.int32]) -> list[str]:
+        """Drawn numbers as texts, words with one space between."""
+        return [" ".join(self.text.vocabulary.text(row).split()) for row in numbers]
+
+    def explained(self, text: str, drawn: NDArray[np.int32]) -> list[Token]:
+        """The tokens of a text beside the numbers (L,) that `draw` gave for it."""
+        vocabulary, end = self.text.vocabulary, self.text.tokens
+        rows: list[tuple[str | None, int, int, str]] = []  # original, its number, what was drawn, note
+        at = 0
+        for token in words.split(text, vocabulary):
+            number = vocabulary.find(token)
+            if self.text.dropped[number]:
+                rows.append((token, number, NOTHING, "dropped"))
+                continue
+            output = int(drawn[at]) if at < end else NOTHING
+            at += 1
+            kept = bool(self.text.kept[number])
+            unknown = "unknown" if number == vocabulary.unknown else ""
+            rows.append((token, number, output, "left out" if output == NOTHING else "kept" if kept else unknown))
+        rows += [(None, vocabulary.unknown, int(y), "filled") for y in drawn[at:] if y != NOTHING]
+
+        cost = _public(self.text.word.guarantee)
+        chances = self._probabilities([(x, y) for _, x, y, _ in rows])
+        return [
+            Token(
+                original,
+                vocabulary.words[output] if output != NOTHING else None,
+                None if output == NOTHING else 1.0 if note == "kept" else chance,
+                math.inf if note == "kept" else 0.0 if output == NOTHING else cost,
+                note,
+            )
+            for (original, _, output, note), chance in zip(rows, chances, strict=True)
+        ]
+
+    def _probabilities(self, pairs: Sequence[tuple[int, int]]) -> list[float | None]:
+        """Of each output given its input, where the mechanism has a closed form that reads nothing else."""
+        form = getattr(self.text.word, "log_prob", None)
+        there = [i for i, (_, y) in enumerate(pairs) if y != NOTHING]
+        chances: list[float | None] = [None] * len(pairs)
+        if form is None or self.text.word.reads or not there:
+            return chances
+        x, y = (np.array([pairs[i][side] for i in there], dtype=np.int64) for side in (0, 1))
+        try:
+            values = np.exp(form(y, x))
+        except NotImplementedError:  # of a mode that has none
+            return chances
+        for i, value in zip(there, values, strict=True):
+            chances[i] = float(value)
+        return chances
+
+
+class _Counting:
+    """A source of uniforms that says how many were asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def uniform(self, rows: int, k: int) -> NDArray[np.float64]:
+        self.asked += rows * k
+        return np.full((rows, k), 0.5)
+
+
+def _uniforms(text: Text) -> int:
+    """How many uniforms one text takes; the same whatever it holds."""
+    counting = _Counting()
+    text.sample(np.full((1, text.tokens), NOTHING), rng=counting)
+    return max(1, counting.asked)
+
+
+def charge(text: Text) -> str:
+    """What one text costs, in words: its worst case, how that comes about, and what passes through beside it."""
+    word, whole = text.word.guarantee, text.guarantee
+    bound = _public(whole)
+    if bound == math.inf:
+        return "no protection: ε = ∞ for any two texts that differ"
+    each = f"{text.tokens} tokens at {_number(_public(word))} each"
+    if text.lengths is not None:
+        each += f", their number at {_number(text.lengths.guarantee.worst_case())}"
+    if not whole.exposes:
+        return f"ε = {_number(bound)} at worst, for any two texts ({each})"
+    shown = " and ".join(EXPOSURES[name] for name in whole.exposes)
+    return f"exposed: {shown}; texts that agree in that: ε = {_number(bound)} at worst ({each}); any others: ε = ∞"
+
+
+def _public(guarantee: Guarantee) -> float:
+    """The worst case with what the guarantee exposes taken as public."""
+    return guarantee.worst_case(declared=guarantee.exposes)
+
+
+def _number(value: float) -> str:
+    return "∞" if value == math.inf else f"{value:,.5g}"

@@ -1,0 +1,102 @@
+"""DP-Prompt and DP-Paraphrase: a text generated anew, token by token, by a model that is shown the original."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import categorical, checks, language_model
+from mechanisms.accounting.loss import LossCells, no_loss
+from mechanisms.guarantee import Guarantee
+from mechanisms.language_model import Scores
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING, Vocabulary
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DpPrompt:
+    """The next token v with probability proportional to exp(clip(u_v, low, high)/T), T = 2(high - low)/ε, u the logits
+    of a language model after a prompt that holds the original text and the tokens drawn so far (Utpala et al. 2023).
+
+    **Guarantee.** One draw is ε-LDP about the whole original (see `language_model.log_weights`); m draws compose to
+    m·ε. A text has as many draws as it has positions, and `Text` draws that number before (the paper, too, generates
+    as many tokens as the input has). What comes after the end token is dropped, not left undrawn: its draws are
+    charged, and forgetting them is post-processing.
+
+    epsilon: for one draw, 0..1000. low, high: the bounds of the logits, public numbers. vocabulary: the model's tokens
+    (`server.generation`). end: the token that ends a text; "" where there is none.
+    """
+
+    epsilon: float
+    low: float
+    high: float
+    vocabulary: Vocabulary
+    end: str = ""
+
+    name: ClassVar[str] = "dp-prompt"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ("scores",)
+    needs_prior: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        values = language_model.checked(self.name, self.epsilon, self.low, self.high)
+        for name, value in zip(("epsilon", "low", "high"), values, strict=True):
+            object.__setattr__(self, name, value)
+        if not isinstance(self.end, str) or (self.end and self.vocabulary.number(self.end) is None):
+            raise ValueError(f"{self.name}: the end token {self.end!r} is not in the vocabulary")
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return language_model.guarantee(self.epsilon, self.vocabulary)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Of one draw of two texts that differ, by their exact worst loss."""
+        differ = checks.differs(self.name, distance)
+        return language_model.privacy_loss(self.epsilon, self.vocabulary) if differ else no_loss()
+
+    def log_probs(self, scores: NDArray[Any]) -> FloatArray:
+        """Log probabilities of all tokens for one draw, raw logits (k, V) -> (k, V)."""
+        weights = language_model.log_weights(scores, self.epsilon, self.low, self.high)
+        return categorical.log_normalize(weights)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms, scores: Scores) -> IntArray:
+        """(n, L) or (n,): a token wherever x has one; of x itself nothing else is read. One uniform for each position.
+        The `words` that `scores` sees are those drawn so far, NOTHING behind. A text that has ended asks for no more
+        scores, which changes nothing of what is released.
+        """
+        numbers, there = language_model.rows_of(self.name, x, self.vocabulary)
+        u = uniforms(rng, numbers.shape, 1).reshape(numbers.shape)
+        out = np.full(numbers.shape, NOTHING, dtype=np.int64)
+        end = self.vocabulary.number(self.end) if self.end else None
+        open_ = np.ones(len(numbers), dtype=np.bool_)
+        for block in language_model.blocks(there):
+            for position in range(numbers.shape[1]):
+                rows = block[there[block, position] & open_[block]]
+                if len(rows):
+                    at = np.full(len(rows), position, dtype=np.int64)
+                    drawn = language_model.draw(scores, at, out, rows, u[rows, position], mechanism=self)
+                    ended = drawn == end
+                    out[rows, position] = np.where(ended, NOTHING, drawn)
+                    open_[rows[ended]] = False
+        return out.reshape(np.shape(x))
+
+
+@dataclass(frozen=True)
+class DpParaphrase(DpPrompt):
+    """DP-Paraphrase (Mattern et al. 2022): `DpPrompt` with a model that was trained to paraphrase what precedes.
+
+    Its authors scale the logits by their smallest and largest value, which depend on the private text; as in
+    Meisenbacher et al. 2024 (appendix B), they are clipped to public bounds here.
+    """
+
+    name: ClassVar[str] = "dp-paraphrase"

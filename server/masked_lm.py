@@ -1,0 +1,237 @@
+"""A masked language model as the three files that a client runs: model.onnx, tokenizer.json, masked_lm.json."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers.utils import logging
+
+from server.checkpoint import resolve
+from server.export import INPUTS
+from server.hub import reachable
+
+#: Public texts whose logits say where to clip, as many as the paper takes (Meisenbacher et al. 2024, 5.1.1).
+CALIBRATION = 1000
+_BATCH = 32
+
+
+def load(checkpoint: str | Path) -> tuple[Any, Any]:
+    """(model, tokenizer) of a masked language model. Raises ValueError where `read` does, and without a head."""
+    model, tokenizer, whole = read(checkpoint)
+    if not whole:
+        raise ValueError(
+            f"masked-lm: {checkpoint} has no masked-LM head; train one with server.training.pretrain first"
+        )
+    return model, tokenizer
+
+
+def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
+    """(model, tokenizer, whether the checkpoint has a prediction head); one that it lacks has random weights.
+
+    In float32 and evaluation mode, weights from safetensors only. Raises ValueError, one line, where the checkpoint
+    cannot be read or its tokenizer has no mask.
+    """
+    source = resolve(checkpoint)
+    level = logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # a missing head is ours to report
+    try:
+        cached = not Path(source).is_absolute() and not reachable()
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
+        model, found = AutoModelForMaskedLM.from_pretrained(
+            source, use_safetensors=True, local_files_only=cached, attn_implementation="eager",
+            output_loading_info=True,
+        )  # fmt: skip
+    except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise ValueError(f"masked-lm: {checkpoint} cannot be read: {first}") from error
+    finally:
+        logging.set_verbosity(level)
+    if not getattr(tokenizer, "is_fast", False) or tokenizer.mask_token_id is None:
+        raise ValueError(f"masked-lm: {checkpoint} has no tokenizer.json with a mask token")
+    tokenizer.backend_tokenizer.no_padding()  # padding and truncation are the client's
+    tokenizer.backend_tokenizer.no_truncation()
+    whole = all(name.startswith(model.base_model_prefix) for name in found["missing_keys"])
+    return model.float().eval(), tokenizer, whole
+
+
+def export_masked_lm(
+    checkpoint: str | Path, folder: str | Path, *, public_texts: Sequence[str], seed: int, max_length: int = 256
+) -> None:
+    """Write model.onnx (opset 17, float32, any batch and length), tokenizer.json and masked_lm.json.
+
+    The graph takes input_ids, attention_mask and, where the model knows it, token_type_ids, int64 (n, length), and
+    positions, int64 (n,). It gives logits, float32 (n, pieces), at that one position of each row (the product with all
+    of the vocabulary costs as much as the rest of a small encoder), and attention, float32 (n, length, length), the
+    mean over layers and heads: what each query, second axis, gives to each key, third axis.
+
+    masked_lm.json: low and high, the mean and the mean + 4 standard deviations of the logits at a masked word of each
+    of at most 1,000 *public* texts, beside the original, as DP-MLM asks (`seed` picks texts and words); max_length;
+    the ids of mask, unknown and padding; what stands before, between and after a pair of texts; and whether the
+    second has a segment of its own. The files appear when all are whole.
+
+    Raises ValueError without a masked-LM head or public texts, and for a length the model cannot take.
+    """
+    model, tokenizer = load(checkpoint)
+    longest = getattr(model.config, "max_position_embeddings", max_length)
+    if not 8 <= max_length <= longest:
+        raise ValueError(f"masked-lm: max-length must be between 8 and {longest}, got {max_length}")
+    about = layout(tokenizer) | {"max_length": max_length}
+    low, high = _bounds(model, tokenizer, about, public_texts, seed)
+    out = Path(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
+        scratch = Path(name)
+        _write_graph(model, scratch / "model.onnx")
+        tokenizer.backend_tokenizer.save(str(scratch / "tokenizer.json"))
+        text = json.dumps(about | {"low": low, "high": high}, sort_keys=True)
+        (scratch / "masked_lm.json").write_text(text + "\n")
+        for file in ("model.onnx", "tokenizer.json", "masked_lm.json"):  # the last one says that all are there
+            os.replace(scratch / file, out / file)
+
+
+def layout(tokenizer: Any) -> dict[str, Any]:
+    """How a pair of texts stands in the input, read off a pair that is encoded."""
+    pair = tokenizer.backend_tokenizer.encode("a", "a")
+    side = pair.sequence_ids
+    if 0 not in side or 1 not in side:
+        raise ValueError("masked-lm: the tokenizer makes nothing of the letter a")
+    first, second = side.index(0), side.index(1)
+    last_first, last_second = len(side) - 1 - side[::-1].index(0), len(side) - 1 - side[::-1].index(1)
+    return {
+        "before": pair.ids[:first], "between": pair.ids[last_first + 1 : second], "after": pair.ids[last_second + 1 :],
+        "segments": pair.type_ids[second] == 1 and "token_type_ids" in tokenizer.model_input_names,
+        "mask": int(tokenizer.mask_token_id), "unknown": int(tokenizer.unk_token_id),
+        "padding": int(tokenizer.pad_token_id or 0), "special": sorted(int(i) for i in tokenizer.all_special_ids),
+    }  # fmt: skip
+
+
+def inputs_of(
+    about: dict[str, Any], pairs: Sequence[tuple[Sequence[int] | None, Sequence[int]]]
+) -> tuple[dict[str, torch.Tensor], list[int]]:
+    """Padded inputs of pairs of piece ids, int64 (n, length) each, and where each second text starts. No first text
+    (None): the second stands alone."""
+    rows, starts = [], []
+    for first, second in pairs:
+        head = about["before"] if first is None else [*about["before"], *first, *about["between"]]
+        rows.append([*head, *second, *about["after"]])
+        starts.append(len(head))
+    width = max(len(row) for row in rows)
+    ids = torch.full((len(rows), width), about["padding"], dtype=torch.int64)
+    mask, types = torch.zeros_like(ids), torch.zeros_like(ids)
+    for i, (row, start, (first, _)) in enumerate(zip(rows, starts, pairs, strict=True)):
+        ids[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = 1
+        types[i, start : len(row)] = int(about["segments"] and first is not None)
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}, starts
+
+
+def accepted(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The inputs that this model knows."""
+    takes = inspect.signature(model.forward).parameters
+    return {name: value for name, value in inputs.items() if name in takes}
+
+
+def _bounds(
+    model: Any, tokenizer: Any, about: dict[str, Any], texts: Sequence[str], seed: int
+) -> tuple[float, float]:
+    rng = np.random.default_rng([seed, 0])
+    texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
+    room = (about["max_length"] - len(about["before"]) - len(about["between"]) - len(about["after"])) // 2
+    encoded = [tokenizer(text, add_special_tokens=False)["input_ids"][:room] for text in texts]
+    encoded = [ids for ids in encoded if ids]
+    if not encoded:
+        raise ValueError("masked-lm: public texts are needed, to say where logits are clipped")
+    count, total, squares = 0, 0.0, 0.0
+    asking = AtPositions(model)
+    with torch.no_grad():
+        for start in range(0, len(encoded), _BATCH):
+            batch = encoded[start : start + _BATCH]
+            at = [int(rng.integers(len(ids))) for ids in batch]
+            masked = [[*ids[:i], about["mask"], *ids[i + 1 :]] for ids, i in zip(batch, at, strict=True)]
+            inputs, starts = inputs_of(about, list(zip(batch, masked, strict=True)))
+            positions = torch.tensor([s + i for s, i in zip(starts, at, strict=True)])
+            inputs = accepted(model, inputs)
+            logits = asking(*inputs.values(), positions, names=tuple(inputs))[0].double()
+            count += logits.numel()
+            total += float(logits.sum())
+            squares += float((logits**2).sum())
+    mean = total / count
+    deviation = max(squares / count - mean**2, 0.0) ** 0.5
+    if not deviation > 0:
+        raise ValueError("masked-lm: all logits are equal; this head has learned nothing")
+    return mean, mean + 4 * deviation
+
+
+class AtPositions(torch.nn.Module):
+    """Logits at one position of each row, and the attention's mean over layers and heads."""
+
+    def __init__(self, model: Any, names: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.model = model
+        self.names = names
+
+    def forward(self, *tensors: torch.Tensor, names: tuple[str, ...] = ()) -> tuple[torch.Tensor, torch.Tensor]:
+        *inputs, positions = tensors
+        known = dict(zip(names or self.names, inputs, strict=True))
+        with only_at(self.model, lambda hidden: (torch.arange(hidden.shape[0]), positions)):
+            answer = self.model(**known, output_attentions=True, return_dict=True)
+        attention = torch.stack([layer.mean(dim=1) for layer in answer.attentions]).mean(dim=0)
+        return answer.logits[:, 0], attention
+
+
+@contextmanager
+def only_at(model: Any, places: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
+    """Inside, the model's logits are (p, 1, pieces), of the p places (row, column) alone.
+
+    places: from the hidden states. They are picked before the head, whatever an architecture calls it: the body is the
+    one thing that all name alike.
+    """
+
+    def pick(module: Any, given: Any, out: Any) -> Any:
+        out["last_hidden_state"] = out.last_hidden_state[places(out.last_hidden_state)].unsqueeze(1)
+        return out
+
+    hook = model.base_model.register_forward_hook(pick)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _write_graph(model: Any, path: Path) -> None:
+    takes = inspect.signature(model.forward).parameters
+    names = tuple(name for name in INPUTS if name in takes)
+    example = {
+        "input_ids": torch.ones(2, 8, dtype=torch.int64),
+        "attention_mask": torch.ones(2, 8, dtype=torch.int64),
+        "token_type_ids": torch.zeros(2, 8, dtype=torch.int64),
+        "positions": torch.tensor([1, 2]),
+    }
+    example["attention_mask"][1, 5:] = 0  # a mask of ones alone could be traced away
+    free = {0: "batch", 1: "length"}
+    axes = {name: free for name in names} | {"positions": {0: "batch"}, "logits": {0: "batch"}}
+    axes["attention"] = {0: "batch", 1: "length", 2: "length"}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the tracer's remarks on constants that are constant
+        torch.onnx.export(
+            AtPositions(model, names).eval(),
+            tuple(example[name] for name in (*names, "positions")),
+            str(path),
+            input_names=[*names, "positions"],
+            output_names=["logits", "attention"],
+            dynamic_axes=axes,
+            opset_version=17,
+            dynamo=False,
+        )

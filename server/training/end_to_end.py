@@ -1,0 +1,86 @@
+"""Encoder, maps and head trained together on texts: what every way that trains BERT itself has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from server.checkpoint import load
+from server.maps import Maps
+from server.model import Pipeline
+from server.training.batches import Text, collate, epoch, seeded, tokenize, warmed
+
+#: Texts whose mean embedding the maps start from.
+CENTRE = 512
+
+Loss = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
+
+
+def started(
+    checkpoint: str | Path, texts: Sequence[Text], *, dim: int, classes: int, rng: np.random.Generator, pooling: str,
+    max_length: int,
+) -> Pipeline:  # fmt: skip
+    """The checkpoint with random maps and head; `mean` is that of the first texts' embeddings. Raises what
+    `checkpoint.load` does, and ValueError where `dim` is above the encoder's width."""
+    encoder, tokenizer = load(checkpoint)
+    maps = _random_maps(encoder.config.hidden_size, dim, classes, rng)
+    pipeline = Pipeline(encoder, tokenizer, maps, pooling=pooling, max_length=max_length)
+    with torch.no_grad():
+        pipeline.mean.copy_(torch.from_numpy(pipeline.embed(texts[:CENTRE]).mean(axis=0)))
+    return pipeline
+
+
+def fit(
+    pipeline: Pipeline, texts: Sequence[Text], loss: Loss, *, epochs: int, batch_size: int, encoder_lr: float,
+    maps_lr: float, seed: int, rng: np.random.Generator, noise: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    said: str, progress: Callable[[str], None] | None = None,
+    after_epoch: Callable[[int, Pipeline], None] | None = None,
+) -> Pipeline:  # fmt: skip
+    """Minimise loss(logits, rows) over all parameters, in place; the pipeline ends in evaluation mode.
+
+    AdamW, linear warm-up over a tenth of the steps and decay to 0, gradients clipped to norm 1. noise: acts on what
+    M1 gives. rng: decides the order of rows. said: what `progress` calls this. Same arguments and thread count, same
+    weights; global generators stay untouched.
+    """
+    rows = tokenize(pipeline.tokenizer, texts, pipeline.max_length)
+    lengths = [len(r["input_ids"]) for r in rows]
+    own = [pipeline.mean, pipeline.m1, pipeline.m2, pipeline.head_w, pipeline.head_b]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": pipeline.encoder.parameters(), "lr": encoder_lr},
+            {"params": own, "lr": maps_lr, "weight_decay": 0.0},
+        ],
+        fused=True,  # a step over all embeddings of a vocabulary is a quarter of the time otherwise
+    )
+    schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
+    with seeded(seed):
+        for done in range(1, epochs + 1):
+            pipeline.train()
+            total = 0.0
+            for at in epoch(lengths, batch_size, rng):
+                step = loss(pipeline(collate(pipeline.tokenizer, [rows[i] for i in at]), noise), at)
+                optimizer.zero_grad()
+                step.backward()
+                torch.nn.utils.clip_grad_norm_(pipeline.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                total += float(step.detach()) * len(at)
+            if progress is not None:
+                progress(f"{said}, epoch {done} of {epochs}, loss {total / len(rows):.3f}")
+            pipeline.eval()
+            if after_epoch is not None:
+                after_epoch(done, pipeline)
+    return pipeline
+
+
+def _random_maps(width: int, dim: int, classes: int, rng: np.random.Generator) -> Maps:
+    return Maps(
+        np.zeros(width),
+        rng.standard_normal((width, dim)) / np.sqrt(width),
+        rng.standard_normal((dim, width)) / np.sqrt(dim),
+        rng.standard_normal((width, classes)) / np.sqrt(width),
+        np.zeros(classes),
+    )

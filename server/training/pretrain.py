@@ -1,0 +1,188 @@
+"""Sanitization-aware pretraining: a masked language model that sees sanitized public text and predicts the original."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from server.masked_lm import accepted, inputs_of, layout, only_at, read
+from server.training.batches import epoch, seeded, warmed
+from server.training.finetune import HEAD_LR
+
+#: Words that are to be predicted, and what stands in the input for them (Devlin et al. 2019).
+MASKED = 0.15
+AS_MASK, AS_OTHER = 0.8, 0.1
+#: Of the encoder, where it comes with a head and where it never predicted a word and has far to go.
+LR, BARE_LR = 5e-5, 3e-4
+#: Batches between two lines of progress.
+REPORT = 50
+
+Sanitizer = Callable[[Sequence[str]], Sequence[str]]
+Word = tuple[int, ...]
+
+
+def pretrain(
+    checkpoint: str | Path,
+    texts: Sequence[str],
+    folder: str | Path,
+    *,
+    sanitizer: Sanitizer | None = None,
+    paired: bool = True,
+    epochs: int = 1,
+    lr: float | None = None,
+    batch_size: int = 32,
+    max_length: int = 96,
+    seed: int,
+    progress: Callable[[str], None] | None = None,
+) -> Path:
+    """Train a masked-LM on sanitized *public* texts, predicting the words that stood there before (Yue et al. 2021,
+    section 4.4), and save it, head and all, to `folder`: a checkpoint that `export_masked_lm` takes.
+
+    texts: words with spaces between. sanitizer: texts to texts of as many words each, in their places; None trains on
+    the texts themselves. 15 % of the words, at least one of a text, are masked (80 %), replaced by chance (10 %) or
+    left as the sanitizer wrote them (10 %); a masked word shows as many masks as the original has pieces. paired:
+    in half of the batches each text has its whole sanitized self in front of it, the input of DP-MLM (Meisenbacher
+    et al. 2024, Algorithm 1). Texts are cut where two of them would not fit into max_length pieces.
+
+    The checkpoint may lack a prediction head; it is then made: output embeddings tied to the input ones, biases at
+    the logarithms of how often each piece occurs in `texts`, which is where a head that knows nothing else ends up.
+    The embeddings of words stay as they are, so that words that the public texts lack keep their places.
+    AdamW, head 1e-3, encoder `lr` (None: 5e-5, and 3e-4 for one that never had a head), linear warm-up and decay,
+    gradients clipped to norm 1. Same arguments and thread count, same weights; global generators stay untouched.
+    Raises ValueError, one line, where arguments do not fit and where the checkpoint cannot be read.
+    """
+    if epochs < 1 or batch_size < 1:
+        raise ValueError(f"pretraining: epochs and batch-size must be at least 1, got {epochs} and {batch_size}")
+    with seeded(seed):
+        model, tokenizer, whole = read(checkpoint)
+        about = layout(tokenizer)
+        rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
+        lr = lr if lr is not None else LR if whole else BARE_LR
+        if not whole:
+            _start_at_frequencies(model, rows)
+        model.get_input_embeddings().weight.requires_grad_(False)
+        known = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        head = [p for name, p in known if not name.startswith(model.base_model_prefix)]
+        body = [p for name, p in known if name.startswith(model.base_model_prefix)]
+        optimizer = torch.optim.AdamW([{"params": body, "lr": lr}, {"params": head, "lr": HEAD_LR}])
+        schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
+        rng = np.random.default_rng([seed, 0])
+        lengths = [len(row) for row in rows]
+        model.train()
+        losses: list[float] = []
+        for done in range(1, epochs + 1):
+            batches = list(epoch(lengths, batch_size, rng))
+            for i, at in enumerate(batches, 1):
+                double = paired and bool(rng.random() < 0.5)  # whole batches: neither waits for the other's length
+                logits, targets = _predictions(model, about, [rows[j] for j in at], rng, double, _training_kinds)
+                loss = torch.nn.functional.cross_entropy(logits, targets)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                losses.append(float(loss.detach()))
+                if progress is not None and (len(losses) == REPORT or i == len(batches)):
+                    mean = sum(losses) / len(losses)
+                    progress(f"pretraining, epoch {done} of {epochs}, batch {i} of {len(batches)}: loss {mean:.3f}")
+                    losses = []
+    model.eval().save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)
+    return Path(folder)
+
+
+def masked_accuracy(
+    checkpoint: str | Path, texts: Sequence[str], *, sanitizer: Sanitizer | None = None, paired: bool, seed: int,
+    max_length: int = 96,
+) -> tuple[float, float]:  # fmt: skip
+    """(how often the likeliest piece is the original one at a mask, how often the best constant answer would be).
+
+    15 % of the words of each text are masked, all with the mask. paired: with the whole (sanitized) text in front.
+    """
+    model, tokenizer, _ = read(checkpoint)
+    about = layout(tokenizer)
+    rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
+    rng = np.random.default_rng([seed, 1])
+    right, answers = 0, []
+    with torch.no_grad():
+        for start in range(0, len(rows), 32):
+            logits, targets = _predictions(model, about, rows[start : start + 32], rng, paired, np.zeros_like)
+            right += int((logits.argmax(dim=1) == targets).sum())
+            answers.append(targets.numpy())
+    every = np.concatenate(answers)
+    return right / len(every), float(np.bincount(every).max() / len(every))
+
+
+def _aligned(
+    tokenizer: Any, about: dict[str, Any], texts: Sequence[str], sanitizer: Sanitizer | None, max_length: int
+) -> list[list[tuple[Word, Word]]]:
+    """(original pieces, sanitized pieces) of each word, cut where two such texts would not fit."""
+    room = (max_length - sum(len(about[name]) for name in ("before", "between", "after"))) // 2
+    sanitized = texts if sanitizer is None else sanitizer(texts)
+    if len(sanitized) != len(texts):
+        raise ValueError(f"pretraining: the sanitizer gave {len(sanitized)} texts for {len(texts)}")
+    words = [text.split() for text in texts]
+    others = [text.split() for text in sanitized]
+    for i, (a, b) in enumerate(zip(words, others, strict=True)):
+        if len(a) != len(b):
+            raise ValueError(f"pretraining: text {i} has {len(a)} words, and {len(b)} after the sanitizer")
+    distinct = sorted({word for text in (*words, *others) for word in text})
+    encoded = tokenizer.backend_tokenizer.encode_batch([" " + word for word in distinct], add_special_tokens=False)
+    pieces = {word: tuple(e.ids) for word, e in zip(distinct, encoded, strict=True)}
+    rows = []
+    for a, b in zip(words, others, strict=True):
+        pairs = [(pieces[x], pieces[y]) for x, y in zip(a, b, strict=True) if pieces[x] and pieces[y]]
+        fits = np.cumsum([max(len(x), len(y)) for x, y in pairs]) <= room
+        if fits.any():
+            rows.append(pairs[: int(fits.sum())])
+    if not rows:
+        raise ValueError("pretraining: public texts with at least one word are needed")
+    return rows
+
+
+def _start_at_frequencies(model: Any, rows: list[list[tuple[Word, Word]]]) -> None:
+    bias = model.get_output_embeddings().bias
+    counts = np.bincount([i for row in rows for original, _ in row for i in original], minlength=len(bias))
+    with torch.no_grad():
+        bias.copy_(torch.from_numpy(np.log((counts + 1.0) / (counts + 1.0).sum())))
+
+
+def _training_kinds(uniforms: np.ndarray) -> np.ndarray:
+    """0 a mask, 1 another piece, 2 what the sanitizer wrote."""
+    return np.searchsorted([AS_MASK, AS_MASK + AS_OTHER], uniforms, side="right")
+
+
+def _predictions(
+    model: Any, about: dict[str, Any], rows: list[list[tuple[Word, Word]]], rng: np.random.Generator, paired: bool,
+    kinds: Callable[[np.ndarray], np.ndarray],
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Logits (p, pieces) at the pieces of the chosen words, and what stood there, (p,)."""
+    pairs: list[tuple[Sequence[int] | None, Sequence[int]]] = []
+    places: list[tuple[int, int]] = []
+    targets: list[int] = []
+    for i, row in enumerate(rows):
+        chosen = rng.random(len(row)) < MASKED
+        chosen[rng.integers(len(row))] |= not chosen.any()
+        kind = kinds(rng.random(len(row)))
+        shown: list[int] = []
+        for (original, sanitized), hidden, what in zip(row, chosen, kind, strict=True):
+            if hidden:
+                places += [(i, len(shown) + j) for j in range(len(original))]
+                targets += original
+            if not hidden or (what == 2 and len(sanitized) == len(original)):
+                shown += sanitized
+            elif what == 1:
+                shown += rng.integers(model.config.vocab_size, size=len(original)).tolist()
+            else:
+                shown += [about["mask"]] * len(original)
+        pairs.append(([p for _, sanitized in row for p in sanitized] if paired else None, shown))
+    inputs, starts = inputs_of(about, pairs)
+    row_of = torch.tensor([i for i, _ in places])
+    column = torch.tensor([starts[i] + j for i, j in places])
+    with only_at(model, lambda hidden: (row_of, column)):
+        logits: torch.Tensor = model(**accepted(model, inputs)).logits[:, 0]
+    return logits, torch.tensor(targets)

@@ -1,0 +1,101 @@
+"""What the text channel of a study works with: its vocabulary, its masked language model, its arms' mechanisms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from client import masked_lm, texts
+from client import vocabulary as vocabularies
+from mechanisms.streams import SimulationStreams
+from mechanisms.text import Text
+from mechanisms.vocabulary import Vocabulary
+from simulations.cache import Progress
+from simulations.corpus import Corpus
+from simulations.errors import UserError
+from simulations.experiment import BUNDLED_LM, CHECKPOINT, NONE, Arm, Experiment, stand_in, text_mechanism
+from simulations.masked_lm import masked_lm_folder
+from simulations.vocabularies import MINILM, vocabulary_folder
+
+
+@dataclass(frozen=True)
+class Words:
+    """folder: the vocabulary's, which every node has too. masked_lm: the folder of the masked language model, None
+    where no arm reads one; bounds: of its logits."""
+
+    vocabulary: Vocabulary
+    folder: Path
+    masked_lm: Path | None = None
+    bounds: tuple[float, float] | None = None
+
+    def mechanism(self, arm: Arm) -> Text:
+        """The text mechanism of an arm. Raises UserError."""
+        assert arm.text is not None
+        try:
+            return text_mechanism(arm.text, self.vocabulary, bounds=self.bounds)
+        except ValueError as error:
+            raise UserError(f'arm "{arm.name}": text: {error}') from error
+
+    def identity(self, text: Text) -> str:
+        """What a request calls the masked language model: "" where the mechanism reads none."""
+        return masked_lm.load(self.masked_lm).identity if text.word.reads and self.masked_lm else ""
+
+    def sanitize_public(self, text: Text, lines: list[str], *, seed: int, stage: str) -> list[str]:
+        """*Public* texts as users' come out: one simulated draw each; nobody is charged for it."""
+        rows = np.arange(len(lines), dtype=np.int64)
+        drawn = texts.draw(
+            text, lines, rows, np.zeros_like(rows), streams=SimulationStreams(seed), stage=stage,
+            masked_lm=self.masked_lm,
+        )  # fmt: skip
+        return [self.vocabulary.text(row) for row in drawn]
+
+
+def prepare_words(experiment: Experiment, public: Corpus, *, progress: Progress) -> Words | None:
+    """The vocabulary, counted on the public part and tagged if an arm needs tags, and the masked language model; None
+    where no arm releases texts. Raises UserError where an arm's own users would refuse what it asks."""
+    arms = [arm for arm in experiment.arms if arm.text is not None]
+    if not arms:
+        return None
+    settings = experiment.text
+    source = experiment.encoder.model if settings.words == CHECKPOINT else settings.words
+    progress(f"preparing the vocabulary of {source}")
+    lines = as_lines(public)
+    folder = vocabulary_folder(source, public_texts=lines, tags=any(_needs_tags(arm) for arm in arms))
+    words = Words(vocabularies.loaded(folder), folder)
+    if readers := [arm.name for arm in arms if trial(arm).word.reads]:
+        words = _with_language_model(experiment, words, lines, readers[0], progress)
+    for arm in arms:
+        experiment.check_text(arm, words.mechanism(arm))
+    return words
+
+
+def as_lines(corpus: Corpus) -> list[str]:
+    """The texts of a corpus; a pair as its two texts with a space between."""
+    return [text if isinstance(text, str) else " ".join(text) for text in corpus.texts]
+
+
+def trial(arm: Arm) -> Text:
+    """The arm's mechanism on stand-in words, before there is a vocabulary."""
+    assert arm.text is not None
+    return text_mechanism(arm.text, stand_in(), bounds=(0.0, 1.0))
+
+
+def _needs_tags(arm: Arm) -> bool:
+    """Whether the mechanism refuses, or cannot work with, words that nobody has tagged."""
+    return arm.text is not None and "syntax" in arm.text["mechanism"]
+
+
+def _with_language_model(
+    experiment: Experiment, words: Words, public: list[str], reader: str, progress: Progress
+) -> Words:
+    model = experiment.text.masked_lm
+    if model == NONE:
+        raise UserError(
+            f'arm "{reader}": text: reads a masked language model; set text.masked-lm = "{BUNDLED_LM}" or a folder'
+        )
+    source = MINILM if model == BUNDLED_LM else model
+    folder = masked_lm_folder(source, public, seed=experiment.seed, progress=progress)
+    found = masked_lm.load(folder)
+    return Words(words.vocabulary, words.folder, folder, (found.low, found.high))
