@@ -20,7 +20,7 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 
 FILES = ("model.onnx", "tokenizer.json", "masked_lm.json")
 _FIELDS = ("before", "between", "after", "segments", "mask", "unknown", "padding", "special", "max_length", "low",
-           "high")  # fmt: skip
+           "high", "aligned")  # fmt: skip
 _BATCH = 32
 #: Inputs are padded to the next multiple. The width of an input then depends on its own text alone, and a row has the
 #: same last bits in every batch of its width (tested), so that a text is sanitized alike alone and in a cohort.
@@ -211,6 +211,7 @@ class MaskedLM:
                     "input_ids": np.full(shape, self._about["padding"], dtype=np.int64),
                     "attention_mask": np.zeros(shape, dtype=np.int64),
                     "token_type_ids": np.zeros(shape, dtype=np.int64),
+                    "position_ids": np.tile(np.arange(shape[1]), (shape[0], 1)),
                     "positions": np.array([inputs[i][2] for i in batch], dtype=np.int64),
                 }
                 for row, i in enumerate(batch):
@@ -218,6 +219,8 @@ class MaskedLM:
                     feeds["input_ids"][row, : len(ids)] = ids
                     feeds["attention_mask"][row, : len(ids)] = 1
                     feeds["token_type_ids"][row, start : len(ids)] = int(self._about["segments"])
+                    # of a model that is not aligned, nobody asks for them
+                    feeds["position_ids"][row, start : len(ids)] -= start - len(self._about["before"])
                 yield batch, self._session.run([output], {name: feeds[name] for name in self._inputs}, self._asked)
 
 

@@ -21,16 +21,13 @@ from numpy.typing import NDArray
 
 from client import vocabulary as vocabularies
 from client import words
+from client.texts import at_once
 from mechanisms.catalogue import build
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import SecureStreams
 from mechanisms.text import Text
 from mechanisms.vocabulary import NOTHING, Vocabulary
-
-#: Texts that are drawn at once, at most, and of those that a language model reads; uniforms, at most (64 MB). A large
-#: block pays: tables that do not fit into memory are made once for each.
-_TEXTS, _READ, _UNIFORMS = 2**14, 2**8, 2**23
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class Rewriter:
         if self.text.word.reads and model is None:
             raise ValueError(f"{self.text.name}: reads the whole text with a language model; give the model's folder")
         #: Texts that are best drawn at once: as many as memory allows.
-        self.block = _READ if self.text.word.reads else min(_TEXTS, max(1, _UNIFORMS // _uniforms(self.text)))
+        self.block = at_once(self.text)
 
     def rewrite(self, texts: Sequence[str], *, rng: Uniforms | None = None) -> list[str]:
         """One draw for each text, in their order; none holds a line's end or a tab.
@@ -156,24 +153,6 @@ class Rewriter:
         for i, value in zip(there, values, strict=True):
             chances[i] = float(value)
         return chances
-
-
-class _Counting:
-    """A source of uniforms that says how many were asked for."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def uniform(self, rows: int, k: int) -> NDArray[np.float64]:
-        self.asked += rows * k
-        return np.full((rows, k), 0.5)
-
-
-def _uniforms(text: Text) -> int:
-    """How many uniforms one text takes; the same whatever it holds."""
-    counting = _Counting()
-    text.sample(np.full((1, text.tokens), NOTHING), rng=counting)
-    return max(1, counting.asked)
 
 
 def charge(text: Text) -> str:

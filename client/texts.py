@@ -14,9 +14,14 @@ from client.words import numbers
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.text import Text
 
-#: Most uniforms that are held at once, at PER_TOKEN for each token (MADLIB takes one for each dimension): 128 MB.
-UNIFORMS = 2**24
-PER_TOKEN = 300
+#: Texts that are drawn at once, at most, and of those that a language model reads; uniforms, at most (64 MB). A large
+#: block pays: tables that do not fit into memory are made once for each.
+_TEXTS, _READ, _UNIFORMS = 2**14, 2**10, 2**23
+
+
+def at_once(text: Text) -> int:
+    """How many texts to draw in one call, for bounded memory."""
+    return _READ if text.word.reads else min(_TEXTS, max(1, _UNIFORMS // max(1, text.uniforms)))
 
 
 def draw(
@@ -28,7 +33,7 @@ def draw(
     masked_lm: the folder of the model that some mechanisms read. No draw depends on how texts are grouped.
     """
     drawn = np.empty((len(lines), text.tokens), dtype=np.int32)
-    size = max(1, UNIFORMS // (PER_TOKEN * text.tokens))
+    size = at_once(text)
     for start in range(0, len(lines), size):
         piece = slice(start, start + size)
         x = numbers(lines[piece], text)

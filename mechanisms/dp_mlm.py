@@ -131,8 +131,6 @@ class DpMlmResized:
     for `DpMlm`, where the paper's unlimited output costs up to 2Lε. A deletion draws nothing and costs nothing. That
     the paper promises (A - D)nε "on average" is no bound: an average over coins protects nobody.
 
-    `Text` puts the words that it keeps where they were; after additions and deletions that is another place.
-
     epsilon, low, high: as for `DpMlm`. addition, deletion: probabilities; the paper's .1 or .25, and .05.
     """
 
@@ -146,6 +144,7 @@ class DpMlmResized:
     name: ClassVar[str] = "dp-mlm-resized"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ("scores",)
+    moves: ClassVar[bool] = True
     needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -42,6 +42,7 @@ class DpPrompt:
     name: ClassVar[str] = "dp-prompt"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ("scores",)
+    moves: ClassVar[bool] = True
     needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

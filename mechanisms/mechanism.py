@@ -52,8 +52,9 @@ class WordMechanism(Mechanism, Protocol):
     """A mechanism of one token of a text: numbers of words in, numbers of words out.
 
     vocabulary: its words; an input may also be `vocabulary.unknown`, an output never is. reads: names of what else
-    of the private text `sample` and `log_prob` take, by keyword: "importance" (a weight for each token), or "logits"
-    (a score for each word at each token, in place of the word itself); most read nothing.
+    of the private text `sample` and `log_prob` take, by keyword: "importance" (a weight for each token), or "scores"
+    (what answers with a logit for each word at a place, `language_model.Scores`); most read nothing. One whose
+    output's words do not stand for the text's at the same place says `moves = True`.
     """
 
     vocabulary: Vocabulary

@@ -63,6 +63,8 @@ class Text:
             allowed = TREATMENTS[:2] if name == "unknown" else TREATMENTS
             if getattr(self, name) not in allowed:
                 raise ValueError(f"text: {name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
+            if getattr(self, name) == "keep" and getattr(self.word, "moves", False):
+                raise ValueError(f"{self.word.name}: its words do not stand where the text's do, so none can be kept")
 
     @property
     def name(self) -> str:
@@ -155,6 +157,15 @@ class Text:
         words = self.word.sample(filled, rng=rng, **private)
         return np.where(inside & self.kept[filled], filled, words).astype(np.int32)
 
+    @cached_property
+    def uniforms(self) -> int:
+        """How many uniforms one text takes, whatever it holds."""
+        counting = _Counting()
+        nothing = np.full((1, self.tokens), NOTHING)
+        private = {"importance": np.zeros((1, self.tokens)), "scores": None}  # nobody asks for scores of no words
+        self.sample(nothing, rng=counting, **{name: private[name] for name in self.word.reads})
+        return counting.asked
+
     def _checked(self, x: NDArray[Any]) -> NDArray[np.int64]:
         values = np.asarray(x)
         if values.ndim != 2 or values.shape[1] != self.tokens or (values.size and values.dtype.kind not in "iu"):
@@ -165,6 +176,17 @@ class Text:
         if (there[:, 1:] & ~there[:, :-1]).any():
             raise ValueError("text: a word stands after the end")
         return values.astype(np.int64)
+
+
+class _Counting:
+    """A source of uniforms that says how many were asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def uniform(self, rows: int, k: int) -> NDArray[np.float64]:
+        self.asked += rows * k
+        return np.full((rows, k), 0.5)
 
 
 #: The parameters of a text that are not its word mechanism's, by the names that experiment files use.

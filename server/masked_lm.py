@@ -24,6 +24,8 @@ from server.hub import reachable
 #: Public texts whose logits say where to clip, as many as the paper takes (Meisenbacher et al. 2024, 5.1.1).
 CALIBRATION = 1000
 _BATCH = 32
+#: The entry of a checkpoint's config.json that says that its positions were trained to start again.
+ALIGNED = "sottovoce_aligned"
 
 
 def load(checkpoint: str | Path) -> tuple[Any, Any]:
@@ -71,10 +73,11 @@ def export_masked_lm(
 ) -> None:
     """Write model.onnx (opset 17, float32, any batch and length), tokenizer.json and masked_lm.json.
 
-    The graph takes input_ids, attention_mask and, where the model knows it, token_type_ids, int64 (n, length), and
-    positions, int64 (n,). It gives logits, float32 (n, pieces), at that one position of each row (the product with all
-    of the vocabulary costs as much as the rest of a small encoder), and attention, float32 (n, length, length), the
-    mean over layers and heads: what each query, second axis, gives to each key, third axis.
+    The graph takes input_ids, attention_mask and, where the model knows them, token_type_ids and (of an aligned model)
+    position_ids, int64 (n, length), and positions, int64 (n,). It gives logits, float32 (n, pieces), at that one
+    position of each row (the product with all of the vocabulary costs as much as the rest of a small encoder), and
+    attention, float32 (n, length, length), the mean over layers and heads: what each query, second axis, gives to each
+    key, third axis.
 
     masked_lm.json: low and high, the mean and the mean + 4 standard deviations of the logits at a masked word of each
     of at most 1,000 *public* texts, beside the original, as DP-MLM asks (`seed` picks texts and words); max_length;
@@ -87,13 +90,13 @@ def export_masked_lm(
     longest = getattr(model.config, "max_position_embeddings", max_length)
     if not 8 <= max_length <= longest:
         raise ValueError(f"masked-lm: max-length must be between 8 and {longest}, got {max_length}")
-    about = layout(tokenizer) | {"max_length": max_length}
+    about = layout(model, tokenizer) | {"max_length": max_length}
     low, high = _bounds(model, tokenizer, about, public_texts, seed)
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
         scratch = Path(name)
-        _write_graph(model, scratch / "model.onnx")
+        _write_graph(model, scratch / "model.onnx", aligned=about["aligned"])
         tokenizer.backend_tokenizer.save(str(scratch / "tokenizer.json"))
         text = json.dumps(about | {"low": low, "high": high}, sort_keys=True)
         (scratch / "masked_lm.json").write_text(text + "\n")
@@ -101,8 +104,9 @@ def export_masked_lm(
             os.replace(scratch / file, out / file)
 
 
-def layout(tokenizer: Any) -> dict[str, Any]:
-    """How a pair of texts stands in the input, read off a pair that is encoded."""
+def layout(model: Any, tokenizer: Any) -> dict[str, Any]:
+    """How a pair of texts stands in the input, read off a pair that is encoded; "aligned", where the model was trained
+    so (`pretrain`): the second text's positions start again at those of the first, so that words face each other."""
     pair = tokenizer.backend_tokenizer.encode("a", "a")
     side = pair.sequence_ids
     if 0 not in side or 1 not in side:
@@ -114,6 +118,7 @@ def layout(tokenizer: Any) -> dict[str, Any]:
         "segments": pair.type_ids[second] == 1 and "token_type_ids" in tokenizer.model_input_names,
         "mask": int(tokenizer.mask_token_id), "unknown": int(tokenizer.unk_token_id),
         "padding": int(tokenizer.pad_token_id or 0), "special": sorted(int(i) for i in tokenizer.all_special_ids),
+        "aligned": bool(getattr(model.config, ALIGNED, False)),
     }  # fmt: skip
 
 
@@ -130,11 +135,14 @@ def inputs_of(
     width = max(len(row) for row in rows)
     ids = torch.full((len(rows), width), about["padding"], dtype=torch.int64)
     mask, types = torch.zeros_like(ids), torch.zeros_like(ids)
+    places = torch.arange(width).repeat(len(rows), 1)
     for i, (row, start, (first, _)) in enumerate(zip(rows, starts, pairs, strict=True)):
         ids[i, : len(row)] = torch.tensor(row)
         mask[i, : len(row)] = 1
         types[i, start : len(row)] = int(about["segments"] and first is not None)
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}, starts
+        places[i, start : len(row)] -= start - len(about["before"])
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    return inputs | ({"position_ids": places} if about["aligned"] else {}), starts
 
 
 def accepted(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -210,13 +218,14 @@ def only_at(model: Any, places: Callable[[torch.Tensor], tuple[torch.Tensor, tor
         hook.remove()
 
 
-def _write_graph(model: Any, path: Path) -> None:
+def _write_graph(model: Any, path: Path, *, aligned: bool) -> None:
     takes = inspect.signature(model.forward).parameters
-    names = tuple(name for name in INPUTS if name in takes)
+    names = tuple(name for name in INPUTS if name in takes) + (("position_ids",) if aligned else ())
     example = {
         "input_ids": torch.ones(2, 8, dtype=torch.int64),
         "attention_mask": torch.ones(2, 8, dtype=torch.int64),
         "token_type_ids": torch.zeros(2, 8, dtype=torch.int64),
+        "position_ids": torch.arange(8).repeat(2, 1),
         "positions": torch.tensor([1, 2]),
     }
     example["attention_mask"][1, 5:] = 0  # a mask of ones alone could be traced away

@@ -326,14 +326,14 @@ class TextChannel(_Section):
     """What text mechanisms work with. words: "checkpoint", the encoder's own whole words, or a file of word vectors.
 
     masked_lm: what some mechanisms read: "none", "bundled", or a folder. pretrain: whether the checkpoint first learns
-    to restore the words of sanitized *public* text, for pretrain_epochs.
+    to restore the words of sanitized *public* text, for pretrain_steps batches.
     """
 
     place: ClassVar[str] = "text"
     words: str = _setting(_text, CHECKPOINT)
     masked_lm: str = _setting(_text, NONE)
     pretrain: bool = _setting(_flag, False)
-    pretrain_epochs: int = _setting(_whole(1), 1)
+    pretrain_steps: int = _setting(_whole(1), 500)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def masked_lm_folder(
     *,
     seed: int,
     sanitizer: Text | None = None,
-    epochs: int = 1,
+    steps: int = 500,
     max_length: int = 256,
     progress: Callable[[str], None],
 ) -> Path:
@@ -43,7 +43,7 @@ def masked_lm_folder(
     kept = None if sanitizer is None else replace(sanitizer, length=KEPT)
     if kept is not None and kept.word.reads:
         raise UserError(f"masked-lm: {kept.name} reads {', '.join(kept.word.reads)}; pretrain with another mechanism")
-    about = [fingerprint(model), texts, seed, None if kept is None else parameters(kept), epochs, max_length]
+    about = [fingerprint(model), texts, seed, None if kept is None else parameters(kept), steps, max_length]
     name = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
 
     def make(folder: Path) -> None:
@@ -51,7 +51,7 @@ def masked_lm_folder(
         if kept is not None or not read(model)[2]:
             clean, noisy = (texts, texts) if kept is None else sanitized(texts, kept, seed=seed)
             checkpoint = pretrain(
-                model, clean, folder / "checkpoint", sanitizer=lambda _: noisy, epochs=epochs, seed=seed,
+                model, clean, folder / "checkpoint", sanitizer=lambda _: noisy, steps=steps, seed=seed,
                 progress=progress,
             )  # fmt: skip
         progress(f"exporting the masked language model {model}")

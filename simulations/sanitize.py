@@ -26,6 +26,8 @@ _NEEDS = {"santext+": "counts", "madlib-syntax": "tags"}
 #: Mechanisms that write with a generating model's own tokens, not with the words of a vocabulary.
 _GENERATING = ("dp-prompt", "dp-paraphrase")
 _PROGRESS_SECONDS = 5.0
+#: Texts of the built-in corpus that a language model learns from where no others are named.
+_PUBLIC = 3000
 
 
 def command(
@@ -61,13 +63,13 @@ def command(
     public: Annotated[
         Path | None,
         typer.Option(
-            "--public", metavar="FILE", help="Public texts: to count words on (santext+), or for --masked-lm."
+            "--public", metavar="FILE", help="Public texts: to count words on, or for --masked-lm (else built-in ones)."
         ),
     ] = None,
     masked_lm: Annotated[
-        str | None,
+        str,
         typer.Option("--masked-lm", help="A masked language model, where one is read: its folder, or a checkpoint."),
-    ] = None,
+    ] = "minilm",
     seed: Annotated[
         int | None, typer.Option("--seed", help="Reproducible, and not private.", show_default=False)
     ] = None,
@@ -132,7 +134,7 @@ def _value(text: str) -> Any:
 
 
 def _rewriter(
-    spec: dict[str, Any], words: str, public: Path | None, column: str | None, masked_lm: str | None
+    spec: dict[str, Any], words: str, public: Path | None, column: str | None, masked_lm: str
 ) -> Rewriter:
     from client import vocabulary as vocabularies
     from client.rewrite import Rewriter
@@ -149,14 +151,12 @@ def _rewriter(
     if name in _GENERATING:
         raise UserError(f"{name}: writes with a generating model; run it from Python with server.generation.Generator")
     reads = getattr(kind, "reads", ())
-    if reads and masked_lm is None:
-        raise UserError(f"{name}: reads the whole text by a masked language model; name its folder with --masked-lm")
     needs = _NEEDS.get(name)
     with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
         texts = None if public is None else list(_texts(public, column))
         counts_on = texts if needs == "counts" else None
         vocabulary = vocabularies.load(vocabulary_folder(words, public_texts=counts_on, tags=needs == "tags"))
-        model = _language_model(str(masked_lm), texts) if reads else None
+        model = _language_model(masked_lm, texts) if reads else None
     if needs == "counts" and vocabulary.counts is None:
         raise UserError(f"{name}: needs to know which words are rare; name a file of public texts with --public")
     if model is not None and not {"low", "high"} & spec.keys() and {"low", "high"} <= {f.name for f in fields(kind)}:
@@ -173,13 +173,12 @@ def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
     folder = Path(name).expanduser()
     if (folder / "masked_lm.json").is_file():
         return folder
-    if public_texts is None:
-        raise UserError(
-            f"--masked-lm {name}: is no folder with a masked_lm.json; to make one of a checkpoint, name public texts "
-            "with --public"
-        )
+    from simulations.builtin import builtin
     from simulations.masked_lm import masked_lm_folder
 
+    if public_texts is None:
+        public_texts = builtin(task="sentiment", public=_PUBLIC, train=1, test=1, seed=0).public.texts
+    _say(f"{name}: preparing the language model, once: minutes, where it has no prediction head yet")
     return masked_lm_folder(name, public_texts, seed=0, progress=_say)
 
 

@@ -110,7 +110,7 @@ class TextArmRun(ArmBase):
             return model
         folder = masked_lm_folder(
             model, as_lines(self.prepared.split.public), seed=self.experiment.seed, sanitizer=self.text,
-            epochs=self.experiment.text.pretrain_epochs, progress=lambda said: progress(f"{self.arm.name}: {said}"),
+            steps=self.experiment.text.pretrain_steps, progress=lambda said: progress(f"{self.arm.name}: {said}"),
         )  # fmt: skip
         return folder / "checkpoint"
 

@@ -75,7 +75,7 @@ def main() -> None:
     text = Text(DpMlm(EPSILON, client.low, client.high, vocabulary), tokens=40, length="kept")
     x = numbers(public[:n], text)
     model.eval()
-    pieces, about = client._pieces(vocabulary), layout(tokenizer)
+    pieces, about = client._pieces(vocabulary), layout(model, tokenizer)
     ours(client, text, x[:2])
     slow = [published(model, about, pieces, x, vocabulary, client.low, client.high, ALONE) for _ in range(2)]
     fast = ours(client, text, x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from mechanisms.streams import SimulationStreams
 from mechanisms.text import Text
 from mechanisms.verbatim import Verbatim
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from server.masked_lm import export_masked_lm
+from server.masked_lm import ALIGNED, export_masked_lm
 from server.training.pretrain import masked_accuracy, pretrain
 from simulations.errors import UserError
 from simulations.masked_lm import masked_lm_folder, sanitized
@@ -81,8 +82,15 @@ def ask(model, x, now=None, position=0, rows=None):
 # --- export
 
 
-def test_the_client_gives_the_logits_that_torch_gives(checkpoint, exported):
-    """Algorithm 1's input, written out by hand: [CLS] original [SEP] masked [SEP]."""
+@pytest.mark.parametrize("aligned", [False, True])
+def test_the_client_gives_the_logits_that_torch_gives(checkpoint, tmp_path, aligned):
+    """Algorithm 1's input, written out by hand: [CLS] original [SEP] masked [SEP]; aligned: positions start again."""
+    if aligned:
+        checkpoint = shutil.copytree(checkpoint, tmp_path / "aligned")
+        config = json.loads((checkpoint / "config.json").read_text())
+        (checkpoint / "config.json").write_text(json.dumps(config | {ALIGNED: True}))
+    exported = tmp_path / "exported"
+    export_masked_lm(checkpoint, exported, public_texts=PUBLIC, seed=1, max_length=40)
     model = AutoModelForMaskedLM.from_pretrained(checkpoint, attn_implementation="eager").eval()
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
     x = np.array([[V.find(w) for w in ("the", "film", "was", "good", ".")]])
@@ -91,6 +99,10 @@ def test_the_client_gives_the_logits_that_torch_gives(checkpoint, exported):
     found = ask(MaskedLM(exported), x, now, position=3)
     ids = tokenizer("the film was good .", "plots film was [MASK] .", return_tensors="pt")
     at = int((ids["input_ids"][0] == tokenizer.mask_token_id).nonzero()[0, 0])
+    if aligned:
+        second = int((ids["input_ids"][0] == tokenizer.sep_token_id).nonzero()[0, 0]) + 1
+        width = ids["input_ids"].shape[1]
+        ids["position_ids"] = torch.tensor([[*range(second), *range(1, 1 + width - second)]])
     with torch.no_grad():
         logits = model(**ids).logits[0, at].numpy()
     for number, word in enumerate(V.words):
@@ -319,12 +331,12 @@ def test_pretraining_teaches_the_original_words_and_gives_a_head(tmp_path):
     bare = tiny_bert(tmp_path / "bare")
     lines = []
     folder = pretrain(
-        bare, public, tmp_path / "plain", epochs=4, lr=2e-3, seed=1, max_length=40, progress=lines.append
+        bare, public, tmp_path / "plain", steps=76, lr=2e-3, seed=1, max_length=40, progress=lines.append
     )
     for paired in (False, True):
         right, constant = masked_accuracy(folder, public[:200], paired=paired, seed=2, max_length=40)
         assert constant < 0.2 and right > 0.28  # 1/9 by chance, 1/3 is what the group gives
-    assert any(line.startswith("pretraining, epoch 4 of 4, batch 19 of 19: loss") for line in lines)
+    assert any(line.startswith("pretraining, batch 76 of 76: loss") for line in lines)
     export_masked_lm(folder, tmp_path / "out", public_texts=public, seed=1, max_length=40)
     assert MaskedLM(tmp_path / "out").low < MaskedLM(tmp_path / "out").high
 
@@ -334,10 +346,10 @@ def test_pretraining_is_repeatable_and_leaves_torch_alone(tmp_path):
     bare = tiny_bert(tmp_path / "bare")
     state = torch.random.get_rng_state()
     for name in ("a", "b"):
-        pretrain(bare, PUBLIC, tmp_path / name, sanitizer=noisy, seed=5, max_length=40)
+        pretrain(bare, PUBLIC, tmp_path / name, sanitizer=noisy, steps=4, seed=5, max_length=40)
     assert torch.equal(state, torch.random.get_rng_state())
     assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
-    pretrain(bare, PUBLIC, tmp_path / "c", seed=5, max_length=40)
+    pretrain(bare, PUBLIC, tmp_path / "c", steps=4, seed=5, max_length=40)
     assert (tmp_path / "a" / "model.safetensors").read_bytes() != (tmp_path / "c" / "model.safetensors").read_bytes()
 
 
@@ -348,8 +360,8 @@ def test_what_does_not_fit_is_refused(checkpoint, tmp_path):
         pretrain(checkpoint, ["a film"], tmp_path / "x", sanitizer=lambda _: [], seed=1)
     with pytest.raises(ValueError, match="at least one word"):
         pretrain(checkpoint, ["", " "], tmp_path / "x", seed=1)
-    with pytest.raises(ValueError, match="epochs and batch-size"):
-        pretrain(checkpoint, ["a film"], tmp_path / "x", epochs=0, seed=1)
+    with pytest.raises(ValueError, match="steps and batch-size"):
+        pretrain(checkpoint, ["a film"], tmp_path / "x", steps=0, seed=1)
 
 
 # --- made once, for clients
@@ -362,7 +374,7 @@ def test_a_bare_encoder_becomes_a_folder_for_clients_once(tmp_path, monkeypatch)
     text = Text(RandomSubstitution(V), tokens=20)
     lines = []
     made = [
-        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=each, max_length=40, progress=lines.append)
+        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=each, steps=4, max_length=40, progress=lines.append)
         for each in (None, text, text)
     ]
     assert made[1] == made[2] != made[0] and sum("exporting" in line for line in lines) == 2

@@ -247,6 +247,14 @@ def test_impossible_treatments_are_refused(wrong, words):
         Text(Flip(vocabulary()), **wrong)
 
 
+def test_where_words_move_none_can_be_kept():
+    moving = Flip(vocabulary())
+    moving.moves = True
+    assert Text(moving, numbers="drop").guarantee.exposes == ()
+    with pytest.raises(ValueError, match="none can be kept"):
+        Text(moving, numbers="keep")
+
+
 @pytest.mark.parametrize("x", [[[0, 1]], [row(0, NOTHING, 1)], [row(9)], [row(-2)], [[0.5] * 6]])
 def test_what_is_no_text_is_refused(x):
     with pytest.raises(ValueError, match="text:"):

@@ -170,8 +170,8 @@ def test_asking_twice_is_free_and_gives_the_same(folder: Path, shared: Path) -> 
 
 def test_a_cohort_answers_as_its_users_would_alone(tmp_path: Path, shared: Path, monkeypatch) -> None:
     found = []
-    for per_node, uniforms in ((USERS, texts.UNIFORMS), (7, 3 * texts.PER_TOKEN * TOKENS), (1, texts.UNIFORMS)):
-        monkeypatch.setattr(texts, "UNIFORMS", uniforms)  # texts are drawn in pieces of three rows
+    for per_node, together in ((USERS, 2**14), (7, 3), (1, 2**14)):
+        monkeypatch.setattr(texts, "_TEXTS", together)
         study = text_study(shared, *map(arm, ("santext", "random")), population={"users-per-node": per_node},
                            training={"epochs": 1})  # fmt: skip
         folder = tmp_path / str(per_node)

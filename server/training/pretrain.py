@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from server.masked_lm import accepted, inputs_of, layout, only_at, read
+from server.masked_lm import ALIGNED, accepted, inputs_of, layout, only_at, read
 from server.training.batches import epoch, seeded, warmed
 from server.training.finetune import HEAD_LR
 
@@ -17,7 +18,9 @@ from server.training.finetune import HEAD_LR
 MASKED = 0.15
 AS_MASK, AS_OTHER = 0.8, 0.1
 #: Of the encoder, where it comes with a head and where it never predicted a word and has far to go.
-LR, BARE_LR = 5e-5, 3e-4
+LR, BARE_LR = 5e-5, 2e-4
+#: Batches that see the whole text in front, where `paired`.
+PAIRED = 0.7
 #: Batches between two lines of progress.
 REPORT = 50
 
@@ -32,7 +35,7 @@ def pretrain(
     *,
     sanitizer: Sanitizer | None = None,
     paired: bool = True,
-    epochs: int = 1,
+    steps: int = 500,
     lr: float | None = None,
     batch_size: int = 32,
     max_length: int = 96,
@@ -45,51 +48,51 @@ def pretrain(
     texts: words with spaces between. sanitizer: texts to texts of as many words each, in their places; None trains on
     the texts themselves. 15 % of the words, at least one of a text, are masked (80 %), replaced by chance (10 %) or
     left as the sanitizer wrote them (10 %); a masked word shows as many masks as the original has pieces. paired:
-    in half of the batches each text has its whole sanitized self in front of it, the input of DP-MLM (Meisenbacher
-    et al. 2024, Algorithm 1). Texts are cut where two of them would not fit into max_length pieces.
+    in 7 of 10 batches each text has its whole sanitized self in front of it, the input of DP-MLM (Meisenbacher et al.
+    2024, Algorithm 1). Texts are cut where two of them would not fit into max_length pieces. steps: batches, over as
+    many epochs as that takes.
 
-    The checkpoint may lack a prediction head; it is then made: output embeddings tied to the input ones, biases at
-    the logarithms of how often each piece occurs in `texts`, which is where a head that knows nothing else ends up.
-    The embeddings of words stay as they are, so that words that the public texts lack keep their places.
-    AdamW, head 1e-3, encoder `lr` (None: 5e-5, and 3e-4 for one that never had a head), linear warm-up and decay,
+    The checkpoint may lack a prediction head; it is then made, output embeddings tied to the input ones, and a BERT's
+    second text gets the positions of the first (`server.masked_lm.layout`): words that face each other are soon found,
+    where text and copy at any distance are hardly learned from little text. The embeddings of words stay as they are,
+    so that words that the public texts lack keep their places.
+    AdamW, head 1e-3, encoder `lr` (None: 5e-5, and 2e-4 for one that never had a head), linear warm-up and decay,
     gradients clipped to norm 1. Same arguments and thread count, same weights; global generators stay untouched.
     Raises ValueError, one line, where arguments do not fit and where the checkpoint cannot be read.
     """
-    if epochs < 1 or batch_size < 1:
-        raise ValueError(f"pretraining: epochs and batch-size must be at least 1, got {epochs} and {batch_size}")
+    if steps < 1 or batch_size < 1:
+        raise ValueError(f"pretraining: steps and batch-size must be at least 1, got {steps} and {batch_size}")
     with seeded(seed):
         model, tokenizer, whole = read(checkpoint)
-        about = layout(tokenizer)
+        if not whole and model.config.model_type == "bert":
+            setattr(model.config, ALIGNED, True)
+        about = layout(model, tokenizer)
         rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
         lr = lr if lr is not None else LR if whole else BARE_LR
-        if not whole:
-            _start_at_frequencies(model, rows)
         model.get_input_embeddings().weight.requires_grad_(False)
         known = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         head = [p for name, p in known if not name.startswith(model.base_model_prefix)]
         body = [p for name, p in known if name.startswith(model.base_model_prefix)]
-        optimizer = torch.optim.AdamW([{"params": body, "lr": lr}, {"params": head, "lr": HEAD_LR}])
-        schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
+        optimizer = torch.optim.AdamW([{"params": body, "lr": lr}, {"params": head, "lr": HEAD_LR}], fused=True)
+        schedule = warmed(optimizer, steps)
         rng = np.random.default_rng([seed, 0])
         lengths = [len(row) for row in rows]
         model.train()
         losses: list[float] = []
-        for done in range(1, epochs + 1):
-            batches = list(epoch(lengths, batch_size, rng))
-            for i, at in enumerate(batches, 1):
-                double = paired and bool(rng.random() < 0.5)  # whole batches: neither waits for the other's length
-                logits, targets = _predictions(model, about, [rows[j] for j in at], rng, double, _training_kinds)
-                loss = torch.nn.functional.cross_entropy(logits, targets)
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                schedule.step()
-                losses.append(float(loss.detach()))
-                if progress is not None and (len(losses) == REPORT or i == len(batches)):
-                    mean = sum(losses) / len(losses)
-                    progress(f"pretraining, epoch {done} of {epochs}, batch {i} of {len(batches)}: loss {mean:.3f}")
-                    losses = []
+        batches = chain.from_iterable(epoch(lengths, batch_size, rng) for _ in count())
+        for done, at in enumerate(islice(batches, steps), 1):
+            double = paired and bool(rng.random() < PAIRED)  # whole batches: neither waits for the other's length
+            logits, targets = _predictions(model, about, [rows[j] for j in at], rng, double, _training_kinds)
+            loss = torch.nn.functional.cross_entropy(logits, targets)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(float(loss.detach()))
+            if progress is not None and (len(losses) == REPORT or done == steps):
+                progress(f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}")
+                losses = []
     model.eval().save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     return Path(folder)
@@ -104,7 +107,7 @@ def masked_accuracy(
     15 % of the words of each text are masked, all with the mask. paired: with the whole (sanitized) text in front.
     """
     model, tokenizer, _ = read(checkpoint)
-    about = layout(tokenizer)
+    about = layout(model, tokenizer)
     rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
     rng = np.random.default_rng([seed, 1])
     right, answers = 0, []
@@ -142,13 +145,6 @@ def _aligned(
     if not rows:
         raise ValueError("pretraining: public texts with at least one word are needed")
     return rows
-
-
-def _start_at_frequencies(model: Any, rows: list[list[tuple[Word, Word]]]) -> None:
-    bias = model.get_output_embeddings().bias
-    counts = np.bincount([i for row in rows for original, _ in row for i in original], minlength=len(bias))
-    with torch.no_grad():
-        bias.copy_(torch.from_numpy(np.log((counts + 1.0) / (counts + 1.0).sum())))
 
 
 def _training_kinds(uniforms: np.ndarray) -> np.ndarray:
