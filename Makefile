@@ -36,6 +36,9 @@ slow: env
 
 bench: env
 	$(BIN)/python -m tests.bench_mechanisms
+	$(BIN)/python -m tests.bench_text
+	$(BIN)/python -m tests.bench_madlib
+	$(BIN)/python -m tests.bench_dp_mlm
 
 clean:
 	rm -rf $(VENV) runs

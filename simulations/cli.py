@@ -19,7 +19,7 @@ from typing import Annotated
 import click
 import typer
 
-from simulations import budget, deniability_command, sanitize
+from simulations import audit_command, budget, deniability_command, sanitize
 from simulations.engine import QUIET
 
 # Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
@@ -48,6 +48,7 @@ app = typer.Typer(
 app.add_typer(budget.app, name="budget")
 app.command("sanitize")(sanitize.command)
 app.command("deniability")(deniability_command.command)
+app.command("audit")(audit_command.command)
 
 Out = Annotated[
     Path | None,

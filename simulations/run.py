@@ -30,8 +30,9 @@ from simulations.public_part import PublicPart
 from simulations.report import json_ready
 
 PACKAGES = ("flwr", "ray", "torch", "transformers", "numpy", "scipy", "onnxruntime", "tokenizers", "sottovoce")
-#: Seconds a stage waits for its nodes before the missing ones count as stragglers.
-STAGE_TIMEOUT = 600.0
+#: Seconds a stage waits for its nodes before the missing ones count as stragglers: a language model takes long over
+#: thousands of texts, and a node that has died is told at once.
+STAGE_TIMEOUT = 3600.0
 
 Engine = Callable[..., Any]
 

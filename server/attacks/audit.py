@@ -1,0 +1,243 @@
+"""Empirical lower bounds of ε and δ: what an adversary measures on draws of two inputs, at a stated confidence.
+
+The adversary sees independent draws under an input x and under an input x', and scores each output; a high score
+speaks for x. Draws are in three parts. On the first quarter a score may be learned; on the second an event is chosen,
+"the score is at least t" or "at most t"; only the other half, which nothing was chosen on, is reported. Of an event O
+and for any (ε, δ)-indistinguishable pair
+
+    Pr[O | x] <= e^ε·Pr[O | x'] + δ,
+
+so with Clopper and Pearson's (1934) bounds a <= Pr[O | x] and b >= Pr[O | x'], each wrong with probability at most
+alpha/2, ε is at least ln((a - δ)/b) and δ(ε) at least a - e^ε·b: wrong with probability at most alpha, whatever was
+learned and chosen before (Jagielski, Ullman and Oprea 2020, for pure ε).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+FloatArray = NDArray[np.float64]
+Outputs = NDArray[Any]
+#: Outputs (n,) or (n, k) to scores (n,).
+Score = Callable[[Outputs], FloatArray]
+#: From outputs under x and under x' to a score; one that is known already does not look at them.
+Fit = Callable[[Outputs, Outputs], Score]
+
+#: Least draws of each input that anything is measured on.
+MIN_DRAWS = 2000
+#: Events that are tried, at most, of each kind: half of them evenly spaced, half ever rarer.
+_EVENTS = 256
+#: Score of an output that only one of the inputs can give; twice this one was learned against what is known.
+_CERTAIN = 1e6
+
+
+def low(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray:
+    """Clopper and Pearson's lower bound of a probability; above it with probability at most alpha. Array in and out."""
+    k = np.asarray(successes, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        bound = beta.ppf(alpha, k, trials - k + 1)
+    return np.where(k > 0, bound, 0.0)
+
+
+def high(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray:
+    """Its upper bound."""
+    k = np.asarray(successes, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        bound = beta.isf(alpha, k + 1, trials - k)
+    return np.where(k < trials, bound, 1.0)
+
+
+def largest(draws: int, alpha: float) -> float:
+    """The largest ε that `draws` draws of each input can show at all: those of a perfect attack."""
+    half = draws - draws // 2
+    return float(np.log(low(half, half, alpha / 2) / high(0, half, alpha / 2)))
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of draws under x and x': on the part that events are chosen on, and on the part that is reported."""
+
+    chosen: tuple[FloatArray, FloatArray]
+    reported: tuple[FloatArray, FloatArray]
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """epsilon: at least 0, nats, a lower bound of ε at δ. hits, misses: probabilities of the event under its own
+    input, from below, and under the other, from above."""
+
+    epsilon: float
+    hits: float
+    misses: float
+
+
+@dataclass(frozen=True)
+class Excess:
+    """The claimed point (epsilon, claimed δ) that looked worst, and the δ measured at that ε, from below."""
+
+    epsilon: float
+    claimed: float
+    measured: float
+
+    @property
+    def violated(self) -> bool:
+        return self.measured > self.claimed
+
+
+def scores(first: Outputs, second: Outputs, fit: Fit) -> Scores:
+    """Scores of n draws under each input, the parts taken in order. ValueError where there are too few."""
+    n = min(len(first), len(second))
+    if n < MIN_DRAWS:
+        raise ValueError(f"audit: {n} draws are too few; at least {MIN_DRAWS:,} of each input are needed")
+    quarter, half = n // 4, n // 2
+    score = fit(first[:quarter], second[:quarter])
+    chosen = score(first[quarter:half]), score(second[quarter:half])
+    return Scores(chosen, (score(first[half:n]), score(second[half:n])))
+
+
+def lower_epsilon(found: Scores, delta: float, alpha: float) -> LowerBound:
+    """A lower bound of ε at δ, wrong with probability at most alpha."""
+    best, event = -math.inf, None
+    for swapped in (False, True):
+        thresholds, a, b = _rates(found.chosen, swapped, alpha)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = np.log(np.maximum(a - delta, 0.0) / b)
+        at = int(np.argmax(value))
+        if value[at] > best or event is None:
+            best, event = float(value[at]), (swapped, float(thresholds[at]))
+    assert event is not None
+    a, b = _report(found, event, alpha)
+    ratio = (a - delta) / b
+    return LowerBound(math.log(ratio) if ratio > 1 else 0.0, a, b)
+
+
+def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:
+    """The claim that the pair is (ε, δ)-indistinguishable at every one of `points` (J, 2), against one measurement.
+
+    Where every claim is true, `violated` with probability at most alpha.
+    """
+    epsilons, deltas = points[:, 0], points[:, 1]
+    best, picked = -math.inf, None
+    for swapped in (False, True):
+        thresholds, a, b = _rates(found.chosen, swapped, alpha)
+        n = len(found.chosen[0])
+        growth = np.exp(np.minimum(epsilons, 700.0))[:, None]
+        margin = a - growth * b - deltas[:, None]
+        # of several points the one that is most surely violated, not the most by measure: in standard deviations
+        spread = np.sqrt((a * (1 - a) + growth**2 * b * (1 - b) + 1 / n) / n)
+        standing = margin / spread if len(points) > 1 else margin
+        at = np.unravel_index(int(np.argmax(standing)), standing.shape)
+        if standing[at] > best or picked is None:
+            best, picked = float(standing[at]), (int(at[0]), (swapped, float(thresholds[at[1]])))
+    assert picked is not None
+    point, event = picked
+    a, b = _report(found, event, alpha)
+    measured = a - math.exp(min(float(epsilons[point]), 700.0)) * b
+    return Excess(float(epsilons[point]), float(deltas[point]), max(0.0, measured))
+
+
+def _rates(
+    part: tuple[FloatArray, FloatArray], swapped: bool, alpha: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Thresholds of events "at least t" (swapped: "at most t", which speak for x'), and of each the bounds of its
+    probability: from below under its own input, from above under the other."""
+    own, other = (-part[1], -part[0]) if swapped else part
+    own, other = np.sort(own), np.sort(other)
+    each = _EVENTS // 4
+    ranks = np.concatenate([np.geomspace(1, len(own), each), np.linspace(1, len(own), each)])
+    ranks = np.unique(ranks.astype(np.int64))
+    thresholds = np.unique(np.concatenate([own[-ranks], other[-ranks]]))
+    hits = len(own) - np.searchsorted(own, thresholds, side="left")
+    misses = len(other) - np.searchsorted(other, thresholds, side="left")
+    return thresholds, low(hits, len(own), alpha / 2), high(misses, len(other), alpha / 2)
+
+
+def _report(found: Scores, event: tuple[bool, float], alpha: float) -> tuple[float, float]:
+    """The two bounds of an event's probabilities, on the part that is reported."""
+    swapped, threshold = event
+    first, second = found.reported
+    own, other = (-second, -first) if swapped else (first, second)
+    hits, misses = int((own >= threshold).sum()), int((other >= threshold).sum())
+    return float(low(hits, len(own), alpha / 2)), float(high(misses, len(other), alpha / 2))
+
+
+# --- scores
+
+
+def known(score: Score) -> Fit:
+    """A score that needs no learning: a log-likelihood ratio, or a statistic that it rises with."""
+    return lambda first, second: score
+
+
+def learned(first: Outputs, second: Outputs) -> Score:
+    """A score from examples: of whole numbers the log-ratio of how often they came, of others a linear one (Fisher's).
+
+    first, second: (n,) or (n, k), of one kind. An output of whole numbers that never came has score 0.
+    """
+    if first.dtype.kind in "iu":
+        return _frequencies(first, second)
+    first, second = (np.asarray(part, dtype=np.float64).reshape(len(part), -1) for part in (first, second))
+    inside = np.concatenate([first - first.mean(axis=0), second - second.mean(axis=0)])
+    covariance = inside.T @ inside / len(inside)
+    ridge = 1e-9 * max(float(np.trace(covariance)), 1.0) * np.eye(len(covariance))
+    axis = np.linalg.solve(covariance + ridge, first.mean(axis=0) - second.mean(axis=0))
+    return lambda outputs: np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1) @ axis
+
+
+def finite(outcomes: Outputs, log_ratio: FloatArray) -> Fit:
+    """The log-likelihood ratio of finitely many outcomes, (J,) or (J, k) whole numbers and (J,) ratios.
+
+    An output that is none of them, which the law never gives, is scored by the examples, above all that are.
+    """
+    ratios = np.clip(log_ratio, -_CERTAIN, _CERTAIN).tolist()
+    table = dict(zip(_keys(outcomes), ratios, strict=True))
+
+    def fit(first: Outputs, second: Outputs) -> Score:
+        examples = _frequencies(first, second)
+
+        def score(outputs: Outputs) -> FloatArray:
+            distinct, back = _distinct(outputs)
+            guesses = examples(distinct)
+            values = [
+                table[key] if key in table else 2 * _CERTAIN * float(np.sign(guess))
+                for key, guess in zip(_keys(distinct), guesses, strict=True)
+            ]
+            return np.array(values)[back]
+
+        return score
+
+    return fit
+
+
+def _frequencies(first: Outputs, second: Outputs) -> Score:
+    counts: dict[Any, list[float]] = {}
+    for side, part in enumerate((first, second)):
+        distinct, back = _distinct(part)
+        for key, count in zip(_keys(distinct), np.bincount(back, minlength=len(distinct)).tolist(), strict=True):
+            counts.setdefault(key, [0.5, 0.5])[side] += count
+    shift = math.log(len(second) / len(first))
+    table = {key: math.log(a / b) + shift for key, (a, b) in counts.items()}
+
+    def score(outputs: Outputs) -> FloatArray:
+        distinct, back = _distinct(outputs)
+        return np.array([table.get(key, 0.0) for key in _keys(distinct)])[back]
+
+    return score
+
+
+def _distinct(outputs: Outputs) -> tuple[Outputs, NDArray[np.int64]]:
+    """The distinct rows, and of each row which it is."""
+    distinct, back = np.unique(outputs, axis=0, return_inverse=True)
+    return distinct, back.reshape(-1)
+
+
+def _keys(outputs: Outputs) -> list[Any]:
+    values = outputs.tolist()
+    return values if outputs.ndim == 1 else [tuple(row) for row in values]

@@ -1,0 +1,54 @@
+"""The command `sottovoce audit`: its options; the audit itself is in simulations.audit."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+
+
+def command(
+    mechanism: Annotated[
+        list[str] | None,
+        typer.Option("--mechanism", metavar="NAME", help="Only this one; may be repeated (default: all)."),
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of each of two inputs.")] = 200_000,
+    delta: Annotated[float, typer.Option("--delta", help="δ at which ε is compared beside the pure one.")] = 1e-3,
+    seed: Annotated[int, typer.Option("--seed", help="Root seed.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for audit.json and audit.md; new or empty.", show_default=False),
+    ] = None,
+) -> None:
+    """Measure lower bounds of ε beside what is claimed; exit code 1 where a claim is violated.
+
+    NAME: a mechanism of the catalogue, length, text, client, client-text or shuffler.
+    """
+    from simulations import audit, report
+
+    asked = audit.Audit(tuple(mechanism or ()), draws, delta, seed)
+    audit.check(asked)
+    start = time.monotonic()
+
+    def progress(line: str) -> None:
+        print(f"{time.monotonic() - start:7.1f} s  {line}", file=sys.stderr, flush=True)
+
+    if out is None:
+        results = audit.run(asked, progress=progress)
+    else:
+        with report.staged(out) as part:
+            results = audit.run(asked, progress=progress)
+            audit.write(results, part)
+    if as_json:
+        print(json.dumps(report.json_ready(results), ensure_ascii=False, allow_nan=False))
+    else:
+        print(audit.table(results))
+    if results["violated"]:
+        raise typer.Exit(1)
