@@ -10,9 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+
+from client.onnx import session
 
 FILES = ("model.onnx", "tokenizer.json", "encoder.json")
 _POOLINGS = ("mean", "cls")
@@ -39,7 +40,7 @@ class Encoder:
     """The encoder in a folder: model.onnx (token ids to the last hidden state), tokenizer.json, and
     encoder.json: {"pooling": "mean" | "cls", "max_length": tokens, "dim": m}.
 
-    threads: of ONNX Runtime; None leaves the choice to it. Raises ValueError where the folder holds no
+    threads: see `client.onnx.session`. Raises ValueError where the folder holds no
         encoder.
     """
 
@@ -53,15 +54,9 @@ class Encoder:
             raise ValueError(f"encoder: {folder / 'encoder.json'} lacks pooling, max_length or dim") from None
         if self.pooling not in _POOLINGS:
             raise ValueError(f"encoder: pooling {self.pooling!r} is not one of {', '.join(_POOLINGS)}")
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        if threads is not None:
-            options.intra_op_num_threads = threads
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            self._session = onnxruntime.InferenceSession(
-                str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
-            )
+            self._session = session(folder / "model.onnx", threads)
         except Exception:  # both libraries raise bare exceptions of their own
             raise ValueError(f"encoder: {folder} holds a model or tokenizer that cannot be loaded") from None
         self._tokenizer.enable_truncation(self.max_length)

@@ -15,6 +15,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from client.onnx import session
 from mechanisms.language_model import Scores
 from mechanisms.vocabulary import NOTHING, Vocabulary
 
@@ -54,7 +55,7 @@ def identity(folder: Path | str) -> str:
 class MaskedLM:
     """The masked language model in a folder that `server.masked_lm.export_masked_lm` wrote.
 
-    low, high: bounds of its logits, calibrated on public text. threads: of ONNX Runtime; None leaves the choice to it.
+    low, high: bounds of its logits, calibrated on public text. threads: see `client.onnx.session`.
     Raises ValueError where the folder holds no masked language model.
     """
 
@@ -68,15 +69,9 @@ class MaskedLM:
             self.max_length = int(about["max_length"])
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"masked-lm: {folder / 'masked_lm.json'} lacks one of {', '.join(_FIELDS)}") from None
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        if threads is not None:
-            options.intra_op_num_threads = threads
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            self._session = onnxruntime.InferenceSession(
-                str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
-            )
+            self._session = session(folder / "model.onnx", threads)
         except Exception:  # both libraries raise bare exceptions of their own
             raise ValueError(f"masked-lm: {folder} holds a model or tokenizer that cannot be loaded") from None
         self._inputs = [i.name for i in self._session.get_inputs()]

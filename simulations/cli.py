@@ -19,7 +19,7 @@ from typing import Annotated
 import click
 import typer
 
-from simulations import audit_command, budget, deniability_command, sanitize
+from simulations import attack_command, audit_command, budget, deniability_command, sanitize
 from simulations.engine import QUIET
 
 # Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
@@ -49,6 +49,7 @@ app.add_typer(budget.app, name="budget")
 app.command("sanitize")(sanitize.command)
 app.command("deniability")(deniability_command.command)
 app.command("audit")(audit_command.command)
+app.command("attack")(attack_command.command)
 
 Out = Annotated[
     Path | None,

@@ -450,6 +450,10 @@ def _scale(axes: Axes, values: list[float]) -> Any:
     else:
         step = 0.02 * (ticks[-1] or 1.0)
         shift = lambda x, places: x + step * places  # noqa: E731
-    axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    shown: list[float] = []
+    for tick in ticks:  # labels that would stand in each other are left out
+        if not shown or tick >= shift(shown[-1], 3):
+            shown.append(tick)
+    axes.set_xticks(shown, [f"{t:g}" for t in shown])
     axes.minorticks_off()
     return shift

@@ -309,9 +309,9 @@ def exposing() -> list[tuple[str, dict[str, Any]]]:
             continue
         takes = {f.name for f in dataclasses.fields(kind)}
         spec = {"mechanism": name} | {k: v for k, v in extra.items() if k in takes}
-        found += [(name, spec | change) for change in (
-            {}, {"length": "kept"}, {"stop_words": "keep"}, {"punctuation": "keep"}, {"numbers": "keep"},
-        )]  # fmt: skip
+        kept = [] if getattr(kind, "moves", False) else ["stop_words", "punctuation", "numbers"]
+        changes = [{}, {"length": "kept"}, *({kind: "keep"} for kind in kept)]
+        found += [(name, spec | change) for change in changes]
         found += [(name, spec | {"mode": "paper"})] if "mode" in takes else []
     return found
 

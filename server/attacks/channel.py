@@ -1,0 +1,115 @@
+"""What one token of a sanitized text went through, as far as the server knows it: the law of the released word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.exponential import Geometry
+from mechanisms.madlib import Madlib
+from mechanisms.madlib_syntax import MadlibSyntax
+from mechanisms.streams import SimulationStreams
+from mechanisms.text import Text
+from mechanisms.verbatim import Verbatim
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Entries of a block of log-probabilities, and the multiple of words that it holds.
+_ENTRIES, _ALIGNED = 2**22, 16
+#: Where there is no closed law: draws of each word, at most; multiplications that they may take together; and how
+#: many draws the assumed law is worth beside them.
+_DRAWS, _WORK, _WORTH = 200, 5e10, 5.0
+#: What the assumed law gives to words of another part of speech, where the mechanism looks for its own.
+_OTHER_TAG = np.exp(-4.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Channel:
+    """Pr[y | x] of a single token: x in 0..V (V the unknown word), y in 0..V-1.
+
+    A mechanism with closed probabilities is taken at its word. MADLIB (and madlib-syntax in paper mode) has none; there
+    the law is *estimated*: each word is drawn up to 200 times by the public mechanism, as far as the work stays
+    bounded, and the counts are smoothed by exp(-ε·distance), the noise's density where the other word lies. A guess by
+    an estimated law is an attack, but not the best one.
+
+    ValueError where a released word depends on more of the text than the token in its place.
+    """
+
+    text: Text
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        word = self.text.word
+        if word.reads or getattr(word, "moves", False):
+            raise ValueError(f"{word.name}: a released word depends on the whole text, not on the token in its place")
+
+    @property
+    def size(self) -> int:
+        """V."""
+        return len(self.text.vocabulary)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the law is the mechanism's own, not an estimate."""
+        word = self.text.word
+        return not isinstance(word, Madlib) and not (isinstance(word, MadlibSyntax) and word.mode == "paper")
+
+    @cached_property
+    def draws(self) -> int:
+        """Draws of each word that an estimate takes."""
+        work = float(self.size) ** 2 * self.text.vocabulary.vectors.shape[1]
+        return 0 if self.exact else int(min(_DRAWS, _WORK / work))
+
+    def log_probs(self, x: IntArray) -> FloatArray:
+        """Log-probabilities of all words, (k,) numbers 0..V -> (k, V). What is kept shows itself; an unknown word that
+        shows nothing has a row of -inf."""
+        word: Any = self.text.word
+        if isinstance(word, Verbatim):
+            out = self._unchanged(x)
+        elif self.exact:
+            out = np.array(word.log_probs(x))
+        else:
+            out = self._estimated(x)
+        kept = self.text.kept[x]
+        out[kept] = self._unchanged(x[kept])
+        return out
+
+    def blocks(self, x: IntArray) -> Iterator[tuple[IntArray, FloatArray]]:
+        """(some of x, their log-probabilities), a few at a time."""
+        rows = max(_ALIGNED, _ENTRIES // self.size // _ALIGNED * _ALIGNED)
+        for at in range(0, len(x), rows):
+            yield x[at : at + rows], self.log_probs(x[at : at + rows])
+
+    def _unchanged(self, x: IntArray) -> FloatArray:
+        out = np.full((len(x), self.size), -np.inf)
+        known = np.flatnonzero(x < self.size)
+        out[known, x[known]] = 0.0
+        return out
+
+    def _estimated(self, x: IntArray) -> FloatArray:
+        word: Any = self.text.word
+        weights = np.exp(-word.epsilon * self._geometry.distances(x))
+        if isinstance(word, MadlibSyntax):
+            tags = np.append(np.asarray(word.vocabulary.tags, dtype=np.int64), -1)
+            weights *= np.where(tags[x][:, None] == tags[None, :-1], 1.0, _OTHER_TAG)
+        # where all are too far for a float, all are alike
+        weights += np.finfo(float).tiny
+        weights /= weights.sum(axis=1, keepdims=True)
+        if self.draws:
+            streams = SimulationStreams(self.seed).rows(x, np.zeros_like(x), stage="attack-estimate", channel="text")
+            drawn = word.sample(np.repeat(x[:, None], self.draws, axis=1), rng=streams)
+            counts = np.zeros_like(weights)
+            np.add.at(counts, (np.repeat(np.arange(len(x)), self.draws), drawn.ravel()), 1.0)
+            weights = (counts + _WORTH * weights) / (self.draws + _WORTH)
+        logs: FloatArray = np.log(weights)
+        return logs
+
+    @cached_property
+    def _geometry(self) -> Geometry:
+        return Geometry(self.text.vocabulary.points, np.arange(self.size))

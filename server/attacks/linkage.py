@@ -1,0 +1,102 @@
+"""Which two releases come from the same text: what a server can match that receives them without their senders.
+
+For two releases y, y' whose tokens are drawn one by one, and inputs of prior π, the evidence that both come from one
+input, against two independent ones, is the log-likelihood ratio
+
+    Σ_i log( Σ_x π(x)·Pr[y_i | x]·Pr[y'_i | x] ) - log q(y_i) - log q(y'_i),   q(y) = Σ_x π(x)·Pr[y | x],
+
+over the places i where both have a word, and the same for their lengths. By the lemma of Neyman and Pearson no test is
+better where tokens are independent draws from π.
+
+**What the theorem allows.** Let E bound the loss of a whole text. Among n releases in random order, one of which comes
+from the text that a given release came from, it is found with probability at most 1/(1 + (n - 1)·e^(-2E)): to exchange
+two of them changes the inputs of two releases, hence the likelihood by at most e^(2E), so that no place's posterior is
+above e^(2E) times another's (`bound`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.text import Text
+from mechanisms.vocabulary import NOTHING
+from server.attacks.channel import Channel
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Probabilities below this count as this.
+_LEAST = 1e-300
+
+
+def scores(channel: Channel, prior: FloatArray, first: IntArray, second: IntArray) -> FloatArray:
+    """The evidence for each pair of releases, (n, L) and (m, L) numbers -> (n, m). prior: (V + 1,)."""
+    evidence = Evidence(prior, first, second)
+    for x, logs in channel.blocks(np.flatnonzero(prior > 0)):
+        evidence.add(x, logs)
+    return evidence.scores(channel.text)
+
+
+class Evidence:
+    """What `scores` adds up, for those who go through a channel's inputs anyway: `add` each block of inputs once.
+
+    It holds a sum for each pair of releases and each place that has a word in both: L·n·m numbers at most.
+    """
+
+    def __init__(self, prior: FloatArray, first: IntArray, second: IntArray) -> None:
+        self._prior, self._first, self._second = prior, first, second
+        outputs = np.unique(np.concatenate([first.ravel(), second.ravel()]))
+        self._outputs = outputs[outputs != NOTHING]
+        self._single = np.zeros(len(self._outputs))
+        # of each place: the rows that have a word there, and which of the outputs it is
+        self._places = []
+        for i in range(first.shape[1]):
+            rows = [np.flatnonzero(part[:, i] != NOTHING) for part in (first, second)]
+            a, b = (np.searchsorted(self._outputs, part[at, i]) for part, at in zip((first, second), rows, strict=True))
+            if len(a) and len(b):
+                self._places.append((rows, a, b, np.zeros((len(a), len(b)))))
+
+    def add(self, x: IntArray, logs: FloatArray) -> None:
+        """Some inputs (k,) and their log-probabilities (k, V)."""
+        likely = np.exp(logs[:, self._outputs])
+        weighted = likely * self._prior[x][:, None]
+        self._single += weighted.sum(axis=0)
+        for _, a, b, joint in self._places:
+            joint += weighted[:, a].T @ likely[:, b]
+
+    def scores(self, text: Text) -> FloatArray:
+        """The evidence for each pair, (n, m), when every input has been added."""
+        found = _length_evidence(text)[_ends(self._first)[:, None], _ends(self._second)[None, :]]
+        single = np.log(np.maximum(self._single, _LEAST))
+        for (first, second), a, b, joint in self._places:
+            part = np.log(np.maximum(joint, _LEAST)) - single[a][:, None] - single[b][None]
+            found[np.ix_(first, second)] += part
+        return found
+
+
+def bound(text: Text, candidates: int) -> float:
+    """The largest probability of finding the one release among so many that the theorem allows."""
+    loss = text.guarantee.worst_case()
+    return 1.0 if loss == math.inf else 1 / (1 + (candidates - 1) * math.exp(-2 * min(loss, 350.0)))
+
+
+def _length_evidence(text: Text) -> FloatArray:
+    """(L + 1, L + 1), all lengths being alike in advance."""
+    count = text.tokens + 1
+    if text.lengths is None:
+        return np.where(np.eye(count, dtype=bool), math.log(count), math.log(_LEAST))
+    x, y = np.repeat(np.arange(count), count), np.tile(np.arange(count), count)
+    likely = np.exp(text.lengths.log_prob(y, x)).reshape(count, count)
+    joint, single = likely.T @ likely / count, likely.mean(axis=0)
+    evidence: FloatArray = np.log(np.maximum(joint, _LEAST)) - np.log(np.maximum(np.outer(single, single), _LEAST))
+    return evidence
+
+
+def _ends(released: IntArray) -> IntArray:
+    """Where each release ends: behind its last word."""
+    places = np.arange(1, released.shape[1] + 1)
+    ends: IntArray = np.where(released != NOTHING, places, 0).max(axis=1)
+    return ends

@@ -1,0 +1,61 @@
+"""Where the truth meets what attacks on a run's releases guessed: the counterpart of `simulations.evaluation`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.vocabulary import NOTHING
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A success rate and its standard error; one text, or one user, is one observation, however many tokens it has."""
+
+    success: float
+    error: float
+
+
+def scored(released: IntArray, truth: IntArray, size: int) -> NDArray[np.bool_]:
+    """Which tokens are scored, (n, L): a word of the vocabulary (of V = size) that was released as some word."""
+    return (truth != NOTHING) & (truth < size) & (released != NOTHING)
+
+
+def frequencies(truth: IntArray, where: NDArray[np.bool_], size: int) -> FloatArray:
+    """(V + 1,): how often each word is the truth among the tokens that are scored."""
+    counts = np.bincount(truth[where], minlength=size + 1).astype(np.float64)
+    return counts / counts.sum()
+
+
+def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
+    """How many of the scored tokens are guessed; guesses (n, L), or (n, L, k) of which one must be right."""
+    right = (guesses == truth) if guesses.ndim == 2 else (guesses == truth[:, :, None]).any(axis=2)
+    hits, tokens = (right & where).sum(axis=1), where.sum(axis=1)
+    success = hits.sum() / tokens.sum()
+    return Rate(float(success), float(math.sqrt(((hits - success * tokens) ** 2).sum()) / tokens.sum()))
+
+
+def matched(evidence: FloatArray) -> Rate:
+    """How many first releases are matched with the second of their own text, row i with column i; where several look
+    best, one of these is taken by chance."""
+    best = evidence == evidence.max(axis=1, keepdims=True)
+    credit = np.diagonal(best) / best.sum(axis=1)
+    return Rate(float(credit.mean()), _error(credit))
+
+
+def area(evidence: FloatArray) -> Rate:
+    """The probability that a release looks nearer to its own text's than to another's (area under the ROC curve)."""
+    own = np.diagonal(evidence)[:, None]
+    others = ~np.eye(len(evidence), dtype=bool)
+    wins = ((own > evidence) + 0.5 * (own == evidence)).mean(axis=1, where=others)
+    return Rate(float(wins.mean()), _error(wins))
+
+
+def _error(values: FloatArray) -> float:
+    return float(values.std() / math.sqrt(len(values)))
