@@ -19,8 +19,9 @@ from server import app as server_app
 from simulations.arm_base import Outcome
 from simulations.corpus import Corpus, Split
 from simulations.experiment import Experiment, from_table, slug
+from simulations.hand_out import hand_out
 from simulations.prepare import Holders, Prepared
-from simulations.run import arms_of, hand_out
+from simulations.run import arms_of
 from tests.client_cases import context, message
 
 ENCODER = SimpleNamespace(identity="ef" * 32)

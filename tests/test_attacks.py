@@ -23,7 +23,8 @@ from simulations.attack import ATTACKS, Attack, run
 from simulations.attack import table as markdown
 from simulations.cli import main
 from simulations.experiment import to_toml
-from simulations.run import arms_of, hand_out
+from simulations.hand_out import hand_out
+from simulations.run import arms_of
 from tests.simulation_cases import USERS, LocalGrid, use_folder
 from tests.test_masked_lm import tiny_masked_lm
 from tests.text_cases import RANDOM, SANTEXT, TOKENS, VERBATIM, installed, text_prepared, text_study

@@ -31,8 +31,9 @@ from simulations.arm_base import Outcome
 from simulations.arm_ladder import of_experiment, of_run
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, stand_in, text_mechanism
+from simulations.hand_out import hand_out
 from simulations.report import markdown
-from simulations.run import arms_of, hand_out
+from simulations.run import arms_of
 from tests.server_cases import reviews
 from tests.simulation_cases import PURKAYASTHA, RANDOMIZED, TEST, USERS, LocalGrid, ledger_rows, use_folder
 from tests.test_arm import BUDGET, FIELDS, charged, sent
