@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from client.content import content_hash
 from client.onnx import session
 from mechanisms.language_model import Scores
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -41,15 +41,7 @@ class _Pieces:
 
 def identity(folder: Path | str) -> str:
     """SHA-256 (hex) over the names and contents of the three files. Raises ValueError where one is missing."""
-    whole = hashlib.sha256()
-    for name in FILES:
-        try:
-            with open(Path(folder) / name, "rb") as file:
-                part = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
-            raise ValueError(f"masked-lm: {Path(folder) / name} cannot be read") from None
-        whole.update(f"{name} {part}\n".encode())
-    return whole.hexdigest()
+    return content_hash(folder, FILES, "masked-lm")
 
 
 class MaskedLM:

@@ -246,13 +246,18 @@ def find(text: str, vocabulary: Vocabulary) -> list[int]:
     return [number for chunk in _chunks(text) for number in numbers(chunk)]
 
 
+def joined(text: str | tuple[str, str]) -> str:
+    """A text; a pair as its two texts with a space between."""
+    return text if isinstance(text, str) else " ".join(text)
+
+
 def numbers(texts: Sequence[str | tuple[str, str]], text: Text) -> NDArray[np.int64]:
-    """What `text.sample` takes: (n, L) numbers of the words of n texts or pairs (joined by a space), those of kinds
+    """What `text.sample` takes: (n, L) numbers of the words of n texts or pairs (see `joined`), those of kinds
     that `text` drops left out, cut after L = `text.tokens`, NOTHING after the end."""
     reader, out = _reader(text.vocabulary), np.full((len(texts), text.tokens), NOTHING, dtype=np.int64)
     dropped = frozenset(np.flatnonzero(text.dropped).tolist())
     for row, each in enumerate(texts):
-        found = _first(reader, _chunks(each if isinstance(each, str) else " ".join(each)), dropped, text.tokens)
+        found = _first(reader, _chunks(joined(each)), dropped, text.tokens)
         out[row, : len(found)] = found
     return out
 

@@ -51,7 +51,7 @@ def build(
     if not isinstance(name, str):
         raise ValueError(f'{channel}: the mechanism has no name; write mechanism = "..."')
     if name not in CATALOGUE:
-        raise ValueError(f"{channel}: unknown mechanism {name!r}; {_nearest(name, CATALOGUE)}")
+        raise ValueError(f"{channel}: unknown mechanism {name!r}; {nearest(name, CATALOGUE)}")
     kind = CATALOGUE[name]
     own = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if channel == "text" else {}
     if kind is Identity and channel == "text":
@@ -81,7 +81,7 @@ def build(
     for key in given:
         if key not in known:
             listed = known | set(TEXT_FIELDS) - {"vocabulary"} if channel == "text" else known
-            raise ValueError(f"{name}: unknown parameter {key!r}; {_nearest(key, listed)}")
+            raise ValueError(f"{name}: unknown parameter {key!r}; {nearest(key, listed)}")
     needed = known if calibrate else {f.name for f in fields(kind) if f.default is MISSING}
     missing = sorted(needed - given.keys())
     if missing:
@@ -93,7 +93,7 @@ def build(
     return Text(built, **own) if channel == "text" else built
 
 
-def _nearest(word: str, known: Any) -> str:
+def nearest(word: str, known: Any) -> str:
     """What to write instead of `word`: the nearest known name, and otherwise all of them."""
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"

@@ -88,5 +88,13 @@ def words(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
+def row_of_words(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
+    """x as int64 numbers of words, (n,): 0..V - 1, or V (unknown). ValueError otherwise."""
+    numbers = words(owner, x, vocabulary)
+    if numbers.ndim != 1 or (numbers.size and numbers.min() < 0):
+        raise ValueError(f"{owner}: probabilities are of a row of words, and NOTHING is none")
+    return numbers
+
+
 def _first(mask: NDArray[np.bool_]) -> int:
     return int(np.argmax(mask))

@@ -125,13 +125,13 @@ class CusText(_Grouped):
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
         """Log probability of y given x, (n,) -> (n,); -inf out of the group."""
-        y, x = np.asarray(y), _inputs(self.name, x, self.vocabulary)
+        y, x = np.asarray(y), checks.row_of_words(self.name, x, self.vocabulary)
         drawn = self._log_prob(y, x, np.full(len(x), self.epsilon))
         return np.where(self.kept(x), np.where(y == x, 0.0, -np.inf), drawn)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probability of every word, (n,) -> (n, V)."""
-        x = _inputs(self.name, x, self.vocabulary)
+        x = checks.row_of_words(self.name, x, self.vocabulary)
         out = np.full((len(x), len(self.vocabulary)), -np.inf)
         members = self.mapping.members[self.mapping.group[x]]
         row, column = np.nonzero(members != NOTHING)
@@ -141,7 +141,7 @@ class CusText(_Grouped):
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """A loss that dominates any two words of one group: that of binary randomized response. The group, and what
         else is exposed, is declared public where this is used."""
-        return pure_loss(self.epsilon) if self.epsilon > 0 and checks.differs(self.name, distance) else no_loss()
+        return pure_loss(self.epsilon) if checks.differs(self.name, distance) else no_loss()
 
 
 @dataclass(frozen=True)
@@ -292,18 +292,9 @@ class CusTextImportance(_Grouped):
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """A loss that dominates one token's, at any parameter, inside its group; exposures declared public."""
-        bound = self.guarantee.epsilon
-        return pure_loss(bound) if bound > 0 and checks.differs(self.name, distance) else no_loss()
+        return pure_loss(self.guarantee.epsilon) if checks.differs(self.name, distance) else no_loss()
 
 
 def _one_of(owner: str, name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{owner}: {name} must be {' or '.join(allowed)}, got {value!r}")
-
-
-def _inputs(owner: str, x: NDArray[Any], vocabulary: Vocabulary) -> IntArray:
-    """x as (n,) numbers of words, the unknown one included; ValueError otherwise."""
-    numbers = checks.words(owner, x, vocabulary)
-    if numbers.ndim != 1 or (numbers.size and numbers.min() < 0):
-        raise ValueError(f"{owner}: probabilities are of a row of words, and NOTHING is none")
-    return numbers

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks, language_model
-from mechanisms.accounting.loss import LossCells, no_loss
-from mechanisms.guarantee import Guarantee
-from mechanisms.language_model import Scores
+from mechanisms.language_model import FromLogits, Scores
 from mechanisms.mechanism import Uniforms, uniforms
 from mechanisms.vocabulary import NOTHING, Vocabulary
 
@@ -22,7 +20,7 @@ MODES = ("repaired", "paper")
 
 
 @dataclass(frozen=True)
-class DpMlm:
+class DpMlm(FromLogits):
     """Word w at a masked position with probability proportional to exp(clip(u_w, low, high)/T), T = 2(high - low)/ε,
     u the logits of a masked language model (Meisenbacher et al. 2024, Algorithms 1 and 2).
 
@@ -50,14 +48,9 @@ class DpMlm:
     mode: str = "repaired"
 
     name: ClassVar[str] = "dp-mlm"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ("scores",)
-    needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        values = language_model.checked(self.name, self.epsilon, self.low, self.high)
-        for name, value in zip(("epsilon", "low", "high"), values, strict=True):
-            object.__setattr__(self, name, value)
+        super().__post_init__()
         if self.mode not in MODES:
             raise ValueError(f"{self.name}: mode must be {' or '.join(MODES)}, got {self.mode!r}")
         pairs = tuple(tuple(pair) for pair in self.antonyms)
@@ -66,23 +59,14 @@ class DpMlm:
         object.__setattr__(self, "antonyms", pairs)
 
     @property
-    def grid(self) -> None:
-        return None
-
-    @property
-    def guarantee(self) -> Guarantee:
-        filtered = self.mode == "paper" and len(self._pairs) > 0
-        return language_model.guarantee(self.epsilon, self.vocabulary, ("filter",) if filtered else ())
-
-    def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Of one draw of two texts that differ, by their exact worst loss (what is exposed declared public)."""
-        differ = checks.differs(self.name, distance)
-        return language_model.privacy_loss(self.epsilon, self.vocabulary) if differ else no_loss()
+    def exposes(self) -> tuple[str, ...]:
+        """In paper mode, that a word's antonyms were filtered out."""
+        return ("filter",) if self.mode == "paper" and len(self._pairs) else ()
 
     def log_probs(self, scores: NDArray[Any], x: IntArray | None = None) -> FloatArray:
         """Log probabilities of all words, raw logits (k, V) -> (k, V). x: (k,) words that stand there, for the
         antonyms."""
-        weights = language_model.log_weights(scores, self.epsilon, self.low, self.high)
+        weights = self._log_weights(scores)
         return categorical.log_normalize(weights if x is None else self._filtered(weights, x))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, scores: Scores) -> IntArray:
@@ -98,10 +82,9 @@ class DpMlm:
                 if len(rows):
                     before = current[rows, position]
                     at = np.full(len(rows), position, dtype=np.int64)
-                    current[rows, position] = language_model.draw(
-                        scores, at, current, rows, u[rows, position], mechanism=self,
-                        lift=partial(self._filtered, x=before),
-                    )  # fmt: skip
+                    current[rows, position] = self._draw(
+                        scores, at, current, rows, u[rows, position], lift=partial(self._filtered, x=before)
+                    )
         return current.reshape(np.shape(x))
 
     @cached_property
@@ -119,7 +102,7 @@ class DpMlm:
 
 
 @dataclass(frozen=True)
-class DpMlmResized:
+class DpMlmResized(FromLogits):
     """DP-MLM with additions and deletions (Meisenbacher et al. 2024, Algorithm 3), by coins that do not read the text.
 
     At each position the word is left out with probability `deletion`, else drawn anew as in `DpMlm`; then, with
@@ -142,35 +125,12 @@ class DpMlmResized:
     deletion: float = 0.05
 
     name: ClassVar[str] = "dp-mlm-resized"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ("scores",)
     moves: ClassVar[bool] = True
-    needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        values = language_model.checked(self.name, self.epsilon, self.low, self.high)
-        for name, value in zip(("epsilon", "low", "high"), values, strict=True):
-            object.__setattr__(self, name, value)
+        super().__post_init__()
         for name in ("addition", "deletion"):
             object.__setattr__(self, name, checks.real(self.name, name, getattr(self, name), 0, 1))
-
-    @property
-    def grid(self) -> None:
-        return None
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return language_model.guarantee(self.epsilon, self.vocabulary)
-
-    def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Of one draw of two texts that differ, by their exact worst loss."""
-        differ = checks.differs(self.name, distance)
-        return language_model.privacy_loss(self.epsilon, self.vocabulary) if differ else no_loss()
-
-    def log_probs(self, scores: NDArray[Any]) -> FloatArray:
-        """Log probabilities of all words for one draw, raw logits (k, V) -> (k, V)."""
-        weights = language_model.log_weights(scores, self.epsilon, self.low, self.high)
-        return categorical.log_normalize(weights)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, scores: Scores) -> IntArray:
         """Algorithm 3, cut to L words. (n, L) numbers -> (n, L), NOTHING after the last word; four uniforms for each
@@ -191,9 +151,7 @@ class DpMlmResized:
                         words = _current(out[rows], at, numbers[rows], position)
                         whole = np.full((n, words.shape[1]), NOTHING, dtype=np.int64)
                         whole[rows] = words
-                        out[rows, at] = language_model.draw(
-                            scores, at, whole, rows, u[rows, position, uniform], mechanism=self
-                        )
+                        out[rows, at] = self._draw(scores, at, whole, rows, u[rows, position, uniform])
                         count[rows] += 1
         return out.reshape(np.shape(x))
 

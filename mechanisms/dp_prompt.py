@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms import categorical, checks, language_model
-from mechanisms.accounting.loss import LossCells, no_loss
-from mechanisms.guarantee import Guarantee
-from mechanisms.language_model import Scores
+from mechanisms import language_model
+from mechanisms.language_model import FromLogits, Scores
 from mechanisms.mechanism import Uniforms, uniforms
 from mechanisms.vocabulary import NOTHING, Vocabulary
 
@@ -20,7 +18,7 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class DpPrompt:
+class DpPrompt(FromLogits):
     """The next token v with probability proportional to exp(clip(u_v, low, high)/T), T = 2(high - low)/ε, u the logits
     of a language model after a prompt that holds the original text and the tokens drawn so far (Utpala et al. 2023).
 
@@ -40,35 +38,12 @@ class DpPrompt:
     end: str = ""
 
     name: ClassVar[str] = "dp-prompt"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ("scores",)
     moves: ClassVar[bool] = True
-    needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        values = language_model.checked(self.name, self.epsilon, self.low, self.high)
-        for name, value in zip(("epsilon", "low", "high"), values, strict=True):
-            object.__setattr__(self, name, value)
+        super().__post_init__()
         if not isinstance(self.end, str) or (self.end and self.vocabulary.number(self.end) is None):
             raise ValueError(f"{self.name}: the end token {self.end!r} is not in the vocabulary")
-
-    @property
-    def grid(self) -> None:
-        return None
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return language_model.guarantee(self.epsilon, self.vocabulary)
-
-    def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Of one draw of two texts that differ, by their exact worst loss."""
-        differ = checks.differs(self.name, distance)
-        return language_model.privacy_loss(self.epsilon, self.vocabulary) if differ else no_loss()
-
-    def log_probs(self, scores: NDArray[Any]) -> FloatArray:
-        """Log probabilities of all tokens for one draw, raw logits (k, V) -> (k, V)."""
-        weights = language_model.log_weights(scores, self.epsilon, self.low, self.high)
-        return categorical.log_normalize(weights)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, scores: Scores) -> IntArray:
         """(n, L) or (n,): a token wherever x has one; of x itself nothing else is read. One uniform for each position.
@@ -85,7 +60,7 @@ class DpPrompt:
                 rows = block[there[block, position] & open_[block]]
                 if len(rows):
                     at = np.full(len(rows), position, dtype=np.int64)
-                    drawn = language_model.draw(scores, at, out, rows, u[rows, position], mechanism=self)
+                    drawn = self._draw(scores, at, out, rows, u[rows, position])
                     ended = drawn == end
                     out[rows, position] = np.where(ended, NOTHING, drawn)
                     open_[rows[ended]] = False

@@ -52,19 +52,12 @@ _LONGEST = 2.0**100
 
 @dataclass(frozen=True, eq=False)
 class Exponential:
-    """Draws from exp(-ε·d(x, y)/2) over y in `outputs`, for x any row of `points`.
-
-    points: (N, m) float32. outputs: (K,) int64, rows of points, rising, at least one. epsilon: at least 0.
+    """Draws from exp(-ε·d(x, y)/2) over the outputs y of a geometry, for x any row of its points. epsilon: at least 0.
     """
 
-    points: SingleArray
-    outputs: IntArray
+    geometry: Geometry
     epsilon: float
     _blocks: dict[int, tuple[SingleArray, FloatArray, FloatArray]] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def _geometry(self) -> Geometry:
-        return Geometry(self.points, self.outputs)
 
     @property
     def numeric_epsilon(self) -> float:
@@ -73,8 +66,8 @@ class Exponential:
         Two for the weights of two inputs, two for their sums. A draw from proposal and repair mixes two answers that
         are each within that error, and so stays within it.
         """
-        far = 2 * math.sqrt(self._geometry.largest)
-        return 2 * self.epsilon * (self._geometry.error + far * 4 * _DOUBLE) + 16 * _DOUBLE
+        far = 2 * math.sqrt(self.geometry.largest)
+        return 2 * self.epsilon * (self.geometry.error + far * 4 * _DOUBLE) + 16 * _DOUBLE
 
     @property
     def numeric_delta(self) -> float:
@@ -85,7 +78,7 @@ class Exponential:
         total each (what one sum is off by cancels in the difference of two neighbours). Weights below e^-87 of the
         largest, which float32 holds in part or not at all, may be met wrongly or never.
         """
-        return len(self.outputs) * 2.0**-48
+        return len(self.geometry.outputs) * 2.0**-48
 
     def sample(self, x: IntArray, uniforms: FloatArray) -> IntArray:
         """One output for each row number, (n,) and (n, 2) in (0, 1) -> (n,) int64, one of `outputs`."""
@@ -104,12 +97,12 @@ class Exponential:
             weights = self.log_weights(numbers[part_of])
             drawn[part_of] = categorical.sample(weights, u[part_of, 1])
         out = np.empty(len(x), dtype=np.int64)
-        out[order] = self.outputs[drawn]
+        out[order] = self.geometry.outputs[drawn]
         return out
 
     def log_weights(self, x: IntArray) -> FloatArray:
         """-ε·d/2 to every output, in float64: (n,) -> (n, K)."""
-        weights: FloatArray = -self.epsilon / 2 * self._geometry.distances(x)
+        weights: FloatArray = -self.epsilon / 2 * self.geometry.distances(x)
         return weights
 
     def log_probs(self, x: IntArray) -> FloatArray:
@@ -130,17 +123,17 @@ class Exponential:
 
     def _computed(self, number: int) -> tuple[SingleArray, FloatArray, FloatArray]:
         first = number * _ROWS
-        weights = self._geometry.lowered(first, min(first + _ROWS, len(self.points)))
+        weights = self.geometry.lowered(first, min(first + _ROWS, len(self.geometry.points)))
         offsets = np.zeros(len(weights), dtype=np.float32)
         # a word that is no output has no weight of 1: the nearest output gets one
-        far = ~self._geometry.own[first : first + _ROWS]
+        far = ~self.geometry.own[first : first + _ROWS]
         if far.any():
             lowered = weights[far] * np.float32(1 - _SLACK)
-            offsets[far] = lowered[:, : len(self.outputs)].min(axis=1)
+            offsets[far] = lowered[:, : len(self.geometry.outputs)].min(axis=1)
             weights[far] = np.maximum(lowered - offsets[far, None], 0)
         weights *= np.float32(-self.epsilon / 2 * (1 - _SLACK))
         np.exp(weights, out=weights)
-        weights[:, len(self.outputs) :] = 0
+        weights[:, len(self.geometry.outputs) :] = 0
         # cells are wide enough for all their weights, however float32 sums them
         cells = weights.reshape(len(weights), -1, _CELL).sum(axis=2).astype(np.float64) * (1 + 2 * _CELL * _SINGLE)
         return weights, np.cumsum(cells, axis=1), offsets.astype(np.float64)
@@ -152,11 +145,11 @@ class Exponential:
         With d² - low² <= g and low >= r: ε/2·(d - low) <= ε·g/(4r); roundings add ε·d·_SLACK. Both must be below
         2^-7, which leaves as much for the factor 1 - _SLACK of `_propose`.
         """
-        rounding = 4 * _SLACK * self.epsilon * 2 * math.sqrt(self._geometry.largest)
+        rounding = 4 * _SLACK * self.epsilon * 2 * math.sqrt(self.geometry.largest)
         room = 2.0**-7 - rounding
         if room <= 0:
             return 0.0
-        return math.exp(-self.epsilon / 2 * (self.epsilon / 4 * self._geometry.gap / room))
+        return math.exp(-self.epsilon / 2 * (self.epsilon / 4 * self.geometry.gap / room))
 
     def _propose(
         self, x: IntArray, u: FloatArray, weights: SingleArray, ends: FloatArray, offsets: FloatArray
@@ -179,10 +172,10 @@ class Exponential:
         chosen = np.where(found, cells * _CELL + place, 0)
         height = inside[each, place].astype(np.float64)
         taken = found & (height <= self._far) & (points < _SURE * height)
-        taken |= found & (self.outputs[chosen] == x) & (points < 1 - _SLACK)
+        taken |= found & (self.geometry.outputs[chosen] == x) & (points < 1 - _SLACK)
         unclear = np.flatnonzero(found & ~taken)
         if len(unclear):
-            apart = self._geometry.pairs(x[unclear], self.outputs[chosen[unclear]])
+            apart = self.geometry.pairs(x[unclear], self.geometry.outputs[chosen[unclear]])
             true = np.exp(-self.epsilon / 2 * (apart - offsets[rows[unclear]]))
             taken[unclear] = points[unclear] < true * (1 - _SLACK)
         return np.where(taken, chosen, -1)
@@ -190,7 +183,10 @@ class Exponential:
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """Distances from every row of `points` to the rows `outputs`, a few rows at a time."""
+    """Distances from every row of `points` to the rows `outputs`, a few rows at a time.
+
+    points: (N, m) float32. outputs: (K,) int64, rows of points, rising, at least one.
+    """
 
     points: SingleArray
     outputs: IntArray
@@ -328,6 +324,7 @@ def _runs(values: IntArray) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=4)
 def _shared(vocabulary: Vocabulary, outputs: bytes | None) -> Geometry:
+    """One for all ε."""
     chosen = np.arange(len(vocabulary)) if outputs is None else np.frombuffer(outputs, dtype=np.int64)
     return Geometry(vocabulary.points, chosen)
 
@@ -336,7 +333,4 @@ def _shared(vocabulary: Vocabulary, outputs: bytes | None) -> Geometry:
 def exponential(vocabulary: Vocabulary, epsilon: float, outputs: bytes | None = None) -> Exponential:
     """The sampler from the words of a vocabulary (and the unknown one) to all of them, or to the numbers `outputs`
     (the bytes of int64, rising). Remembered for this process."""
-    geometry = _shared(vocabulary, outputs)
-    made = Exponential(geometry.points, geometry.outputs, epsilon)
-    made.__dict__["_geometry"] = geometry  # one for all ε
-    return made
+    return Exponential(_shared(vocabulary, outputs), epsilon)

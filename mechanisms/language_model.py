@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,24 +28,6 @@ MAX_LOGIT = 1e6
 BLOCK = 128
 
 
-def checked(name: str, epsilon: Any, low: Any, high: Any) -> tuple[float, float, float]:
-    """The three public numbers as floats; ValueError where they are none or the bounds are not in order."""
-    epsilon = checks.real(name, "epsilon", epsilon, 0, MAX_EPSILON)
-    low = checks.real(name, "low", low, -MAX_LOGIT, MAX_LOGIT)
-    high = checks.real(name, "high", high, -MAX_LOGIT, MAX_LOGIT)
-    if not low < high:
-        raise ValueError(f"{name}: low must be below high, got {low:g} and {high:g}")
-    return epsilon, low, high
-
-
-def guarantee(epsilon: float, vocabulary: Vocabulary, exposes: tuple[str, ...] = ()) -> Guarantee:
-    """Of one draw, about everything that its logits were computed from."""
-    return Guarantee(
-        epsilon=epsilon, metric="discrete", diameter=1.0, protects="sequence",
-        numeric_delta=categorical.numeric_delta(len(vocabulary)), exposes=exposes,
-    )  # fmt: skip
-
-
 def log_weights(scores: NDArray[Any], epsilon: float, low: float, high: float) -> FloatArray:
     """clip(u, low, high)/T, less a constant, with T = 2(high - low)/ε: (k, V) raw logits -> (k, V) in [0, ε/2].
 
@@ -62,32 +44,77 @@ def log_weights(scores: NDArray[Any], epsilon: float, low: float, high: float) -
     return weights
 
 
-def privacy_loss(epsilon: float, vocabulary: Vocabulary) -> LossCells:
-    """A loss that dominates one draw of any two contexts: that of pure LDP at the exact worst loss,
-        ε/2 + log(1 + (V - 1)e^(ε/2)) - log(V - 1 + e^(ε/2)) <= ε.
-    log p(v) - log p'(v) rises in a(v) and in every other a'(w), and falls in a'(v) and in every other a(w): it is
-    largest where these stand at ε/2 and those at 0. It nears ε while e^(ε/2) is far below V, and ε/2 + log V above:
-    60 for ε = 100 and 24,000 words. (a, a' the log-weights of two contexts, as in `log_weights`.)
+class FromLogits:
+    """What the mechanisms that draw from a language model's logits share: their parameters, and what one draw costs.
+
+    epsilon: for one draw, 0..1000. low, high: the bounds of the logits, public numbers. vocabulary: what is drawn.
     """
-    if epsilon == 0:
-        return no_loss()
-    others = math.log(len(vocabulary) - 1)
-    exact = epsilon / 2 + float(np.logaddexp(0.0, others + epsilon / 2) - np.logaddexp(others, epsilon / 2))
-    return pure_loss(min(epsilon, exact * (1 + 1e-14)))  # rounding goes to the safe side
 
+    epsilon: float
+    low: float
+    high: float
+    vocabulary: Vocabulary
 
-def draw(
-    scores: Scores, positions: IntArray, words: IntArray, rows: IntArray, uniforms: FloatArray, *, mechanism: Any,
-    lift: Callable[[FloatArray], FloatArray] | None = None,
-) -> IntArray:  # fmt: skip
-    """One word for each of the rows, at its position: (k,) int64. lift: what is done to the log-weights."""
-    logits = np.asarray(scores(positions, words, rows))
-    if logits.shape != (len(rows), len(mechanism.vocabulary)):
-        raise ValueError(
-            f"{mechanism.name}: expected scores ({len(rows)}, {len(mechanism.vocabulary)}), got {logits.shape}"
-        )
-    weights = log_weights(logits, mechanism.epsilon, mechanism.low, mechanism.high)
-    return categorical.sample(weights if lift is None else lift(weights), uniforms)
+    name: ClassVar[str]
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ("scores",)
+    needs_prior: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "low", checks.real(self.name, "low", self.low, -MAX_LOGIT, MAX_LOGIT))
+        object.__setattr__(self, "high", checks.real(self.name, "high", self.high, -MAX_LOGIT, MAX_LOGIT))
+        if not self.low < self.high:
+            raise ValueError(f"{self.name}: low must be below high, got {self.low:g} and {self.high:g}")
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def exposes(self) -> tuple[str, ...]:
+        """What one draw shows beside what its guarantee bounds: nothing."""
+        return ()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Of one draw, about everything that its logits were computed from."""
+        return Guarantee(
+            epsilon=self.epsilon, metric="discrete", diameter=1.0, protects="sequence",
+            numeric_delta=categorical.numeric_delta(len(self.vocabulary)), exposes=self.exposes,
+        )  # fmt: skip
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """A loss that dominates one draw of any two contexts (what is exposed declared public): that of pure LDP at
+        the exact worst loss,
+            ε/2 + log(1 + (V - 1)e^(ε/2)) - log(V - 1 + e^(ε/2)) <= ε.
+        log p(v) - log p'(v) rises in a(v) and in every other a'(w), and falls in a'(v) and in every other a(w): it is
+        largest where these stand at ε/2 and those at 0. It nears ε while e^(ε/2) is far below V, and ε/2 + log V
+        above: 60 for ε = 100 and 24,000 words. (a, a' the log-weights of two contexts, as in `log_weights`.)
+        """
+        if not checks.differs(self.name, distance):
+            return no_loss()
+        others, half = math.log(len(self.vocabulary) - 1), self.epsilon / 2
+        exact = half + float(np.logaddexp(0.0, others + half) - np.logaddexp(others, half))
+        return pure_loss(min(self.epsilon, exact * (1 + 1e-14)))  # rounding goes to the safe side
+
+    def log_probs(self, scores: NDArray[Any]) -> FloatArray:
+        """Log probabilities of the whole vocabulary for one draw, raw logits (k, V) -> (k, V)."""
+        return categorical.log_normalize(self._log_weights(scores))
+
+    def _log_weights(self, scores: NDArray[Any]) -> FloatArray:
+        return log_weights(scores, self.epsilon, self.low, self.high)
+
+    def _draw(
+        self, scores: Scores, positions: IntArray, words: IntArray, rows: IntArray, uniforms: FloatArray, *,
+        lift: Callable[[FloatArray], FloatArray] | None = None,
+    ) -> IntArray:  # fmt: skip
+        """One word for each of the rows, at its position: (k,) int64. lift: what is done to the log-weights."""
+        logits, expected = np.asarray(scores(positions, words, rows)), (len(rows), len(self.vocabulary))
+        if logits.shape != expected:
+            raise ValueError(f"{self.name}: expected scores {expected}, got {logits.shape}")
+        weights = self._log_weights(logits)
+        return categorical.sample(weights if lift is None else lift(weights), uniforms)
 
 
 def blocks(there: NDArray[np.bool_]) -> Iterator[IntArray]:

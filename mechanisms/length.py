@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
 from mechanisms.accounting.categorical_loss import pure_loss
-from mechanisms.accounting.loss import LossCells, checked_distance, no_loss
+from mechanisms.accounting.loss import LossCells, checked_distance
 from mechanisms.guarantee import Guarantee
 from mechanisms.mechanism import Uniforms
 
@@ -67,4 +67,4 @@ class Length:
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """A loss that dominates any two lengths at most `distance` apart (None: any): that of pure ε·distance-LDP."""
         apart = checked_distance(self.name, distance, float(self.tokens))
-        return pure_loss(self.epsilon * apart) if self.epsilon * apart > 0 else no_loss()
+        return pure_loss(self.epsilon * apart)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mechanisms import checks
 from mechanisms.accounting.categorical_loss import pure_loss
 from mechanisms.accounting.laplace_loss import laplace_loss
-from mechanisms.accounting.loss import LossCells, checked_distance, no_loss
+from mechanisms.accounting.loss import LossCells, checked_distance
 from mechanisms.diameter import diameter
 from mechanisms.exponential import UNIFORMS, Exponential, Geometry
 from mechanisms.guarantee import Guarantee
@@ -122,8 +122,7 @@ class MadlibSyntax:
         apart = checked_distance(self.name, distance, guarantee.diameter)
         if self.mode == "paper":
             return laplace_loss(self.vocabulary.vectors.shape[1], self.epsilon, apart)
-        bound = guarantee.loss(apart)
-        return pure_loss(bound) if bound > 0 else no_loss()
+        return pure_loss(guarantee.loss(apart))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """One draw for each number, (n,) or (n, L) -> the same shape, int64; NOTHING stays.
@@ -195,6 +194,8 @@ class _Guided(Geometry):
 class _GuidedExponential(Exponential):
     """The same sampler over d'."""
 
+    geometry: _Guided
+
     @cached_property
     def _far(self) -> float:
         return 0.0  # the squeeze is proved for Euclidean distances: settle every point by its distance
@@ -202,14 +203,11 @@ class _GuidedExponential(Exponential):
     @property
     def numeric_epsilon(self) -> float:
         """As for Euclidean distances; the penalty is added with one rounding, and multiplied with another."""
-        guided: Any = self._geometry
-        far = float(guided.penalty + 2 * math.sqrt(guided.largest))
+        far = self.geometry.penalty + 2 * math.sqrt(self.geometry.largest)
         return super().numeric_epsilon + 2 * self.epsilon * 8 * 2.0**-53 * far
 
 
 @lru_cache(maxsize=4)
 def _sampler(vocabulary: Vocabulary, epsilon: float, penalty: float) -> Exponential:
     geometry = _Guided(vocabulary.points, np.arange(len(vocabulary)), _tags(vocabulary), penalty)
-    made = _GuidedExponential(geometry.points, geometry.outputs, epsilon)
-    made.__dict__["_geometry"] = geometry
-    return made
+    return _GuidedExponential(geometry, epsilon)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks, exponential
 from mechanisms.accounting.categorical_loss import pure_loss
-from mechanisms.accounting.loss import LossCells, checked_distance, no_loss
+from mechanisms.accounting.loss import LossCells, checked_distance
 from mechanisms.diameter import diameter
 from mechanisms.exponential import Exponential
 from mechanisms.guarantee import Guarantee
@@ -76,7 +76,7 @@ class SanText:
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probability of every word, (n,) -> (n, V)."""
-        return self._draws.log_probs(_inputs(self, x))
+        return self._draws.log_probs(checks.row_of_words(self.name, x, self.vocabulary))
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
         """Log probability of y given x, (n,) -> (n,)."""
@@ -88,8 +88,7 @@ class SanText:
         The true loss is smaller (on GloVe 0.5 to 0.7 of it).
         """
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
-        loss = self.guarantee.loss(apart)
-        return pure_loss(loss) if loss > 0 else no_loss()
+        return pure_loss(self.guarantee.loss(apart))
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ class SanTextPlus:
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probability of every word, (n,) -> (n, V); -inf for a frequent word that is not x."""
-        x = _inputs(self, x)
+        x = checks.row_of_words(self.name, x, self.vocabulary)
         out = np.full((len(x), len(self.vocabulary)), -np.inf)
         out[:, self.sensitive[:-1]] = self._draws.log_probs(x)
         frequent = np.flatnonzero(~self.sensitive[x])
@@ -192,22 +191,13 @@ class SanTextPlus:
         """A loss that dominates any two words at most `distance` apart, given that no word is kept: pure LDP at
         ε·distance + ln(1/p). What is kept is exposed, and declared public where this is used."""
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
-        loss = self.guarantee.loss(apart)
-        return pure_loss(loss) if loss > 0 else no_loss()
-
-
-def _inputs(mechanism: SanText | SanTextPlus, x: NDArray[Any]) -> IntArray:
-    """x as (n,) numbers of words, the unknown one included; ValueError otherwise."""
-    numbers = checks.words(mechanism.name, x, mechanism.vocabulary)
-    if numbers.ndim != 1 or (numbers.size and numbers.min() < 0):
-        raise ValueError(f"{mechanism.name}: probabilities are of a row of words, and NOTHING is none")
-    return numbers
+        return pure_loss(self.guarantee.loss(apart))
 
 
 def _picked(mechanism: SanText | SanTextPlus, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
     """log_probs(x) at y, a few distinct words at a time."""
     y = np.asarray(y)
-    numbers, back = np.unique(_inputs(mechanism, x), return_inverse=True)
+    numbers, back = np.unique(checks.row_of_words(mechanism.name, x, mechanism.vocabulary), return_inverse=True)
     order = np.argsort(back, kind="stable")
     starts = np.searchsorted(back[order], np.arange(0, len(numbers) + _ROWS, _ROWS))
     picked = np.empty(len(back))

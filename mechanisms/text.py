@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.accounting.categorical_loss import pure_loss
-from mechanisms.accounting.loss import LossCells, checked_distance, no_loss, unbounded_loss
+from mechanisms.accounting.loss import LossCells, checked_distance, unbounded_loss
 from mechanisms.guarantee import Guarantee, exposed
 from mechanisms.length import MAX_TOKENS, Length
 from mechanisms.mechanism import Uniforms, WordMechanism
@@ -139,7 +139,7 @@ class Text:
         bound = self.guarantee.loss(apart)
         if bound == np.inf:
             return unbounded_loss()
-        return pure_loss(bound) if bound > 0 else no_loss()
+        return pure_loss(bound)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, **private: Any) -> NDArray[np.int32]:
         """One draw for each text: (n, L) numbers of words, `vocabulary.unknown` included, NOTHING after the end ->

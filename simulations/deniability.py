@@ -16,8 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from client.vocabulary import load
+from mechanisms import catalogue, deniability
+from mechanisms.diameter import diameter
+from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import TAGS, Vocabulary
+from simulations import deniability_figures
 from simulations.errors import UserError
+from simulations.report import json_ready
+from simulations.vocabularies import vocabulary_folder
 
 Progress = Callable[[str], None]
 #: Words drawn at once between two lines of progress.
@@ -88,10 +95,7 @@ def _value(text: str) -> Any:
 
 def load_words(source: str) -> Vocabulary:
     """The tagged vocabulary of a file or a checkpoint, cached."""
-    from client import vocabulary
-    from simulations.vocabularies import vocabulary_folder
-
-    return vocabulary.load(vocabulary_folder(source, tags=True))
+    return load(vocabulary_folder(source, tags=True))
 
 
 # --- measuring
@@ -122,8 +126,6 @@ def run(study: Study, vocabulary: Vocabulary, *, progress: Progress) -> dict[str
 
 def _settings(study: Study, text: str, vocabulary: Vocabulary, asked: np.ndarray, progress: Progress) -> list[Any]:
     """The word mechanisms to measure: one for each ε, or one at the calibrated ε, or one where there is no ε."""
-    from mechanisms import catalogue
-
     spec = spec_of(text)
     known = catalogue.CATALOGUE.get(spec["mechanism"])
     takes = known is not None and "epsilon" in getattr(known, "__dataclass_fields__", {})
@@ -144,8 +146,6 @@ def _settings(study: Study, text: str, vocabulary: Vocabulary, asked: np.ndarray
 
 
 def _calibrated(study: Study, build: Callable[[float], Any], asked: np.ndarray, target: float) -> float:
-    from mechanisms import deniability
-
     def level(epsilon: float) -> float:
         shares = deniability.stays(
             build(epsilon), asked, draws=study.draws, rng=lambda: _streams(study, asked)
@@ -158,15 +158,11 @@ def _calibrated(study: Study, build: Callable[[float], Any], asked: np.ndarray, 
 
 def _streams(study: Study, words: np.ndarray) -> Any:
     """The same uniforms for a word, whatever mechanism draws: noise is shared by those that use it alike."""
-    from mechanisms.streams import SimulationStreams
-
     streams = SimulationStreams(study.seed)
     return streams.rows(words, np.zeros(len(words), np.int64), stage="deniability", channel="text")
 
 
 def _draw(study: Study, mechanism: Any, asked: np.ndarray, progress: Progress) -> np.ndarray:
-    from mechanisms import deniability
-
     parts = []
     for at in range(0, len(asked), _WORDS):
         part = asked[at : at + _WORDS]
@@ -177,8 +173,6 @@ def _draw(study: Study, mechanism: Any, asked: np.ndarray, progress: Progress) -
 
 
 def _measure(study: Study, text: str, mechanism: Any, asked: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
-    from mechanisms import deniability
-
     vocabulary = mechanism.vocabulary
     if deniability.has_probabilities(mechanism):
         figures = deniability.exact(mechanism, asked, draws=study.draws)
@@ -224,8 +218,6 @@ def _distances(vocabulary: Vocabulary, asked: np.ndarray, outputs: np.ndarray) -
 
 
 def _reach(vocabulary: Vocabulary) -> float:
-    from mechanisms.diameter import diameter
-
     return diameter(vocabulary)
 
 
@@ -320,9 +312,6 @@ def markdown(results: dict[str, Any]) -> str:
 
 def write(results: dict[str, Any], folder: Path) -> Sequence[Path]:
     """deniability.json, deniability.md and the figures, in a folder that is there."""
-    from simulations import deniability_figures
-    from simulations.report import json_ready
-
     readable = json.dumps(json_ready(results), ensure_ascii=False, allow_nan=False) + "\n"
     paths = [folder / "deniability.json", folder / "deniability.md"]
     for path, text in zip(paths, (readable, markdown(results)), strict=True):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from client.ledger import Ledger, LedgerError, LedgerRow
+from client.node import load_node
 from mechanisms.accounting.ladder import spent
 from simulations.errors import UserError
 
@@ -17,6 +20,8 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
     """{"user", "users", "releases", "delta", "ladder"}: the rungs of one user, or of the one who has spent most.
 
     The record and channel rungs are those of the user's costliest record. delta: of each release that needs one.
+    Between which neighbours a text's worst case is finite depends on what the client's policy declares public of what
+    the text exposes: that is read from the node.json beside the ledger; where there is none, nothing is declared.
     Raises UserError where there is no ledger, it cannot be read, or it does not know the user.
     """
     if not path.is_file():  # a Ledger would make a new one
@@ -26,6 +31,7 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
             rows = ledger.rows()
     except LedgerError as error:
         raise UserError(f"--ledger {path}: {error}") from error
+    public = _declared(path)
     by_user: dict[int, list[LedgerRow]] = {}
     for row in rows:
         by_user.setdefault(row.user, []).append(row)
@@ -33,27 +39,29 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
         raise UserError(f"--ledger {path}: holds no release")
     if user is not None and user not in by_user:
         raise UserError(f"--user {user}: the ledger has no release of this user")
-    chosen = user if user is not None else max(by_user, key=lambda u: _cost(by_user[u], delta))
+    chosen = user if user is not None else max(by_user, key=lambda u: _cost(by_user[u], delta, public))
     mine = by_user[chosen]
     records: dict[int, list[LedgerRow]] = {}
     for row in mine:
         records.setdefault(row.record, []).append(row)
-    record = max(records.values(), key=lambda held: _cost(held, delta))
+    record = max(records.values(), key=lambda held: _cost(held, delta, public))
     note = f"{_NOTE}; record {record[0].record}, the costliest"
     rungs = [
         spent(
             channel, (r.guarantee for r in record if r.channel == channel), delta=delta, unit=channel,
-            neighbours="any two labels" if channel == "label" else "any two texts", note=note,
+            neighbours="any two labels" if channel == "label" else "any two texts", note=note, public=public,
         )
         for channel in ("text", "embedding", "label")
     ]  # fmt: skip
     every = (r.guarantee for r in record)
-    rungs.append(spent("record", every, delta=delta, unit="record", neighbours="any two records", note=note))
+    rungs.append(
+        spent("record", every, delta=delta, unit="record", neighbours="any two records", note=note, public=public)
+    )
     all_of_it = f"{_NOTE}; {len(mine)} releases of {len(records)} records in {len({r.stage for r in mine})} stages"
     rungs.append(
         spent(
             "user", (r.guarantee for r in mine), delta=delta, unit="user", neighbours="any two users' data",
-            note=all_of_it,
+            note=all_of_it, public=public,
         )
     )  # fmt: skip
     return {
@@ -65,7 +73,20 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
     }
 
 
-def _cost(rows: list[LedgerRow], delta: float) -> tuple[int, float]:
+def _declared(path: Path) -> dict[str, str]:
+    """What the policy under which this ledger was written declares public, with the reasons."""
+    about = path.parent / "node.json"
+    named = re.fullmatch(r"ledger(?:-(.+))?\.sqlite", path.name)
+    if named is None or not about.is_file():
+        return {}
+    try:
+        policy = load_node(path.parent).policies.get(named[1] or "")
+    except ValueError as error:
+        raise UserError(f"--ledger {path}: {error}") from error
+    return {} if policy is None else policy.declared
+
+
+def _cost(rows: list[LedgerRow], delta: float, public: Mapping[str, str]) -> tuple[int, float]:
     """What orders users and records: first how many releases are unprotected, then the finite ε."""
-    costs = [row.guarantee.worst_case(delta) for row in rows]
+    costs = [row.guarantee.worst_case(delta, declared=public) for row in rows]
     return sum(math.isinf(c) for c in costs), sum(c for c in costs if math.isfinite(c))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from client.words import split
+from client.words import joined, split
 from mechanisms.mechanism import parameters
 from mechanisms.streams import SimulationStreams
 from mechanisms.text import KEPT, Text
@@ -35,11 +35,11 @@ def masked_lm_folder(
     word in text that this mechanism sanitized, and its trained checkpoint lies in the folder `checkpoint` within.
     The sanitizer's length mechanism is left aside, so that words stay in their places.
     """
-    from server.checkpoint import fingerprint
+    from server.checkpoint_files import fingerprint
     from server.masked_lm import export_masked_lm, read
     from server.training.pretrain import pretrain
 
-    texts = [text if isinstance(text, str) else " ".join(text) for text in public_texts]
+    texts = [joined(text) for text in public_texts]
     kept = None if sanitizer is None else replace(sanitizer, length=KEPT)
     if kept is not None and kept.word.reads:
         raise UserError(f"masked-lm: {kept.name} reads {', '.join(kept.word.reads)}; pretrain with another mechanism")

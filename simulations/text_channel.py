@@ -9,6 +9,7 @@ import numpy as np
 
 from client import masked_lm, texts
 from client import vocabulary as vocabularies
+from client.words import joined
 from mechanisms.streams import SimulationStreams
 from mechanisms.text import Text
 from mechanisms.vocabulary import Vocabulary
@@ -73,7 +74,7 @@ def prepare_words(experiment: Experiment, public: Corpus, *, progress: Progress)
 
 def as_lines(corpus: Corpus) -> list[str]:
     """The texts of a corpus; a pair as its two texts with a space between."""
-    return [text if isinstance(text, str) else " ".join(text) for text in corpus.texts]
+    return [joined(text) for text in corpus.texts]
 
 
 def trial(arm: Arm) -> Text:

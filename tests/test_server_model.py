@@ -12,7 +12,7 @@ import torch
 
 from client.encoder import Encoder
 from mechanisms.spherical import Purkayastha
-from server import checkpoint
+from server import checkpoint, checkpoint_files
 from server.card import model_card
 from server.export import export_encoder
 from server.maps import Maps
@@ -58,6 +58,7 @@ def test_the_exported_encoder_is_the_checkpoint(bert, tmp_path, pooling) -> None
         "dim": 32,
         "max_length": 16,
         "pooling": pooling,
+        "precision": "fp32",
     }
     encoder = Encoder(tmp_path)
     pipeline = pipeline_of(bert, pooling=pooling, max_length=16)
@@ -77,6 +78,8 @@ def test_an_export_leaves_other_files_of_its_folder_alone(bert, tmp_path) -> Non
     ("how", "words"),
     [
         ({"pooling": "max"}, "pooling 'max' is not one of"),
+        ({"precision": "int4"}, "precision 'int4' is not one of"),
+        ({"precision": "int8"}, "int8 needs public texts"),
         ({"max_length": 65}, "max-length must be between 3 and 64"),
     ],
 )
@@ -107,17 +110,17 @@ def test_a_hub_name_that_no_hub_gives_is_one_line(monkeypatch) -> None:
 
 
 def test_the_packaged_model_is_refused_unless_its_weights_are_the_published_ones(monkeypatch) -> None:
-    assert (Path(checkpoint.resolve("minilm")) / "model.safetensors").is_file()
-    monkeypatch.setattr(checkpoint, "MINILM_SHA256", hashlib.sha256(b"another").hexdigest())
+    assert (Path(checkpoint_files.resolve("minilm")) / "model.safetensors").is_file()
+    monkeypatch.setattr(checkpoint_files, "MINILM_SHA256", hashlib.sha256(b"another").hexdigest())
     with pytest.raises(ValueError, match="is not the published model"):
         checkpoint.load("minilm")
 
 
 def test_a_fingerprint_follows_the_content(bert, tmp_path) -> None:
     copy = tiny_bert(tmp_path)
-    assert checkpoint.fingerprint(copy) == checkpoint.fingerprint(bert)
+    assert checkpoint_files.fingerprint(copy) == checkpoint_files.fingerprint(bert)
     (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
-    assert checkpoint.fingerprint(copy) != checkpoint.fingerprint(bert)
+    assert checkpoint_files.fingerprint(copy) != checkpoint_files.fingerprint(bert)
 
 
 def test_a_saved_pipeline_comes_back_and_its_maps_need_no_bert(bert, tmp_path) -> None:
@@ -148,9 +151,7 @@ def test_the_pipeline_agrees_with_its_maps(bert) -> None:
 
 def test_a_card_states_what_protects_nobody() -> None:
     budget = {"statement": "∞", "worst_case_epsilon": float("inf"), "label_epsilon": None}
-    card = model_card(
-        {"name": "no noise", "reference": True, "budget": budget, "classes": ["a", "b"], "dim": 4}
-    )
+    card = model_card({"name": "no noise", "reference": True, "budget": budget, "classes": ["a", "b"], "dim": 4})
     assert "Not private" in card and "∞ (no protection)" in card and "Label ε" not in card
 
 
@@ -165,7 +166,7 @@ def test_fine_tuning_gives_a_better_checkpoint_that_exports(bert, tmp_path) -> N
     means = np.stack([h[labels == k].mean(axis=0) for k in (0, 1)])
     assert np.mean(((h[:, None] - means) ** 2).sum(axis=2).argmin(axis=1) == labels) > 0.95
     again = finetune(bert, texts, labels, tmp_path / "again", **arguments)
-    assert checkpoint.fingerprint(again) == checkpoint.fingerprint(tuned)
+    assert checkpoint_files.fingerprint(again) == checkpoint_files.fingerprint(tuned)
 
 
 @pytest.mark.parametrize(

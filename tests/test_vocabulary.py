@@ -219,6 +219,17 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_bert(tmp_path_factory.mktemp("bert") / "model")
 
 
+def test_a_cached_vocabulary_needs_no_torch(bert: Path) -> None:
+    folder = sources.vocabulary_folder(bert)
+    program = (
+        "import sys\nfrom simulations.vocabularies import vocabulary_folder\n"
+        f"print(vocabulary_folder({str(bert)!r}))\nassert not {{'torch', 'transformers'}} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(folder)
+
+
 def test_words_of_a_wordpiece_checkpoint(bert: Path) -> None:
     from server import checkpoint
     from tests.server_cases import WORDS

@@ -117,7 +117,7 @@ def test_santext_draws_fit_their_probabilities(epsilon, x, plain, monkeypatch):
     if plain:
         monkeypatch.setattr(Geometry, "_single_error", property(lambda self: 0.2))
     n = 100_000
-    sampler = Exponential(WORDS.points, np.arange(200), epsilon)
+    sampler = Exponential(Geometry(WORDS.points, np.arange(200)), epsilon)
     uniforms = streams(n).uniform(n, 2)
     repaired = []
     whole = Exponential.log_weights
@@ -164,12 +164,12 @@ def test_single_precision_never_overstates_a_distance(shift):
 def test_proposals_cover_the_weights_and_the_squeeze_is_right(epsilon, outputs, shift):
     """Both facts that make the fast path exact, on every pair of words."""
     words = vocabulary(300, 40, seed=2, shift=shift)
-    sampler = Exponential(words.points, outputs, epsilon)
+    sampler = Exponential(Geometry(words.points, outputs), epsilon)
     squeezed = 0
     for block in range(3):
         proposed, ends, offsets = sampler._computed(block)
         rows = np.arange(128 * block, min(128 * block + 128, 301))
-        apart = sampler._geometry.distances(rows)
+        apart = sampler.geometry.distances(rows)
         weights = np.exp(-epsilon / 2 * (apart - offsets[:, None])) * (1 - 2.0**-20)
         proposed = proposed.astype(np.float64)
         assert np.all(proposed[:, len(outputs) :] == 0)

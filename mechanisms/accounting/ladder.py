@@ -151,13 +151,24 @@ def widest(ladders: Sequence[tuple[Rung, ...]], note: str) -> tuple[Rung, ...]:
     return tuple(chosen)
 
 
-def spent(name: str, guarantees: Iterable[Guarantee], *, delta: float, unit: str, neighbours: str, note: str) -> Rung:
-    """A rung from theorems alone, as a ledger keeps them: worst cases at `delta` each, added (k·delta in all)."""
-    listed = list(guarantees)
+def spent(
+    name: str, guarantees: Iterable[Guarantee], *, delta: float, unit: str, neighbours: str, note: str,
+    public: Mapping[str, str] | None = None,
+) -> Rung:  # fmt: skip
+    """A rung from theorems alone, as a ledger keeps them: worst cases at `delta` each, added (k·delta in all).
+
+    public: what texts expose (a name of EXPOSURES) -> why it is declared public; neighbours agree on it, and where
+    they may not, the rung says that its ε is infinite.
+    """
+    listed, public = list(guarantees), public or {}
     if not listed:
         return Rung(name, None, 0.0, unit, neighbours, "the ledger has no such release")
-    pure = sum(g.worst_case() for g in listed)
-    each = [g.worst_case(delta if g.sigma is not None else 0.0) for g in listed]
+    if passed := exposed(n for g in listed for n in g.exposes if n in public):
+        agreed = " and ".join(EXPOSURES[n] for n in passed)
+        neighbours += f", that agree in {agreed} (declared public; else ε = ∞)"
+        note += "".join(f"; with {n} declared public ({public[n]})" for n in passed)
+    pure = sum(g.worst_case(declared=public) for g in listed)
+    each = [g.worst_case(delta if g.sigma is not None else 0.0, declared=public) for g in listed]
     total = sum(each)
     used = delta * sum(g.sigma is not None for g in listed)
     open_ = tuple(dict.fromkeys(g.protects for g, e in zip(listed, each, strict=True) if math.isinf(e)))

@@ -95,11 +95,13 @@ class LossCells:
         losses, log_masses = self._atoms
         if self.infinite + self.left_out > 0 or np.isposinf(losses).any():
             return math.inf
+        largest = float(losses.max(initial=0.0))
         if math.isinf(order):
-            return max(0.0, float(losses.max(initial=0.0)))
+            return largest
         finite = np.isfinite(losses)
         terms = log_masses[finite] + (order - 1) * losses[finite]
-        return max(0.0, float(logsumexp(terms)) / (order - 1))
+        # at a large order rounding could pass the largest loss, the divergence of order infinity
+        return max(0.0, min(float(logsumexp(terms)) / (order - 1), largest))
 
     @cached_property
     def pessimistic(self) -> tuple[FloatArray, FloatArray]:

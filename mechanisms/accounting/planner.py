@@ -99,25 +99,34 @@ def largest_epsilon(
     """The largest local ε within [least, most], to `tolerance`, whose mechanisms fit the target; None if none does.
 
     build: ε -> the mechanisms of one linked release, as `lambda e: [Purkayastha(16, e), RandomizedResponse(1.0, 2)]`.
-    The answer itself was tried and fits: it is safe even where the cost is not monotone in ε, and then it may miss a
-    larger one. Bisection on log ε.
+    """
+    return largest(lambda epsilon: fits(build(epsilon), target), least=least, most=most, tolerance=tolerance)
+
+
+def largest(
+    fitting: Callable[[float], bool], *, least: float = LEAST, most: float = MOST, tolerance: float = TOLERANCE
+) -> float | None:
+    """The largest number within [least, most], to `tolerance`, that fits; None if none does.
+
+    The answer itself was tried and fits: it is safe even where the cost is not monotone, and then it may miss a larger
+    one. Bisection on the logarithm.
     """
     if not 0 < least < most:
         raise ValueError(f"plan: least must be above 0 and below most, got {least:g} and {most:g}")
-    if not fits(build(least), target):
+    if not fitting(least):
         return None
     # Upwards by doubling: large ε are slow to refuse, and most plans end far below them.
     low = high = least
     while high < most:
         high = min(2 * high if high >= 0.25 else 0.5, most)
-        if not fits(build(high), target):
+        if not fitting(high):
             break
         low = high
     else:
         return most
     while high > low * (1 + tolerance):
         middle = math.sqrt(low * high)
-        if fits(build(middle), target):
+        if fitting(middle):
             low = middle
         else:
             high = middle

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from server.masked_lm import ALIGNED, accepted, inputs_of, layout, only_at, read
+from server.masked_lm import ALIGNED, inputs_of, layout, logits_at, read
 from server.training.batches import epoch, seeded, warmed
 from server.training.finetune import HEAD_LR
 
@@ -179,6 +179,4 @@ def _predictions(
     inputs, starts = inputs_of(about, pairs)
     row_of = torch.tensor([i for i, _ in places])
     column = torch.tensor([starts[i] + j for i, j in places])
-    with only_at(model, lambda hidden: (row_of, column)):
-        logits: torch.Tensor = model(**accepted(model, inputs)).logits[:, 0]
-    return logits, torch.tensor(targets)
+    return logits_at(model, inputs, row_of, column), torch.tensor(targets)
