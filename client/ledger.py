@@ -1,11 +1,12 @@
 """The client's memory of what left it: durable, append-only, and written before anything is sent.
 
-A row is one release of one record: what was charged, and the very bytes. Rows are never changed or deleted
-(triggers forbid it). One process at a time writes: `exclusive` holds the file from the first look at what was
-spent to the commit, so two requests at once can neither spend the same budget nor draw one key twice.
+A row is a block: releases that were drawn together, whose they are, what each was charged, and the very bytes. The
+releases of a cohort on one channel are one block, and so is a single release. Rows are never changed or deleted
+(triggers forbid it). One process at a time writes: `exclusive` holds the file from the first look at what was spent
+to the commit, so two requests at once can neither spend the same budget nor draw one key twice.
 A file that is damaged, empty or of another format is an error: a client without its ledger answers nothing.
-Nor does a device whose ledger is gone: a hidden file beside it remembers that there was one. (An old copy put in
-its place is not noticed.)
+Nor does a device whose ledger is gone, or is an older copy: a hidden file beside it, the witness, names its last
+commit. The time of a commit is for people; nothing depends on the clock.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,11 +25,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from client import witness
+from client.witness import Head
 from mechanisms.guarantee import Guarantee
 
-SCHEMA = "sottovoce-ledger-1"
+SCHEMA = "sottovoce-ledger-2"
 _WAIT_SECONDS = 60.0
+_PAIR = 16  # bytes of a user and a record
+_RECORDS = 2**32  # numbers of records, as random streams have them
 
+# keys: n pairs of user and record; payload: n rows of the same number of bytes; both little-endian. The checks are
+# CRC-32 of the two: SQLite alone would not see a changed byte in them, and a ledger that names another user charges
+# this one too little. The four bounds let a request pass over the blocks of others.
 _CREATE = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('schema', '{SCHEMA}');
@@ -34,19 +44,33 @@ CREATE TABLE draws (
     id INTEGER PRIMARY KEY, stage TEXT NOT NULL, channel TEXT NOT NULL, digest TEXT NOT NULL,
     guarantee TEXT NOT NULL, UNIQUE (stage, channel, digest)
 );
+CREATE TABLE commits (
+    id INTEGER PRIMARY KEY, time INTEGER NOT NULL, nonce BLOB NOT NULL CHECK (length(nonce) = {witness.NONCE_BYTES})
+);
 CREATE TABLE releases (
-    draw INTEGER NOT NULL REFERENCES draws, user INTEGER NOT NULL, record INTEGER NOT NULL,
-    epsilon REAL NOT NULL, delta REAL NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (draw, user, record)
-) WITHOUT ROWID;
+    id INTEGER PRIMARY KEY, at INTEGER NOT NULL REFERENCES commits,
+    draw INTEGER NOT NULL REFERENCES draws, n INTEGER NOT NULL CHECK (n > 0),
+    epsilon REAL NOT NULL, delta REAL NOT NULL,
+    first_user INTEGER NOT NULL, last_user INTEGER NOT NULL,
+    first_record INTEGER NOT NULL, last_record INTEGER NOT NULL,
+    keys_check INTEGER NOT NULL, payload_check INTEGER NOT NULL,
+    keys BLOB NOT NULL CHECK (length(keys) = {_PAIR} * n),
+    payload BLOB NOT NULL CHECK (length(payload) % n = 0)
+);
+CREATE INDEX blocks ON releases (draw, first_user, last_user, first_record, last_record);
 """
 _FORBID = """
 CREATE TRIGGER {0}_{1} BEFORE {1} ON {0} BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 """
-_INSERT = "INSERT INTO releases (draw, user, record, epsilon, delta, payload) VALUES (?, ?, ?, ?, ?, ?)"
-_RECORDS = "SELECT user, record FROM releases WHERE draw = ?"
+_INSERT = f"INSERT INTO releases VALUES (NULL{', ?' * 13})"
+_COMMIT = "INSERT INTO commits (time, nonce) VALUES (?, ?)"
+_BLOCKS = """
+FROM releases WHERE draw = ? AND first_user <= ? AND last_user >= ? AND first_record <= ? AND last_record >= ?
+"""
 _ROWS = """
-SELECT user, record, stage, channel, digest, guarantee, epsilon, delta, payload
-FROM releases JOIN draws ON draw = id ORDER BY user, record, stage, channel, digest
+SELECT stage, channel, digest, guarantee, epsilon, delta, n, keys_check, keys, payload_check, payload,
+    commits.id, time
+FROM releases JOIN draws ON draw = draws.id JOIN commits ON at = commits.id
 """
 
 
@@ -59,8 +83,8 @@ class Charge:
     """New releases of one channel to be written: the key of their draw, what each costs, and each row's
     bytes.
 
-    users, records: (n,) int64. epsilon: the guarantee's worst case at delta, for each row. payloads: n rows'
-        bytes.
+    users, records: (n,) int64, no pair twice; records are from 0 to below 2^32. epsilon: the guarantee's worst case at
+        delta, for each row. payloads: (n, width) uint8, the rows' bytes.
     """
 
     stage: str
@@ -71,29 +95,29 @@ class Charge:
     delta: float
     users: NDArray[np.int64]
     records: NDArray[np.int64]
-    payloads: Sequence[bytes]
+    payloads: NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Recalled:
     """What the ledger knows of n records under one key.
 
-    payloads: the bytes of each row's release, None where there is none yet.
+    known: (n,) bool, which rows were released under this key. payloads: (n, width) uint8, the bytes of those; the
+        other rows mean nothing, and width is 0 where there are none.
     earlier: (n,) int64, how many releases each record made at the same stage and channel under other digests.
     """
 
-    payloads: list[bytes | None]
+    known: NDArray[np.bool_]
+    payloads: NDArray[np.uint8]
     earlier: NDArray[np.int64]
-
-    @property
-    def missing(self) -> NDArray[np.bool_]:
-        """(n,) bool: which rows were never released under this key."""
-        return np.array([p is None for p in self.payloads], dtype=bool)
 
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One line of the ledger, for people. epsilon is the worst case at delta, as it was charged."""
+    """One line of the ledger, for people. epsilon is the worst case at delta, as it was charged.
+
+    commit, time: the number of its commit, and when that was by the clock, in whole seconds since 1970 UTC.
+    """
 
     user: int
     record: int
@@ -104,13 +128,15 @@ class LedgerRow:
     epsilon: float
     delta: float
     payload: bytes
+    commit: int
+    time: int
 
 
 class Ledger:
     """The ledger in one SQLite file, made where there is none. Close it, or use it in a `with`.
 
-    durable: a device's: wait until every commit lies on the disk, and refuse where an earlier ledger of this
-        name is gone. A simulation's folder is new for each run, and need not survive a power cut.
+    durable: a device's: wait until every commit lies on the disk, and refuse where the witness names a commit that
+        is not on it. A simulation's folder is new for each run, and need not survive a power cut.
     A device uses synchronous=EXTRA, which is FULL and syncs the folder too: with a rollback journal, FULL
     alone may lose the last commit to a power cut, and then the ledger would count less than what left.
     Every method raises LedgerError where the file cannot be trusted.
@@ -118,18 +144,16 @@ class Ledger:
 
     def __init__(self, path: Path | str, durable: bool = True) -> None:
         self.path = Path(path)
+        self._witness = self.path.with_name(f".{self.path.name}.made") if durable else None
         with _failing_closed():
-            marker = self.path.with_name(f".{self.path.name}.made")
-            known = durable and marker.exists()  # looked at first: another process may make both in between
+            known = None if self._witness is None else witness.held(self._witness)  # first: others may commit meanwhile
             if not self.path.exists():
-                if known:
+                if known is not None:
                     raise LedgerError(f"ledger: {self.path} is gone, and what was spent with it; put it back")
                 _create(self.path, durable)
-            if durable and not known:  # after the ledger, so that a crash between the two locks nobody out
-                _mark(marker)
             self._connection = _connect(self.path, durable)
             try:
-                self._verify()
+                self._verify(known)
             except BaseException:
                 self._connection.close()
                 raise
@@ -156,48 +180,41 @@ class Ledger:
 
     def commit(self, charges: Sequence[Charge]) -> None:
         """Write all charges with their bytes and make them last, or write nothing and raise. Inside
-        `exclusive`."""
+        `exclusive`. On a device, a failure after that leaves them charged: the witness could not be written."""
         if not self._connection.in_transaction:
             raise LedgerError("ledger: commit outside of exclusive")
+        if not charges:
+            return
+        nonce = os.urandom(witness.NONCE_BYTES)
         with _failing_closed():
+            number = self._connection.execute(_COMMIT, (int(time.time()), nonce)).lastrowid
+            assert number is not None
             for charge in charges:
-                draw = self._draw(charge)
-                n = len(charge.payloads)
-                rows = zip(
-                    [draw] * n,
-                    charge.users.tolist(),
-                    charge.records.tolist(),
-                    [charge.epsilon] * n,
-                    [charge.delta] * n,
-                    charge.payloads,
-                    strict=True,
-                )
-                self._connection.executemany(_INSERT, rows)
+                self._write(charge, number)
             self._connection.execute("COMMIT")
+            if self._witness is not None:
+                witness.hold(self._witness, Head(number, nonce))
 
     def recall(
         self, stage: str, channel: str, digest: str, users: NDArray[np.int64], records: NDArray[np.int64]
     ) -> Recalled:
         """What each of n records released at this stage and channel, under this digest and under others."""
-        same: dict[tuple[int, int], bytes] = {}
-        others: dict[tuple[int, int], int] = {}
+        known = np.zeros(len(users), dtype=np.bool_)
+        payloads = np.zeros((len(users), 0), dtype=np.uint8)
+        earlier = np.zeros(len(users), dtype=np.int64)
         with _failing_closed():
             draws = self._connection.execute(
                 "SELECT id, digest FROM draws WHERE stage = ? AND channel = ?", (stage, channel)
             ).fetchall()
-            for draw, known in draws:
-                if known == digest:
-                    rows = self._connection.execute(
-                        "SELECT user, record, payload FROM releases WHERE draw = ?", (draw,)
-                    )
-                    same = {(user, record): payload for user, record, payload in rows}
-                else:
-                    rows = self._connection.execute(_RECORDS, (draw,))
-                    for key in rows:
-                        others[key] = others.get(key, 0) + 1
-        keys = list(zip(users.tolist(), records.tolist(), strict=True))
-        earlier = np.array([others.get(key, 0) for key in keys], dtype=np.int64)
-        return Recalled([same.get(key) for key in keys], earlier)
+            for draw, other in draws:
+                if other != digest:
+                    earlier += _Pairs(self._keys(draw, users, records)).count(users, records)
+                    continue
+                keys, released = self._releases(draw, users, records)
+                known, place = _Pairs(keys).find(users, records)
+                payloads = np.zeros((len(users), released.shape[1]), dtype=np.uint8)
+                payloads[known] = released[place[known]]
+        return Recalled(known, payloads, earlier)
 
     def spent(
         self, users: NDArray[np.int64], *, delta: float = 0.0, without: Collection[str] = (),
@@ -206,18 +223,15 @@ class Ledger:
         """Worst-case ε at delta that each user has spent, (n,), over all records, stages and channels but
         those `without`. Basic composition: k releases hold together at k·delta. declared: exposures that are
         declared public (`Guarantee.worst_case`)."""
-        sums: dict[int, float] = {}
+        sums = np.zeros(len(users))
         with _failing_closed():
             for draw, channel, guarantee in self._draws():
                 if channel in without:
                     continue
-                cost = _worst_case(guarantee, delta, declared)
-                rows = self._connection.execute(
-                    "SELECT user, count(*) FROM releases WHERE draw = ? GROUP BY user", (draw,)
-                )
-                for user, count in rows:
-                    sums[user] = sums.get(user, 0.0) + cost * count
-        return np.array([sums.get(user, 0.0) for user in users.tolist()], dtype=np.float64)
+                theirs = np.sort(self._keys(draw, users)[:, 0])
+                count = np.searchsorted(theirs, users, "right") - np.searchsorted(theirs, users, "left")
+                _add(sums, count, _worst_case(guarantee, delta, declared))
+        return sums
 
     def spent_on(
         self, channel: str, users: NDArray[np.int64], records: NDArray[np.int64], *, delta: float = 0.0,
@@ -225,28 +239,78 @@ class Ledger:
     ) -> NDArray[np.float64]:  # fmt: skip
         """Worst-case ε at delta that each record has spent on one channel, (n,), over all stages and
         digests. declared: as in `spent`."""
-        sums: dict[tuple[int, int], float] = {}
+        sums = np.zeros(len(users))
         with _failing_closed():
             for draw, where, guarantee in self._draws():
-                if where != channel:
-                    continue
-                cost = _worst_case(guarantee, delta, declared)
-                rows = self._connection.execute(_RECORDS, (draw,))
-                for key in rows:
-                    sums[key] = sums.get(key, 0.0) + cost
-        keys = zip(users.tolist(), records.tolist(), strict=True)
-        return np.array([sums.get(key, 0.0) for key in keys], dtype=np.float64)
+                if where == channel:
+                    count = _Pairs(self._keys(draw, users, records)).count(users, records)
+                    _add(sums, count, _worst_case(guarantee, delta, declared))
+        return sums
 
     def rows(self) -> list[LedgerRow]:
         """Everything that was charged, ordered by user, record, stage, channel and digest."""
+        found: list[LedgerRow] = []
         with _failing_closed():
-            return [
-                LedgerRow(*row[:5], _guarantee(row[5]), *row[6:])
-                for row in self._connection.execute(_ROWS).fetchall()
-            ]
+            for row in self._connection.execute(_ROWS):
+                *draw, guarantee, epsilon, delta, n, check, keys, payload_check, payload, commit, when = row
+                rows = _checked(payload, payload_check)
+                width = len(rows) // n
+                found += (
+                    LedgerRow(
+                        user, record, *draw, _guarantee(guarantee), epsilon, delta, rows[i * width :][:width],
+                        commit, when,
+                    )
+                    for i, (user, record) in enumerate(_pairs([_checked(keys, check)]).tolist())
+                )
+        return sorted(found, key=lambda row: (row.user, row.record, row.stage, row.channel, row.digest))
 
     def _draws(self) -> list[tuple[int, str, str]]:
         return self._connection.execute("SELECT id, channel, guarantee FROM draws").fetchall()
+
+    def _write(self, charge: Charge, commit: int) -> None:
+        """A charge as one block of that commit. Raises where a release of the same record is there under this key."""
+        users, records, rows = charge.users, charge.records, charge.payloads
+        n = len(users)
+        if not (n == len(records) == len(rows) and rows.dtype == np.uint8 and rows.ndim == 2):
+            raise LedgerError("ledger: a charge needs a user, a record and the bytes of each release")
+        if (records < 0).any() or (records >= _RECORDS).any():
+            raise LedgerError("ledger: a record's number is out of range")
+        draw = self._draw(charge)
+        keys = np.stack([users, records], axis=1)
+        if _Pairs(np.concatenate([keys, self._keys(draw, users, records)])).repeated:
+            raise LedgerError("ledger: one key cannot be written twice")
+        data, payload = keys.astype("<i8").tobytes(), rows.tobytes()
+        self._connection.execute(
+            _INSERT,
+            (
+                commit, draw, n, charge.epsilon, charge.delta, *_bounds(users), *_bounds(records),
+                zlib.crc32(data), zlib.crc32(payload), data, payload,
+            ),
+        )  # fmt: skip
+
+    def _keys(
+        self, draw: int, users: NDArray[np.int64], records: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
+        """Users and records (N, 2) of a draw's blocks, of all that may hold one of these."""
+        rows = self._connection.execute(f"SELECT keys_check, keys {_BLOCKS}", (draw, *_asked(users, records)))
+        return _pairs([_checked(keys, check) for check, keys in rows])
+
+    def _releases(
+        self, draw: int, users: NDArray[np.int64], records: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """As `_keys`, with the releases' bytes, (N, width) uint8."""
+        rows = self._connection.execute(
+            f"SELECT n, keys_check, keys, payload_check, payload {_BLOCKS}", (draw, *_asked(users, records))
+        )
+        keys, payloads, widths = [], [], set()
+        for n, check, pairs, payload_check, payload in rows:
+            keys.append(_checked(pairs, check))
+            payloads.append(_checked(payload, payload_check))
+            widths.add(len(payload) / n)
+        if len(widths) > 1:
+            raise LedgerError("ledger: the releases of one draw differ in their length")
+        known = _pairs(keys)
+        return known, np.frombuffer(b"".join(payloads), dtype=np.uint8).reshape(len(known), int(max(widths, default=0)))
 
     def _draw(self, charge: Charge) -> int:
         """The id of a draw's public description, written where it is new."""
@@ -264,12 +328,89 @@ class Ledger:
             raise LedgerError("ledger: one digest under two guarantees")
         return int(draw)
 
-    def _verify(self) -> None:
+    def _verify(self, known: Head | None) -> None:
+        """known: what the witness names. Brings the witness up to a commit that nobody was told of."""
         schema = self._connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
         if schema != (SCHEMA,):
             raise LedgerError(f"ledger: {self.path} is not of schema {SCHEMA}")
         if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise LedgerError(f"ledger: {self.path} is damaged")
+        if self._witness is None:
+            return
+        if known is not None:
+            there = self._connection.execute("SELECT nonce FROM commits WHERE id = ?", (known.number,)).fetchone()
+            if there != (known.nonce,):
+                raise LedgerError(f"ledger: {self.path} is an older copy or another ledger; put the last one back")
+        last = self._connection.execute("SELECT id, nonce FROM commits ORDER BY id DESC LIMIT 1").fetchone()
+        if last is None:
+            raise LedgerError(f"ledger: {self.path} is damaged")
+        if known is None and last[0] > 1:  # the first commit is the ledger's making; the next ones have a witness
+            raise LedgerError(f"ledger: {self._witness} is gone, and whether this is the last copy cannot be told")
+        if known is None or known.number < last[0]:
+            witness.hold(self._witness, Head(*last))
+
+
+class _Pairs:
+    """Pairs of user and record, (N, 2) int64 in any order, to be looked up. Records are from 0 to below 2^32."""
+
+    def __init__(self, keys: NDArray[np.int64]) -> None:
+        self._people = np.unique(keys[:, 0])
+        codes = self._codes(keys[:, 0], keys[:, 1])
+        self._order = np.argsort(codes, kind="stable")
+        self._sorted = codes[self._order]
+
+    @property
+    def repeated(self) -> bool:
+        return bool((self._sorted[1:] == self._sorted[:-1]).any())
+
+    def count(self, users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How often each of n pairs occurs."""
+        codes = self._codes(users, records)
+        return np.searchsorted(self._sorted, codes, "right") - np.searchsorted(self._sorted, codes, "left")
+
+    def find(
+        self, users: NDArray[np.int64], records: NDArray[np.int64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Which of n pairs occur, and the row of each that does."""
+        if not len(self._sorted):
+            return np.zeros(len(users), np.bool_), np.zeros(len(users), np.int64)
+        codes = self._codes(users, records)
+        place = np.minimum(np.searchsorted(self._sorted, codes), len(self._sorted) - 1)
+        return self._sorted[place] == codes, self._order[place]
+
+    def _codes(self, users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One number for each pair, -1 for a user who does not occur."""
+        if not len(self._people):
+            return np.full(len(users), -1, dtype=np.int64)
+        person = np.minimum(np.searchsorted(self._people, users), len(self._people) - 1)
+        return np.where(self._people[person] == users, person * _RECORDS + records, -1)
+
+
+def _asked(users: NDArray[np.int64], records: NDArray[np.int64] | None) -> tuple[int, int, int, int]:
+    """The parameters of _BLOCKS, for the blocks that may hold one of these."""
+    (low, high), (first, last) = _bounds(users), (0, _RECORDS) if records is None else _bounds(records)
+    return high, low, last, first
+
+
+def _bounds(numbers: NDArray[np.int64]) -> tuple[int, int]:
+    """The least and the largest number; of none, bounds that nothing lies within."""
+    return (int(numbers.min()), int(numbers.max())) if len(numbers) else (1, 0)
+
+
+def _checked(data: bytes, check: int) -> bytes:
+    if zlib.crc32(data) != check:
+        raise LedgerError("ledger: a block is damaged")
+    return data
+
+
+def _pairs(blocks: Sequence[bytes]) -> NDArray[np.int64]:
+    return np.frombuffer(b"".join(blocks), dtype="<i8").reshape(-1, 2).astype(np.int64, copy=False)
+
+
+def _add(sums: NDArray[np.float64], count: NDArray[np.int64], cost: float) -> None:
+    """Adds what so many releases cost; no release costs nothing, even where one costs infinitely much."""
+    some = count > 0
+    sums[some] += cost * count[some]
 
 
 def _create(path: Path, durable: bool) -> None:
@@ -282,10 +423,11 @@ def _create(path: Path, durable: bool) -> None:
         with closing(_connect(draft, durable)) as connection:
             triggers = (
                 _FORBID.format(table, verb)
-                for table in ("meta", "draws", "releases")
+                for table in ("meta", "draws", "commits", "releases")
                 for verb in ("UPDATE", "DELETE")
             )
-            connection.executescript("BEGIN;" + _CREATE + "".join(triggers) + "COMMIT;")
+            first = f"INSERT INTO commits VALUES (1, {int(time.time())}, x'{os.urandom(witness.NONCE_BYTES).hex()}');"
+            connection.executescript("BEGIN;" + _CREATE + first + "".join(triggers) + "COMMIT;")
         try:
             os.link(draft, path)  # unlike a rename, never replaces one that another process just made
         except FileExistsError:
@@ -294,15 +436,6 @@ def _create(path: Path, durable: bool) -> None:
             _sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _mark(marker: Path) -> None:
-    """Remember, for good, that a ledger was made: nothing is released before this returns."""
-    with open(marker, "w") as file:
-        file.write("A ledger was made in this folder. Where it is gone, this client answers nothing.\n")
-        file.flush()
-        os.fsync(file.fileno())
-    _sync(marker.parent)
 
 
 def _sync(folder: Path) -> None:
@@ -329,7 +462,9 @@ def _connect(path: Path, durable: bool) -> sqlite3.Connection:
 def _failing_closed() -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
+    except (sqlite3.Error, OSError, witness.Damaged) as error:  # "database or disk is full" says more than a name
+        raise LedgerError(f"ledger: it cannot be used: {error}") from error
+    except (ValueError, TypeError, OverflowError) as error:
         raise LedgerError(f"ledger: it cannot be used ({type(error).__name__})") from error
 
 

@@ -1,13 +1,13 @@
 """The one place where a private record becomes a release.
 
-Nothing here may fail, or answer differently in kind, because of what a record says: an embedding that cannot
-    be
-normalized and a label outside the classes are mapped into the mechanism's domain, where its theorem covers
-them. Refusing them would tell.
+Nothing here may fail, or answer differently in kind, because of what a record says: an embedding that cannot be
+normalized and a label outside the classes are mapped into the mechanism's domain, where its theorem covers them.
+Refusing them would tell.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client import masked_lm, texts
+from client.embeddings import Embeddings
 from client.ledger import Charge, Ledger, LedgerError, Recalled
 from client.policy import Policy, Refused
 from client.shard import Shard
@@ -23,6 +24,9 @@ from mechanisms.release import Release
 from mechanisms.reply import Reply
 from mechanisms.request import Request
 from mechanisms.streams import SecureStreams, SimulationStreams
+
+#: Records that are drawn at once: their embeddings and float64 intermediates are what a cohort takes of memory.
+_AT_ONCE = 2**14
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,14 @@ class Sanitizer:
         index, count = request.part
         asked = np.flatnonzero(shard.users % count == index)
         with self.ledger.exclusive():
-            rows = self._affordable(request, shard, asked)
+            recalled = {channel: self._recall(request, shard, asked, channel) for channel in request.channels}
+            kept = self._affordable(request, shard, asked, recalled)
+            rows = asked[kept]
             charges: list[Charge] = []
             payloads: dict[str, NDArray[Any]] = {}
             for channel in request.channels:
-                payloads[channel] = self._release(request, shard, rows, channel, payloads, charges)
+                known = _part(recalled.pop(channel), kept)
+                payloads[channel] = self._release(request, shard, rows, channel, known, payloads, charges)
             self.ledger.commit(charges)
         return Reply(
             shard.users[rows],
@@ -79,9 +86,10 @@ class Sanitizer:
         digest = request.digest(channel)
         return self.ledger.recall(request.stage, channel, digest, shard.users[rows], shard.records[rows])
 
-    def _affordable(self, request: Request, shard: Shard, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those rows whose users can pay for all that is new. Raises Refused where there were rows and none
-        is left."""
+    def _affordable(
+        self, request: Request, shard: Shard, rows: NDArray[np.intp], recalled: Mapping[str, Recalled]
+    ) -> NDArray[np.bool_]:
+        """Which rows' users can pay for all that is new. Raises Refused where there were rows and none is left."""
         users, records = shard.users[rows], shard.records[rows]
         people, person = np.unique(users, return_inverse=True)
         delta, declared = self.policy.delta, self.policy.unprotected
@@ -90,7 +98,7 @@ class Sanitizer:
         for channel in request.channels:
             if channel in declared:
                 continue
-            new = self._recall(request, shard, rows, channel).missing
+            new = ~recalled[channel].known
             cost = np.where(new, self.policy.cost(request.mechanism(channel).guarantee), 0.0)
             np.add.at(bill, person, cost)
             spent = self.ledger.spent_on(channel, users, records, delta=delta, declared=declared)
@@ -100,7 +108,7 @@ class Sanitizer:
         kept = (within & solvent)[person]
         if len(rows) and not kept.any():
             raise Refused("total" if within.any() else "channel")
-        return rows[kept]
+        return kept
 
     def _release(
         self,
@@ -108,32 +116,34 @@ class Sanitizer:
         shard: Shard,
         rows: NDArray[np.intp],
         channel: str,
+        recalled: Recalled,
         released: dict[str, NDArray[Any]],
         charges: list[Charge],
     ) -> NDArray[Any]:
         """A channel's payload for all rows; what had to be drawn is appended to the charges."""
         _, dtype, shape = request.form(channel)
-        recalled = self._recall(request, shard, rows, channel)
         payload = np.empty((len(rows), *shape), dtype=dtype)
-        missing = recalled.missing
-        width = dtype.itemsize * int(np.prod(shape))
-        old = [p for p in recalled.payloads if p is not None]
-        if any(len(p) != width for p in old):
-            raise LedgerError("ledger: a payload does not have its length")
-        stored = dtype.newbyteorder("<")
-        payload[~missing] = np.frombuffer(b"".join(old), dtype=stored).reshape(-1, *shape)
+        missing = ~recalled.known
+        width, stored = dtype.itemsize * int(np.prod(shape)), dtype.newbyteorder("<")
+        if not missing.all():
+            if recalled.payloads.shape[1] != width:
+                raise LedgerError("ledger: a payload does not have its length")
+            payload[~missing] = recalled.payloads[~missing].view(stored).reshape(-1, *shape)
+        embeddings = shard.embeddings(request.encoder) if channel == "embedding" and missing.any() else None
         # A record asked again under another digest draws from its next stream, never again from the same one.
         for step in np.unique(recalled.earlier[missing]):
-            here = np.flatnonzero(missing & (recalled.earlier == step))
-            if channel == "text":
-                payload[here] = self._draw_texts(request, shard, rows[here], int(step))
-            elif channel == "embedding":
-                payload[here] = self._draw_embeddings(request, shard, rows[here], int(step))
-            else:
-                payload[here] = self._draw_labels(request, shard, rows[here], int(step), released, here)
+            due = np.flatnonzero(missing & (recalled.earlier == step))
+            for start in range(0, len(due), _AT_ONCE):
+                here = due[start : start + _AT_ONCE]
+                if channel == "text":
+                    payload[here] = self._draw_texts(request, shard, rows[here], int(step))
+                elif embeddings is not None:
+                    payload[here] = self._draw_embeddings(request, shard, rows[here], int(step), embeddings)
+                else:
+                    payload[here] = self._draw_labels(request, shard, rows[here], int(step), released, here)
         if missing.any():
             guarantee = request.mechanism(channel).guarantee
-            data = payload[missing].astype(stored).tobytes()
+            new = payload[missing].astype(stored, copy=False)
             charges.append(
                 Charge(
                     stage=request.stage,
@@ -144,7 +154,7 @@ class Sanitizer:
                     delta=self.policy.delta,
                     users=shard.users[rows[missing]],
                     records=shard.records[rows[missing]],
-                    payloads=[data[i : i + width] for i in range(0, len(data), width)],
+                    payloads=new.reshape(len(new), -1).view(np.uint8),
                 )
             )
         return payload
@@ -157,13 +167,12 @@ class Sanitizer:
         )  # fmt: skip
 
     def _draw_embeddings(
-        self, request: Request, shard: Shard, rows: NDArray[np.intp], step: int
+        self, request: Request, shard: Shard, rows: NDArray[np.intp], step: int, embeddings: Embeddings
     ) -> NDArray[Any]:
         mechanism = request.mechanism("embedding")
-        embeddings = shard.embeddings(request.encoder)
-        if request.mean is None or request.m1 is None or embeddings.shape[1] != len(request.mean):
+        if request.mean is None or request.m1 is None or embeddings.width != len(request.mean):
             raise Refused("malformed")
-        x = project(embeddings[rows], request.mean, request.m1)
+        x = project(embeddings.take(rows), request.mean, request.m1)
         rng = self.streams.rows(
             shard.users[rows], shard.records[rows], stage=request.stage, channel="embedding", step=step
         )
@@ -191,3 +200,7 @@ class Sanitizer:
         codes, grid = released["embedding"][here], request.mechanism("embedding").grid
         z = codes.astype(np.float64) if grid is None else grid.decode(codes)
         return mechanism.sample(labels, prior=softmax(z, *request.prior), rng=rng)
+
+
+def _part(recalled: Recalled, rows: NDArray[np.bool_]) -> Recalled:
+    return Recalled(recalled.known[rows], recalled.payloads[rows], recalled.earlier[rows])

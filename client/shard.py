@@ -1,19 +1,19 @@
-"""The private records of a node: one JSON line for each, and cached embeddings beside them."""
+"""The private records of a node, in columns: numbers, texts, and cached embeddings beside them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client import encoder as encoders
-from client.encoder import Text
+from client.embeddings import Embeddings, Encoded, Rows, read_embeddings, write_embeddings
 from client.policy import Refused
+from client.text_column import Text, TextColumn
+from client.words import joined
 
 _RECORDS = 2**32  # a random stream's counter has 32 bits for the record
 
@@ -44,7 +44,7 @@ class Shard:
             raise ValueError("shard: users, records and labels must be int64, one for each text")
         if (self.users < 0).any() or (self.records < 0).any() or (self.records >= _RECORDS).any():
             raise ValueError("shard: a user or record number is out of range")
-        if len(set(zip(self.users.tolist(), self.records.tolist(), strict=True))) != n:
+        if _repeats(self.users, self.records):
             raise ValueError("shard: a record of a user occurs twice")
 
     def __len__(self) -> int:
@@ -54,44 +54,43 @@ class Shard:
     def load(
         cls, folder: Path | str, split: str, encoder: Path | None = None, masked_lm: Path | None = None
     ) -> Shard:
-        """The shard of a split; a node without the file has no records. Raises ValueError on a bad line."""
-        path = Path(folder) / f"{split}.jsonl"
-        rows = [_line(text, path) for text in path.read_text().splitlines()] if path.exists() else []
-        labelled = [r["label"] is not None for r in rows]
-        if any(labelled) and not all(labelled):
-            raise ValueError(f"shard: {path}: some records have a label and some have none")
-        return cls(
-            users=np.array([r["user"] for r in rows], dtype=np.int64),
-            records=np.array([r["record"] for r in rows], dtype=np.int64),
-            labels=np.array([r["label"] for r in rows], dtype=np.int64) if all(labelled) else None,
-            texts=[r["text"] for r in rows],
-            folder=Path(folder),
-            split=split,
-            encoder=encoder,
-            masked_lm=masked_lm,
-        )
+        """The shard of a split; a node without the file has no records. Raises ValueError where it holds no records."""
+        path = records_path(folder, split)
+        if path.exists():
+            try:
+                columns = np.load(path, allow_pickle=False)
+            except (OSError, ValueError, EOFError):  # NumPy's texts may quote the file, which is private
+                raise ValueError(f"shard: {path} cannot be read") from None
+            if columns.dtype != np.int64 or columns.ndim != 2 or len(columns) not in (2, 3):
+                raise ValueError(f"shard: {path} must hold int64 users, records and perhaps labels")
+            texts = TextColumn.load(_texts_path(folder, split))
+        else:
+            columns, texts = np.zeros((3, 0), np.int64), TextColumn.of(())
+        users, records, *labels = columns
+        return cls(users, records, labels[0] if labels else None, texts, Path(folder), split, encoder, masked_lm)
 
     def lines(self, rows: NDArray[np.intp]) -> list[str]:
         """The texts of some rows; a pair as its two texts with a space between."""
-        return [t if isinstance(t, str) else " ".join(t) for t in (self.texts[i] for i in rows)]
+        return [joined(self.texts[i]) for i in rows]
 
-    def embeddings(self, identity: str) -> NDArray[np.float32]:
+    def embeddings(self, identity: str) -> Embeddings:
         """Embeddings (n, m) float32 by the encoder of that hash: from the cache, else computed. Raises
         Refused where the node has neither."""
-        path = embeddings_path(self.folder, self.split, identity)
-        if path.exists():
-            values = np.load(path, allow_pickle=False)
-            if values.dtype != np.float32 or values.ndim != 2 or len(values) != len(self):
-                raise ValueError(f"shard: {path} does not fit its records")
-            return values
+        cached = read_embeddings(self.folder, self.split, identity, len(self))
+        if cached is not None:
+            return cached
         if self.encoder is None or encoders.load(self.encoder).identity != identity:
             raise Refused("encoder")
-        return encoders.load(self.encoder).encode(self.texts)
+        return Encoded(encoders.load(self.encoder), self.texts)
 
 
-def embeddings_path(folder: Path | str, split: str, identity: str) -> Path:
-    """Where a node keeps the embeddings of a split by the encoder of that hash."""
-    return Path(folder) / f"{split}-{identity}.npy"
+def records_path(folder: Path | str, split: str) -> Path:
+    """The numbers of a split's records: int64 (3, n), the rows users, records and labels, or (2, n) without labels."""
+    return Path(folder) / f"{split}.records.npy"
+
+
+def _texts_path(folder: Path | str, split: str) -> Path:
+    return Path(folder) / f"{split}.texts"
 
 
 def write_shard(
@@ -102,36 +101,27 @@ def write_shard(
     texts: Sequence[Text],
     labels: NDArray[np.int64] | None,
     *,
-    embeddings: NDArray[np.float32] | None = None,
+    embeddings: NDArray[np.float32] | Rows | None = None,
     identity: str | None = None,
 ) -> Shard:
     """Write a node's records of one split, and their embeddings by the encoder of hash `identity` where
     given."""
-    shard = Shard(users, records, labels, texts, Path(folder), split)
+    column = TextColumn.of(texts)
+    shard = Shard(users, records, labels, column, Path(folder), split)
+    if embeddings is not None and (identity is None or len(embeddings) != len(shard)):
+        raise ValueError("shard: embeddings must be one for each text, with the encoder's hash")
     shard.folder.mkdir(parents=True, exist_ok=True)
-    with open(shard.folder / f"{split}.jsonl", "w") as file:
-        for i, text in enumerate(texts):
-            row: dict[str, Any] = {"user": int(users[i]), "record": int(records[i]), "text": text}
-            if labels is not None:
-                row["label"] = int(labels[i])
-            file.write(json.dumps(row) + "\n")
-    if embeddings is not None:
-        if identity is None or embeddings.dtype != np.float32 or len(embeddings) != len(shard):
-            raise ValueError("shard: embeddings must be float32, one for each text, with the encoder's hash")
-        np.save(embeddings_path(folder, split, identity), embeddings, allow_pickle=False)
+    column.save(_texts_path(folder, split))
+    if embeddings is not None and identity is not None:
+        write_embeddings(folder, split, identity, embeddings)
+    numbers = [users, records] if labels is None else [users, records, labels]
+    np.save(records_path(folder, split), np.stack(numbers), allow_pickle=False)  # last: without it there are no records
     return shard
 
 
-def _line(line: str, path: Path) -> dict[str, Any]:
-    """One record. The error does not quote the line: it is private."""
-    try:
-        row = json.loads(line)
-        user, record, text, label = row["user"], row["record"], row["text"], row.get("label")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"shard: {path} has a line that is not a record") from None
-    pair = isinstance(text, list) and len(text) == 2 and all(isinstance(t, str) for t in text)
-    integers = (user, record, 0 if label is None else label)
-    numbers = all(type(n) is int and -(2**63) <= n < 2**63 for n in integers)
-    if not (numbers and (pair or isinstance(text, str))):
-        raise ValueError(f"shard: {path} has a record with a field of the wrong kind")
-    return {"user": user, "record": record, "text": tuple(text) if pair else text, "label": label}
+def _repeats(users: NDArray[np.int64], records: NDArray[np.int64]) -> bool:
+    """Whether a pair of user and record occurs twice."""
+    if (users[1:] > users[:-1]).all():  # one record to a user is the common case, and cheap
+        return False
+    order = np.lexsort((records, users))
+    return bool(((np.diff(users[order]) == 0) & (np.diff(records[order]) == 0)).any())

@@ -34,3 +34,11 @@ class Reply:
 
     def __len__(self) -> int:
         return len(self.users)
+
+    def take(self, rows: NDArray[np.bool_]) -> Reply:
+        """The reply of some rows alone, (n,) bool."""
+        releases = tuple(
+            Release({k: v[rows] for k, v in r.payload.items()}, r.channel, r.stage, r.guarantee, r.digest)
+            for r in self.releases
+        )
+        return Reply(self.users[rows], self.records[rows], releases)

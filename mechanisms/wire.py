@@ -21,6 +21,8 @@ from mechanisms.request import Request
 from mechanisms.vocabulary import Vocabulary
 
 MAX_REQUEST_BYTES = 2**26
+#: Of a description: names, hashes, mechanisms' parameters. Read as JSON, a long text takes many times its own memory.
+MAX_DESCRIPTION = 2**18
 _STYPE = "sottovoce.raw"
 _DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "int16", "int32", "int64")}
 
@@ -107,7 +109,10 @@ def _read(array: Array) -> NDArray[Any]:
 def _about(record: object) -> dict[str, Any]:
     if not isinstance(record, ConfigRecord):
         raise ValueError("message: its description is missing")
-    return dict(record)
+    about = dict(record)
+    if sum(len(v) for v in about.values() if isinstance(v, str | bytes | list)) > MAX_DESCRIPTION:
+        raise ValueError("message: its description is too long")
+    return about
 
 
 def _keys(record: object, expected: set[str]) -> None:

@@ -50,7 +50,7 @@ def _validate(reply: Reply, request: Request, enrolled: range) -> tuple[Reply, C
         reasons[reason] = int((good & ~passed).sum())
         good &= passed
     reasons = +reasons
-    return (reply if good.all() else _take(reply, good)), reasons
+    return (reply if good.all() else reply.take(good)), reasons
 
 
 def _fault(reply: Reply, request: Request) -> str | None:
@@ -104,14 +104,6 @@ def _label_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool
 
 
 _CHECKS = {"text": _text_rows, "embedding": _embedding_rows, "label": _label_rows}
-
-
-def _take(reply: Reply, rows: NDArray[np.bool_]) -> Reply:
-    releases = tuple(
-        Release({k: v[rows] for k, v in r.payload.items()}, r.channel, r.stage, r.guarantee, r.digest)
-        for r in reply.releases
-    )
-    return Reply(reply.users[rows], reply.records[rows], releases)
 
 
 def _rows(reply: Reply) -> int:

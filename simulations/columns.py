@@ -1,16 +1,36 @@
 """Named columns become corpora: the checks that every outside source of texts shares."""
 
 import difflib
+import sys
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from simulations.corpus import Corpus, Text
+from client.text_column import TextColumn
+from simulations.corpus import Corpus
 from simulations.errors import UserError
 
 #: More distinct labels than this is a column of something else.
 MOST_CLASSES = 1_000
+
+
+class Numbered(Sequence[str]):
+    """What rows are called, by their numbers: "line 2", "line 4", ..."""
+
+    def __init__(self, kind: str, numbers: Iterable[int] = ()) -> None:
+        self._kind, self._numbers = kind, array("q", numbers)
+
+    def add(self, number: int) -> None:
+        self._numbers.append(number)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, row: Any) -> Any:
+        return f"{self._kind} {self._numbers[row]}"
 
 
 @dataclass(frozen=True)
@@ -93,10 +113,10 @@ def _label(part: Columns, row: int, value: object) -> str:
         number = int(value)
         named = part.classes is not None and 0 <= number < len(part.classes)
         return part.classes[number] if named and part.classes else str(number)
-    return value.strip()
+    return sys.intern(value.strip())  # few names, and many rows
 
 
-def _texts(part: Columns, first: str, second: str | None) -> list[Text]:
+def _texts(part: Columns, first: str, second: str | None) -> TextColumn:
     for column in (first, second) if second else (first,):
         for row, value in enumerate(part.values[column]):
             if not isinstance(value, str):
@@ -105,10 +125,10 @@ def _texts(part: Columns, first: str, second: str | None) -> list[Text]:
                 raise UserError(
                     f'{part.place}: {part.where[row]}: "{column}" is empty; fill it in or remove the record'
                 )
-    firsts = [str(value).strip() for value in part.values[first]]
+    firsts = (str(value).strip() for value in part.values[first])
     if second is None:
-        return list(firsts)
-    return list(zip(firsts, (str(value).strip() for value in part.values[second]), strict=True))
+        return TextColumn.of(firsts)
+    return TextColumn.of(zip(firsts, (str(value).strip() for value in part.values[second]), strict=True))
 
 
 def _users(part: Columns, user: str) -> list[str]:
@@ -117,4 +137,4 @@ def _users(part: Columns, user: str) -> list[str]:
             raise UserError(
                 f'{part.place}: {part.where[row]}: "{user}" is {value!r}; name the user of the record'
             )
-    return [str(value).strip() for value in part.values[user]]
+    return [sys.intern(str(value).strip()) for value in part.values[user]]

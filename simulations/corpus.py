@@ -1,21 +1,22 @@
 """What every source of texts becomes: a `Corpus`, and its three parts, a `Split`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client.text_column import Text, TextColumn
 from simulations.errors import UserError
 
-Text = str | tuple[str, str]
+_MIXED = "record {}: texts must be all strings or all pairs of two strings"
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Labelled texts, one entry of every column for each record.
 
-    texts: n strings, or n pairs (first, second) for sentence-pair tasks; none is empty.
+    texts: n strings, or n pairs (first, second) for sentence-pair tasks; none is empty. They are kept as a TextColumn.
     labels: int64 (n,), indices into `classes`.
     classes: the names of the labels; a part of a corpus keeps all of them.
     users: n user names, or None where every record is a user of its own.
@@ -37,7 +38,7 @@ class Corpus:
         labels = labels.astype(np.int64)
         labels.flags.writeable = False
         object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "texts", list(self.texts))
+        object.__setattr__(self, "texts", _column(self.texts))
         object.__setattr__(self, "classes", tuple(self.classes))
         object.__setattr__(self, "users", None if self.users is None else list(self.users))
         object.__setattr__(self, "extra", {name: list(values) for name, values in self.extra.items()})
@@ -62,10 +63,9 @@ class Corpus:
             )
         pairs = n > 0 and isinstance(self.texts[0], tuple)
         for row, text in enumerate(self.texts):
-            parts = text if isinstance(text, tuple) else (text,)
-            if isinstance(text, tuple) != pairs or len(parts) != (2 if pairs else 1):
-                raise UserError(f"record {row}: texts must be all strings or all pairs of two strings")
-            if not all(isinstance(part, str) and part.strip() for part in parts):
+            if isinstance(text, tuple) != pairs:
+                raise UserError(_MIXED.format(row))
+            if not all(part.strip() for part in ([text] if isinstance(text, str) else text)):
                 raise UserError(f"record {row}: the text is empty; fill it in or remove the record")
 
     def __len__(self) -> int:
@@ -73,14 +73,34 @@ class Corpus:
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> "Corpus":
         """The records at `rows` (k,), in that order, as a corpus of the same classes."""
-        rows = np.asarray(rows, dtype=np.int64).tolist()
-        return Corpus(
-            texts=[self.texts[i] for i in rows],
-            labels=self.labels[rows],
-            classes=self.classes,
-            users=None if self.users is None else [self.users[i] for i in rows],
-            extra={name: [values[i] for i in rows] for name, values in self.extra.items()},
-        )
+        rows = np.asarray(rows, dtype=np.int64)
+        labels, numbers = self.labels[rows], rows.tolist()
+        labels.flags.writeable = False
+        part = object.__new__(Corpus)  # what has been checked needs no second look, which takes long over a million
+        columns = {
+            "texts": self.texts.take(rows),
+            "labels": labels,
+            "classes": self.classes,
+            "users": None if self.users is None else [self.users[i] for i in numbers],
+            "extra": {name: [values[i] for i in numbers] for name, values in self.extra.items()},
+        }
+        for name, values in columns.items():
+            object.__setattr__(part, name, values)
+        return part
+
+
+def _column(texts: Iterable[Text]) -> TextColumn:
+    """The texts as a column. Raises UserError for what is neither a text nor a pair of two."""
+
+    def checked() -> Iterator[Text]:
+        for row, text in enumerate(texts):
+            parts = (text,) if isinstance(text, str) else text
+            whole = isinstance(text, str) or (isinstance(text, tuple) and len(text) == 2)
+            if not whole or not all(isinstance(part, str) for part in parts):
+                raise UserError(_MIXED.format(row))
+            yield text
+
+    return texts if isinstance(texts, TextColumn) else TextColumn.of(checked())
 
 
 @dataclass(frozen=True, eq=False)

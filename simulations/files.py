@@ -3,11 +3,12 @@
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from simulations.columns import Columns, corpora, require_columns
+from client.text_column import TextColumnWriter
+from simulations.columns import Columns, Numbered, corpora, require_columns
 from simulations.corpus import Corpus
 from simulations.errors import UserError
 
@@ -91,9 +92,19 @@ def _decoded(file: Path) -> str:
 
 def _tsv(file: Path, wanted: list[str]) -> Columns:
     # Not csv: in published TSV files a quotation mark is a word of the sentence.
-    lines = _decoded(file).replace("\r\n", "\n").split("\n")
-    rows = [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line]
+    rows = ((number, line.split("\t")) for number, line in _lines(file) if line)
     return _from_rows(file, rows, wanted)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file and their numbers, read as they are asked for: a file may be larger than memory."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                raise UserError(f"{file}: line {number}: is not UTF-8; convert the file to UTF-8") from None
+            yield number, text.removesuffix("\n").removesuffix("\r")
 
 
 def _csv(file: Path, wanted: list[str]) -> Columns:
@@ -110,27 +121,32 @@ def _csv(file: Path, wanted: list[str]) -> Columns:
     return _from_rows(file, rows, wanted)
 
 
-def _from_rows(file: Path, rows: list[tuple[int, list[str]]], wanted: list[str]) -> Columns:
-    if not rows:
+def _from_rows(file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str]) -> Columns:
+    rows = iter(rows)
+    _, first = next(rows, (1, None))
+    if first is None:
         raise UserError(f"{file}: is empty; its first line must name the columns")
-    header = [name.strip() for name in rows[0][1]]
+    header = [name.strip() for name in first]
     require_columns(str(file), wanted, header)
     for name in wanted:
         if header.count(name) > 1:
             raise UserError(f'{file}: line 1: names column "{name}" twice; rename one of them')
-    for number, row in rows[1:]:
+    values = {name: (TextColumnWriter(), header.index(name)) for name in wanted}
+    where = Numbered("line")
+    for number, row in rows:
         if len(row) != len(header):
             raise UserError(
                 f"{file}: line {number}: has {len(row)} cells, and the header names {len(header)}"
             )
-    places = {name: header.index(name) for name in wanted}
-    values = {name: [row[place] for _, row in rows[1:]] for name, place in places.items()}
-    return Columns(str(file), values, [f"line {number}" for number, _ in rows[1:]])
+        for column, place in values.values():
+            column.add(row[place])
+        where.add(number)
+    return Columns(str(file), {name: column.column() for name, (column, _) in values.items()}, where)
 
 
 def _jsonl(file: Path, wanted: list[str]) -> Columns:
     values: dict[str, list[object]] = {name: [] for name in wanted}
-    where = []
+    where = Numbered("line")
     # Not splitlines: JSON strings may hold the rarer line separators.
     for number, line in enumerate(_decoded(file).split("\n"), start=1):
         if not line.strip():
@@ -144,7 +160,7 @@ def _jsonl(file: Path, wanted: list[str]) -> Columns:
         require_columns(f"{file}: line {number}", wanted, record)
         for name in wanted:
             values[name].append(record[name])
-        where.append(f"line {number}")
+        where.add(number)
     return Columns(str(file), values, where)
 
 
@@ -159,7 +175,7 @@ def _parquet(file: Path, wanted: list[str]) -> Columns:
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{file}: is not a readable Parquet file: {reason}") from error
-    return Columns(str(file), values, [f"row {number}" for number in range(1, table.num_rows + 1)])
+    return Columns(str(file), values, Numbered("row", range(1, table.num_rows + 1)))
 
 
 _READERS: dict[str, Callable[[Path, list[str]], Columns]] = {

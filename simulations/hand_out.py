@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from client.embeddings import Rows
 from client.node import write_node
 from client.policy import Policy
 from client.shard import write_shard
@@ -17,43 +19,63 @@ from simulations import population
 from simulations.experiment import CHANNELS, Experiment, slug
 from simulations.prepare import Prepared
 
+#: Records of a cohort, at most, where the number of nodes is ours to choose: a cohort's memory is an actor's.
+_COHORT = 50_000
 
-def hand_out(experiment: Experiment, prepared: Prepared, folder: Path) -> int:
+Numbers = NDArray[np.int64]
+
+
+def hand_out(experiment: Experiment, prepared: Prepared, folder: Path, *, nodes: int | None = None) -> int:
     """Gives every node its users' records, settings and nothing else; returns the number of nodes.
 
-    A user lives on node `user % nodes`. Users who have dropped out are offline: they are not asked and not
-    charged, so their rows are left out here.
+    A user lives on node `user % nodes`. "auto" gives each core as many nodes as every other, and no node more than
+    about 50,000 records. Users who have dropped out are offline: they are not asked and not charged, so their rows are
+    left out here. nodes: how many there are, where that is settled already.
     """
-    people = experiment.population
+    people, train, test = experiment.population, prepared.split.train, prepared.split.test
     per_node = people.users_per_node
-    nodes = max(1, os.cpu_count() or 1) if per_node == "auto" else math.ceil(people.users / per_node)
+    if nodes is not None:
+        pass
+    elif per_node == "auto":
+        cores, records = max(1, os.cpu_count() or 1), max(len(prepared.held.users), len(prepared.test_held.users))
+        nodes = cores * max(1, math.ceil(records / (cores * _COHORT)))
+    else:
+        nodes = math.ceil(people.users / per_node)
     online = population.online(people.users, dropout=people.dropout, seed=experiment.seed)
-    present = online[prepared.held.users]
+    held = _by_node(prepared.held.users, nodes, np.flatnonzero(online[prepared.held.users]))
+    asked = _by_node(prepared.test_held.users, nodes, np.arange(len(prepared.test_held.users)))
     identity = None if prepared.encoder is None else prepared.encoder.identity
     words = prepared.words
     installed = {} if words is None else {"vocabulary": words.folder, "masked_lm": words.masked_lm}
     policies = {slug(arm.name): policy_of(experiment, arm) for arm in experiment.arms}
-    train, test = prepared.split.train, prepared.split.test
-    for node in range(nodes):
+    for node, (mine, theirs) in enumerate(zip(held, asked, strict=True)):
         place = folder / str(node)
         place.mkdir(parents=True)
-        mine = np.flatnonzero(present & (prepared.held.users % nodes == node))
         write_shard(
-            place, "train", prepared.held.users[mine], prepared.held.records[mine], [train.texts[i] for i in mine],
+            place, "train", prepared.held.users[mine], prepared.held.records[mine], train.texts.take(mine),
             train.labels[mine], embeddings=_rows(prepared.train_embeddings, mine), identity=identity,
         )  # fmt: skip
-        asked = np.flatnonzero(prepared.test_held.users % nodes == node)
-        rows = prepared.test_rows[asked]
+        rows = prepared.test_rows[theirs]
         write_shard(
-            place, "test", prepared.test_held.users[asked], prepared.test_held.records[asked],
-            [test.texts[i] for i in rows], None, embeddings=_rows(prepared.test_embeddings, rows), identity=identity,
+            place, "test", prepared.test_held.users[theirs], prepared.test_held.records[theirs],
+            test.texts.take(rows), None, embeddings=_rows(prepared.test_embeddings, rows), identity=identity,
         )  # fmt: skip
         write_node(place, seed=experiment.seed, arms=policies, **installed)
     return nodes
 
 
-def _rows(table: Any, rows: Any) -> Any:
-    return None if table is None else table[rows]
+def _by_node(users: Numbers, nodes: int, rows: Numbers) -> list[Numbers]:
+    """Those of the rows that live on node 0, 1, ..., each in their order. users: of all rows."""
+    node = (users[rows] % nodes).astype(np.int32)
+    order = np.argsort(node, kind="stable")
+    return np.split(rows[order], np.searchsorted(node[order], np.arange(1, nodes)))
+
+
+def _rows(embeddings: Any, rows: Numbers) -> Any:
+    """Some rows of an array, or, of embeddings that lie in tables, their places there: none is copied to a node."""
+    if embeddings is None or isinstance(embeddings, np.ndarray):
+        return None if embeddings is None else embeddings[rows]
+    return Rows(embeddings.tables, embeddings.rows[rows])
 
 
 def policy_of(experiment: Experiment, arm: Any) -> Policy:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from simulations.columns import Columns, corpora, require_columns
+from simulations.columns import Columns, Numbered, corpora, require_columns
 from simulations.corpus import Corpus
 from simulations.errors import UserError
 
@@ -68,7 +68,7 @@ def _read(
     named = data.features[label]
     classes = tuple(named.names) if isinstance(named, datasets.ClassLabel) else None
     values = {column: list(data[column]) for column in wanted}
-    return Columns(place, values, [f"row {row}" for row in range(len(data))], classes)
+    return Columns(place, values, Numbered("row", range(len(data))), classes)
 
 
 @contextmanager

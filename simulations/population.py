@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.streams import SimulationStreams
 from simulations.corpus import Corpus
 from simulations.errors import UserError
 
@@ -46,6 +47,17 @@ def online(users: int, *, dropout: float, seed: int) -> NDArray[np.bool_]:
     if not 0 <= dropout < 1:
         raise UserError(f"population.dropout: {dropout}; give a number from 0 to below 1")
     return np.random.default_rng((seed, _STREAM, 1)).random(users) >= dropout
+
+
+def late(users: Rows, *, probability: float, stage: str, seed: int) -> NDArray[np.bool_]:
+    """Which of n distinct users answer after the deadline of a stage: bool (n,), each with this probability.
+
+    A function of (seed, stage, user) alone: who is late does not depend on nodes, nor on who else is asked.
+    """
+    if not 0 <= probability < 1:
+        raise UserError(f"population.late: {probability}; give a number from 0 to below 1")
+    rows = SimulationStreams(seed).rows(users, np.zeros_like(users), stage=stage, channel="late")
+    return rows.uniform(len(users), 1)[:, 0] < probability
 
 
 def _by_column(corpus: Corpus, users: int, rng: np.random.Generator) -> tuple[Rows, Rows, Rows]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,22 +56,43 @@ def shuffle(replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Gene
         return Batch((), 0, 0, "no release arrived"), Origin(none, none)
     users = np.concatenate([r.users for r in replies])
     records = np.concatenate([r.records for r in replies])
-    order = np.lexsort((records, users))
-    first = np.ones(len(order), bool)
-    first[1:] = (np.diff(users[order]) != 0) | (np.diff(records[order]) != 0)
-    kept = order[first]
-    distinct = len(np.unique(users[kept]))
-    duplicates = len(order) - len(kept)
+    kept, distinct = _one_of_each(users, records)
+    duplicates = len(users) - len(kept)
     if distinct < minimum_users:
         reason = f"{distinct} users are fewer than the {minimum_users} a batch must have"
         none = np.zeros(0, np.int64)
         return Batch((), 0, duplicates, reason), Origin(none, none)
     kept = kept[rng.permutation(len(kept))]
+    # Where each row that came goes, -1 for one that is dropped: rows are put there message by message, so that no
+    # channel is ever here twice over.
+    place = np.full(len(users), -1, np.int32 if len(users) < 2**31 else np.int64)
+    place[kept] = np.arange(len(kept))
+    origin = Origin(users[kept], records[kept])
+    del users, records, kept
     channels = []
     for position, pattern in enumerate(replies[0].releases):
-        payload = {
-            name: np.concatenate([r.releases[position].payload[name] for r in replies])[kept]
-            for name in pattern.payload
-        }
+        parts = [r.releases[position].payload for r in replies]
+        payload = {name: _placed([part[name] for part in parts], place, len(origin.users)) for name in pattern.payload}
         channels.append(Release(payload, pattern.channel, pattern.stage, pattern.guarantee, pattern.digest))
-    return Batch(tuple(channels), distinct, duplicates), Origin(users[kept], records[kept])
+    return Batch(tuple(channels), distinct, duplicates), origin
+
+
+def _one_of_each(users: NDArray[np.int64], records: NDArray[np.int64]) -> tuple[NDArray[np.intp], int]:
+    """The first row of each (user, record), in their order, and the number of distinct users."""
+    order = np.lexsort((records, users))
+    first, another = np.ones(len(order), bool), np.ones(len(order), bool)
+    another[1:] = np.diff(users[order]) != 0
+    first[1:] = another[1:] | (np.diff(records[order]) != 0)
+    return order[first], int(another.sum())
+
+
+def _placed(parts: list[NDArray[Any]], place: NDArray[np.signedinteger[Any]], n: int) -> NDArray[Any]:
+    """The parts' rows, each where it goes, (n, ...)."""
+    whole = np.empty((n, *parts[0].shape[1:]), parts[0].dtype)
+    start = 0
+    for part in parts:
+        where = place[start : start + len(part)]
+        kept = where >= 0
+        whole[where[kept]] = part[kept]
+        start += len(part)
+    return whole

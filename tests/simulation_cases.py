@@ -24,7 +24,7 @@ from simulations.prepare import Holders, Prepared
 from simulations.run import arms_of
 from tests.client_cases import context, message
 
-ENCODER = SimpleNamespace(identity="ef" * 32)
+ENCODER = SimpleNamespace(identity="ef" * 32, folder=Path("encoder"), precision="fp32")
 WIDTH, CLASSES = 8, 3
 USERS, PER_NODE, PUBLIC, TEST = 60, 10, 90, 40
 NODES = USERS // PER_NODE

@@ -7,12 +7,16 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from client.ledger import Charge, Ledger, LedgerError
+from mechanisms.accounting.compose import METHODS, compose
+from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import Guarantee
+from mechanisms.randomized_response import RandomizedResponse
 
 RR = Guarantee(epsilon=2.0, metric="discrete", diameter=1.0, protects="label")
 NOISE = Guarantee(epsilon=float("inf"), metric="euclidean", diameter=2.0, protects="sequence", sigma=1.0)
@@ -22,10 +26,19 @@ def ids(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
+def rows(payloads):
+    """Strings of bytes of one length, (n, width) uint8."""
+    return np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), -1)
+
+
+def recalled(found):
+    return [bytes(p) if known else None for p, known in zip(found.payloads, found.known, strict=True)]
+
+
 def charge(users, records, *, stage="s", channel="label", digest="d", guarantee=RR, payloads=None, delta=0.0):
-    payloads = [b"%d" % i for i in range(len(users))] if payloads is None else payloads
+    payloads = [b"%03d" % i for i in range(len(users))] if payloads is None else payloads
     cost = guarantee.worst_case(delta)
-    return Charge(stage, channel, digest, guarantee, cost, delta, ids(*users), ids(*records), payloads)
+    return Charge(stage, channel, digest, guarantee, cost, delta, ids(*users), ids(*records), rows(payloads))
 
 
 def write(ledger, *charges):
@@ -42,11 +55,10 @@ def ledger(tmp_path):
 def test_recalls_the_bytes_of_a_key_and_counts_other_digests(ledger):
     write(ledger, charge([1, 2], [0, 0]), charge([1], [0], digest="other"))
     found = ledger.recall("s", "label", "d", ids(2, 1, 1), ids(0, 0, 1))
-    assert found.payloads == [b"1", b"0", None]
-    assert found.missing.tolist() == [False, False, True]
+    assert recalled(found) == [b"001", b"000", None]
     assert found.earlier.tolist() == [0, 1, 0]
     for key in (("t", "label", "d"), ("s", "embedding", "d"), ("s", "label", "e")):
-        assert ledger.recall(*key, ids(1), ids(0)).payloads == [None]
+        assert recalled(ledger.recall(*key, ids(1), ids(0))) == [None]
 
 
 def test_spending_adds_up_over_records_stages_and_digests(ledger):
@@ -76,6 +88,94 @@ def test_an_infinite_charge_is_kept(tmp_path):
         assert ledger.spent(ids(1)).tolist() == [np.inf]
 
 
+class Plain:
+    """What a ledger answers, computed from a list of its releases one at a time."""
+
+    def __init__(self):
+        self.releases = []
+
+    def add(self, charge):
+        for user, record, payload in zip(charge.users.tolist(), charge.records.tolist(), charge.payloads, strict=True):
+            self.releases.append((charge, user, record, bytes(payload)))
+
+    def recall(self, stage, channel, digest, users, records):
+        same, others = [], []
+        for key in zip(users.tolist(), records.tolist(), strict=True):
+            mine = [
+                (c.digest, p) for c, *who, p in self.releases if (c.stage, c.channel, *who) == (stage, channel, *key)
+            ]
+            same.append(next((p for d, p in mine if d == digest), None))
+            others.append(sum(d != digest for d, _ in mine))
+        return same, others
+
+    def spent(self, users, without=()):
+        return [
+            sum(c.epsilon for c, user, *_ in self.releases if user == u and c.channel not in without) for u in users
+        ]
+
+    def spent_on(self, channel, users, records):
+        keys = zip(users.tolist(), records.tolist(), strict=True)
+        return [sum(c.epsilon for c, u, r, _ in self.releases if (c.channel, u, r) == (channel, *k)) for k in keys]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_blocks_answer_as_single_rows_would(tmp_path, seed):
+    """Random blocks, some of one release, of users with several records, asked about in any order."""
+    rng = np.random.default_rng(seed)
+    plain = Plain()
+    people = rng.choice([0, 1, 2, 3, 7, 2**40, 2**62], size=5, replace=False)
+    numbers = np.array([0, 1, 2, 2**32 - 1])
+    with Ledger(tmp_path / "l", durable=False) as ledger:
+        for stage in "st":
+            for channel, width in (("label", 2), ("embedding", 5)):
+                for digest in "de":
+                    pairs = rng.permutation([(u, r) for u in people for r in numbers])[: rng.integers(1, 20)]
+                    for part in np.array_split(pairs, rng.integers(1, 4)):
+                        if not len(part):
+                            continue
+                        data = [rng.bytes(width) for _ in part]
+                        new = charge(*part.T.tolist(), stage=stage, channel=channel, digest=digest, payloads=data)
+                        write(ledger, new)
+                        plain.add(new)
+        for _ in range(4):
+            asked = rng.permutation([(u, r) for u in [*people, 5, 2**63 - 1] for r in numbers])[: rng.integers(0, 28)]
+            users, records = asked[:, 0].copy(), asked[:, 1].copy()
+            for key in (("s", "label", "d"), ("t", "embedding", "e"), ("t", "label", "nothing")):
+                found = ledger.recall(*key, users, records)
+                assert (recalled(found), found.earlier.tolist()) == plain.recall(*key, users, records)
+            for without in ((), ("label",)):
+                assert ledger.spent(users, without=without).tolist() == plain.spent(users, without)
+            assert ledger.spent_on("label", users, records).tolist() == plain.spent_on("label", users, records)
+        rows = ledger.rows()
+        keys = [(r.user, r.record, r.stage, r.channel, r.digest) for r in rows]
+        assert keys == sorted(keys) and len(keys) == len(set(keys)) == len(plain.releases)
+        assert {(*k, r.payload) for k, r in zip(keys, rows, strict=True)} == {
+            (u, r, c.stage, c.channel, c.digest, p) for c, u, r, p in plain.releases
+        }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_n_one_by_one_cost_what_n_at_once_cost(tmp_path, method):
+    """By the ledger's own sums, and by every rule of composition on what the two ledgers say was released."""
+    mechanisms = {"embedding": Gaussian(4, 2.0), "label": RandomizedResponse(0.3, 3)}
+    n, budgets, sums = 6, [], []
+    for name, step in (("one by one", 1), ("at once", n)):
+        with Ledger(tmp_path / name, durable=False) as ledger:
+            for start in range(0, n, step):
+                records = range(start, start + step)
+                write(ledger, *(
+                    charge([3] * step, records, channel=c, guarantee=m.guarantee, delta=1e-7)
+                    for c, m in mechanisms.items()
+                ))  # fmt: skip
+            released = [mechanisms[row.channel] for row in ledger.rows()]
+            budgets.append(compose([(m, 1) for m in released], delta=1e-6, method=method))
+            sums.append(ledger.spent(ids(3), delta=1e-7).tolist())
+            sums[-1] += ledger.spent_on("label", ids(*[3] * n), ids(*range(n)), delta=1e-7).tolist()
+    assert budgets[0] == budgets[1] == compose([(m, n) for m in mechanisms.values()], delta=1e-6, method=method)
+    assert sums[0] == sums[1]
+    assert sums[0][0] == pytest.approx(n * sum(m.guarantee.worst_case(1e-7) for m in mechanisms.values()))
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -85,7 +185,7 @@ def test_an_infinite_charge_is_kept(tmp_path):
         "DELETE FROM draws",
         "UPDATE meta SET value = 'x'",
         "DELETE FROM meta",
-        "REPLACE INTO releases SELECT draw, user, record, 0, delta, payload FROM releases",
+        "REPLACE INTO releases SELECT * FROM releases",
         "REPLACE INTO draws SELECT id, stage, channel, digest, 'x' FROM draws",
     ],
 )
@@ -100,12 +200,35 @@ def test_a_key_is_written_once_and_a_failed_commit_writes_nothing(ledger):
     write(ledger, charge([1], [0]))
     with pytest.raises(LedgerError):
         write(ledger, charge([5], [0]), charge([1], [0], payloads=[b"other"]))
-    assert [(r.user, r.payload) for r in ledger.rows()] == [(1, b"0")]
+    assert [(r.user, r.payload) for r in ledger.rows()] == [(1, b"000")]
+    for repeated in (charge([6, 6], [1, 1]), charge([0, 1, 2], [0, 0, 0]), charge([1, 6, 6], [1, 1, 1])):
+        with pytest.raises(LedgerError, match="twice"):
+            write(ledger, repeated)
+    with pytest.raises(LedgerError, match="twice"):  # two charges of one commit
+        write(ledger, charge([6], [0]), charge([5, 6], [0, 0]))
     with pytest.raises(LedgerError):  # one digest cannot stand for two theorems
         write(ledger, charge([6], [0], guarantee=NOISE, delta=0.1))
     with pytest.raises(LedgerError):
         ledger.commit([charge([7], [0])])
     assert len(ledger.rows()) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"records": ids(0)},
+        {"payloads": rows([b"a"])},
+        {"payloads": np.zeros(2, np.uint8)},
+        {"payloads": np.zeros((2, 1), np.int16)},
+        {"records": ids(0, -1)},
+        {"records": ids(0, 2**32)},
+        {"users": ids(), "records": ids(), "payloads": np.zeros((0, 1), np.uint8)},
+    ],
+)
+def test_a_charge_that_is_none_is_refused(ledger, wrong):
+    with pytest.raises(LedgerError):
+        write(ledger, replace(charge([1, 2], [0, 0]), **wrong))
+    assert ledger.rows() == []
 
 
 def test_what_is_not_committed_is_undone(ledger):
@@ -160,7 +283,7 @@ def test_a_ledger_that_is_gone_is_no_first_run(tmp_path):
 def test_a_crash_between_a_new_ledger_and_its_mark_locks_nobody_out(tmp_path, monkeypatch):
     path = tmp_path / "ledger.sqlite"
     with monkeypatch.context() as patch:
-        patch.setattr("client.ledger._mark", lambda marker: (_ for _ in ()).throw(OSError("killed")))
+        patch.setattr("client.witness.hold", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(LedgerError):
             Ledger(path)
     Ledger(path).close()
@@ -192,6 +315,14 @@ def _damage():
 
     yield "a bad guarantee", bad_theorem
 
+    def of_another(path):  # SQLite sees no fault in it
+        data = path.read_bytes()
+        user = np.int64(1).tobytes() + np.int64(1).tobytes()
+        assert data.count(user) == 1
+        path.write_bytes(data.replace(user, np.int64(201).tobytes() + np.int64(1).tobytes()))
+
+    yield "a charge under another user's name", of_another
+
 
 @pytest.mark.parametrize(("name", "damage"), list(_damage()), ids=[n for n, _ in _damage()])
 def test_a_damaged_ledger_fails_closed(tmp_path, name, damage):
@@ -201,6 +332,17 @@ def test_a_damaged_ledger_fails_closed(tmp_path, name, damage):
     damage(path)
     with pytest.raises(LedgerError), Ledger(path) as ledger:
         ledger.spent(ids(1))
+
+
+def test_a_byte_that_has_changed_in_a_release_is_not_sent(tmp_path):
+    path = tmp_path / "l"
+    with Ledger(path) as ledger:
+        write(ledger, charge([1, 2], [0, 0], payloads=[b"first release", b"other release"]))
+    path.write_bytes(path.read_bytes().replace(b"first", b"fiRst"))
+    with Ledger(path) as ledger:
+        for look in (ledger.rows, lambda: ledger.recall("s", "label", "d", ids(2), ids(0))):
+            with pytest.raises(LedgerError, match="damaged"):
+                look()
 
 
 def test_a_folder_that_cannot_be_written_fails_closed(tmp_path):
@@ -220,9 +362,9 @@ from client.ledger import Ledger
 ledger = Ledger({str(tmp_path / "l")!r})
 with ledger.exclusive():
     ledger._connection.execute("PRAGMA cache_size = 1")  # pages spill to the file before the commit
-    draw = ledger._draw(charge([1], [0]))
+    number = ledger._connection.execute("INSERT INTO commits (time, nonce) VALUES (0, zeroblob(16))").lastrowid
     for i in range(5000):
-        ledger._connection.execute("INSERT INTO releases VALUES (?, ?, 0, 1, 0, ?)", (draw, i, b"x" * 50))
+        ledger._write(charge([i], [0], payloads=[b"x" * 50]), number)
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", program]).returncode == -9

@@ -11,11 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from client.embeddings import embeddings_path
 from client.ledger import Ledger, LedgerError
 from client.node import load_node, write_node
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
-from client.shard import Shard, embeddings_path, write_shard
+from client.shard import Shard, records_path, write_shard
 from mechanisms.grid import SPHERE
 from mechanisms.projection import project
 from mechanisms.streams import SecureStreams, SimulationStreams
@@ -198,7 +199,7 @@ def test_the_reference_arm_releases_in_clear(tmp_path):
     asked = request(embedding={"mechanism": "identity"}, label={"mechanism": "identity"})
     reply = payloads(ask(tmp_path, asked))
     shard = load_node(tmp_path).shard("train")
-    unit = project(shard.embeddings(ENCODER), asked.mean, asked.m1)
+    unit = project(shard.embeddings(ENCODER).take(np.arange(len(shard))), asked.mean, asked.m1)
     np.testing.assert_allclose(SPHERE.decode(reply["embedding"]), unit, atol=1 / 32767)
     np.testing.assert_array_equal(reply["label"], shard.labels)
     assert {row.epsilon for row in ledger_rows(tmp_path)} == {math.inf}
@@ -241,7 +242,7 @@ def test_a_payload_of_another_length_fails_closed(tmp_path, monkeypatch):
 
     def short(self, *args):
         found = recall(self, *args)
-        return replace(found, payloads=[p[:-1] for p in found.payloads])
+        return replace(found, payloads=found.payloads[:, :-1])
 
     monkeypatch.setattr(Ledger, "recall", short)
     with pytest.raises(LedgerError, match="length"):
@@ -259,7 +260,7 @@ commit = Ledger.commit
 def killed(self, charges):
     if {after}:
         commit(self, charges)
-    Path({out!r}).write_bytes(b"".join(p for c in charges for p in c.payloads))
+    Path({out!r}).write_bytes(b"".join(c.payloads.tobytes() for c in charges))
     os.kill(os.getpid(), signal.SIGKILL)
 Ledger.commit = killed
 ask(Path({node!r}), request(arm=""), arm="")
@@ -337,30 +338,63 @@ def test_a_device_has_one_arm_and_no_seed(tmp_path):
         write_node(tmp_path, policy=OPEN, seed=1)
 
 
+def test_draws_do_not_depend_on_how_many_are_drawn_at_once(tmp_path, monkeypatch):
+    """Rows in one piece, in sevens and one by one, of users with several records: same bits, on one transaction."""
+    users, records = np.repeat(np.arange(10), 2), np.tile([0, 5], 10)
+    for make in (request, with_prior):
+        answers = []
+        for at_once in (1, 7, 100):
+            monkeypatch.setattr("client.sanitizer._AT_ONCE", at_once)
+            folder = make_node(tmp_path / f"{make.__name__}-{at_once}", users, records)
+            asked = [make(), make(embedding={"mechanism": "purkayastha", "epsilon": 10.001})]
+            answers.append([ask(folder, one) for one in asked])
+            with load_node(folder).ledger("a") as ledger:
+                blocks = ledger._connection.execute("SELECT draw, n FROM releases ORDER BY id").fetchall()
+            assert [n for _, n in blocks] == [20] * len(blocks) and len(blocks) == len(set(blocks))
+        for other in answers[1:]:
+            for one, two in zip(answers[0], other, strict=True):
+                same(one, two)
+
+
 @pytest.mark.parametrize(
-    "line",
+    "columns",
     [
-        "{",
-        "1",
-        "{}",
-        '{"user": 1, "record": 0}',
-        '{"user": "HIV", "record": 0, "text": "x"}',
-        '{"user": 1, "record": 0, "text": ["HIV"]}',
-        '{"user": -1, "record": 0, "text": "HIV"}',
-        '{"user": 1, "record": 4294967296, "text": "HIV"}',
-        '{"user": 1, "record": 0, "text": "HIV", "label": "x"}',
-        '{"user": 1, "record": 0, "text": "HIV"}\n{"user": 1, "record": 0, "text": "HIV"}',
-        '{"user": 1, "record": 0, "text": "HIV"}\n{"user": 1, "record": 1, "text": "HIV", "label": 1}',
+        b"HIV",
+        b"",
+        b"\x93NUMPY\x01\x00\x10\x00{'descr': 'HIV'}\n",
+        np.zeros((1, 1), np.int64),
+        np.zeros(2, np.int64),
+        np.array([[1.0], [0.0]]),
+        np.array([["HIV"], ["0"]]),
+        np.array([[-1], [0]]),
+        np.array([[1], [2**32]]),
+        np.array([[1, 1], [0, 0]]),
+        np.array([[1, 2], [0, 0]]),
+        np.zeros((3, 0), np.int64),
     ],
 )
-def test_a_bad_record_is_an_error_that_does_not_quote_it(tmp_path, line):
-    (tmp_path / "train.jsonl").write_text(line + "\n")
+def test_bad_records_are_an_error_that_does_not_quote_them(tmp_path, columns):
+    write_shard(tmp_path, "train", np.arange(1), np.zeros(1, np.int64), ["HIV"], None)
+    if isinstance(columns, bytes):
+        records_path(tmp_path, "train").write_bytes(columns)
+    else:
+        np.save(records_path(tmp_path, "train"), columns)
     with pytest.raises(ValueError, match="shard: ") as caught:
         Shard.load(tmp_path, "train")
     assert "HIV" not in str(caught.value)
 
 
+def test_a_repeated_record_is_refused(tmp_path):
+    users, records = np.array([5, 1, 5]), np.array([0, 0, 0])
+    with pytest.raises(ValueError, match="occurs twice"):
+        write_shard(tmp_path, "train", users, records, ["a", "b", "c"], None)
+    write_shard(tmp_path, "train", users, np.array([0, 0, 1]), ["a", "b", "c"], None)
+
+
 def test_pairs_and_unicode_survive(tmp_path):
-    texts = [("first", "second"), "line\u2028separator, naïve 漢字", ""]
-    write_shard(tmp_path, "train", np.arange(3), np.zeros(3, np.int64), texts, None)
-    assert Shard.load(tmp_path, "train").texts == texts
+    texts = [("first", "second"), "line\u2028separator, naïve 漢字", "", ("", ""), "\ud800"]
+    write_shard(tmp_path, "train", np.arange(5), np.zeros(5, np.int64), texts, np.arange(5))
+    shard = Shard.load(tmp_path, "train")
+    assert shard.texts == texts and shard.labels.tolist() == list(range(5))
+    assert shard.lines(np.array([1, 0])) == [texts[1], "first second"]
+    assert Shard.load(tmp_path, "test").texts == []

@@ -26,6 +26,10 @@ def reply(users, records=None):
     )
 
 
+def ids(message):
+    return zip(message.users.tolist(), message.records.tolist(), strict=True)
+
+
 def rng(seed=0):
     return np.random.default_rng(seed)
 
@@ -77,3 +81,23 @@ def test_positions_are_uniform():
 
     assert p_value(False) > 1e-6
     assert p_value(True) < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_batch_is_what_sorting_and_permuting_all_rows_gives(seed):
+    """Row by row, from many messages with repeated rows: the first of each (user, record), sorted, then permuted."""
+    generator = rng(seed)
+    replies = [reply(generator.integers(0, 20, n), generator.integers(0, 3, n)) for n in (5, 0, 17, 1, 40)]
+    batch, origin = shuffle(replies, minimum_users=1, rng=rng(seed + 10))
+    rows = [(u, r, i, j) for i, m in enumerate(replies) for j, (u, r) in enumerate(ids(m))]
+    first = {}
+    for u, r, i, j in rows:
+        first.setdefault((u, r), (i, j))
+    keys = sorted(first)
+    keys = [keys[k] for k in rng(seed + 10).permutation(len(keys))]
+    assert list(zip(origin.users.tolist(), origin.records.tolist(), strict=True)) == keys
+    assert batch.users == len({u for u, _ in keys}) and batch.duplicates == len(rows) - len(keys)
+    for position, channel in enumerate(("embedding", "label")):
+        (values,) = batch.channel(channel).payload.values()
+        expected = [next(iter(replies[i].releases[position].payload.values()))[j] for i, j in map(first.get, keys)]
+        assert np.array_equal(values, expected) and values.dtype == np.int16
