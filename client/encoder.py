@@ -3,99 +3,125 @@ else."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
-from client.onnx import session
+from client.content import content_hash
+from client.onnx import cores, session
+from client.text_column import Text
 
 FILES = ("model.onnx", "tokenizer.json", "encoder.json")
 _POOLINGS = ("mean", "cls")
-_BATCH = 32
+PRECISIONS = ("fp32", "int8")
 
-Text = str | tuple[str, str]
+#: Tokens of a batch, about: what a layer makes of them stays in a core's cache.
+_TOKENS = 1024
+#: Texts that are tokenized at once: enough for full batches of every length, and a tokenized text is large.
+_CHUNK = 1 << 14
+_PROBE = (5, 7)  # texts, tokens
 
 
 def identity(folder: Path | str) -> str:
     """SHA-256 (hex) over the names and contents of an encoder's three files. Raises ValueError where one is
     missing."""
-    whole = hashlib.sha256()
-    for name in FILES:
-        try:
-            with open(Path(folder) / name, "rb") as file:
-                part = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
-            raise ValueError(f"encoder: {Path(folder) / name} cannot be read") from None
-        whole.update(f"{name} {part}\n".encode())
-    return whole.hexdigest()
+    return content_hash(folder, FILES, "encoder")
 
 
 class Encoder:
     """The encoder in a folder: model.onnx (token ids to the last hidden state), tokenizer.json, and
-    encoder.json: {"pooling": "mean" | "cls", "max_length": tokens, "dim": m}.
+    encoder.json: {"pooling": "mean" | "cls", "max_length": tokens, "dim": m, "precision": "fp32" | "int8"}, fp32 where
+    it is not said.
 
-    threads: see `client.onnx.session`. Raises ValueError where the folder holds no
-        encoder.
+    It is a function of one text. Batches hold texts of one length in tokens, so nothing is padded, and ONNX Runtime's
+    CPU kernels then work row by row: a row's sums run in the same order whatever rows stand beside it, on however many
+    threads. An embedding's bits therefore depend on the text alone, not on its batch, and may be kept text by text. It
+    rests on the kernels of the ONNX Runtime at hand, so it is tried on every start; a graph that fails, such as one
+    with dynamic quantization, whose scale is that of a whole batch, would carry something of one user's text into
+    another's embedding, and is refused.
+
+    threads: batches that are at work at once, each on one thread; None takes $OMP_NUM_THREADS where it is set, as in
+        an actor that has one of the cores, and else all cores.
+    Raises ValueError where the folder holds no encoder, or one that depends on the batch.
     """
 
     def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
-        folder = Path(folder)
+        folder = self.folder = Path(folder)
         self.identity = identity(folder)
         try:
             about = json.loads((folder / "encoder.json").read_text())
             self.pooling, self.max_length, self.dim = about["pooling"], about["max_length"], about["dim"]
-        except (ValueError, KeyError, TypeError):
+            self.precision = about.get("precision", "fp32")
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(f"encoder: {folder / 'encoder.json'} lacks pooling, max_length or dim") from None
-        if self.pooling not in _POOLINGS:
-            raise ValueError(f"encoder: pooling {self.pooling!r} is not one of {', '.join(_POOLINGS)}")
+        for value, known in ((self.pooling, _POOLINGS), (self.precision, PRECISIONS)):
+            if value not in known:
+                raise ValueError(f"encoder: {folder / 'encoder.json'}: {value!r} is not one of {', '.join(known)}")
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            self._session = session(folder / "model.onnx", threads)
+            self._session = session(folder / "model.onnx", 1)
         except Exception:  # both libraries raise bare exceptions of their own
             raise ValueError(f"encoder: {folder} holds a model or tokenizer that cannot be loaded") from None
+        self.threads = cores() if threads is None else threads
         self._tokenizer.enable_truncation(self.max_length)
         self._tokenizer.no_padding()
-        self._padding = self._tokenizer.token_to_id("[PAD]") or 0
         self._inputs = [i.name for i in self._session.get_inputs()]
+        self._refuse_a_dependence_on_the_batch()
 
     def encode(self, texts: Sequence[Text]) -> NDArray[np.float32]:
-        """Embeddings of texts or (first, second) pairs, (n, m) float32, in the order given.
-
-        Batches of 32 of like length. The last bits depend on the batch, so the same list gives the same bits,
-        and another grouping need not.
-        """
-        if not len(texts):
-            return np.empty((0, self.dim), dtype=np.float32)
-        encodings = self._tokenizer.encode_batch(list(texts))
-        order = np.argsort([len(e.ids) for e in encodings], kind="stable")
-        embeddings = np.empty((len(encodings), self.dim), dtype=np.float32)
-        for start in range(0, len(order), _BATCH):
-            rows = order[start : start + _BATCH]
-            embeddings[rows] = self._batch([encodings[i] for i in rows])
+        """Embeddings of texts or (first, second) pairs, (n, m) float32, in the order given. The same text has the same
+        bits in any list."""
+        embeddings = np.empty((len(texts), self.dim), dtype=np.float32)
+        with ThreadPoolExecutor(self.threads) as pool:
+            run = map if self.threads == 1 else pool.map
+            for start in range(0, len(texts), _CHUNK):
+                batches = list(self._batches(texts[start : start + _CHUNK]))
+                answers = run(self._batch, [encodings for _, encodings in batches])
+                for (rows, _), answer in zip(batches, answers, strict=True):
+                    embeddings[start + rows] = answer
         return embeddings
 
-    def _batch(self, encodings: Sequence) -> NDArray[np.float32]:
-        width = max(len(e.ids) for e in encodings)
-        feeds = {
-            "input_ids": np.full((len(encodings), width), self._padding, dtype=np.int64),
-            "attention_mask": np.zeros((len(encodings), width), dtype=np.int64),
-            "token_type_ids": np.zeros((len(encodings), width), dtype=np.int64),
-        }
-        for row, e in enumerate(encodings):
-            feeds["input_ids"][row, : len(e.ids)] = e.ids
-            feeds["attention_mask"][row, : len(e.ids)] = 1
-            feeds["token_type_ids"][row, : len(e.ids)] = e.type_ids
-        hidden = self._session.run(None, {name: feeds[name] for name in self._inputs})[0]
-        if self.pooling == "cls":
-            return hidden[:, 0]
-        mask = feeds["attention_mask"][:, :, None].astype(np.float32)
-        return (hidden * mask).sum(axis=1) / mask.sum(axis=1)
+    def _batches(self, texts: Sequence[Text]) -> Iterator[tuple[NDArray[np.int64], list[Encoding]]]:
+        """Places of texts of one length in tokens, and these texts; longest first: the last to be at work are short."""
+        encodings = self._tokenizer.encode_batch(list(texts))
+        lengths = np.array([len(e) for e in encodings])
+        for length in np.unique(lengths)[::-1].tolist():
+            rows = np.flatnonzero(lengths == length)
+            for part in np.array_split(rows, -(-len(rows) // max(1, _TOKENS // length))):
+                yield part, [encodings[i] for i in part]
+
+    def _batch(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        ids = np.array([e.ids for e in encodings], dtype=np.int64)
+        return self._embed(ids, np.array([e.type_ids for e in encodings], dtype=np.int64))
+
+    def _embed(self, ids: NDArray[np.int64], types: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Embeddings of texts (n, length) of token ids."""
+        feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": types}
+        hidden: NDArray[np.float32] = self._session.run(None, {name: feeds[name] for name in self._inputs})[0]
+        return hidden[:, 0] if self.pooling == "cls" else hidden.mean(axis=1)
+
+    def _refuse_a_dependence_on_the_batch(self) -> None:
+        ids = np.arange(math.prod(_PROBE)).reshape(_PROBE) % self._tokenizer.get_vocab_size()
+        ids, types = ids[:, : self.max_length], np.zeros(_PROBE, dtype=np.int64)[:, : self.max_length]
+        try:
+            together = self._embed(ids, types)
+            alone = [self._embed(ids[i : i + 1], types[i : i + 1]) for i in range(len(ids))]
+        except Exception:  # as above
+            raise ValueError(f"encoder: {self.folder} holds a model that does not run") from None
+        if together.shape != (len(ids), self.dim) or together.dtype != np.float32:
+            raise ValueError(f"encoder: {self.folder} holds a model that gives no float32 states of width {self.dim}")
+        if together.tobytes() != np.concatenate(alone).tobytes():
+            raise ValueError(
+                f"encoder: {self.folder} embeds a text otherwise alone than beside others (dynamic quantization does): "
+                "one user's text would show in another's embedding"
+            )
 
 
 @lru_cache(maxsize=1)

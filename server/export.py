@@ -7,14 +7,18 @@ import json
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from server.checkpoint import load
+from server.quantize import Feeds, quantize
 
 POOLINGS = ("mean", "cls")
+PRECISIONS = ("fp32", "int8")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -32,18 +36,30 @@ class _HiddenStates(torch.nn.Module):
 
 
 def export_encoder(
-    checkpoint: str | Path, out_folder: str | Path, *, pooling: str = "mean", max_length: int = 128
+    checkpoint: str | Path,
+    out_folder: str | Path,
+    *,
+    pooling: str = "mean",
+    max_length: int = 128,
+    precision: str = "fp32",
+    calibration: Sequence[str] = (),
 ) -> None:
-    """Write model.onnx (opset 17, float32, any batch and length), tokenizer.json and encoder.json.
+    """Write model.onnx (opset 17, any batch and length), tokenizer.json and encoder.json.
 
     The graph takes input_ids, attention_mask and, where the model knows it, token_type_ids, int64 (n,
     length); it gives last_hidden_state, float32 (n, length, dim). The client pools. The files appear when
     all are whole.
 
-    Raises ValueError for an unknown pooling, a length the model cannot take, and where `load` does.
+    precision: "fp32", or "int8": another public function of a text, with files and so an identity of its own
+        (`server.quantize`). calibration: the public texts from which int8 takes its ranges.
+    Raises ValueError for an unknown pooling or precision, a length the model cannot take, int8 without calibration,
+    and where `load` does.
     """
-    if pooling not in POOLINGS:
-        raise ValueError(f"encoder: pooling {pooling!r} is not one of {', '.join(POOLINGS)}")
+    for name, value, known in (("pooling", pooling, POOLINGS), ("precision", precision, PRECISIONS)):
+        if value not in known:
+            raise ValueError(f"encoder: {name} {value!r} is not one of {', '.join(known)}")
+    if precision == "int8" and not len(calibration):
+        raise ValueError("encoder: int8 needs public texts to take its ranges from")
     model, tokenizer = load(checkpoint)
     longest = getattr(model.config, "max_position_embeddings", max_length)
     if not 3 <= max_length <= longest:
@@ -52,18 +68,32 @@ def export_encoder(
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
         scratch = Path(name)
-        _write_graph(model, scratch / "model.onnx")
+        names = _write_graph(model, scratch / "model.onnx")
         backend = tokenizer.backend_tokenizer
         backend.no_padding()  # padding and truncation are the client's: encoder.json says where to cut
+        if precision == "int8":
+            backend.enable_truncation(max_length)
+            os.replace(scratch / "model.onnx", scratch / "fp32.onnx")
+            quantize(scratch / "fp32.onnx", scratch / "model.onnx", _feeds(backend, names, calibration))
         backend.no_truncation()
         backend.save(str(scratch / "tokenizer.json"))
-        about = {"pooling": pooling, "max_length": max_length, "dim": int(model.config.hidden_size)}
+        about = {
+            "pooling": pooling, "max_length": max_length, "dim": int(model.config.hidden_size), "precision": precision,
+        }  # fmt: skip
         (scratch / "encoder.json").write_text(json.dumps(about, sort_keys=True) + "\n")
         for file in ("model.onnx", "tokenizer.json", "encoder.json"):  # the last one says that all are there
             os.replace(scratch / file, out / file)
 
 
-def _write_graph(model: Any, path: Path) -> None:
+def _feeds(tokenizer: Any, names: tuple[str, ...], texts: Sequence[str]) -> Iterator[Feeds]:
+    """The inputs of one text after the other: a range must not see padding."""
+    for tokens in tokenizer.encode_batch(list(texts)):
+        known = {"input_ids": tokens.ids, "attention_mask": tokens.attention_mask, "token_type_ids": tokens.type_ids}
+        yield {name: np.array([known[name]], dtype=np.int64) for name in names}
+
+
+def _write_graph(model: Any, path: Path) -> tuple[str, ...]:
+    """Writes the graph in float32, and names its inputs."""
     takes = inspect.signature(model.forward).parameters
     names = tuple(name for name in INPUTS if name in takes)
     example = {
@@ -85,3 +115,4 @@ def _write_graph(model: Any, path: Path) -> None:
             opset_version=17,
             dynamo=False,
         )
+    return names

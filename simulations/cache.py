@@ -11,14 +11,25 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
+from client.embeddings import Rows
 from client.encoder import Encoder
+from client.tables import Tables
+from client.text_column import TextColumn
 from simulations.corpus import Text
+from simulations.segments import Keys, Segments
+
+#: Texts whose embeddings become one segment, and those between two looks at the clock.
+_SEGMENT, _PIECE = 1 << 15, 1 << 11
+_SECONDS_BETWEEN_LINES = 10.0
 
 Progress = Callable[[str], None]
 
@@ -45,20 +56,67 @@ def folder_once(name: str, make: Callable[[Path], None]) -> Path:
     return final
 
 
-def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> NDArray[np.float32]:
-    """Embeddings (n, m) of texts, in their order, each distinct text encoded once.
+class Embedded(Rows):
+    """Embeddings of n texts that lie in the cache's tables, of which none is in memory: `take` reads some, and
+    `np.asarray` all of them, (n, m) float32."""
 
-    A transformer's last bits vary with the batch a text sits in, so the distinct texts are sorted and encoded
-    as one canonical list; two runs with the same texts get the same bits, whoever holds them.
+    def __getitem__(self, index: Any) -> Embedded:
+        return Embedded(self.tables, self.rows[index])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError("embeddings in tables cannot be an array without a copy")
+        return self.tables.take(self.rows).astype(dtype or np.float32, copy=False)
+
+
+def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> Embedded:
+    """Embeddings of texts, in their order. Each distinct text is encoded once, in this run or an earlier one.
+
+    An embedding's bits depend on the text and the encoder alone (`client.encoder.Encoder`), so each is kept by itself,
+    under the hash of its text. They rest on ONNX Runtime's kernels too: another version has a folder of its own.
     """
-    distinct = sorted(set(texts), key=lambda t: t if isinstance(t, tuple) else (t,))
-    name = hashlib.sha256(repr(distinct).encode()).hexdigest()
+    folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{onnxruntime.__version__}"
+    segments = Segments(folder, encoder.dim)
+    segments.compact()
+    column = TextColumn.of(texts)
+    keys, first, inverse = _distinct(_keys(column))
+    missing = np.flatnonzero(segments.find(keys)[1] < 0)
+    start = said = time.monotonic()
+    for begin in range(0, len(missing), _SEGMENT):
+        part = missing[begin : begin + _SEGMENT]
+        values = np.empty((len(part), encoder.dim), np.float32)
+        for at in range(0, len(part), _PIECE):
+            rows = first[part[at : at + _PIECE]]
+            values[at : at + _PIECE] = encoder.encode(list(column.take(rows)))
+            done, now = begin + at + len(rows), time.monotonic()
+            if now - said > _SECONDS_BETWEEN_LINES or done == len(missing):
+                progress(f"encoded {done:,} of {len(missing):,} texts, {done / max(now - start, 1e-9):,.0f}/s")
+                said = now
+        segments.add(keys[part], values)
+    paths, rows = segments.find(keys)
+    if (rows < 0).any():
+        raise OSError(f"{folder} has lost embeddings while they were being made; run again")
+    if not paths:
+        paths = (segments.add(keys, np.empty((0, encoder.dim), np.float32)),)
+    return Embedded(Tables(paths), rows[inverse])
 
-    def make(folder: Path) -> None:
-        progress(f"encoding {len(distinct):,} distinct texts")
-        np.save(folder / "embeddings.npy", encoder.encode(distinct))
 
-    folder = folder_once(f"embeddings/{encoder.identity[:16]}-{name[:32]}", make)
-    table = np.load(folder / "embeddings.npy", mmap_mode="r")
-    place = {text: row for row, text in enumerate(distinct)}
-    return np.asarray(table[[place[text] for text in texts]], dtype=np.float32)
+def _keys(texts: Sequence[Text]) -> Keys:
+    """A hash of each text, (n, 2). A pair is told from a text, and from other cuts of the same letters."""
+    hashes = bytearray()
+    for text in texts:
+        parts = [p.encode(errors="surrogatepass") for p in ((text,) if isinstance(text, str) else text)]
+        said = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+        hashes += hashlib.blake2b(said, digest_size=16).digest()
+    return np.frombuffer(hashes, dtype=np.uint64).reshape(-1, 2)
+
+
+def _distinct(keys: Keys) -> tuple[Keys, NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct keys ascending, where each occurs first, and which of them each key is."""
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    ordered = keys[order]
+    new = np.ones(len(keys), bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    inverse = np.empty(len(keys), np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    return ordered[new], order[new], inverse

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client.encoder import Encoder
 from simulations import builtin, files, hub, population, splits
-from simulations.cache import Progress, embed, folder_once
+from simulations.cache import Embedded, Progress, embed, folder_once
 from simulations.corpus import Corpus, Split
 from simulations.errors import UserError
 from simulations.experiment import TEXT_WAYS, Experiment
+from simulations.experiment import Encoder as EncoderSettings
 from simulations.text_channel import Words, prepare_words
 
 #: Of the built-in corpus, on average, where a user may hold several.
 REVIEWS_PER_USER = 5
+
+#: Built-in texts from which an int8 encoder takes its ranges: always these, so that it follows from the model alone.
+CALIBRATION_TEXTS, CALIBRATION_SEED = 256, 0
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,8 @@ class Prepared:
 
     train: the rows that users hold, `held` says who. test: the test sentences; test_users hold `repeats` copies
     of each, under users of their own, so that sanitized accuracy is measured over several draws while every
-    user is charged once. encoder and embeddings: None where nobody releases an embedding; words: None where nobody
-    releases a text.
+    user is charged once. encoder and embeddings: None where nobody releases an embedding; those of users stay on the
+    disk; words: None where nobody releases a text.
     """
 
     split: Split
@@ -45,7 +51,7 @@ class Prepared:
     test_rows: NDArray[np.int64]
     encoder: Encoder | None
     public_embeddings: NDArray[np.float32] | None
-    train_embeddings: NDArray[np.float32] | None
+    train_embeddings: Embedded | None
     test_embeddings: NDArray[np.float32] | None
     about_corpus: dict[str, object]
     words: Words | None = None
@@ -64,25 +70,29 @@ def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
             f"shuffle.minimum-users: {least} is more than the {asked} test users, whose batch would be discarded; "
             "lower it, or raise data.test-repeats"
         )
-    encoder, table = None, None
-    first, second = len(split.public), len(split.public) + len(split.train)
+    encoder = None
+    embeddings: list[Embedded | None] = [None, None, None]
     if experiment.training.way not in TEXT_WAYS:
         encoder = Encoder(encoder_folder(experiment, split.public, progress=progress))
-        texts = [*split.public.texts, *split.train.texts, *split.test.texts]
-        table = embed(encoder, texts, progress=progress)
+        parts = (split.public, split.train, split.test)
+        embeddings = [embed(encoder, part.texts, progress=progress) for part in parts]
+    public, users, tests = embeddings
     test_rows = np.tile(np.arange(len(split.test), dtype=np.int64), data.test_repeats)
     start = int(held.users.max()) + 1
     test_users = start + np.arange(len(test_rows), dtype=np.int64)
-    about |= {"public": first, "train": len(split.train), "test": len(split.test), "test_repeats": data.test_repeats}
+    about |= {
+        name: len(part) for name, part in (("public", split.public), ("train", split.train), ("test", split.test))
+    }
+    about["test_repeats"] = data.test_repeats
     return Prepared(
         split=split,
         held=held,
         test_held=Holders(test_users, np.zeros(len(test_rows), np.int64)),
         test_rows=test_rows,
         encoder=encoder,
-        public_embeddings=None if table is None else table[:first],
-        train_embeddings=None if table is None else table[first:second],
-        test_embeddings=None if table is None else table[second:],
+        public_embeddings=None if public is None else np.asarray(public),
+        train_embeddings=users,
+        test_embeddings=None if tests is None else np.asarray(tests),
         about_corpus=about,
         words=prepare_words(experiment, split.public, progress=progress),
     )
@@ -138,15 +148,14 @@ def _hand_out(experiment: Experiment, split: Split) -> tuple[Split, Holders]:
     )
     if len(np.unique(users)) < people.users:
         raise UserError(
-            f"population.users: {people.users} were asked for, and the data have {len(np.unique(users))}; "
-            "ask for fewer"
+            f"population.users: {people.users} were asked for, and the data have {len(np.unique(users))}; ask for fewer"
         )
     return Split(split.public, split.train.take(rows), split.test), Holders(users, records)
 
 
 def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress) -> Path:
     """The exported encoder, fine-tuned on the public part first if the experiment says so; made once, then cached."""
-    from server.checkpoint import fingerprint
+    from server.checkpoint_files import fingerprint
     from server.export import export_encoder
 
     settings = experiment.encoder
@@ -154,8 +163,10 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
     if settings.fine_tune_on_public:
         made_from += [
             settings.fine_tune_epochs, settings.fine_tune_lr, experiment.training.batch_size, experiment.seed,
-            public.texts, public.labels.tolist(),
+            list(public.texts), public.labels.tolist(),
         ]  # fmt: skip
+    if settings.precision != "fp32":
+        made_from += [settings.precision, CALIBRATION_TEXTS, CALIBRATION_SEED]
     name = hashlib.sha256(repr(made_from).encode()).hexdigest()[:32]
 
     def make(folder: Path) -> None:
@@ -170,6 +181,19 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
                 max_length=settings.max_length, progress=progress,
             )  # fmt: skip
         progress(f"exporting the encoder {settings.model}")
-        export_encoder(checkpoint, folder, pooling=settings.pooling, max_length=settings.max_length)
+        export_encoder(checkpoint, folder, **export_settings(settings))
 
     return folder_once(f"encoders/{name}", make)
+
+
+def export_settings(settings: EncoderSettings) -> dict[str, Any]:
+    """How `server.export.export_encoder` is told to make the encoder of an experiment."""
+    calibration: Sequence[Any] = ()
+    if settings.precision == "int8":
+        calibration = builtin.builtin(
+            task="sentiment", public=CALIBRATION_TEXTS, train=1, test=1, seed=CALIBRATION_SEED
+        ).public.texts
+    return {
+        "pooling": settings.pooling, "max_length": settings.max_length, "precision": settings.precision,
+        "calibration": calibration,
+    }  # fmt: skip

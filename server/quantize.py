@@ -1,0 +1,141 @@
+"""An exported encoder in int8: a fixed public function of one text, like the one in float32 that it stands for.
+
+Each product of hidden states with a weight matrix W runs on integers: weights per column in 7 bits, round(W/s_j) within
+±64, and states per tensor in 8 bits, with a scale and zero point that are *constants*, from the range they take on
+public text. Tables of embeddings are kept in 8 bits a number with a scale for each row. All else stays float32.
+
+- Constants, not the batch's own range as in dynamic quantization: there a scale is shared by a whole batch, so a text's
+  embedding would carry something of its neighbours', who may be other users.
+- 7 bits: processors without VNNI add two products of 8 bits in 16 with saturation, and 2·255·64 = 32,640 fits. So the
+  integers, sums of int32, are the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+WEIGHT_LEVELS, STATE_LEVELS, TABLE_LEVELS = 64, 255, 127
+
+Feeds = Mapping[str, NDArray[np.int64]]
+Range = tuple[float, float]
+
+
+def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
+    """Writes the graph in int8. feeds: inputs of public texts, on which the ranges of its states are taken.
+
+    Raises ValueError where no product is by a constant matrix, or no text is given.
+    """
+    model = onnx.load(str(graph))
+    weights = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    products = [n for n in model.graph.node if n.op_type == "MatMul" and n.input[1] in weights]
+    if not products:
+        raise ValueError(f"encoder: {graph} has no product by a constant matrix to quantize")
+    states = dict.fromkeys(node.input[0] for node in products)
+    constants: list[Any] = []
+    steps: dict[
+        str, tuple[list[str], Any]
+    ] = {}  # a state: its integers, scale and zero point, and the node before them
+    for i, (state, (low, high)) in enumerate(zip(states, _ranges(model, list(states), feeds), strict=True)):
+        scale = max((high - low) / STATE_LEVELS, float(np.finfo(np.float32).tiny))
+        names = [f"state_{i}", f"state_{i}_scale", f"state_{i}_zero"]
+        constants += [
+            numpy_helper.from_array(np.array(scale, np.float32), names[1]),
+            numpy_helper.from_array(np.array(round(-low / scale), np.uint8), names[2]),
+        ]
+        steps[state] = names, helper.make_node("QuantizeLinear", [state, *names[1:]], names[:1], f"quantize_{i}")
+    biases = _biases(model, weights)
+    nodes: list[Any] = []
+    merged = set()
+    for i, node in enumerate(model.graph.node):
+        if node.output[0] in merged:
+            continue
+        if node.op_type == "Gather" and node.input[0] in weights and weights[node.input[0]].ndim == 2:
+            looked_up, tables = _looked_up(node, weights[node.input[0]], f"table_{i}")
+            nodes += looked_up
+            constants += tables
+            continue
+        if node.op_type != "MatMul" or node.input[1] not in weights:
+            nodes.append(node)
+            continue
+        (state, scale, zero), before = steps[node.input[0]]
+        if before is not None:
+            nodes.append(before)
+            steps[node.input[0]] = [state, scale, zero], None
+        bias, output = biases.get(node.output[0], ("", node.output[0]))
+        if bias:
+            merged.add(output)
+        values, scales = _columns(weights[node.input[1]], WEIGHT_LEVELS)
+        names = [f"weight_{i}", f"weight_{i}_scale", f"weight_{i}_zero"]
+        zeros = np.zeros(len(scales), np.int8)
+        constants += [numpy_helper.from_array(a, n) for a, n in zip((values, scales, zeros), names, strict=True)]
+        inputs = [state, names[0], scale, names[1], zero, names[2], bias]
+        nodes.append(helper.make_node("MatMulIntegerToFloat", inputs, [output], node.name, domain="com.microsoft"))
+    used = {name for node in nodes for name in node.input}
+    kept = [i for i in model.graph.initializer if i.name in used]
+    del model.graph.node[:], model.graph.initializer[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend([*kept, *constants])
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, str(out))
+
+
+def _ranges(model: Any, states: list[str], feeds: Iterable[Feeds]) -> list[Range]:
+    """The least and largest value of each state over the texts, and 0, which must have an integer of its own."""
+    shown = onnx.ModelProto()
+    shown.CopyFrom(model)
+    shown.graph.output.extend(helper.make_tensor_value_info(s, onnx.TensorProto.FLOAT, None) for s in states)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    run = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"]).run
+    found = [[(float(v.min()), float(v.max())) for v in run(states, dict(f))] for f in feeds]
+    if not found:
+        raise ValueError("encoder: int8 needs public texts to take its ranges from")
+    seen = np.array(found)
+    return list(
+        zip(np.minimum(seen[..., 0].min(0), 0.0).tolist(), np.maximum(seen[..., 1].max(0), 0.0).tolist(), strict=True)
+    )
+
+
+def _looked_up(node: Any, table: NDArray[np.float32], name: str) -> tuple[list[Any], list[Any]]:
+    """Nodes and constants that give a table's rows as the node does: integers, times the scale of their row. A function
+    of each token alone, and on a device the largest table is half of the model."""
+    values, scales = _columns(table.T, TABLE_LEVELS)
+    arrays = {name: np.ascontiguousarray(values.T), f"{name}_scale": scales[:, None]}
+    rows, ids = node.output[0], node.input[1]
+    nodes = [
+        helper.make_node("Gather", [name, ids], [f"{name}_rows"], f"{name}_gather", axis=0),
+        helper.make_node("Gather", [f"{name}_scale", ids], [f"{name}_scales"], f"{name}_gather_scale", axis=0),
+        helper.make_node("Cast", [f"{name}_rows"], [f"{name}_float"], f"{name}_cast", to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", [f"{name}_float", f"{name}_scales"], [rows], f"{name}_multiply"),
+    ]
+    return nodes, [numpy_helper.from_array(values, key) for key, values in arrays.items()]
+
+
+def _columns(weight: NDArray[np.float32], levels: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Integers within ±levels and a scale for each column."""
+    scales = np.abs(weight).max(axis=0).astype(np.float64) / levels
+    scales[scales == 0] = 1.0
+    return np.rint(weight / scales).astype(np.int8), scales.astype(np.float32)
+
+
+def _biases(model: Any, weights: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, str]]:
+    """What is added to a product at once: output of the product to (constant vector, output of the sum)."""
+    uses: dict[str, int] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            uses[name] = uses.get(name, 0) + 1
+    found = {}
+    for node in model.graph.node:
+        if node.op_type == "Add":
+            for a, b in (node.input, node.input[::-1]):
+                if b in weights and weights[b].ndim == 1 and len(weights[b]) > 1 and uses[a] == 1:
+                    found[a] = b, node.output[0]
+    return found
