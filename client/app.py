@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 from pathlib import Path
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client.ledger import LedgerError
 from client.node import Node, load_node
 from client.policy import Refused
 from client.sanitizer import Sanitizer
 from mechanisms.wire import reply_to_record, request_from_record
 
 NODES = "SOTTOVOCE_NODES"
+#: SQLite's primary codes for a place that cannot be written to; an extended code has one in its low byte.
+_PLACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 _log = logging.getLogger(__name__)
 
 app = ClientApp()
@@ -30,8 +34,16 @@ def release(message: Message, context: Context) -> Message:
         raise
     except BaseException as error:  # tokenizers' panics are no Exception
         _log.debug("a request was not answered", exc_info=True)
-        refused = error if isinstance(error, Refused) else Refused("failed")
+        if isinstance(error, LedgerError):  # its words are of files and of the system, and stay here
+            _log.warning("%s", error)
+        refused = error if isinstance(error, Refused) else Refused("storage" if _full(error) else "failed")
         return Message(Error(refused.code, refused.text), reply_to=message)
+
+
+def _full(error: BaseException) -> bool:
+    """Whether the ledger could not be written, as on a full disk: its place is at fault, not what it holds."""
+    cause = error.__cause__ if isinstance(error, LedgerError) else None
+    return isinstance(cause, OSError) or getattr(cause, "sqlite_errorcode", 0) % 256 in _PLACE
 
 
 def answer(content: RecordDict, node: Node) -> RecordDict:

@@ -30,6 +30,7 @@ REFUSALS = {
     "failed": (110, "the request could not be answered"),
     "vocabulary": (111, "the request names a vocabulary that this client does not have"),
     "masked-lm": (112, "the request names a masked language model that this client does not have"),
+    "storage": (113, "this client cannot write its ledger"),
 }
 
 #: Sums of floats may miss a limit by their rounding, and by no more.
@@ -109,9 +110,15 @@ class Policy:
         return {k: "inf" if v == math.inf else v for k, v in plain.items()}
 
     @property
+    def declared(self) -> dict[str, str]:
+        """The channels and exposures declared public, each with its reason."""
+        parts = (entry.partition(":") for entry in self.accept_unprotected)
+        return {name.strip(): reason.strip() for name, _, reason in parts}
+
+    @property
     def unprotected(self) -> frozenset[str]:
         """The channels and exposures declared public."""
-        return frozenset(entry.partition(":")[0].strip() for entry in self.accept_unprotected)
+        return frozenset(self.declared)
 
     def check(self, request: Request) -> None:
         """Raise Refused unless a client that has spent nothing could answer the request."""

@@ -20,6 +20,7 @@ from simulations.evaluation import Score, clean_score
 from simulations.experiment import PUBLIC_ONLY, Arm, Experiment
 from simulations.prepare import Prepared, Progress
 from simulations.public_part import PublicPart, dim_of
+from simulations.resume import Journal
 
 
 class ArmRun(ArmBase):
@@ -29,9 +30,10 @@ class ArmRun(ArmBase):
     """
 
     def __init__(
-        self, experiment: Experiment, arm: Arm, prepared: Prepared, public: PublicPart, *, timeout: float
-    ) -> None:
-        super().__init__(experiment, arm, prepared, timeout=timeout)
+        self, experiment: Experiment, arm: Arm, prepared: Prepared, public: PublicPart, *,
+        journal: Journal | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(experiment, arm, prepared, journal=journal)
         self.public = public
         self.candidates = public.candidates(arm)  # an m' that cannot be is refused before Flower starts
 

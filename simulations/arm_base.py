@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.projection import softmax
+from mechanisms.reply import Reply
 from mechanisms.request import Request
 from mechanisms.text import Text
 from server.app import ask
@@ -26,7 +28,9 @@ from server.validation import validate
 from simulations.arm_ladder import Spent
 from simulations.evaluation import Score, Truth, score
 from simulations.experiment import PUBLIC_ONLY, Arm, Experiment, slug
+from simulations.population import late
 from simulations.prepare import Prepared, Progress
+from simulations.resume import Journal
 from simulations.shuffler import Batch, Origin, shuffle
 
 #: Flower's own codes, for nodes that could not answer at all.
@@ -39,6 +43,8 @@ _FLOWER = (
 )
 #: What a node's error code stands for: the texts are constants of ours, not what came over the wire.
 _ERRORS = {f"code {code}": text for code, text in (*_FLOWER, *REFUSALS.values())}
+#: A full disk is no fault of a client's in a simulation: the run stops before it loses releases.
+_STORAGE = f"code {REFUSALS['storage'][0]}"
 
 
 @dataclass
@@ -64,13 +70,18 @@ class Outcome:
 
 
 class ArmBase:
-    """One arm on a running Flower grid. The server's part sees releases and public data; only `Truth` knows more."""
+    """One arm on a running Flower grid. The server's part sees releases and public data; only `Truth` knows more.
 
-    def __init__(self, experiment: Experiment, arm: Arm, prepared: Prepared, *, timeout: float) -> None:
+    journal: of a run that may be resumed; it is told of every request before users are.
+    """
+
+    def __init__(
+        self, experiment: Experiment, arm: Arm, prepared: Prepared, *, journal: Journal | None = None
+    ) -> None:
         self.experiment = experiment
         self.arm = arm
         self.prepared = prepared
-        self.timeout = timeout
+        self.journal = journal
         self.slug = slug(arm.name)
         self.classes = len(prepared.split.train.classes)
         self.delivery = Delivery()
@@ -127,15 +138,23 @@ class ArmBase:
         return score(guesses[known], truth[known], sentences=len(test))
 
     def collect(self, grid: Any, request: Request, progress: Progress) -> tuple[Batch, Origin]:
-        """One stage: ask every node, drop what is not a valid release, shuffle what is."""
+        """One stage: ask every node, drop what is not a valid release or comes late, shuffle what is left.
+
+        Raises UserError where the request is not the one that users of this stage have answered before, OSError where
+        a node cannot write its ledger.
+        """
+        if self.journal is not None:
+            self.journal.ask(request)
         replies = []
-        for answer in ask(grid, request, timeout=self.timeout):
+        for answer in ask(grid, request, timeout=self.experiment.population.timeout):
+            if answer.error == _STORAGE:
+                raise OSError(errno.ENOSPC, "a node cannot write its ledger")
             if answer.reply is None:
                 self.delivery.errors[_ERRORS.get(str(answer.error), str(answer.error))] += 1
                 continue
             valid, dropped = validate(answer.reply, request, enrolled=self.enrolled[request.split])
             self.delivery.dropped.update(dropped)
-            replies.append(valid)
+            replies.append(self._in_time(valid, request.stage))
         rng = np.random.default_rng([self.experiment.seed, 2, *request.stage.encode()])
         batch, origin = shuffle(replies, minimum_users=request.minimum_users, rng=rng)
         if batch.duplicates:
@@ -150,6 +169,17 @@ class ArmBase:
         said = f"{self.arm.name}: stage {request.stage}: {batch.users:,} users delivered"
         progress(said + (f"; {batch.discarded}" if batch.discarded else ""))
         return batch, origin
+
+    def _in_time(self, reply: Reply, stage: str) -> Reply:
+        """The reply without its users who are late at this stage: what they have sent is charged, and comes to nothing.
+        """
+        people = self.experiment.population
+        users = np.unique(reply.users)
+        gone = users[late(users, probability=people.late, stage=stage, seed=self.experiment.seed)]
+        if not len(gone):
+            return reply
+        self.delivery.dropped["late"] += len(gone)
+        return reply.take(~np.isin(reply.users, gone))
 
     def spent(self, *, embedding: Mechanism | None = None, text: Text | None = None) -> Spent:
         """What the accounting needs to know: mechanisms, and the users that the shuffler delivered, stage by stage."""

@@ -65,18 +65,19 @@ def of_experiment(
 ) -> list[dict[str, Any]]:
     """For each arm {"arm", "reference", "way", "ladder", "test_ladder"}, before anything has run; rungs as dicts.
 
-    Users are those expected to be delivered: users × (1 - dropout), divided by label-stages; a run's own results say
-    what was delivered. records: of a user, where the data's users hold several; classes: where no task names them.
-    Several m' to choose from: each rung is the largest of theirs. Where arms release texts, their vocabulary is made
-    first, which reads the data. Raises UserError.
+    Users are those expected to be delivered: users × (1 - dropout) × (1 - late), divided by label-stages; a run's own
+    results say what was delivered. records: of a user, where the data's users hold several; classes: where no task
+    names them. Several m' to choose from: each rung is the largest of theirs. Where arms release texts, their
+    vocabulary is made first, which reads the data. Raises UserError.
     """
     people, stages = experiment.population, experiment.training.label_stages
     stages = 2 if experiment.training.way == HALVES else stages
-    expected = int(people.users * (1 - people.dropout) + 1e-9) // stages
+    expected = int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages
     users = expected if experiment.shuffle.enabled and experiment.training.way != "paper" else None
     known = 1 if people.assignment == "record" else None
     classes = classes or CLASSES.get(experiment.data.task or "", 2)
     assumed = f"expected: {people.users:,} users × (1 - dropout {people.dropout:g})"
+    assumed += f" × (1 - late {people.late:g})" if people.late else ""
     assumed += f" / {stages} stages of disjoint users" if stages > 1 else ""
     said = {"shuffled": assumed, "label": f"{classes} classes"}
     words = _words(experiment)
@@ -188,7 +189,9 @@ def _test_users(experiment: Experiment) -> tuple[int | None, Mapping[str, str]]:
         return experiment.shuffle.minimum_users, {
             "shuffled": "at the least that the shuffler delivers, as the number of test sentences is in the data"
         }
-    return sentences * data.test_repeats, {"shuffled": "expected: test sentences × test-repeats"}
+    late = experiment.population.late
+    said = "expected: test sentences × test-repeats" + (f" × (1 - late {late:g})" if late else "")
+    return int(sentences * data.test_repeats * (1 - late) + 1e-9), {"shuffled": said}
 
 
 def _embeddings(arm: Arm) -> list[Mechanism | None]:

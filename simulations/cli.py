@@ -8,19 +8,32 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 
-from simulations import attack_command, audit_command, budget, deniability_command, sanitize
-from simulations.engine import QUIET
+from simulations import (
+    attack_command,
+    audit_command,
+    bench_command,
+    budget,
+    deniability_command,
+    device_command,
+    sanitize,
+)
+from simulations.engine import QUIET, check_address, run_on_flower
+from simulations.errors import Interrupted
+from simulations.progress import progress_lines
+
+if TYPE_CHECKING:
+    from simulations.experiment import Experiment
 
 # Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
 
@@ -46,15 +59,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(budget.app, name="budget")
+app.add_typer(device_command.app, name="device")
 app.command("sanitize")(sanitize.command)
 app.command("deniability")(deniability_command.command)
 app.command("audit")(audit_command.command)
 app.command("attack")(attack_command.command)
+app.command("bench")(bench_command.command)
 
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out", help="Results folder; new or empty (default: runs/NAME-DATE-TIME).", show_default=False
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Join the Ray cluster whose head is there; its machines must see the results folder.",
+        show_default=False,
     ),
 ]
 AsJson = Annotated[
@@ -66,15 +90,16 @@ AsJson = Annotated[
 def demo(
     out: Out = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Root seed.", show_default=False)] = None,
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the main job on the built-in corpus: 2,000 users, about two minutes."""
-    _run("demo", [] if seed is None else [f"seed={seed}"], out, as_json)
+    _start("demo", [] if seed is None else [f"seed={seed}"], out, ray_address, as_json)
 
 
 @app.command()
 def simulate(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
+    file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
     out: Out = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)
@@ -87,14 +112,31 @@ def simulate(
             help="Override, as population.users=500 or arm.0.embedding.epsilon=4.",
         ),
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="RUN_DIR",
+            help="Continue a run, of this command or of demo, that was stopped.",
+            show_default=False,
+        ),
+    ] = None,
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the experiment that a TOML file describes, or a bundled one by its name alone."""
+    if resume is not None:
+        if file is not None or out is not None or data is not None or set_:
+            raise click.UsageError("--resume takes a run as it was started: no FILE.toml, --out, --data or --set")
+        _resume(resume, ray_address, as_json)
+        return
+    if file is None:
+        raise click.UsageError("Missing argument 'FILE.toml', or --resume RUN_DIR")
     overrides = list(set_ or [])
     if data is not None:
         # A JSON string is a TOML string: a folder called "1" stays a text.
         overrides.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
-    _run(file, overrides, out, as_json)
+    _start(file, overrides, out, ray_address, as_json)
 
 
 @app.command()
@@ -115,21 +157,48 @@ def summarize(
     print(table)
 
 
-def _run(file: str, overrides: list[str], out: Path | None, as_json: bool) -> None:
+def _start(file: str, overrides: list[str], out: Path | None, ray_address: str | None, as_json: bool) -> None:
+    """A new run, and what it says."""
+    if ray_address is not None:
+        check_address(ray_address)
     from simulations.experiment import load, slug
 
     experiment = load(file, overrides)
     out = out or Path("runs") / f"{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     with _stdout_is_stderr():
-        from simulations import report
+        from simulations.resume import started
 
-        with report.staged(out) as part:
-            progress = _progress()
-            progress(f"{experiment.name}: {experiment.population.users:,} users, {len(experiment.arms)} arms")
-            from simulations.run import run
+        with started(out, experiment) as part:
+            results = _run(experiment, part, ray_address)
+    _show(results, out, as_json)
 
-            results = run(experiment, part, progress=progress)
-            report.write(results, part)
+
+def _resume(out: Path, ray_address: str | None, as_json: bool) -> None:
+    """The rest of a run that was stopped, and what all of it says."""
+    if ray_address is not None:
+        check_address(ray_address)
+    with _stdout_is_stderr():
+        from simulations.resume import resumed
+
+        with resumed(out) as (part, experiment):
+            results = _run(experiment, part, ray_address)
+    _show(results, out, as_json)
+
+
+def _run(experiment: Experiment, part: Path, ray_address: str | None) -> dict[str, Any]:
+    progress = progress_lines()
+    progress(f"{experiment.name}: {experiment.population.users:,} users, {len(experiment.arms)} arms")
+    from simulations import report
+    from simulations.run import run
+
+    results = run(experiment, part, progress=progress, engine=partial(run_on_flower, address=ray_address))
+    report.write(results, part)
+    return results
+
+
+def _show(results: dict[str, Any], out: Path, as_json: bool) -> None:
+    from simulations import report
+
     if as_json:
         print(json.dumps(report.json_ready(results), ensure_ascii=False, allow_nan=False))
         print(f"results: {out}", file=sys.stderr)
@@ -141,16 +210,6 @@ def _run(file: str, overrides: list[str], out: Path | None, as_json: bool) -> No
         console = Console(highlight=False, width=120)
     report.print_table(results, console)
     console.print(f"Results, figures and the model: {out}", markup=False, soft_wrap=True)
-
-
-def _progress() -> Callable[[str], None]:
-    """Lines on stderr, each after the seconds since the start."""
-    start = time.monotonic()
-
-    def progress(line: str) -> None:
-        print(f"{time.monotonic() - start:7.1f} s  {line}", file=sys.stderr, flush=True)
-
-    return progress
 
 
 @contextmanager
@@ -175,6 +234,8 @@ def main(arguments: list[str] | None = None) -> int:
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             return _complain("interrupted; nothing was kept", INTERRUPTED)
         return code if isinstance(code, int) else 0
+    except Interrupted as error:
+        return _complain(str(error), INTERRUPTED)
     except (KeyboardInterrupt, click.Abort):
         return _complain("interrupted; nothing was kept", INTERRUPTED)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -19,6 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 
 # All imports stand here and none in `main`: Flower loads the two apps one after the other, but runs `main` in a
 # thread while it loads the client's, and two threads that import the same packages may see them half-made.
+from simulations import resume
 from simulations.engine import settled_nodes
 from simulations.errors import UserError
 from simulations.experiment import load
@@ -33,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     """Runs the experiment on the nodes that Flower has started, one cohort of users on each.
 
     Raises UserError where `out` is a relative path (the nodes may work in another folder) or is there already. A
-    run that fails leaves nothing behind.
+    run that fails leaves nothing behind, unless users have released something: see `simulations.resume`.
     """
     out = Path(str(context.run_config["out"])).expanduser()
     if not out.is_absolute() or out.exists():
@@ -55,10 +56,6 @@ def main(grid: Grid, context: Context) -> None:
         print(line, file=sys.stderr, flush=True)
 
     # The nodes read their shards from this folder while the run goes on, so it is not renamed at the end.
-    out.mkdir(parents=True)
-    try:
+    with resume.started(out, experiment, in_place=True):
         write(run(experiment, out, progress=progress, engine=engine), out)
-    except BaseException:
-        shutil.rmtree(out, ignore_errors=True)
-        raise
     progress(f"results are in {out}")

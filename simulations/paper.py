@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,21 +22,37 @@ from server.training.paper import train_paper
 from simulations.arm_base import Outcome
 from simulations.arm_ladder import Spent
 from simulations.evaluation import score
-from simulations.experiment import Arm, Experiment
+from simulations.experiment import Arm, Experiment, slug
 from simulations.prepare import Prepared, Progress
 from simulations.public_part import PublicPart, dim_of
 
 
-def run_paper(experiment: Experiment, prepared: Prepared, *, progress: Progress) -> list[Outcome]:
-    """Trains every arm by the published procedure and scores it on sanitized and on clean test sentences."""
+@dataclass(frozen=True)
+class PaperArm:
+    """An arm to be trained by the published procedure, and scored on sanitized and on clean test sentences. folder:
+    where the pipeline is saved."""
+
+    experiment: Experiment
+    arm: Arm
+    prepared: Prepared
+    mechanism: Mechanism
+    folder: Path
+
+    def run(self, grid: Any, *, progress: Progress) -> Outcome:
+        """As an arm on Flower, without its grid."""
+        return _run_arm(self.experiment, self.arm, self.mechanism, self.prepared, self.folder, progress)
+
+
+def paper_arms(experiment: Experiment, arms: list[Arm], prepared: Prepared, *, models: Path) -> list[PaperArm]:
+    """Of the experiment's arms, those given. Raises ValueError for an m' that cannot be, before any is trained."""
     public = PublicPart(experiment, prepared)
-    mechanisms = [public.candidates(arm)[0] for arm in experiment.arms]  # refuses an m' that cannot be, before training
-    pairs = zip(experiment.arms, mechanisms, strict=True)
-    return [_run_arm(experiment, arm, mechanism, prepared, progress) for arm, mechanism in pairs]
+    return [
+        PaperArm(experiment, arm, prepared, public.candidates(arm)[0], models / slug(arm.name)) for arm in arms
+    ]
 
 
 def _run_arm(
-    experiment: Experiment, arm: Arm, mechanism: Mechanism, prepared: Prepared, progress: Progress
+    experiment: Experiment, arm: Arm, mechanism: Mechanism, prepared: Prepared, folder: Path, progress: Progress
 ) -> Outcome:
     start = time.perf_counter()
     training, seed = experiment.training, experiment.seed
@@ -88,6 +106,7 @@ def _run_arm(
             "label_epsilon": label_guarantee,
         },
     }
+    pipeline.save_pretrained(folder, about=line)
     label = None if arm.label is None else catalogue.build(arm.label, channel="label", classes=classes)
     return Outcome(maps, line, Spent(embedding=mechanism, label=label, train=(len(train),), test=None))
 

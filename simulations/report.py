@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -163,6 +163,9 @@ def notes(results: Results) -> list[str]:
         f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two. "
         "Label ε –: none sent, or declared public. Users: delivered and validated.",
     ]
+    encoder = results.get("encoder") or {}
+    if encoder.get("precision") not in (None, "fp32"):
+        lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
     if any(arm.get("reference") for arm in results["arms"]):
         lines.append(
             f"{REFERENCE_MARK} a reference: not private, its users send what no policy should accept."
@@ -376,14 +379,14 @@ def spent_figure(results: Results) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path | BinaryIO) -> None:
     """As PNG with a palette of 64 colours, which lines and bars do not exceed: a third of the size."""
     from PIL import Image
 
     figure.canvas.draw()  # type: ignore[attr-defined]
     pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
     palette = Image.fromarray(np.ascontiguousarray(pixels)).quantize(64, dither=Image.Dither.NONE)
-    palette.save(path, optimize=True, dpi=(figure.dpi, figure.dpi))
+    palette.save(path, "PNG", optimize=True, dpi=(figure.dpi, figure.dpi))
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:

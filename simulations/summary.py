@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
 from simulations.experiment import PUBLIC_ONLY
+from simulations.resume import refuse_unfinished
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,6 +107,7 @@ def _added(runs: Sequence[Results], name: str) -> str:
 
 
 def _results(folder: Path) -> dict[str, Any]:
+    refuse_unfinished(Path(folder))
     path = Path(folder) / "results.json"
     try:
         results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -20,6 +20,7 @@ from simulations.experiment import PUBLIC_ONLY, Arm, Experiment
 from simulations.masked_lm import masked_lm_folder
 from simulations.prepare import Prepared, Progress
 from simulations.public_part import DEFAULT_DIM
+from simulations.resume import Journal
 from simulations.text_channel import as_lines
 
 
@@ -31,9 +32,9 @@ class TextArmRun(ArmBase):
     """
 
     def __init__(
-        self, experiment: Experiment, arm: Arm, prepared: Prepared, *, models: Path, timeout: float
+        self, experiment: Experiment, arm: Arm, prepared: Prepared, *, models: Path, journal: Journal | None = None
     ) -> None:
-        super().__init__(experiment, arm, prepared, timeout=timeout)
+        super().__init__(experiment, arm, prepared, journal=journal)
         assert prepared.words is not None
         self.words = prepared.words
         self.text = self.words.mechanism(arm)

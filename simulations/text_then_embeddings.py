@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from client.embeddings import write_embeddings
 from client.encoder import Encoder
-from client.shard import Shard, embeddings_path
+from client.shard import Shard
 from mechanisms import catalogue
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism, parameters
@@ -23,8 +24,9 @@ from simulations.arm_base import Outcome
 from simulations.cache import embed
 from simulations.evaluation import clean_score
 from simulations.experiment import Arm, Experiment
-from simulations.prepare import Prepared, Progress
+from simulations.prepare import Prepared, Progress, export_settings
 from simulations.public_part import DEFAULT_DIM, dim_of
+from simulations.resume import Journal
 from simulations.text_arm import TextArmRun
 
 #: Users of even numbers release texts, the others embeddings: nobody both, so each pays once.
@@ -33,12 +35,13 @@ FIRST, SECOND = (0, 2), (1, 2)
 
 class TextThenEmbeddings(TextArmRun):
     """nodes: the folder of the nodes' folders, where the new encoder's embeddings of users' texts are cached: what
-    each node would compute by itself, in one canonical batch for all."""
+    each node would compute by itself, in one pass for all."""
 
     def __init__(
-        self, experiment: Experiment, arm: Arm, prepared: Prepared, *, models: Path, nodes: Path, timeout: float
-    ) -> None:
-        super().__init__(experiment, arm, prepared, models=models, timeout=timeout)
+        self, experiment: Experiment, arm: Arm, prepared: Prepared, *, models: Path, nodes: Path,
+        journal: Journal | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(experiment, arm, prepared, models=models, journal=journal)
         self.nodes = nodes
         assert arm.embedding is not None
         spec = {k: v for k, v in arm.embedding.items() if k != "dim"}
@@ -60,20 +63,20 @@ class TextThenEmbeddings(TextArmRun):
             encoder = self._hand_out(folder, progress)
             maps = self._second(grid, encoder, maps, progress)
             if len(split.public):
-                maps = sharpened(maps, public=embed(encoder, split.public.texts, progress=progress))
+                maps = sharpened(maps, public=np.asarray(embed(encoder, split.public.texts, progress=progress)))
             request = self._embedding_request(encoder, maps, None, stage="test", split="test")
             batch, origin = self.collect_tests(grid, request, progress)
             release = batch.channel("embedding")
             if release is not None:
                 sanitized = self.score(maps.predict(decoded(self.mechanism, release)), origin)
-            clean = clean_score(maps, embed(encoder, split.test.texts, progress=progress), split.test.labels)
+            h = np.asarray(embed(encoder, split.test.texts, progress=progress))
+            clean = clean_score(maps, h, split.test.labels)
         line = self._line(sanitized, clean, dim, time.perf_counter() - start)
         return Outcome(maps, line, self.spent(embedding=self.mechanism, text=self.text))
 
     def _hand_out(self, folder: Path, progress: Progress) -> Encoder:
         """The trained encoder as clients run it, and its embeddings of what they hold."""
-        settings = self.experiment.encoder
-        export_encoder(folder, folder / "client", pooling=settings.pooling, max_length=settings.max_length)
+        export_encoder(folder, folder / "client", **export_settings(self.experiment.encoder))
         encoder = Encoder(folder / "client")
         places = [place for place in sorted(self.nodes.iterdir()) if place.is_dir()]
         shards = [(place, split, Shard.load(place, split)) for place in places for split in ("train", "test")]
@@ -81,7 +84,7 @@ class TextThenEmbeddings(TextArmRun):
         table = embed(encoder, texts, progress=progress)
         at = 0
         for place, split, shard in shards:
-            np.save(embeddings_path(place, split, encoder.identity), table[at : at + len(shard)], allow_pickle=False)
+            write_embeddings(place, split, encoder.identity, table[at : at + len(shard)])
             at += len(shard)
         return encoder
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mechanisms.wire import reply_from_record
+from simulations import arm_ladder
+from simulations.population import late
 from simulations.public_part import PublicPart
 from tests.simulation_cases import (
     CLASSES,
@@ -159,6 +163,57 @@ def test_those_who_drop_out_are_neither_delivered_nor_charged(folder: Path) -> N
     assert line["users"] == USERS and 10 < line["delivered"] < 55
     trained = {r.user for r in ledger_rows(folder, "randomized") if r.stage == "train"}
     assert len(trained) == line["delivered"]
+
+
+def test_those_who_are_late_are_charged_and_not_delivered(folder: Path) -> None:
+    study = experiment(arm("randomized"), population={"late": 0.3})
+    grid = LocalGrid(make_nodes(study, folder))
+    outcome = run_arms(study, grid)["randomized"]
+    line, stages = outcome.line, {"train": range(USERS), "test": range(USERS, USERS + TEST)}
+    gone = {
+        stage: {u for u in users if late(np.array([u]), probability=0.3, stage=stage, seed=study.seed)[0]}
+        for stage, users in stages.items()
+    }
+    assert line["dropped"] == {"late": len(gone["train"]), "test: late": len(gone["test"])}
+    assert 5 < len(gone["train"]) < 35 and line["delivered"] == USERS - len(gone["train"])
+    charged = {stage: {r.user for r in ledger_rows(folder, "randomized") if r.stage == stage} for stage in stages}
+    assert charged == {stage: set(users) for stage, users in stages.items()}
+    assert line["accuracy"] > 0.8
+
+    # What is amplified is amplified by those who were delivered, and by no others.
+    assert (outcome.spent.train, outcome.spent.test) == ((line["delivered"],), TEST - len(gone["test"]))
+    ladders = arm_ladder.of_run(study, study.arms[0], outcome.spent, records=1)
+    for name, n in (("ladder", line["delivered"]), ("test_ladder", TEST - len(gone["test"]))):
+        shuffled = next(r for r in ladders[name] or [] if r["rung"] == "shuffled")
+        assert f"{n:,} users" in shuffled["assumption"], shuffled
+
+
+def test_who_is_late_is_a_matter_of_seed_stage_and_user_alone() -> None:
+    users = np.arange(20_000)
+    first = late(users, probability=0.3, stage="train-1", seed=1)
+    again = late(users[::-1], probability=0.3, stage="train-1", seed=1)[::-1]
+    assert (first == again).all()
+    others = [late(users, probability=0.3, stage=s, seed=n) for s, n in (("train-2", 1), ("train-1", 2))]
+
+    def fits(share: float, p: float) -> bool:
+        return abs(share - p) < 5 * math.sqrt(p * (1 - p) / len(users))  # false alarms: 6e-7 each, of three
+
+    assert fits(first.mean(), 0.3) and not fits(first.mean(), 0.2) and not fits(first.mean(), 0.45)
+    assert all(fits((first & other).mean(), 0.3 * 0.3) for other in others)  # as independent coins
+    assert not late(users, probability=0.0, stage="train-1", seed=1).any()
+
+
+def test_a_stage_waits_as_long_as_the_experiment_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = experiment(arm("randomized"), population={"timeout": 12.5})
+    waited = []
+
+    class Watched(LocalGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float) -> Any:
+            waited.append(timeout)
+            return super().send_and_receive(messages, timeout=timeout)
+
+    run_arms(study, Watched(make_nodes(study, folder)))
+    assert waited == [12.5, 12.5]
 
 
 def test_a_batch_below_its_minimum_is_discarded_and_its_users_stay_charged(folder: Path) -> None:

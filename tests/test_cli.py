@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from simulations import cli
 from simulations.errors import UserError
 from simulations.experiment import Experiment, load
+from simulations.resume import Journal
 from tests.results_cases import demo
 
 GOOD = """
@@ -37,6 +40,7 @@ Run = Callable[..., dict[str, Any]]
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory of its own, with an experiment file in it."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("simulations.resume._code", lambda: "this code")
     for name in (*cli.QUIET, "SOTTOVOCE_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "good.toml").write_text(GOOD)
@@ -47,11 +51,11 @@ def replace_run(monkeypatch: pytest.MonkeyPatch, run: Run) -> list[Experiment]:
     """`simulations.run.run` becomes `run`; the experiments it was given are in the list."""
     seen: list[Experiment] = []
 
-    def wrapped(experiment: Experiment, out: Path, *, progress: Callable[[str], None]) -> dict[str, Any]:
+    def wrapped(experiment: Experiment, out: Path, *, progress: Callable[[str], None], engine: Any) -> dict[str, Any]:
         seen.append(experiment)
-        (out / "nodes").mkdir()
+        (out / "nodes").mkdir(exist_ok=True)
         progress("at work")
-        return run()
+        return run(out) if signature(run).parameters else run()
 
     module = ModuleType("simulations.run")
     module.run = wrapped  # type: ignore[attr-defined]
@@ -113,6 +117,7 @@ def test_a_table_for_people(
     (folder,) = (place / "runs").iterdir()
     assert re.fullmatch(r"small-\d{8}-\d{6}", folder.name) and f"runs/{folder.name}" in captured.out
     assert {p.name for p in folder.iterdir()} == {
+        "experiment.toml",
         "nodes",
         "results.json",
         "results.md",
@@ -171,6 +176,11 @@ def test_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
         (["simulate", "good.toml", "--set", "training.way=paper"], "acknowledge-not-private"),
         (["simulate", "good.toml", "--data", "folder"], 'data.path: does not apply to source = "built-in"'),
         (["simulate", "good.toml", "--out", "."], "not an empty folder"),
+        (["simulate", "good.toml", "--resume", "results"], "no FILE.toml, --out, --data or --set"),
+        (["simulate", "--resume", "results", "--out", "other"], "no FILE.toml, --out, --data or --set"),
+        (["simulate", "--resume", "results"], "there is no unfinished run of that name"),
+        (["simulate", "--resume", "good.toml"], "there is no unfinished run of that name"),
+        (["demo", "--ray-address", "there"], "must be host:port"),
         (["simulate", "good.toml", "--out", "good.toml"], "not an empty folder"),
     ],
 )
@@ -207,6 +217,60 @@ def test_what_a_run_complains_about_is_one_line_and_leaves_nothing(
 def test_interruption(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     replace_run(monkeypatch, raising(KeyboardInterrupt()))
     assert "interrupted" in complaint(capsys, ["simulate", "good.toml"], code=130)
+
+
+def stopping(error: BaseException | None) -> Run:
+    """A run whose users release something before it stops; see `simulations.resume`."""
+
+    def run(out: Path) -> dict[str, Any]:
+        Journal(out).check_code()
+        (out / "nodes" / "0").mkdir(parents=True, exist_ok=True)
+        (out / "nodes" / "0" / "ledger-a.sqlite").touch()
+        if error is not None:
+            raise error
+        return demo()
+
+    return run
+
+
+def test_a_run_that_was_interrupted_says_how_to_go_on_and_does(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place: Path
+) -> None:
+    seen = replace_run(monkeypatch, stopping(KeyboardInterrupt()))
+    asked = ["simulate", "good.toml", "--set", "population.users=500", "--out", "results"]
+    assert cli.main(asked) == cli.INTERRUPTED
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert said.startswith("sottovoce: interrupted; ") and said.endswith("sottovoce simulate --resume results")
+    assert not (place / "results").exists() and cli.main(asked) == 2
+    assert "unfinished run; continue it with: sottovoce simulate --resume results" in capfd.readouterr().err
+    for arguments in (["attack", "results"], ["summarize", "results"], ["summarize", "results.part"]):
+        assert cli.main(arguments) == 2
+        said = capfd.readouterr().err
+        assert "the run is not finished; continue it with: sottovoce simulate --resume results" in said
+
+    seen += replace_run(monkeypatch, stopping(None))
+    assert cli.main(["simulate", "--resume", "results", "--json"]) == 0
+    captured = capfd.readouterr()
+    assert json.loads(captured.out) == json.loads((place / "results" / "results.json").read_text())
+    assert [p.name for p in place.iterdir() if p.name.startswith("results")] == ["results"]
+    assert cli.main(["simulate", "--resume", "results"]) == 2 and "is finished already" in capfd.readouterr().err
+
+
+def test_a_resumed_run_is_the_experiment_that_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = replace_run(monkeypatch, stopping(KeyboardInterrupt()))
+    assert cli.main(["demo", "--seed", "7", "--out", "results"]) == cli.INTERRUPTED
+    second = replace_run(monkeypatch, stopping(None))
+    assert cli.main(["simulate", "--resume", "results"]) == 0
+    assert second == first == [load("demo", ["seed=7"])]
+
+
+def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    replace_run(monkeypatch, stopping(OSError(errno.ENOSPC, "No space left on device")))
+    assert cli.main(["simulate", "good.toml", "--out", "results"]) == 2
+    said = capsys.readouterr().err
+    words = "No space left on device (is the disk full?); make room, then continue it with: sottovoce simulate --resume"
+    assert said.splitlines()[-1].endswith(f"{words} results")
+    assert (place / "results.part").is_dir() and "Traceback" not in said
 
 
 def test_a_bug_is_not_passed_off_as_the_users_mistake(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:

@@ -16,6 +16,7 @@ from client.app import NODES, app, release
 from client.ledger import Ledger
 from client.node import load_node
 from client.policy import REFUSALS, Policy
+from client.shard import records_path
 from mechanisms.wire import reply_from_record, request_to_record
 from tests.client_cases import OPEN, context, make_node, message, request, with_prior
 
@@ -153,8 +154,7 @@ def test_an_exception_does_not_speak(nodes, monkeypatch, error):
 
 def test_private_data_that_cannot_be_read(nodes):
     make_node(nodes / "0")
-    shard = nodes / "0" / "train.jsonl"
-    shard.write_text(shard.read_text() + '{"user": "HIV"}\n')
+    records_path(nodes / "0", "train").write_bytes(b"HIV")
     assert reason(release(message(request()), context())) == "failed"
     (nodes / "0" / "node.json").write_text(json.dumps({"HIV": 1}))
     assert reason(release(message(request()), context())) == "failed"

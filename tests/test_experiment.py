@@ -122,6 +122,8 @@ def test_overrides(tmp_path: Path) -> None:
         ("population.users-per-node=many", '"auto"'),
         ("population.dropout=1.0", "below 1"),
         ("population.dropout=nan", "population.dropout"),
+        ("population.late=1.0", "population.late: must be a finite number of at least 0 and below 1"),
+        ("population.timeout=0", "population.timeout: must be a finite number above 0"),
         ("population.assignment=dirichlet", "population.alpha: is missing"),
         ("population.alpha=1.0", "dirichlet"),
         ("population.users=50", "shuffle.minimum-users: 100 is more than the 50"),
@@ -135,6 +137,7 @@ def test_overrides(tmp_path: Path) -> None:
         ("data.public.labels=1", "true or false"),
         ("data.task=topic", '"sentiment", "genre"'),
         ("encoder.pooling=max", '"mean", "cls"'),
+        ("encoder.precision=int4", '"fp32", "int8"'),
         ("encoder.fine-tune-lr=0.0", "above 0"),
         ("training.way=papers", 'did you mean "paper"'),
         ("training.way=paper", "acknowledge-not-private"),
@@ -224,7 +227,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         (latin, "not valid TOML"),
         (tmp_path, "no such file"),
         (tmp_path / "absent.toml", "no such file"),
-        ("dmo", "bundled experiment (builtin-genre-labels, demo"),
+        ("dmo", "nor a bundled experiment ("),
     ):
         with pytest.raises(UserError) as caught:
             load(path)

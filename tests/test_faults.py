@@ -18,6 +18,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from client import app as client_app
 from client.node import write_node
 from client.policy import REFUSALS, Policy
+from client.shard import records_path
 from mechanisms.reply import Reply
 from mechanisms.wire import reply_from_record, reply_to_record
 from simulations.arm_base import Outcome
@@ -60,8 +61,8 @@ def on_node(folder: Path) -> list:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda node: (node / "train.jsonl").write_text('{"user": "HIV positive"}\n'),
-        lambda node: (node / "train.jsonl").write_bytes(b"HIV positive \xff"),
+        lambda node: records_path(node, "train").write_text("HIV positive"),
+        lambda node: np.save(records_path(node, "train"), np.array(["HIV positive"])),
         lambda node: next(node.glob("train-*.npy")).write_bytes(b"HIV positive"),
         lambda node: (node / "node.json").write_text('{"HIV positive": 1}'),
         lambda node: (node / "ledger-a.sqlite").write_bytes(b"HIV positive" * 1000),

@@ -170,3 +170,11 @@ def test_an_epsilon_of_zero_is_drawn_on_a_linear_axis() -> None:
     results["arms"][-1]["budget"]["metric_epsilon"] = 0.0
     axes = accuracy_figure(results).axes[0]
     assert axes.get_xscale() == "linear" and [t.get_text() for t in axes.get_xticklabels()] == ["0", "10"]
+
+
+def test_an_encoder_in_int8_is_named() -> None:
+    results = demo()
+    results["encoder"] = {"model": "minilm", "precision": "fp32", "sha256": "00"}
+    assert not any("Encoder" in note for note in notes(results))
+    results["encoder"]["precision"] = "int8"
+    assert "Encoder: minilm in int8" in markdown(results)

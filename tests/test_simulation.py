@@ -16,6 +16,7 @@ import tomli_w
 
 from client.app import NODES
 from client.policy import REFUSALS
+from client.shard import records_path
 from simulations import cli
 from simulations.engine import run_on_flower
 from simulations.experiment import from_table, slug
@@ -164,7 +165,8 @@ def test_the_command_prints_one_object_and_repeats_a_run_bit_for_bit(
 
 
 def kill_readers(fifo: Path, times: int, killed: list[int]) -> None:
-    """Kills the next so many processes that open the FIFO to read it, each as soon as it has."""
+    """Kills the next so many processes that open the FIFO to read it, each as soon as it has. None but those that this
+    process has started, or theirs: nobody else's study shall suffer."""
     own = os.getpid()
     while len(killed) < times:
         with contextlib.suppress(BrokenPipeError), open(fifo, "w"):  # opens when a reader does
@@ -172,30 +174,41 @@ def kill_readers(fifo: Path, times: int, killed: list[int]) -> None:
                 if not entry.name.isdecimal() or int(entry.name) in (own, *killed):  # one killed may still be going
                     continue
                 with contextlib.suppress(OSError):  # it has ended, or is another user's
-                    if any(os.readlink(fd) == str(fifo) for fd in (entry / "fd").iterdir()):
+                    reads = any(os.readlink(fd) == str(fifo) for fd in (entry / "fd").iterdir())
+                    if reads and own in ancestors(int(entry.name)):
                         os.kill(int(entry.name), signal.SIGKILL)
                         killed.append(int(entry.name))
 
 
+def ancestors(process: int) -> list[int]:
+    """The process' parent, its parent, and so on."""
+    found = []
+    while process > 1:
+        # The second field, a name in brackets, may hold anything: the parent is the second after it.
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(process)
+    return found
+
+
 @pytest.mark.slow
 def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("simulations.run.STAGE_TIMEOUT", 60.0)  # a worker that nobody kills would wait for ever
     killed: list[int] = []
 
     def engine(job: Callable[..., Any], *, nodes: int, folder: Path) -> Any:
-        shard = folder / "1" / "train.jsonl"
+        shard = records_path(folder / "1", "train")
         shard.unlink()
         os.mkfifo(shard)
         killer = threading.Thread(target=kill_readers, args=(shard.resolve(), 2, killed), daemon=True)
         killer.start()
-        (folder / "2" / "train.jsonl").write_text('{"user": "HIV positive"}\n')
+        records_path(folder / "2", "train").write_bytes(b"HIV positive")
         return run_on_flower(job, nodes=nodes, folder=folder)
 
     arm = {"name": "a", "embedding": PURKAYASTHA | {"dim": 16}, "label": {"mechanism": "identity"}}
     study = table(
-        shared / "bert", arm=[arm], population={"users": 60, "users-per-node": 10}, training={"label-stages": 1},
+        shared / "bert", arm=[arm], training={"label-stages": 1},
+        population={"users": 60, "users-per-node": 10, "timeout": 120.0},
         policy={"accept-unprotected": ["label: public in this test"]},
     )  # fmt: skip
     finished = finish(tmp_path / "out", study, engine)

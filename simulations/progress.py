@@ -1,0 +1,19 @@
+"""Lines that say how far a long command is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+# Nothing here may import NumPy or the mechanisms: commands import it before they know that they will run.
+
+
+def progress_lines() -> Callable[[str], None]:
+    """Prints lines on stderr, each after the seconds since this call."""
+    start = time.monotonic()
+
+    def progress(line: str) -> None:
+        print(f"{time.monotonic() - start:7.1f} s  {line}", file=sys.stderr, flush=True)
+
+    return progress
