@@ -1,0 +1,182 @@
+"""The commands `sottovoce device`: what a device is given, what it costs there, and what has left it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from simulations.errors import UserError
+from simulations.progress import progress_lines
+
+# Nothing here may import what a device has not: these commands run where `pip install sottovoce` alone was done. (To
+# make a bundle, a simulation's installation is needed.)
+
+app = typer.Typer(help="The same client on a device: its bundle, its footprint, its ledger.", no_args_is_help=True)
+
+#: Sentences of the built-in corpus that are profiled where no others are named.
+SENTENCES = 200
+_STEPS = {
+    "read": "read the record",
+    "tokenize": "tokenize",
+    "encode": "encode",
+    "sanitize": "sanitize",
+    "ledger": "ledger, to the disk",
+    "wire": "wire",
+    "all": "all",
+}
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+@app.command("bundle")
+def bundle_(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The bundle; new or empty.")],
+    run: Annotated[
+        Path | None, typer.Option("--run", metavar="RUN_DIR", help="Of this finished run's model.", show_default=False)
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            "--experiment", metavar="FILE.toml", help="Or of this study, before it is run.", show_default=False
+        ),
+    ] = None,
+    arm: Annotated[
+        str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.", show_default=False)
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option("--precision", help="Of the encoder: fp32, or int8 (default: the study's).", show_default=False),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the study.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a client needs to answer, and nothing else: encoder, maps, mechanisms, policy, and their hashes."""
+    if (run is None) == (experiment is None):
+        raise UserError("device bundle: give either --run RUN_DIR or --experiment FILE.toml")
+    if run is not None and (data is not None or set_):
+        raise UserError("device bundle: --data and --set go with --experiment; a run is as it was")
+    from client.bundle import require_free
+
+    require_free(out)
+    progress = progress_lines()
+    with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+        from simulations import device
+
+        if run is not None:
+            made = device.bundle_of_run(run, arm, out, precision=precision, progress=progress)
+        else:
+            from simulations.experiment import load
+
+            overrides = list(set_ or [])
+            if data is not None:
+                overrides.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
+            study = load(str(experiment), overrides)
+            made = device.bundle_of_experiment(study, arm, out, precision=precision, progress=progress)
+    if as_json:
+        print(json.dumps({"folder": str(out), "identity": made.identity, "bytes": made.size} | dict(made.manifest)))
+        return
+    print(f"{out}: {_mega(made.size)}, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
+    for name, about in made.manifest["files"].items():
+        print(f"  {about['bytes']:>12,}  {name}")
+    print(f"identity {made.identity}")
+
+
+@app.command("profile")
+def profile(
+    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What `device bundle` wrote.")],
+    texts: Annotated[
+        Path | None,
+        typer.Option("--texts", metavar="FILE", help="A sentence a line (default: made-up ones).", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What one sentence costs on this machine, one at a time, on one core: time, memory, bytes, energy."""
+    from client import footprint
+    from client.bundle import open_bundle
+
+    opened = open_bundle(bundle)
+    sentences = _sentences(texts)
+    with_warm_up = [*(sentences[i % len(sentences)] for i in range(footprint.WARM_UP)), *sentences]
+    found = footprint.in_fresh_process(bundle, with_warm_up) | footprint.environment()
+    found |= {"bundle": opened.size, "identity": opened.identity, "encoder": opened.manifest["encoder"]}
+    print(json.dumps(found) if as_json else _profile(found))
+
+
+@app.command("ledger")
+def ledger(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The device's: node.json and ledger.sqlite.")],
+    as_json: AsJson = False,
+) -> None:
+    """What left this device, when, to which stage, at what cost, and what its policy still allows."""
+    from simulations import device_ledger
+
+    found = device_ledger.read(folder)
+    if not as_json:
+        print(device_ledger.words(found))
+        return
+    print(json.dumps(_json_ready(found), allow_nan=False))
+
+
+def _sentences(path: Path | None) -> list[str]:
+    if path is None:
+        from simulations.builtin import builtin
+
+        return list(builtin(task="sentiment", public=1, train=SENTENCES, test=1, seed=0).train.texts)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"--texts {path}: is not UTF-8; give one sentence a line") from None
+    found = [line for line in lines if line.strip()]
+    if not found:
+        raise UserError(f"--texts {path}: has no sentence; give one a line")
+    return found
+
+
+def _profile(found: dict[str, Any]) -> str:
+    times = found["milliseconds"]
+    heads = list(times["all"])
+    lines = [
+        f"{found['sentences']:,} sentences, one at a time, on one core of {found['processor']}",
+        f"{'milliseconds':<22}" + "".join(f"{head:>9}" for head in heads),
+    ]
+    lines += [f"  {said:<20}" + _row(times[name].values()) for name, said in _STEPS.items()]
+    joules = found["joules"]
+    energy = "not told by this platform"
+    if joules is not None:
+        energy = f"{1000 * joules:.1f} mJ a sentence, of the whole processor"
+    wire = found["wire"]
+    return "\n".join([
+        *lines,
+        f"first answer            {found['first_seconds']:.2f} s, loading the models",
+        f"memory, at most         {_mega(found['memory'])}",
+        f"on the disk             bundle {_mega(found['bundle'])}, Python environment {_mega(found['installed'])}",
+        f"on the wire             question {wire['question']:,} bytes, answer {wire['answer']:,} bytes",
+        f"energy                  {energy}",
+    ])  # fmt: skip
+
+
+def _row(values: Sequence[float]) -> str:
+    return "".join(f"{value:>9.2f}" for value in values)
+
+
+def _mega(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _json_ready(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _json_ready(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_json_ready(v) for v in value]
+    return "inf" if value == float("inf") else value
