@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from simulations.progress import progress_lines
 
 # Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
 
@@ -17,11 +17,11 @@ def command(
     run: Annotated[Path, typer.Argument(metavar="RUN_DIR")],
     attack: Annotated[
         list[str] | None,
-        typer.Option("--attack", metavar="NAME", help="bayes, copy, mask or linkage; may be repeated (default: all)."),
+        typer.Option("--attack", metavar="NAME", help="Only this one; may be repeated (default: all that apply)."),
     ] = None,
     arm: Annotated[
         list[str] | None,
-        typer.Option("--arm", metavar="NAME", help="Only this arm; may be repeated (default: all that release texts)."),
+        typer.Option("--arm", metavar="NAME", help="Only this arm; may be repeated (default: all)."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Texts of each arm, at most.")] = 500,
     masked_lm: Annotated[
@@ -31,19 +31,29 @@ def command(
             help="Checkpoint with a masked-LM head, for the attack `mask` (default: the run's own, if it has one).",
         ),
     ] = None,
+    shadows: Annotated[
+        int | None,
+        typer.Option(
+            "--shadows", show_default=False,
+            help="Models that membership-shadow and -lira train (default: 16; none where that means to train BERT).",
+        ),
+    ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute", metavar="NAME", show_default=False,
+            help="Column that attribute inference guesses; may be repeated (default: what the corpus has).",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
 ) -> None:  # fmt: skip
     """Attack what a run's users released, as the server would; attacks.json and attacks.md go into the run folder."""
     from simulations import attack as attacks
     from simulations import report
 
-    start = time.monotonic()
-
-    def progress(line: str) -> None:
-        print(f"{time.monotonic() - start:7.1f} s  {line}", file=sys.stderr, flush=True)
-
-    asked = attacks.Attack(run, tuple(attack or ()), tuple(arm or ()), limit, masked_lm)
-    results = attacks.run(asked, progress=progress)
+    names, arms, attributes = tuple(attack or ()), tuple(arm or ()), tuple(attribute or ())
+    asked = attacks.Attack(run, names, arms, limit, masked_lm, attributes, shadows)
+    results = attacks.run(asked, progress=progress_lines())
     attacks.write(results, run)
     if as_json:
         print(json.dumps(report.json_ready(results), ensure_ascii=False, allow_nan=False))

@@ -41,6 +41,35 @@ def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
     return Rate(float(success), float(math.sqrt(((hits - success * tokens) ** 2).sum()) / tokens.sum()))
 
 
+@dataclass(frozen=True)
+class Words:
+    """Of guessed sets of words, over all texts together: precision, recall, F1, and the standard error of F1, where one
+    text is one observation."""
+
+    precision: float
+    recall: float
+    f1: float
+    error: float
+
+
+def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray) -> Words:
+    """guesses, truth: (n, V). beyond: (n,) how many more true words each text has that nobody could have guessed."""
+    hits, guessed = (guesses & truth).sum(axis=1), guesses.sum(axis=1)
+    true = truth.sum(axis=1) + beyond
+    f1 = 2 * hits.sum() / max(1, guessed.sum() + true.sum())
+    away = 2 * hits - f1 * (guessed + true)
+    return Words(
+        float(hits.sum() / max(1, guessed.sum())), float(hits.sum() / max(1, true.sum())), float(f1),
+        float(math.sqrt((away**2).sum()) / max(1, guessed.sum() + true.sum())),
+    )  # fmt: skip
+
+
+def guesses_right(guesses: IntArray, truth: IntArray) -> Rate:
+    """How many of n guesses are right."""
+    right = (guesses == truth).astype(np.float64)
+    return Rate(float(right.mean()), _error(right))
+
+
 def matched(evidence: FloatArray) -> Rate:
     """How many first releases are matched with the second of their own text, row i with column i; where several look
     best, one of these is taken by chance."""

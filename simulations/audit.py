@@ -7,7 +7,6 @@ probability at most 1e-3.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import tempfile
@@ -16,10 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mechanisms.catalogue import nearest
 from server.attacks import audit as adversary
 from simulations.audit_client import PARTS, Clients
 from simulations.audit_games import GAMES, Game
 from simulations.errors import UserError
+from simulations.markdown import number
+from simulations.markdown import table as markdown
+from simulations.report import json_ready
 
 #: Largest probability that an audit of sound mechanisms raises any alarm.
 FAMILY = 1e-3
@@ -70,9 +73,7 @@ def check(audit: Audit) -> None:
     """UserError on what cannot be audited."""
     for name in audit.mechanisms:
         if name not in NAMES:
-            close = difflib.get_close_matches(name, NAMES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(NAMES))}"
-            raise UserError(f"--mechanism {name}: there is none of that name; {hint}")
+            raise UserError(f"--mechanism {name}: there is none of that name; {nearest(name, NAMES)}")
     if not 0 < audit.delta < 1:
         raise UserError(f"--delta {audit.delta:g}: must be above 0 and below 1")
     if audit.seed < 0:
@@ -198,7 +199,7 @@ HEADINGS = (
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown, with a sentence about what they are worth."""
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+    rows = []
     for e in results["entries"]:
         name = f"{e['name']}: {e['about']}" if e["about"] else e["name"]
         if "releases" in e:
@@ -208,33 +209,25 @@ def table(results: dict[str, Any]) -> str:
             if e["verdict"] == "violated":
                 shown = [d for d in e["deltas"] if d["measured"] > d["claimed"]] or shown
             at = "" if not shown else (
-                f"{_number(shown[-1]['claimed'])}, {_number(shown[-1]['measured'])} at {_number(shown[-1]['epsilon'])}"
+                f"{number(shown[-1]['claimed'])}, {number(shown[-1]['measured'])} at {number(shown[-1]['epsilon'])}"
             )  # fmt: skip
             cells = [
-                name, e["pair"], *(_number(e[k]) for k in (
+                name, e["pair"], *(number(e[k]) for k in (
                     "worst_case", "claimed", "exact", "measured", "claimed_at_delta", "measured_at_delta"
                 )), at, f"{e['draws']:,}", e["verdict"],
             ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
+        rows.append(cells)
     said = (
         f"{results['violated']} of {len(results['entries'])} entries violated. δ = {results['delta']:g}. "
         f"{results['tests']} figures can raise an alarm, each with confidence {results['confidence_each']:.7f}: sound "
         f"mechanisms raise any with probability at most {results['false_alarm_rate']:g}. A measured ε is a lower "
         "bound: what was not found is not thereby absent."
     )
-    return "\n".join([*lines, "", said])
+    return "\n".join([markdown(HEADINGS, rows), "", said])
 
 
 def write(results: dict[str, Any], folder: Path) -> None:
     """audit.json and audit.md."""
-    from simulations.report import json_ready
-
     text = json.dumps(json_ready(results), indent=2, ensure_ascii=False, allow_nan=False)
     (folder / "audit.json").write_text(text + "\n", encoding="utf-8")
     (folder / "audit.md").write_text(table(results) + "\n", encoding="utf-8")
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return "∞" if math.isinf(value) else f"{value:.3g}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from simulations.progress import progress_lines
 
 # Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
 
@@ -35,11 +35,7 @@ def command(
 
     asked = audit.Audit(tuple(mechanism or ()), draws, delta, seed)
     audit.check(asked)
-    start = time.monotonic()
-
-    def progress(line: str) -> None:
-        print(f"{time.monotonic() - start:7.1f} s  {line}", file=sys.stderr, flush=True)
-
+    progress = progress_lines()
     if out is None:
         results = audit.run(asked, progress=progress)
     else:

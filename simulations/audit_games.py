@@ -22,6 +22,7 @@ from mechanisms.identity import Identity
 from mechanisms.length import Length
 from mechanisms.madlib import Madlib
 from mechanisms.madlib_syntax import MadlibSyntax
+from mechanisms.mechanism import parameters
 from mechanisms.random_substitution import RandomSubstitution
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.santext import SanText, SanTextPlus
@@ -438,8 +439,6 @@ assert CATALOGUE.keys() <= GAMES.keys()
 
 def _about(mechanism: Any) -> str:
     """Its public numbers, in short."""
-    from mechanisms.mechanism import parameters
-
     named = {"epsilon": "ε", "dim": "m'", "classes": "K", "sigma": "σ", "tokens": "L"}
     shown = [
         f"{named.get(key, key)}={value:g}" if isinstance(value, float) else f"{named.get(key, key)}={value}"

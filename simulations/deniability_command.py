@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from simulations.errors import UserError
+from simulations.progress import progress_lines
 
 # Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
 
@@ -42,11 +41,7 @@ def command(
         raise UserError("--target: finds each mechanism's ε itself; leave --epsilon out")
     study = Study(tuple(mechanism), tuple(epsilon or Study.epsilons), words, sample, draws, quantile, target, seed)
     check(study)
-    start = time.monotonic()
-
-    def progress(line: str) -> None:
-        print(f"{time.monotonic() - start:7.1f} s  {line}", file=sys.stderr, flush=True)
-
+    progress = progress_lines()
     with report.staged(out) as part:
         results = run(study, load_words(study.words), progress=progress)
         write(results, part)

@@ -71,6 +71,19 @@ def blocks(path: Path | None, stdin: BinaryIO, column: str | None, rows: int) ->
 
 
 @contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that appears, or takes the place of one that is there, when the block ends well."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        os.chmod(name, 0o644)
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
 def replaced(path: Path | None, stdout: BinaryIO) -> Iterator[Callable[[Any], None]]:
     """What takes filled blocks and writes them: to stdout at once; to a file that appears when all is written."""
     if path is None:
@@ -83,14 +96,8 @@ def replaced(path: Path | None, stdout: BinaryIO) -> Iterator[Callable[[Any], No
         return
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"{path}: {'is a folder' if path.is_dir() else 'its folder does not exist'}; name a file")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        os.chmod(name, 0o644)
-        with os.fdopen(handle, "wb") as file, _sink(file, format_of(path)) as put:
-            yield put
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with whole(path) as file, _sink(file, format_of(path)) as put:
+        yield put
 
 
 @contextmanager

@@ -10,18 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.custext import CusText
 from mechanisms.exponential import Geometry
 from mechanisms.madlib import Madlib
 from mechanisms.madlib_syntax import MadlibSyntax
 from mechanisms.streams import SimulationStreams
 from mechanisms.text import Text
 from mechanisms.verbatim import Verbatim
+from mechanisms.vocabulary import NOTHING
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 #: Entries of a block of log-probabilities, and the multiple of words that it holds.
 _ENTRIES, _ALIGNED = 2**22, 16
+#: Words of a block that are passed through.
+_DIAGONAL = 256
 #: Where there is no closed law: draws of each word, at most; multiplications that they may take together; and how
 #: many draws the assumed law is worth beside them.
 _DRAWS, _WORK, _WORTH = 200, 5e10, 5.0
@@ -80,11 +84,39 @@ class Channel:
         out[kept] = self._unchanged(x[kept])
         return out
 
-    def blocks(self, x: IntArray) -> Iterator[tuple[IntArray, FloatArray]]:
-        """(some of x, their log-probabilities), a few at a time."""
-        rows = max(_ALIGNED, _ENTRIES // self.size // _ALIGNED * _ALIGNED)
-        for at in range(0, len(x), rows):
-            yield x[at : at + rows], self.log_probs(x[at : at + rows])
+    def blocks(self, x: IntArray) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
+        """(some of x, outputs, log-probabilities of these), a few at a time: all outputs that any of them may give.
+
+        What is passed through gives itself alone, and a word of a CusText group words of its group.
+        """
+        word: Any = self.text.word
+        through = self.text.kept[x] | self._kept_by(word, x)
+        for part in _parts(x[through & (x < self.size)], _DIAGONAL):
+            yield part, part, np.where(np.eye(len(part), dtype=bool), 0.0, -np.inf)
+        x = x[~through]
+        if isinstance(word, CusText):
+            yield from self._groups(word, x)
+            return
+        outputs = np.arange(self.size)
+        for part in _parts(x, max(_ALIGNED, _ENTRIES // self.size // _ALIGNED * _ALIGNED)):
+            yield part, outputs, self.log_probs(part)
+
+    def _groups(self, word: CusText, x: IntArray) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
+        group = word.mapping.group[x]
+        order = np.argsort(group, kind="stable")
+        edges = np.flatnonzero(np.diff(group[order])) + 1
+        for inputs in np.split(x[order], edges) if len(x) else ():
+            members = word.mapping.members[word.mapping.group[inputs[0]]]
+            outputs = np.sort(members[members != NOTHING])
+            pairs = word.log_prob(np.tile(outputs, len(inputs)), np.repeat(inputs, len(outputs)))
+            yield inputs, outputs, pairs.reshape(len(inputs), len(outputs))
+
+    @staticmethod
+    def _kept_by(word: Any, x: IntArray) -> NDArray[np.bool_]:
+        """Which inputs the word mechanism itself passes through."""
+        if isinstance(word, CusText):
+            return word.kept(x)
+        return np.full(len(x), isinstance(word, Verbatim))
 
     def _unchanged(self, x: IntArray) -> FloatArray:
         out = np.full((len(x), self.size), -np.inf)
@@ -113,3 +145,7 @@ class Channel:
     @cached_property
     def _geometry(self) -> Geometry:
         return Geometry(self.text.vocabulary.points, np.arange(self.size))
+
+
+def _parts(x: IntArray, size: int) -> list[IntArray]:
+    return [x[at : at + size] for at in range(0, len(x), size)]

@@ -17,13 +17,17 @@ above e^(2E) times another's (`bound`).
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
+from mechanisms.identity import Identity
 from mechanisms.text import Text
 from mechanisms.vocabulary import NOTHING
 from server.attacks.channel import Channel
+from server.attacks.likelihood import log_likelihood, posterior
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -35,8 +39,8 @@ _LEAST = 1e-300
 def scores(channel: Channel, prior: FloatArray, first: IntArray, second: IntArray) -> FloatArray:
     """The evidence for each pair of releases, (n, L) and (m, L) numbers -> (n, m). prior: (V + 1,)."""
     evidence = Evidence(prior, first, second)
-    for x, logs in channel.blocks(np.flatnonzero(prior > 0)):
-        evidence.add(x, logs)
+    for x, y, logs in channel.blocks(np.flatnonzero(prior > 0)):
+        evidence.add(x, y, logs)
     return evidence.scores(channel.text)
 
 
@@ -59,13 +63,25 @@ class Evidence:
             if len(a) and len(b):
                 self._places.append((rows, a, b, np.zeros((len(a), len(b)))))
 
-    def add(self, x: IntArray, logs: FloatArray) -> None:
-        """Some inputs (k,) and their log-probabilities (k, V)."""
-        likely = np.exp(logs[:, self._outputs])
+    def add(self, x: IntArray, y: IntArray, logs: FloatArray) -> None:
+        """Some inputs (k,), outputs (c,), rising, and their log-probabilities (k, c), all others having none."""
+        here = np.flatnonzero(np.isin(self._outputs, y, assume_unique=True))
+        if not len(here):
+            return
+        likely = np.exp(logs[:, np.searchsorted(y, self._outputs[here])])
         weighted = likely * self._prior[x][:, None]
-        self._single += weighted.sum(axis=0)
+        self._single[here] += weighted.sum(axis=0)
+        if len(here) == len(self._outputs):
+            for _, a, b, joint in self._places:
+                joint += weighted[:, a].T @ likely[:, b]
+            return
+        pairs = weighted.T @ likely  # a few outputs, at few places
+        place = np.full(len(self._outputs), -1)
+        place[here] = np.arange(len(here))
         for _, a, b, joint in self._places:
-            joint += weighted[:, a].T @ likely[:, b]
+            rows, columns = np.flatnonzero(place[a] >= 0), np.flatnonzero(place[b] >= 0)
+            if len(rows) and len(columns):
+                joint[np.ix_(rows, columns)] += pairs[np.ix_(place[a[rows]], place[b[columns]])]
 
     def scores(self, text: Text) -> FloatArray:
         """The evidence for each pair, (n, m), when every input has been added."""
@@ -75,6 +91,28 @@ class Evidence:
             part = np.log(np.maximum(joint, _LEAST)) - single[a][:, None] - single[b][None]
             found[np.ix_(first, second)] += part
         return found
+
+
+def same_source(mechanism: Any, pool: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
+    """The evidence that two released embeddings come from one input, (n, m') and (k, m') -> (n, k): as above, with the
+    unit rows `pool` (p, m') of public texts, all alike likely, in place of the words; without noise, their inner
+    product. ValueError where the mechanism's density is not known."""
+    if isinstance(mechanism, Identity):
+        return first @ second.T
+    one, other = (posterior(mechanism, released, pool) for released in (first, second))
+    evidence: FloatArray = np.log(np.maximum(one @ other.T, _LEAST))
+    return evidence
+
+
+def text_and_embedding(mechanism: Any, pool: FloatArray, read: FloatArray, released: FloatArray) -> FloatArray:
+    """The evidence that a sanitized text and a released embedding (k, m') come from one input, (n, k). read: (n, m')
+    unit rows, what the public encoder and maps make of the sanitized texts: taken for the embedding that was drawn
+    from, against a public text's. ValueError as `same_source`."""
+    if isinstance(mechanism, Identity):
+        return read @ released.T
+    near = log_likelihood(mechanism, released, read).T
+    evidence: FloatArray = near - logsumexp(log_likelihood(mechanism, released, pool), axis=1)[None]
+    return evidence
 
 
 def bound(text: Text, candidates: int) -> float:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from server.masked_lm import accepted, inputs_of, layout, load, only_at
+from server.masked_lm import inputs_of, layout, load, logits_at
 
 IntArray = NDArray[np.int64]
 Progress = Callable[[str], None]
@@ -72,10 +71,5 @@ class MaskAttack:
     def _best(self, masked: list[tuple[list[int], int]]) -> IntArray:
         inputs, starts = inputs_of(self._about, [(None, ids) for ids, _ in masked])
         columns = torch.tensor([start + at for start, (_, at) in zip(starts, masked, strict=True)])
-
-        def places(hidden: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            return torch.arange(hidden.shape[0]), columns
-
-        with only_at(self._model, places):
-            logits = self._model(**accepted(self._model, inputs), return_dict=True).logits[:, 0]
+        logits = logits_at(self._model, inputs, torch.arange(len(masked)), columns)
         return self._words[logits[:, self._columns].argmax(dim=1).numpy()]

@@ -77,7 +77,8 @@ class Decoded:
     """The best guesses for every output, under each of p priors.
 
     guesses: (p, V) numbers of words. likely: (p, V) Pr[y | guess]. best: (p,) Σ_y max_x prior(x)·Pr[y | x].
-    top: (V, TOP) the best guesses under the first prior, best first; NOTHING where there are fewer.
+    top: (V, TOP) the best guesses under the first prior, best first; NOTHING where there are fewer, or none are asked
+    for.
     unchanged: (V,) Pr[y | y].
     """
 
@@ -93,14 +94,14 @@ class Decoded:
 
 
 def decode(
-    channel: Channel, priors: FloatArray, *, progress: Progress = lambda line: None,
-    also: Callable[[IntArray, FloatArray], None] | None = None,
+    channel: Channel, priors: FloatArray, *, wanted: IntArray | None = None,
+    progress: Progress = lambda line: None, also: Callable[[IntArray, IntArray, FloatArray], None] | None = None,
 ) -> Decoded:  # fmt: skip
     """The guess of largest posterior for every output: all inputs are gone through once, in blocks.
 
     priors: (p, V + 1), at least 0; inputs without any prior are left out. An output that no input gives is guessed to
-    be itself. also: is given every block of inputs (k,), the unknown word among them, with its log-probabilities
-    (k, V).
+    be itself. wanted: outputs whose `top` is asked for, each once; None: all. also: is given every block of inputs
+    (k,), the unknown word among them, with outputs (c,) and their log-probabilities (k, c): all that are not 0.
     """
     size = channel.size
     score = np.full((len(priors), size), -np.inf)
@@ -109,39 +110,47 @@ def decode(
     top, top_score = np.full((TOP, size), NOTHING), np.full((TOP, size), -np.inf)
     unchanged = np.zeros(size)
     asked = np.arange(size + 1) if also else np.flatnonzero((priors > 0).any(axis=0))
-    done, columns = 0, np.arange(size)
+    kept = np.ones(size, dtype=bool) if wanted is None else np.isin(np.arange(size), wanted)
+    done = 0
     with np.errstate(divide="ignore"):
         logs = np.log(priors)
-    for x, table in channel.blocks(asked):
+    for x, y, table in channel.blocks(asked):
         if also:
-            also(x, table)
-        known = np.flatnonzero(x < size)
-        unchanged[x[known]] = np.exp(table[known, x[known]])
+            also(x, y, table)
+        columns = np.arange(len(y))
+        own = np.searchsorted(y, x).clip(max=len(y) - 1)
+        known = np.flatnonzero(y[own] == x)
+        unchanged[x[known]] = np.exp(table[known, own[known]])
         for p, prior in enumerate(logs):
-            joint = table + prior[x][:, None]
+            there = np.flatnonzero(prior[x] > -np.inf)
+            if not len(there):
+                continue
+            joint = (table if len(there) == len(x) else table[there]) + prior[x[there]][:, None]
             at = joint.argmax(axis=0)
             value = joint[at, columns]
-            better = value > score[p]
-            score[p, better] = value[better]
-            guesses[p, better] = x[at[better]]
-            likely[p, better] = np.exp(table[at[better], columns[better]])
-            if p == 0:
-                _keep(top, top_score, joint, x)
+            better = value > score[p, y]
+            score[p, y[better]] = value[better]
+            guesses[p, y[better]] = x[there][at[better]]
+            likely[p, y[better]] = np.exp(table[there[at[better]], columns[better]])
+            if p == 0 and kept[y].any():
+                _keep(top, top_score, joint if kept[y].all() else joint[:, kept[y]], x[there], y[kept[y]])
         if done // 4096 != (done + len(x)) // 4096:
             progress(f"{done + len(x):,} of {len(asked):,} words")
         done += len(x)
     return Decoded(guesses, likely, np.exp(score).sum(axis=1), top.T.copy(), unchanged)
 
 
-def _keep(top: IntArray, top_score: FloatArray, joint: FloatArray, x: IntArray) -> None:
-    """Put the best of a block, (k, V) scores of the inputs x, among the best so far, (TOP, V) each, best first."""
+def _keep(top: IntArray, top_score: FloatArray, joint: FloatArray, x: IntArray, y: IntArray) -> None:
+    """Put the best of a block, (k, c) scores of the inputs x for the outputs y, among the best so far, (TOP, V) each,
+    best first."""
     most = min(TOP, len(x))
     chosen = np.argpartition(-joint, most - 1, axis=0)[:most]
-    scores = np.vstack([top_score, np.take_along_axis(joint, chosen, axis=0)])
-    numbers = np.vstack([top, x[chosen]])
+    scores = np.vstack([top_score[:, y], np.take_along_axis(joint, chosen, axis=0)])
+    numbers = np.vstack([top[:, y], x[chosen]])
     order = np.argsort(-scores, axis=0, kind="stable")[:TOP]
-    top_score[:] = np.take_along_axis(scores, order, axis=0)
-    top[:] = np.where(top_score > -np.inf, np.take_along_axis(numbers, order, axis=0), NOTHING)
+    best = np.take_along_axis(scores, order, axis=0)
+    top_score[:, y] = best
+    top[:, y] = np.where(best > -np.inf, np.take_along_axis(numbers, order, axis=0), NOTHING)
 
 
 def guessed(released: IntArray, guesses: IntArray) -> IntArray:

@@ -1,0 +1,75 @@
+"""The words that inversion guesses: word pieces of the encoder, as they stand in public texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.stop_words import STOP_WORDS
+from server.checkpoint import load
+
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+
+#: Of the pieces in public texts so many are looked at, the most frequent.
+_MOST = 2500
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """pieces: (U,) numbers of the pieces that texts are thought to be made of. content: (U,) which of them are guessed,
+    V in all: neither stop words nor punctuation, nor parts of words. public: (p, V), which each public text holds.
+    table: (U, m) input embeddings. lower: (p, m), their mean over all pieces of each public text."""
+
+    tokenizer: Any
+    numbers: IntArray
+    content: BoolArray
+    public: BoolArray
+    table: NDArray[np.float32]
+    lower: NDArray[np.float32]
+
+    @classmethod
+    @lru_cache(maxsize=1)
+    def of(cls, checkpoint: str, texts: tuple[str, ...]) -> Pieces:
+        """ValueError where the checkpoint cannot be read, or public texts hold nothing to guess."""
+        model, tokenizer = load(checkpoint)
+        table = model.get_input_embeddings().weight.detach().numpy()
+        rows = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        once = np.concatenate([np.unique(row) for row in rows]).astype(np.int64)
+        distinct, counts = np.unique(once, return_counts=True)
+        numbers = np.sort(distinct[np.argsort(-counts, kind="stable")[:_MOST]])
+        content = _content(tokenizer, numbers)
+        if not content.any():
+            raise ValueError("the public texts hold no content word")
+        lower = np.stack([table[row].mean(axis=0) if len(row) else np.zeros_like(table[0]) for row in rows])
+        return cls(tokenizer, numbers, content, _held(rows, numbers[content]), table[numbers], lower)
+
+    def truth(self, texts: Sequence[str]) -> tuple[BoolArray, IntArray]:
+        """Which content words each text holds, (n, V), and how many more that are none of these, (n,)."""
+        rows = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        distinct = [np.unique(np.array(row, dtype=np.int64)) for row in rows]
+        counted = np.array([int(_content(self.tokenizer, row).sum()) for row in distinct], dtype=np.int64)
+        held = _held(distinct, self.numbers[self.content])
+        return held, counted - held.sum(axis=1)
+
+
+def _content(tokenizer: Any, numbers: IntArray) -> BoolArray:
+    names = tokenizer.convert_ids_to_tokens(numbers.tolist())
+    special = set(tokenizer.all_special_tokens)
+    return np.array(
+        [name[:1].isalnum() and name not in STOP_WORDS and name not in special for name in names], dtype=bool
+    )
+
+
+def _held(rows: Sequence[Any], numbers: IntArray) -> BoolArray:
+    out = np.zeros((len(rows), len(numbers)), dtype=bool)
+    for i, row in enumerate(rows):
+        at = np.searchsorted(numbers, row)
+        at[at == len(numbers)] = 0
+        out[i, at[numbers[at] == row]] = True
+    return out
