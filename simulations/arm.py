@@ -42,8 +42,9 @@ class ArmRun(ArmBase):
         start = time.perf_counter()
         progress(f"{self.arm.name}: learning maps on {len(self.prepared.split.public):,} public texts")
         mechanism = self.public.best(self.candidates)
-        maps = self.public.maps(mechanism)
+        maps, asked = self.public.maps(mechanism), None
         if self.arm.way != PUBLIC_ONLY:
+            asked = maps
             maps = self._train(grid, maps, mechanism, progress)
         # Training users are asked for all m' directions, since the best ones are not known yet; test users for what
         # decides.
@@ -55,7 +56,7 @@ class ArmRun(ArmBase):
         line = self.line(
             released, self.arm.embedding, dim=dim_of(mechanism), sanitized=sanitized, clean=clean, seconds=seconds
         )
-        return Outcome(maps, line, self.spent(embedding=released))
+        return Outcome(maps, line, self.spent(embedding=released), asked)
 
     def _train(self, grid: Any, maps: Maps, mechanism: Mechanism, progress: Progress) -> Maps:
         """Asks disjoint users stage by stage; after each stage, trains M2 and the head on all that has come."""

@@ -33,6 +33,8 @@ from simulations.prepare import Prepared, Progress
 from simulations.resume import Journal
 from simulations.shuffler import Batch, Origin, shuffle
 
+#: Where an arm's saved model keeps the maps that training users were sent.
+ASKED = "asked"
 #: Flower's own codes, for nodes that could not answer at all.
 _FLOWER = (
     (0, "a worker died, or no reason was given"),
@@ -62,11 +64,12 @@ class Delivery:
 @dataclass(frozen=True)
 class Outcome:
     """What an arm gives to the report: the trained maps (None where nothing came to train them on), one JSON-ready
-    line, and what its users released."""
+    line, and what its users released. asked: the maps that training users were sent, where they released embeddings."""
 
     maps: Maps | None
     line: dict[str, Any]
     spent: Spent
+    asked: Maps | None = None
 
 
 class ArmBase:

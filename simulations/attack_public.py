@@ -17,6 +17,7 @@ from mechanisms.mechanism import parameters
 from mechanisms.request import Request
 from server.maps import FILE, Maps
 from server.training.noise import sanitize_public
+from simulations.arm_base import ASKED
 from simulations.attack_releases import Row, written_by_another
 from simulations.attack_target import Progress, Target
 from simulations.cache import embed
@@ -96,7 +97,7 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
         if target.study.encoder.fine_tune_on_public:
             checkpoint = encoder_folder(target.study, ready.split.public, progress=progress) / "checkpoint"
         embeddings = np.asarray(ready.public_embeddings, dtype=np.float64)
-    for maps in _maps(target, folder, progress):
+    for maps in _maps(folder):
         mechanism = _mechanism(target, maps.dim)
         if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
             return Knowledge(
@@ -105,13 +106,11 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
     raise written_by_another(row, target.arm.name)
 
 
-def _maps(target: Target, folder: Path, progress: Progress) -> Iterator[Maps]:
+def _maps(model: Path) -> Iterator[Maps]:
     """Those that test users were sent, and those that training users were."""
-    if (folder / FILE).is_file():
-        yield Maps.load(folder)
-    if target.study.training.way != HALVES:
-        public = public_part(target.run, progress)
-        yield public.maps(public.best(public.candidates(target.arm)))
+    for folder in (model, model / ASKED):
+        if (folder / FILE).is_file():
+            yield Maps.load(folder)
 
 
 def _mechanism(target: Target, dim: int) -> Any:

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from simulations import arm_ladder
 from simulations.arm import ArmRun
-from simulations.arm_base import ArmBase, Outcome
+from simulations.arm_base import ASKED, ArmBase, Outcome
 from simulations.engine import run_on_flower
 from simulations.evaluation import chance
 from simulations.experiment import TEXT_WAYS, Arm, Experiment, slug, to_toml
@@ -144,7 +144,8 @@ def add_ladder(experiment: Experiment, prepared: Prepared, arm: Arm, outcome: Ou
 
 
 def save_model(folder: Path, prepared: Prepared, outcome: Outcome) -> None:
-    """The trained maps and head, with a card that states their guarantee.
+    """The trained maps and head, with a card that states their guarantee; in asked/ the maps that training users were
+    sent, under which their releases are to be read.
 
     The encoder before them is in the folder where the arm has trained it; where all arms share one, encoder.json says
     which it is and where it lies: {"sha256", "folder"}.
@@ -154,6 +155,8 @@ def save_model(folder: Path, prepared: Prepared, outcome: Outcome) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if outcome.maps is not None:
         outcome.maps.save(folder)
+    if outcome.asked is not None:
+        outcome.asked.save(folder / ASKED)
     encoder = prepared.encoder
     identity = None if encoder is None else encoder.identity
     if encoder is not None and not (folder / "pipeline.json").exists():

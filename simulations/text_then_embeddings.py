@@ -55,13 +55,13 @@ class TextThenEmbeddings(TextArmRun):
         pipeline = self.trained(
             grid, progress, stage="train-text", part=FIRST, dim=dim, mechanism=self.mechanism
         )
-        maps = sanitized = clean = None
+        maps = asked = sanitized = clean = None
         if pipeline is not None:
             folder = self.models / self.slug
             maps = pipeline.maps()
             pipeline.save_pretrained(folder, about={"name": self.arm.name})
             encoder = self._hand_out(folder, progress)
-            maps = self._second(grid, encoder, maps, progress)
+            asked, maps = maps, self._second(grid, encoder, maps, progress)
             if len(split.public):
                 maps = sharpened(maps, public=np.asarray(embed(encoder, split.public.texts, progress=progress)))
             request = self._embedding_request(encoder, maps, None, stage="test", split="test")
@@ -72,7 +72,7 @@ class TextThenEmbeddings(TextArmRun):
             h = np.asarray(embed(encoder, split.test.texts, progress=progress))
             clean = clean_score(maps, h, split.test.labels)
         line = self._line(sanitized, clean, dim, time.perf_counter() - start)
-        return Outcome(maps, line, self.spent(embedding=self.mechanism, text=self.text))
+        return Outcome(maps, line, self.spent(embedding=self.mechanism, text=self.text), asked)
 
     def _hand_out(self, folder: Path, progress: Progress) -> Encoder:
         """The trained encoder as clients run it, and its embeddings of what they hold."""
