@@ -64,9 +64,7 @@ def entries(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """See Target. UserError, one line, where the arm has released no embeddings, or an attribute does not exist."""
     rows = releases.of_arm(target, "embedding")
-    if target.study.training.way == HALVES:  # under what maps training users released is not kept
-        rows = [row for row in rows if row.split == "test"]
-    else:  # nobody releases a text
+    if target.study.training.way != HALVES:  # nobody releases a text
         names = [name for name in names if name != "linkage-channels"]
     rows = releases.attacked(target, rows, "embeddings")
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]

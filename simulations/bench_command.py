@@ -32,7 +32,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the tables.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for bench.json and bench.md; new or empty.", show_default=False),
+        typer.Option("--out", help="Folder for bench.json, bench.md and bench.png; new or empty.", show_default=False),
     ] = None,
 ) -> None:  # fmt: skip
     """Measure how fast this is here: mechanisms, encoder, rounds, and peers beside them."""
@@ -48,4 +48,8 @@ def command(
             results = bench.run(asked, progress=progress_lines())
             (part / "bench.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             (part / "bench.md").write_text(bench.table(results), encoding="utf-8")
+            if len(results["sections"].get("round", {}).get("rounds", ())) > 1:
+                from simulations.bench_figure import growth
+
+                report.save(growth(results["sections"]["round"]), part / "bench.png")
     print(json.dumps(results) if as_json else bench.table(results))

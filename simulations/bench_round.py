@@ -146,8 +146,9 @@ def exponent(users: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def growth(results: Sequence[dict[str, Any]]) -> float:
-    """Bytes of peak memory that each further user takes, between the smallest and the largest run."""
-    least, most = (pick(results, key=lambda r: r["users"]) for pick in (min, max))
+    """Bytes of peak memory that each further user takes, between the two largest runs: in smaller ones, what a cohort
+    is worked on in is still growing too."""
+    least, most = sorted(results, key=lambda r: r["users"])[-2:]
     return (most["memory"]["peak"] - least["memory"]["peak"]) / (most["users"] - least["users"])
 
 

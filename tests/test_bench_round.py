@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulations.bench_figure import growth as figure
 from simulations.bench_round import Memory, exponent, flower_per_user_rate, growth, run
 
 
@@ -18,9 +19,17 @@ def test_an_exponent_is_the_slope_on_a_log_log_plot() -> None:
         assert exponent(users, 3e-5 * users**power) == pytest.approx(power)
 
 
-def test_growth_is_counted_between_the_smallest_and_the_largest() -> None:
-    rounds = [{"users": n, "memory": {"peak": 1000 + 150 * n}} for n in (100, 10, 1000)]
-    assert growth(rounds) == 150
+def test_growth_is_counted_between_the_two_largest() -> None:
+    rounds = [{"users": n, "memory": {"peak": 1000 + 150 * n}} for n in (100, 1000)]
+    assert growth([*rounds, {"users": 10, "memory": {"peak": 0}}]) == 150
+
+
+def test_the_figure_shows_every_size_and_the_power() -> None:
+    rounds = [{"users": n, "seconds": {"round": n / 1e4}} for n in (1000, 10_000)]
+    (axes,) = figure({"rounds": rounds, "exponent": 1.0}).axes
+    line, points = axes.lines
+    assert points.get_xdata().tolist() == [1000, 10_000] and points.get_ydata().tolist() == [0.1, 1.0]
+    assert line.get_ydata() == pytest.approx([0.1, 1.0]) and "1.00" in line.get_label()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
