@@ -38,6 +38,7 @@ ATTACKS = {
     "bayes": "the word of largest posterior given the released word",
     "copy": "the released word itself",
     "mask": "what a masked language model puts in the released word's place",
+    "query": "the word that stands most often in a place, of ten releases of the same text",
     "linkage": "which of two releases come from one text",
 }
 #: How the columns of their table are read.
@@ -52,6 +53,8 @@ READING = (
 _UNKNOWN = 0.1
 #: Texts that linkage matches, at most: every pair is looked at, place by place.
 _LINKED = 250
+#: Releases of each text that `query` counts in, the one in the run among them.
+_QUERIES = 10
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,10 @@ class _Words:
 
     def entry(self, name: str) -> dict[str, Any]:
         """One attack's line. Raises _Skipped where it does not apply."""
-        kinds = {"bayes": self._bayes, "copy": self._copy, "mask": self._mask, "linkage": self._linkage}
+        kinds = {
+            "bayes": self._bayes, "copy": self._copy, "mask": self._mask, "query": self._query,
+            "linkage": self._linkage,
+        }  # fmt: skip
         found = kinds[name]()
         error = found["error"]
         self.progress(f"{self.target.arm.name}: {name}: {found['success']:.3f}" + (f" ± {error:.3f}" if error else ""))
@@ -199,6 +205,23 @@ class _Words:
         )
         # it reads the words around: what single tokens allow does not bound it
         return self._tokens(guesses) | {"best": None, "bound": None}
+
+    def _query(self) -> dict[str, Any]:
+        if self.text.word.reads:
+            raise _Skipped("each of its draws takes a language model")
+        held, again = self.held, []
+        for i in range(1, _QUERIES):
+            drawn = texts.draw(
+                self.text, held.lines, held.users, held.records,
+                streams=SimulationStreams(self.target.study.seed), stage=f"attack-query-{i}",
+            )  # fmt: skip
+            again.append(drawn.astype(np.int64))
+        guesses = tokens.most_frequent(np.stack([held.released, *again]))
+        return self._tokens(guesses) | {
+            "best": None,
+            "bound": tokens.bound(self.text, self._frequencies, releases=_QUERIES),
+            "note": f"{_QUERIES} releases of each text, each charged: what asking again gives away",
+        }
 
     def _tokens(self, guesses: IntArray) -> dict[str, Any]:
         found = self._rate(guesses)

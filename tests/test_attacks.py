@@ -434,6 +434,30 @@ def spread(p):
     return math.sqrt(max(0.0, p * (1 - p)) / USERS)
 
 
+def test_the_most_frequent_of_several_releases():
+    draws = np.array([[[3, 1, NOTHING, NOTHING]], [[2, 1, 5, NOTHING]], [[2, 4, NOTHING, NOTHING]]])
+    assert tokens.most_frequent(draws).tolist() == [[2, 1, 5, NOTHING]]
+    assert tokens.most_frequent(draws[:2]).tolist() == [[3, 1, 5, NOTHING]], "of two alike the first"
+    mechanism, prior = text({"mechanism": "santext", "epsilon": 2.0}), np.full(SIZE, 1 / SIZE)
+    x, first = released(mechanism, 300, prior)
+    ten = np.stack([first, *(again(mechanism, x, 1, f"again-{i}") for i in range(9))])
+    once, asked = success(first, x, x), success(tokens.most_frequent(ten), x, x)
+    assert asked.success > once.success + SIGMAS * math.hypot(asked.error, once.error)
+
+
+def test_releases_of_one_text_add_their_losses():
+    """n at once are allowed what one release of n times the ε is."""
+    prior = np.array([0.4, 0.3, 0.2, 0.1])
+    for n in (1, 2, 5):
+        assert tokens.randomized(prior, 0.5 * n) == pytest.approx(
+            max(math.exp(0.5 * n) * s / (math.exp(0.5 * n) + k) for k, s in enumerate(np.cumsum(prior)))
+        )
+    weak, strong = (text({"mechanism": "santext", "epsilon": e}) for e in (0.4, 2.0))
+    frequencies = np.full(len(weak.vocabulary) + 1, 1 / (len(weak.vocabulary) + 1))
+    assert tokens.bound(weak, frequencies, releases=5) == pytest.approx(tokens.bound(strong, frequencies), rel=1e-6)
+    assert tokens.bound(weak, frequencies) < tokens.bound(strong, frequencies)
+
+
 def test_a_run_under_attack(finished, tmp_path, capsys):
     checkpoint = tiny_masked_lm(tmp_path / "model")
     chosen = [word for name in ATTACKS for word in ("--attack", name)]
@@ -456,6 +480,8 @@ def test_a_run_under_attack(finished, tmp_path, capsys):
     random, noisy = entries["random", "bayes"], entries["santext ε=6", "bayes"]
     assert random["success"] == random["baseline"] and random["bound"] < noisy["best"] < 1
     assert noisy["success"] > random["success"] and entries["no noise", "bayes"]["worst_case_epsilon"] == "inf"
+    assert entries["no noise", "query"]["success"] == 1.0
+    assert entries["santext ε=6", "query"]["bound"] >= entries["santext ε=6", "copy"]["bound"]
     assert entries["madlib", "bayes"]["best"] is None and entries["madlib", "bayes"]["law"].startswith("estimated")
     said = (finished / "attacks.md").read_text()
     assert "| no noise | bayes | 1 | 0 |" in said and "Best possible" in said

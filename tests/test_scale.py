@@ -327,7 +327,7 @@ def test_a_node_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
         os.mkfifo(folder / "1" / "node.json")  # whoever opens it waits for a writer
         return run_on_flower(job, nodes=nodes, folder=folder, actors=4)
 
-    people = {"users": 32, "users-per-node": 8, "timeout": 60.0}
+    people = {"users": 32, "users-per-node": 8, "timeout": 30.0}
     asked = experiment(ARMS[0], population=people)
     monkeypatch.setattr("simulations.run.prepare", lambda asked, *, progress: prepared(asked))
     (tmp_path / "run").mkdir()

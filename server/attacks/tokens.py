@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -163,15 +163,26 @@ def guessed(released: IntArray, guesses: IntArray) -> IntArray:
 # --- what the theorem allows
 
 
-def bound(text: Text, frequencies: FloatArray) -> float:
+def most_frequent(draws: IntArray) -> IntArray:
+    """The word that stands most often in a place, of k releases of n texts, (k, n, L) -> (n, L); of several, the one
+    that was released first. NOTHING where no release has a word."""
+    times = np.stack([np.where(one == NOTHING, 0, (draws == one).sum(axis=0)) for one in draws])
+    return np.take_along_axis(draws, times.argmax(axis=0)[None], axis=0)[0]
+
+
+def bound(text: Text, frequencies: FloatArray, *, releases: int = 1) -> float:
     """The largest success of any guess from one released word that the theorem allows, on tokens of these frequencies
-    (V + 1,), which add to 1. See this module for the proof.
+    (V + 1,), which add to 1. See this module for the proof. releases: how often the same text was released; losses add.
 
     For a mechanism that protects the "sequence", each of whose draws reads the whole text, the word's ε is that of all
     draws of a text together.
     """
     word: Any = text.word
-    theorem: Guarantee = word.guarantee
+    one: Guarantee = word.guarantee
+    theorem = replace(
+        one, epsilon=one.epsilon * releases, offset=one.offset * releases,
+        numeric_epsilon=one.numeric_epsilon * releases, numeric_delta=one.numeric_delta * releases,
+    )  # fmt: skip
     if not set(theorem.exposes) <= _KNOWN or theorem.epsilon == math.inf:
         return 1.0
     shown = text.kept.copy()
