@@ -40,9 +40,8 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
         raise ValueError(f"encoder: {graph} has no product by a constant matrix to quantize")
     states = dict.fromkeys(node.input[0] for node in products)
     constants: list[Any] = []
-    steps: dict[
-        str, tuple[list[str], Any]
-    ] = {}  # a state: its integers, scale and zero point, and the node before them
+    # a state: its integers, scale and zero point, and the node before them
+    steps: dict[str, tuple[list[str], Any]] = {}
     for i, (state, (low, high)) in enumerate(zip(states, _ranges(model, list(states), feeds), strict=True)):
         scale = max((high - low) / STATE_LEVELS, float(np.finfo(np.float32).tiny))
         names = [f"state_{i}", f"state_{i}_scale", f"state_{i}_zero"]

@@ -143,9 +143,9 @@ def _words(experiment: Experiment) -> Any:
     if all(arm.text is None for arm in experiment.arms):
         return None
     from simulations.prepare import load_split
-    from simulations.text_channel import prepare_words
+    from simulations.text_channel import words_to_price
 
-    return prepare_words(experiment, load_split(experiment)[0].public, progress=lambda line: None)
+    return words_to_price(experiment, load_split(experiment)[0].public)
 
 
 def _halves(

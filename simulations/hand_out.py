@@ -33,14 +33,7 @@ def hand_out(experiment: Experiment, prepared: Prepared, folder: Path, *, nodes:
     left out here. nodes: how many there are, where that is settled already.
     """
     people, train, test = experiment.population, prepared.split.train, prepared.split.test
-    per_node = people.users_per_node
-    if nodes is not None:
-        pass
-    elif per_node == "auto":
-        cores, records = max(1, os.cpu_count() or 1), max(len(prepared.held.users), len(prepared.test_held.users))
-        nodes = cores * max(1, math.ceil(records / (cores * _COHORT)))
-    else:
-        nodes = math.ceil(people.users / per_node)
+    nodes = _nodes(people.users, people.users_per_node, prepared) if nodes is None else nodes
     online = population.online(people.users, dropout=people.dropout, seed=experiment.seed)
     held = _by_node(prepared.held.users, nodes, np.flatnonzero(online[prepared.held.users]))
     asked = _by_node(prepared.test_held.users, nodes, np.arange(len(prepared.test_held.users)))
@@ -62,6 +55,13 @@ def hand_out(experiment: Experiment, prepared: Prepared, folder: Path, *, nodes:
         )  # fmt: skip
         write_node(place, seed=experiment.seed, arms=policies, **installed)
     return nodes
+
+
+def _nodes(users: int, per_node: int | str, prepared: Prepared) -> int:
+    if not isinstance(per_node, str):
+        return math.ceil(users / per_node)
+    cores, records = max(1, os.cpu_count() or 1), max(len(prepared.held.users), len(prepared.test_held.users))
+    return cores * max(1, math.ceil(records / (cores * _COHORT)))
 
 
 def _by_node(users: Numbers, nodes: int, rows: Numbers) -> list[Numbers]:

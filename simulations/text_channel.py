@@ -20,6 +20,9 @@ from simulations.experiment import BUNDLED_LM, CHECKPOINT, NONE, Arm, Experiment
 from simulations.masked_lm import masked_lm_folder
 from simulations.vocabularies import MINILM, vocabulary_folder
 
+#: Of logits, where a mechanism's price is asked for and none is drawn.
+UNIT_BOUNDS = (0.0, 1.0)
+
 
 @dataclass(frozen=True)
 class Words:
@@ -59,17 +62,37 @@ def prepare_words(experiment: Experiment, public: Corpus, *, progress: Progress)
     arms = [arm for arm in experiment.arms if arm.text is not None]
     if not arms:
         return None
-    settings = experiment.text
-    source = experiment.encoder.model if settings.words == CHECKPOINT else settings.words
-    progress(f"preparing the vocabulary of {source}")
     lines = as_lines(public)
-    folder = vocabulary_folder(source, public_texts=lines, tags=any(_needs_tags(arm) for arm in arms))
-    words = Words(vocabularies.loaded(folder), folder)
-    if readers := [arm.name for arm in arms if trial(arm).word.reads]:
-        words = _with_language_model(experiment, words, lines, readers[0], progress)
+    words = _vocabulary(experiment, arms, lines, progress)
+    if (source := _language_model(experiment, arms)) is not None:
+        folder = masked_lm_folder(source, lines, seed=experiment.seed, progress=progress)
+        found = masked_lm.load(folder)
+        words = Words(words.vocabulary, words.folder, folder, (found.low, found.high))
     for arm in arms:
         experiment.check_text(arm, words.mechanism(arm))
     return words
+
+
+def words_to_price(experiment: Experiment, public: Corpus) -> Words | None:
+    """As `prepare_words`, without the masked language model, which takes minutes to make: what a draw costs depends on
+    how many words there are, and not on where their logits are clipped. Its mechanisms are not to be drawn from."""
+    arms = [arm for arm in experiment.arms if arm.text is not None]
+    if not arms:
+        return None
+    words = _vocabulary(experiment, arms, as_lines(public), lambda line: None)
+    if _language_model(experiment, arms) is not None:
+        words = Words(words.vocabulary, words.folder, None, UNIT_BOUNDS)
+    for arm in arms:
+        experiment.check_text(arm, words.mechanism(arm))
+    return words
+
+
+def _vocabulary(experiment: Experiment, arms: list[Arm], public: list[str], progress: Progress) -> Words:
+    settings = experiment.text
+    source = experiment.encoder.model if settings.words == CHECKPOINT else settings.words
+    progress(f"preparing the vocabulary of {source}")
+    folder = vocabulary_folder(source, public_texts=public, tags=any(_needs_tags(arm) for arm in arms))
+    return Words(vocabularies.loaded(folder), folder)
 
 
 def as_lines(corpus: Corpus) -> list[str]:
@@ -80,7 +103,7 @@ def as_lines(corpus: Corpus) -> list[str]:
 def trial(arm: Arm) -> Text:
     """The arm's mechanism on stand-in words, before there is a vocabulary."""
     assert arm.text is not None
-    return text_mechanism(arm.text, stand_in(), bounds=(0.0, 1.0))
+    return text_mechanism(arm.text, stand_in(), bounds=UNIT_BOUNDS)
 
 
 def _needs_tags(arm: Arm) -> bool:
@@ -88,15 +111,13 @@ def _needs_tags(arm: Arm) -> bool:
     return arm.text is not None and "syntax" in arm.text["mechanism"]
 
 
-def _with_language_model(
-    experiment: Experiment, words: Words, public: list[str], reader: str, progress: Progress
-) -> Words:
+def _language_model(experiment: Experiment, arms: list[Arm]) -> str | None:
+    """The checkpoint of the masked language model that an arm reads; None where none does. UserError where one does,
+    and the experiment names none."""
+    readers = [arm.name for arm in arms if trial(arm).word.reads]
     model = experiment.text.masked_lm
-    if model == NONE:
+    if readers and model == NONE:
         raise UserError(
-            f'arm "{reader}": text: reads a masked language model; set text.masked-lm = "{BUNDLED_LM}" or a folder'
+            f'arm "{readers[0]}": text: reads a masked language model; set text.masked-lm = "{BUNDLED_LM}" or a folder'
         )
-    source = MINILM if model == BUNDLED_LM else model
-    folder = masked_lm_folder(source, public, seed=experiment.seed, progress=progress)
-    found = masked_lm.load(folder)
-    return Words(words.vocabulary, words.folder, folder, (found.low, found.high))
+    return None if not readers else MINILM if model == BUNDLED_LM else model
