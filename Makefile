@@ -28,8 +28,9 @@ lint: env
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# One thread: the matrices of these tests are small, and threads that wait for each other cost more than they give.
 fast: env
-	$(BIN)/python -m pytest -q -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
 
 slow: env
 	$(BIN)/python -m pytest -q -m slow

@@ -12,11 +12,12 @@ import os
 import resource
 import signal
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors import SafetensorError
 
 from client.ledger import Ledger, LedgerError
@@ -48,6 +49,15 @@ ARMS = [
 STUDY = experiment(*ARMS, training={"label-stages": 2})
 STAGES = 3
 HINT = "sottovoce simulate --resume"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """These tests fork, and a child would wait for ever for the threads of OpenMP that it did not inherit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
