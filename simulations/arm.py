@@ -18,6 +18,7 @@ from server.training.sharpen import sharpened
 from simulations.arm_base import ArmBase, Outcome
 from simulations.evaluation import Score, clean_score
 from simulations.experiment import PUBLIC_ONLY, Arm, Experiment
+from simulations.gather import Users
 from simulations.prepare import Prepared, Progress
 from simulations.public_part import PublicPart, dim_of
 from simulations.resume import Journal
@@ -37,7 +38,7 @@ class ArmRun(ArmBase):
         self.public = public
         self.candidates = public.candidates(arm)  # an m' that cannot be is refused before Flower starts
 
-    def run(self, grid: Any, *, progress: Progress) -> Outcome:
+    def run(self, users: Users, *, progress: Progress) -> Outcome:
         """Runs the arm. Raises ValueError where its parameters do not fit the data."""
         start = time.perf_counter()
         progress(f"{self.arm.name}: learning maps on {len(self.prepared.split.public):,} public texts")
@@ -45,11 +46,11 @@ class ArmRun(ArmBase):
         maps, asked = self.public.maps(mechanism), None
         if self.arm.way != PUBLIC_ONLY:
             asked = maps
-            maps = self._train(grid, maps, mechanism, progress)
+            maps = self._train(users, maps, mechanism, progress)
         # Training users are asked for all m' directions, since the best ones are not known yet; test users for what
         # decides.
         maps = sharpened(maps, public=self.prepared.public_embeddings)
-        sanitized = self._sanitized_inference(grid, maps, mechanism, progress) if self.arm.embedding else None
+        sanitized = self._sanitized_inference(users, maps, mechanism, progress) if self.arm.embedding else None
         clean = clean_score(maps, self.prepared.test_embeddings, self.prepared.split.test.labels)
         seconds = time.perf_counter() - start
         released = mechanism if self.arm.embedding else None
@@ -58,7 +59,7 @@ class ArmRun(ArmBase):
         )
         return Outcome(maps, line, self.spent(embedding=released), asked)
 
-    def _train(self, grid: Any, maps: Maps, mechanism: Mechanism, progress: Progress) -> Maps:
+    def _train(self, users: Users, maps: Maps, mechanism: Mechanism, progress: Progress) -> Maps:
         """Asks disjoint users stage by stage; after each stage, trains M2 and the head on all that has come."""
         label = self.label_mechanism()
         stages = self.experiment.training.label_stages
@@ -69,7 +70,7 @@ class ArmRun(ArmBase):
             request = self._request(
                 maps, mechanism, label, stage=stage, split="train", part=(index, stages), prior=prior
             )
-            batch, _ = self.collect(grid, request, progress)
+            batch, _ = self.collect(users, request, progress)
             embedding, labels = batch.channel("embedding"), batch.channel("label")
             if embedding is None or labels is None:
                 continue
@@ -83,10 +84,10 @@ class ArmRun(ArmBase):
             )  # fmt: skip
         return maps
 
-    def _sanitized_inference(self, grid: Any, maps: Maps, mechanism: Mechanism, progress: Progress) -> Score | None:
+    def _sanitized_inference(self, users: Users, maps: Maps, mechanism: Mechanism, progress: Progress) -> Score | None:
         """Test users release embeddings like any other; the server guesses, and the truth's owner scores."""
         request = self._request(maps, mechanism, None, stage="test", split="test")
-        batch, origin = self.collect_tests(grid, request, progress)
+        batch, origin = self.collect_tests(users, request, progress)
         release = batch.channel("embedding")
         return None if release is None else self.score(maps.predict(decoded(mechanism, release)), origin)
 

@@ -1,8 +1,7 @@
-"""What every arm that asks users does: ask all nodes, validate, shuffle, count, and write a line of the table."""
+"""What every arm that asks users does: ask, count what came, and write a line of the table."""
 
 from __future__ import annotations
 
-import errno
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.policy import REFUSALS
 from mechanisms import catalogue
 from mechanisms.accounting.ladder import text_statement
 from mechanisms.composition import metric_statement
@@ -19,34 +17,19 @@ from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.projection import softmax
-from mechanisms.reply import Reply
 from mechanisms.request import Request
 from mechanisms.text import Text
-from server.app import ask
 from server.maps import Maps
-from server.validation import validate
 from simulations.arm_ladder import Spent
 from simulations.evaluation import Score, Truth, score
 from simulations.experiment import PUBLIC_ONLY, Arm, Experiment, slug
-from simulations.population import late
+from simulations.gather import Users
 from simulations.prepare import Prepared, Progress
 from simulations.resume import Journal
-from simulations.shuffler import Batch, Origin, shuffle
+from simulations.shuffler import Batch, Origin
 
 #: Where an arm's saved model keeps the maps that training users were sent.
 ASKED = "asked"
-#: Flower's own codes, for nodes that could not answer at all.
-_FLOWER = (
-    (0, "a worker died, or no reason was given"),
-    (1, "the client app could not be loaded"),
-    (2, "the client app raised"),
-    (5, "the node is not there"),
-    (8, "the client app crashed"),
-)
-#: What a node's error code stands for: the texts are constants of ours, not what came over the wire.
-_ERRORS = {f"code {code}": text for code, text in (*_FLOWER, *REFUSALS.values())}
-#: A full disk is no fault of a client's in a simulation: the run stops before it loses releases.
-_STORAGE = f"code {REFUSALS['storage'][0]}"
 
 
 @dataclass
@@ -73,7 +56,7 @@ class Outcome:
 
 
 class ArmBase:
-    """One arm on a running Flower grid. The server's part sees releases and public data; only `Truth` knows more.
+    """One arm and whoever answers it. The server's part sees releases and public data; only `Truth` knows more.
 
     journal: of a run that may be resumed; it is told of every request before users are.
     """
@@ -120,11 +103,11 @@ class ArmBase:
             "minimum_users": self.experiment.shuffle.minimum_users if self.experiment.shuffle.enabled else 0,
         } | asked)  # fmt: skip
 
-    def collect_tests(self, grid: Any, request: Request, progress: Progress) -> tuple[Batch, Origin]:
+    def collect_tests(self, users: Users, request: Request, progress: Progress) -> tuple[Batch, Origin]:
         """As `collect`, of test users: the table counts what the training users delivered."""
         keep = self.delivery
         self.delivery = Delivery(stages=keep.stages, errors=keep.errors)
-        batch, origin = self.collect(grid, request, progress)
+        batch, origin = self.collect(users, request, progress)
         keep.dropped.update({f"test: {reason}": n for reason, n in self.delivery.dropped.items()})
         self.delivery = keep
         return batch, origin
@@ -140,26 +123,17 @@ class ArmBase:
             return None
         return score(guesses[known], truth[known], sentences=len(test))
 
-    def collect(self, grid: Any, request: Request, progress: Progress) -> tuple[Batch, Origin]:
-        """One stage: ask every node, drop what is not a valid release or comes late, shuffle what is left.
+    def collect(self, users: Users, request: Request, progress: Progress) -> tuple[Batch, Origin]:
+        """One stage: ask, and count what came and what did not.
 
-        Raises UserError where the request is not the one that users of this stage have answered before, OSError where
-        a node cannot write its ledger.
+        Raises UserError where the request is not the one that users of this stage have answered before.
         """
         if self.journal is not None:
             self.journal.ask(request)
-        replies = []
-        for answer in ask(grid, request, timeout=self.experiment.population.timeout):
-            if answer.error == _STORAGE:
-                raise OSError(errno.ENOSPC, "a node cannot write its ledger")
-            if answer.reply is None:
-                self.delivery.errors[_ERRORS.get(str(answer.error), str(answer.error))] += 1
-                continue
-            valid, dropped = validate(answer.reply, request, enrolled=self.enrolled[request.split])
-            self.delivery.dropped.update(dropped)
-            replies.append(self._in_time(valid, request.stage))
-        rng = np.random.default_rng([self.experiment.seed, 2, *request.stage.encode()])
-        batch, origin = shuffle(replies, minimum_users=request.minimum_users, rng=rng)
+        gathered = users.gather(request, enrolled=self.enrolled[request.split])
+        batch = gathered.batch
+        self.delivery.dropped.update(gathered.dropped)
+        self.delivery.errors.update(gathered.errors)
         if batch.duplicates:
             self.delivery.dropped["duplicate"] += batch.duplicates
         if batch.discarded:
@@ -171,18 +145,7 @@ class ArmBase:
             self.delivery.bytes += sum(r.bytes_per_row * len(r) for r in batch.releases)
         said = f"{self.arm.name}: stage {request.stage}: {batch.users:,} users delivered"
         progress(said + (f"; {batch.discarded}" if batch.discarded else ""))
-        return batch, origin
-
-    def _in_time(self, reply: Reply, stage: str) -> Reply:
-        """The reply without its users who are late at this stage: what they have sent is charged, and comes to nothing.
-        """
-        people = self.experiment.population
-        users = np.unique(reply.users)
-        gone = users[late(users, probability=people.late, stage=stage, seed=self.experiment.seed)]
-        if not len(gone):
-            return reply
-        self.delivery.dropped["late"] += len(gone)
-        return reply.take(~np.isin(reply.users, gone))
+        return batch, gathered.origin
 
     def spent(self, *, embedding: Mechanism | None = None, text: Text | None = None) -> Spent:
         """What the accounting needs to know: mechanisms, and the users that the shuffler delivered, stage by stage."""

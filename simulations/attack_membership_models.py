@@ -30,6 +30,7 @@ from simulations.attack_target import Progress
 from simulations.cache import embed
 from simulations.corpus import Text as Written
 from simulations.experiment import Arm, Experiment, slug, text_mechanism
+from simulations.gather import Gathered
 from simulations.prepare import Prepared
 from simulations.public_part import PublicPart, dim_of
 from simulations.shuffler import Batch, Origin
@@ -67,7 +68,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _People:
-    """Whose releases a shadow model is trained on; it stands where a run has Flower's grid."""
+    """Whose releases a shadow model is trained on, where a run has its users."""
 
     texts: Sequence[Written]
     labels: IntArray
@@ -75,8 +76,9 @@ class _People:
     streams: SimulationStreams
     masked_lm: Path | None = None
 
-    def collect(self, request: Request) -> Batch:
-        """What they release when they are asked, each as user of a number of their own."""
+    def gather(self, request: Request, *, enrolled: range) -> Gathered:
+        """What they release when they are asked, each as user of a number of their own; in no other order."""
+        del enrolled  # all who are asked are there
         index, count = request.part
         people = np.arange(len(self.texts), dtype=np.int64)
         people = people[people % count == index]
@@ -102,21 +104,12 @@ class _People:
                 prior = softmax(z, *request.prior)
                 drawn[channel] = mechanism.sample(self.labels[people], prior=prior, rng=rng)
         releases = tuple(_release(request, channel, values) for channel, values in drawn.items())
-        return Batch(releases, users=len(people), duplicates=0)
+        return Gathered(Batch(releases, users=len(people), duplicates=0), Origin(people, none))
 
 
 def _release(request: Request, channel: str, values: NDArray[Any]) -> Release:
     guarantee, digest = request.mechanism(channel).guarantee, request.digest(channel)
     return Release({request.form(channel)[0]: values}, channel, request.stage, guarantee, digest)
-
-
-class _Simulated:
-    """For an arm: stages ask `_People`, who stand where a run has Flower's grid."""
-
-    def collect(self, grid: Any, request: Request, progress: Progress) -> tuple[Batch, Origin]:
-        batch = grid.collect(request)
-        none = np.zeros(0, np.int64)
-        return batch, Origin(none, none)
 
 
 def _filled(asked: Asked, inside: BoolArray, prepared: Prepared, study: Experiment, number: int) -> IntArray:
@@ -130,7 +123,7 @@ def _quiet(line: str) -> None:
     del line
 
 
-class _OnReleases(_Simulated, ArmRun):
+class _OnReleases(ArmRun):
     """Of the way release-once: M2 and the head on releases, under public maps."""
 
     shadows: int | None = 16
@@ -170,7 +163,7 @@ class _OnReleases(_Simulated, ArmRun):
         return found
 
 
-class _OnTexts(_Simulated, TextArmRun):
+class _OnTexts(TextArmRun):
     """Of the way sanitized-text: BERT, maps and head on released texts and labelled public ones, sanitized alike. It is
     asked in the form in which it was trained: the words that the vocabulary has of a text, up to the arm's length."""
 

@@ -40,6 +40,7 @@ from simulations.arm_base import ArmBase
 from simulations.corpus import Corpus, Split
 from simulations.engine import run_on_flower
 from simulations.experiment import Experiment, from_table, slug
+from simulations.gather import FlowerUsers
 from simulations.hand_out import hand_out, policy_of
 from simulations.prepare import Holders, Prepared
 
@@ -100,10 +101,11 @@ def run(
     def job(grid: Any) -> None:
         nonlocal delivered, wire
         lap("start")
-        arm.collect(grid, _request(experiment, "test", identity), _say)
+        people = FlowerUsers(grid, experiment)
+        arm.collect(people, _request(experiment, "test", identity), _say)
         lap("warm-up")
         with Memory() as sampled:
-            batch, _ = arm.collect(grid, _request(experiment, "train", identity), _say)
+            batch, _ = arm.collect(people, _request(experiment, "train", identity), _say)
             lap("round")
         memory.update(before=sampled.before, peak=sampled.peak, after=sampled.now())
         delivered = batch.users

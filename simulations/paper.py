@@ -23,6 +23,7 @@ from simulations.arm_base import Outcome
 from simulations.arm_ladder import Spent
 from simulations.evaluation import score
 from simulations.experiment import Arm, Experiment, slug
+from simulations.gather import Users
 from simulations.prepare import Prepared, Progress
 from simulations.public_part import PublicPart, dim_of
 
@@ -38,8 +39,8 @@ class PaperArm:
     mechanism: Mechanism
     folder: Path
 
-    def run(self, grid: Any, *, progress: Progress) -> Outcome:
-        """As an arm on Flower, without its grid."""
+    def run(self, users: Users | None, *, progress: Progress) -> Outcome:
+        """As an arm that asks users, and asks none."""
         return _run_arm(self.experiment, self.arm, self.mechanism, self.prepared, self.folder, progress)
 
 

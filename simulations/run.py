@@ -17,6 +17,7 @@ from simulations.arm_base import ASKED, ArmBase, Outcome
 from simulations.engine import run_on_flower
 from simulations.evaluation import chance
 from simulations.experiment import TEXT_WAYS, Arm, Experiment, slug, to_toml
+from simulations.gather import FlowerUsers, Users
 from simulations.hand_out import hand_out
 from simulations.prepare import Prepared, Progress, prepare
 from simulations.public_part import PublicPart
@@ -61,12 +62,12 @@ def _run_arms(
         nodes = _handed_out(experiment, prepared, folder, journal)
     runs = arms_of(experiment, prepared, models=models, nodes=folder, arms=arms, journal=journal)
 
-    def job(grid: Any) -> dict[str, Line]:
+    def job(users: Users | None) -> dict[str, Line]:
         lines = {}
         for each in runs:
             place = models / slug(each.arm.name)
             shutil.rmtree(place, ignore_errors=True)  # what a run that was killed has left of it
-            outcome = each.run(grid, progress=progress)
+            outcome = each.run(users, progress=progress)
             progress(f"{each.arm.name}: accounting: what one user's releases cost, rung by rung")
             add_ladder(experiment, prepared, each.arm, outcome)
             save_model(place, prepared, outcome)
@@ -81,7 +82,7 @@ def _run_arms(
         # OpenBLAS with several threads has been seen to spin for minutes inside eigh once Ray runs beside it; the
         # matrices here are small, and one thread also keeps results from depending on the cores.
         with threadpool_limits(1, user_api="blas"):
-            return job(grid)
+            return job(FlowerUsers(grid, experiment))
 
     progress(f"starting Flower on Ray with {nodes} nodes for {experiment.population.users:,} users")
     lines: dict[str, Line] = engine(on_flower, nodes=nodes, folder=folder)
@@ -112,7 +113,7 @@ def arms_of(
     experiment: Experiment, prepared: Prepared, *, models: Path, nodes: Path, arms: list[Arm] | None = None,
     journal: Journal | None = None,
 ) -> list[Any]:  # fmt: skip
-    """What runs the arms (all, where `arms` is None), each with `arm` and `run(grid, progress=)`.
+    """What runs the arms (all, where `arms` is None), each with `arm` and `run(users, progress=)`.
 
     models: where ways that train BERT itself save it. nodes: where the nodes' folders are.
     """

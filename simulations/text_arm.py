@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from server.training.sanitized_text import train_on_text
 from simulations.arm_base import ArmBase, Outcome
 from simulations.evaluation import Score, score
 from simulations.experiment import PUBLIC_ONLY, Arm, Experiment
+from simulations.gather import Users
 from simulations.masked_lm import masked_lm_folder
 from simulations.prepare import Prepared, Progress
 from simulations.public_part import DEFAULT_DIM
@@ -40,13 +40,13 @@ class TextArmRun(ArmBase):
         self.text = self.words.mechanism(arm)
         self.models = models
 
-    def run(self, grid: Any, *, progress: Progress) -> Outcome:
+    def run(self, users: Users, *, progress: Progress) -> Outcome:
         """Runs the arm. Raises ValueError where its parameters do not fit the data."""
         start = time.perf_counter()
-        pipeline = self.trained(grid, progress)
+        pipeline = self.trained(users, progress)
         sanitized, clean = None, None
         if pipeline is not None:
-            sanitized = self._sanitized_inference(grid, pipeline, progress)
+            sanitized = self._sanitized_inference(users, pipeline, progress)
             test = self.prepared.split.test
             clean = score(_guesses(pipeline, as_lines(test)), test.labels, sentences=len(test))
         line = self.line(
@@ -58,7 +58,7 @@ class TextArmRun(ArmBase):
         return Outcome(None if pipeline is None else pipeline.maps(), line, self.spent(text=self.text))
 
     def trained(
-        self, grid: Any, progress: Progress, *, stage: str = "train", part: tuple[int, int] = (0, 1),
+        self, users: Users, progress: Progress, *, stage: str = "train", part: tuple[int, int] = (0, 1),
         dim: int = DEFAULT_DIM, mechanism: Mechanism | None = None,
     ) -> Pipeline | None:  # fmt: skip
         """A pipeline from labelled public text and what the users of `part` release; None where there is neither.
@@ -67,7 +67,7 @@ class TextArmRun(ArmBase):
         """
         texts, labels, likelihood = self._public()
         if self.arm.way != PUBLIC_ONLY:
-            released = self._released(grid, progress, stage, part)
+            released = self._released(users, progress, stage, part)
             texts += released[0]
             labels, likelihood = np.concatenate([labels, released[1]]), np.concatenate([likelihood, released[2]])
         if not texts:
@@ -89,11 +89,11 @@ class TextArmRun(ArmBase):
         return lines, public.labels, np.eye(self.classes)[public.labels]
 
     def _released(
-        self, grid: Any, progress: Progress, stage: str, part: tuple[int, int]
+        self, users: Users, progress: Progress, stage: str, part: tuple[int, int]
     ) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64]]:
         """What training users release: texts, labels, and the likelihood of each label under each class."""
         label = self.label_mechanism()
-        batch, _ = self.collect(grid, self._request(label, stage=stage, split="train", part=part), progress)
+        batch, _ = self.collect(users, self._request(label, stage=stage, split="train", part=part), progress)
         text, labels = batch.channel("text"), batch.channel("label")
         if text is None or labels is None:
             return [], np.zeros(0, np.int64), np.zeros((0, self.classes))
@@ -115,9 +115,9 @@ class TextArmRun(ArmBase):
         )  # fmt: skip
         return folder / "checkpoint"
 
-    def _sanitized_inference(self, grid: Any, pipeline: Pipeline, progress: Progress) -> Score | None:
+    def _sanitized_inference(self, users: Users, pipeline: Pipeline, progress: Progress) -> Score | None:
         """Test users release their texts like any other; the server guesses, and the truth's owner scores."""
-        batch, origin = self.collect_tests(grid, self._request(None, stage="test", split="test"), progress)
+        batch, origin = self.collect_tests(users, self._request(None, stage="test", split="test"), progress)
         release = batch.channel("text")
         if release is None:
             return None

@@ -24,6 +24,7 @@ from simulations.arm_base import Outcome
 from simulations.cache import embed
 from simulations.evaluation import clean_score
 from simulations.experiment import Arm, Experiment
+from simulations.gather import Users
 from simulations.prepare import Prepared, Progress, export_settings
 from simulations.public_part import DEFAULT_DIM, dim_of
 from simulations.resume import Journal
@@ -48,12 +49,12 @@ class TextThenEmbeddings(TextArmRun):
         dim = arm.dims[0] if arm.dims else DEFAULT_DIM
         self.mechanism: Mechanism = catalogue.build(spec, channel="embedding", dim=dim)
 
-    def run(self, grid: Any, *, progress: Progress) -> Outcome:
+    def run(self, users: Users, *, progress: Progress) -> Outcome:
         """Runs the arm. Raises ValueError where its parameters do not fit the data or the encoder."""
         start = time.perf_counter()
         dim, split = dim_of(self.mechanism), self.prepared.split
         pipeline = self.trained(
-            grid, progress, stage="train-text", part=FIRST, dim=dim, mechanism=self.mechanism
+            users, progress, stage="train-text", part=FIRST, dim=dim, mechanism=self.mechanism
         )
         maps = asked = sanitized = clean = None
         if pipeline is not None:
@@ -61,11 +62,11 @@ class TextThenEmbeddings(TextArmRun):
             maps = pipeline.maps()
             pipeline.save_pretrained(folder, about={"name": self.arm.name})
             encoder = self._hand_out(folder, progress)
-            asked, maps = maps, self._second(grid, encoder, maps, progress)
+            asked, maps = maps, self._second(users, encoder, maps, progress)
             if len(split.public):
                 maps = sharpened(maps, public=np.asarray(embed(encoder, split.public.texts, progress=progress)))
             request = self._embedding_request(encoder, maps, None, stage="test", split="test")
-            batch, origin = self.collect_tests(grid, request, progress)
+            batch, origin = self.collect_tests(users, request, progress)
             release = batch.channel("embedding")
             if release is not None:
                 sanitized = self.score(maps.predict(decoded(self.mechanism, release)), origin)
@@ -88,13 +89,13 @@ class TextThenEmbeddings(TextArmRun):
             at += len(shard)
         return encoder
 
-    def _second(self, grid: Any, encoder: Encoder, maps: Maps, progress: Progress) -> Maps:
+    def _second(self, users: Users, encoder: Encoder, maps: Maps, progress: Progress) -> Maps:
         """M2 and the head, from the embeddings and labels of the second half."""
         label = self.label_mechanism()
         request = self._embedding_request(
             encoder, maps, label, stage="train-embedding", split="train", part=SECOND
         )
-        batch, _ = self.collect(grid, request, progress)
+        batch, _ = self.collect(users, request, progress)
         embedding, labels = batch.channel("embedding"), batch.channel("label")
         if embedding is None or labels is None:
             return maps

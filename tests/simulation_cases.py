@@ -19,6 +19,7 @@ from server import app as server_app
 from simulations.arm_base import Outcome
 from simulations.corpus import Corpus, Split
 from simulations.experiment import Experiment, from_table, slug
+from simulations.gather import FlowerUsers
 from simulations.hand_out import hand_out
 from simulations.prepare import Holders, Prepared
 from simulations.run import arms_of
@@ -123,7 +124,8 @@ def use_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def run_arms(study: Experiment, grid: LocalGrid) -> dict[str, Outcome]:
     """Every arm on the grid, one after another, by name."""
     arms = arms_of(study, prepared(study), models=Path("unused"), nodes=Path("unused"))
-    return {run.arm.name: run.run(grid, progress=lambda line: None) for run in arms}
+    users = FlowerUsers(grid, study)
+    return {run.arm.name: run.run(users, progress=lambda line: None) for run in arms}
 
 
 def make_nodes(study: Experiment, folder: Path) -> int:

@@ -24,6 +24,7 @@ from simulations.attack import table as markdown
 from simulations.attack_words import ATTACKS
 from simulations.cli import main
 from simulations.experiment import to_toml
+from simulations.gather import FlowerUsers
 from simulations.hand_out import hand_out
 from simulations.run import arms_of
 from tests.simulation_cases import USERS, LocalGrid, use_folder
@@ -424,7 +425,7 @@ def finished(tmp_path_factory):
         ready = text_prepared(study, shared)
         grid = LocalGrid(hand_out(study, ready, out / "nodes"))
         for each in arms_of(study, ready, models=out / "models", nodes=out / "nodes"):
-            each.run(grid, progress=lambda line: None)
+            each.run(FlowerUsers(grid, study), progress=lambda line: None)
     (out / "experiment.toml").write_text(to_toml(study), encoding="utf-8")
     return out
 

@@ -16,6 +16,7 @@ from mechanisms.request import Request
 from simulations import hand_out as handing
 from simulations.arm_base import ArmBase
 from simulations.experiment import Experiment
+from simulations.gather import FlowerUsers
 from simulations.hand_out import hand_out
 from simulations.prepare import Holders, Prepared
 from tests.simulation_cases import (
@@ -67,9 +68,9 @@ def asked(arm: ArmBase, stage: str, part: tuple[int, int]) -> Request:
 def batches(part: Experiment, made: Prepared, folder: Path) -> list[Any]:
     """What the server gets of two stages and of the first again, and what was charged."""
     arm = ArmBase(part, part.arms[0], made)
-    grid, found = LocalGrid(hand_out(part, made, folder)), []
+    users, found = FlowerUsers(LocalGrid(hand_out(part, made, folder)), part), []
     for stage, half in (("one", 0), ("two", 1), ("one", 0)):
-        batch, origin = arm.collect(grid, asked(arm, stage, (half, 2)), lambda line: None)
+        batch, origin = arm.collect(users, asked(arm, stage, (half, 2)), lambda line: None)
         found += [origin.users.tolist(), origin.records.tolist(), batch.users]
         found += [values.tobytes() for release in batch.releases for values in release.payload.values()]
     charged = [(r.user, r.record, r.stage, r.channel, r.digest, r.epsilon, r.payload) for r in ledger_rows(folder, "a")]

@@ -29,6 +29,7 @@ from simulations.attack import run as attack
 from simulations.cli import main
 from simulations.corpus import Corpus
 from simulations.experiment import Experiment, from_table, slug, to_toml
+from simulations.gather import FlowerUsers
 from simulations.hand_out import hand_out
 from simulations.resume import UNFINISHED
 from simulations.run import arms_of, run
@@ -115,9 +116,9 @@ def released(tmp_path, monkeypatch):
     texts = [*train.texts, *more.texts]
     table = dict(zip(texts, [*ready.train_embeddings, *(ready.train_embeddings + near)], strict=True))
     use_folder(tmp_path / "nodes", monkeypatch)
-    grid = LocalGrid(hand_out(small, prepared(small), tmp_path / "nodes"))
+    users = FlowerUsers(LocalGrid(hand_out(small, prepared(small), tmp_path / "nodes")), small)
     for each in arms_of(small, prepared(small), models=tmp_path / "models", nodes=tmp_path / "nodes"):
-        each.run(grid, progress=lambda line: None).maps.save(tmp_path / "models" / slug(each.arm.name))
+        each.run(users, progress=lambda line: None).maps.save(tmp_path / "models" / slug(each.arm.name))
     (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
     again = SimpleNamespace(ready=ready)
     for module in (attack_membership, attack_public):

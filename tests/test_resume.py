@@ -154,7 +154,7 @@ MOMENTS = [
     ("simulations.hand_out.write_node", NODES),
     ("tests.simulation_cases.release", 3),  # mid-stage: some nodes have answered
     ("tests.simulation_cases.release", NODES + 2),  # in the second stage, which asks by the first one's model
-    ("simulations.arm_base.shuffle", 1),  # all have answered, nothing has come of it
+    ("simulations.gather.shuffle", 1),  # all have answered, nothing has come of it
     ("simulations.resume.Journal.finish", 1),  # the model is saved, the arm is not finished
     ("tests.simulation_cases.release", STAGES * NODES + 1),  # between arms
     ("simulations.run.results", 1),  # all arms are finished, the report is not written

@@ -31,6 +31,7 @@ from simulations.arm_base import Outcome
 from simulations.arm_ladder import of_experiment, of_run
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, stand_in, text_mechanism
+from simulations.gather import FlowerUsers
 from simulations.hand_out import hand_out
 from simulations.report import markdown
 from simulations.run import arms_of
@@ -72,7 +73,7 @@ def run(study: Experiment, folder: Path, shared: Path, **grid: Any) -> tuple[dic
     nodes = len(list(folder.glob("*"))) if folder.exists() else hand_out(study, ready, folder)
     local = LocalGrid(nodes, **grid)
     runs = arms_of(study, ready, models=folder.parent / "models", nodes=folder)
-    return {r.arm.name: r.run(local, progress=lambda line: None) for r in runs}, local
+    return {r.arm.name: r.run(FlowerUsers(local, study), progress=lambda line: None) for r in runs}, local
 
 
 @pytest.mark.parametrize("name", ARMS)
