@@ -104,18 +104,22 @@ def measure(
     }
 
 
-def environment() -> dict[str, Any]:
-    """Of the machine: its processor's name; and the bytes of the Python environment that runs this."""
-    name = platform.processor() or platform.machine()
+def processor() -> str:
+    """The processor's name, as the system has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
     except OSError:
-        pass
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def environment() -> dict[str, Any]:
+    """Of the machine: its processor's name; and the bytes of the Python environment that runs this."""
     places = {Path(place).resolve() for place in sys.path if Path(place).name in ("site-packages", "dist-packages")}
     files = (p for place in places if place.is_dir() for p in place.rglob("*"))
     installed = sum(p.stat().st_size for p in files if p.is_file() and not p.is_symlink())
-    return {"processor": name, "python": platform.python_version(), "installed": installed}
+    return {"processor": processor(), "python": platform.python_version(), "installed": installed}
 
 
 class _Clock:

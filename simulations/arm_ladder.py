@@ -12,7 +12,7 @@ from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.text import Text
 from simulations.errors import UserError
-from simulations.experiment import CLASSES, HALVES, PUBLIC_ONLY, Arm, Experiment
+from simulations.experiment import CLASSES, HALVES, PUBLIC_ONLY, Arm, Experiment, embedding_mechanism
 
 #: m' of an arm that names none (see simulations.public_part, which imports too much to be imported here).
 DEFAULT_DIM = 16
@@ -197,9 +197,8 @@ def _test_users(experiment: Experiment) -> tuple[int | None, Mapping[str, str]]:
 def _embeddings(arm: Arm) -> list[Mechanism | None]:
     if arm.embedding is None:
         return [None]
-    spec = {k: v for k, v in arm.embedding.items() if k != "dim"}
     try:
-        return [catalogue.build(spec, channel="embedding", dim=dim) for dim in arm.dims or (DEFAULT_DIM,)]
+        return [embedding_mechanism(arm.embedding, dim) for dim in arm.dims or (DEFAULT_DIM,)]
     except ValueError as error:
         raise UserError(f'arm "{arm.name}": embedding: {error}') from error
 

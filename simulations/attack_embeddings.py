@@ -22,7 +22,7 @@ from simulations import attack_releases as releases
 from simulations import attack_scores as scores
 from simulations.attack_pieces import Pieces
 from simulations.attack_public import Knowledge, knowledge, prepared, values
-from simulations.attack_target import Progress, Target
+from simulations.attack_target import Progress, Skipped, Target, each
 from simulations.attack_words import mechanism_of
 from simulations.experiment import HALVES
 
@@ -55,10 +55,6 @@ _INVERSIONS = ("inversion", "inversion-two-step", "inversion-pool")
 _ATTRIBUTES = ("attribute-static", "attribute-adaptive")
 
 
-class Skipped(Exception):
-    """An attack that does not apply, and why."""
-
-
 def entries(
     target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
 ) -> tuple[list[dict[str, Any]], list[str]]:
@@ -78,11 +74,9 @@ def entries(
     found: list[dict[str, Any]] = []
     skipped: list[str] = []
     for side in sides:
-        for name in (name for name in names if name in side.applies):
-            try:
-                found += side.entries(name)
-            except Skipped as why:
-                skipped.append(f"{name} on {side.name}: {why}")
+        lines_of_side, left = each((name for name in names if name in side.applies), side.entries, on=side.name)
+        found += lines_of_side
+        skipped += left
     return found, skipped
 
 

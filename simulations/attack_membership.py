@@ -21,11 +21,11 @@ from client.words import numbers
 from mechanisms.identity import Identity
 from server.attacks import lira, membership, presence
 from simulations import attack_membership_scores as scores
-from simulations.attack_membership_records import Delivered, Skipped
+from simulations.attack_membership_records import Delivered
 from simulations.attack_membership_records import delivered as delivered_to
 from simulations.attack_membership_records import others as others_than
 from simulations.attack_public import prepared, public_part
-from simulations.attack_target import Progress, Target
+from simulations.attack_target import Progress, Skipped, Target, each
 from simulations.errors import UserError
 from simulations.experiment import HALVES, PUBLIC_ONLY
 from simulations.prepare import Prepared
@@ -67,13 +67,7 @@ def entries(
         attacked = _Membership.opened(target, progress)
     except Skipped as why:
         return [], [f"{name} on {target.arm.name}: {why}" for name in names]
-    found, skipped = [], []
-    for name in names:
-        try:
-            found.append(attacked.entry(name))
-        except Skipped as why:
-            skipped.append(f"{name} on {target.arm.name}: {why}")
-    return found, skipped
+    return each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,20 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.words import joined
-from mechanisms import catalogue
 from simulations import attack_releases as releases
 from simulations.attack_public import values
 from simulations.attack_releases import Row
-from simulations.attack_target import Target
+from simulations.attack_target import Skipped, Target
 from simulations.corpus import Corpus
+from simulations.experiment import embedding_mechanism
 from simulations.population import late
 from simulations.prepare import Prepared, load_split
 
 IntArray = NDArray[np.int64]
-
-
-class Skipped(Exception):
-    """An attack that does not apply, and why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +67,8 @@ def delivered(target: Target) -> Delivered | None:
     if channel == "text":
         w = np.stack([np.frombuffer(row.released.payload, dtype="<i4") for row in rows]).astype(np.int64)
     else:
-        spec = {k: v for k, v in (arm.embedding or {}).items() if k != "dim"}
-        mechanism = catalogue.build(spec, channel=channel, dim=2)  # how numbers are written does not depend on m'
+        assert arm.embedding is not None
+        mechanism = embedding_mechanism(arm.embedding, 2)  # how numbers are written does not depend on m'
         z = np.stack([values(row, mechanism) for row in rows])
     labels = {(row.key, row.released.stage): row.released.payload for row in releases.of_arm(target, "label")}
     if all((row.key, row.released.stage) in labels for row in rows):

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.encoder import Encoder
-from mechanisms import catalogue
 from mechanisms.mechanism import parameters
 from mechanisms.request import Request
 from server.maps import FILE, Maps
@@ -21,7 +20,7 @@ from simulations.arm_base import ASKED
 from simulations.attack_releases import Row, written_by_another
 from simulations.attack_target import Progress, Target
 from simulations.cache import embed
-from simulations.experiment import HALVES, load, slug
+from simulations.experiment import HALVES, embedding_mechanism, load, slug
 from simulations.prepare import Prepared, encoder_folder, prepare
 from simulations.public_part import PublicPart
 from simulations.text_channel import as_lines
@@ -114,8 +113,8 @@ def _maps(model: Path) -> Iterator[Maps]:
 
 
 def _mechanism(target: Target, dim: int) -> Any:
-    spec = {k: v for k, v in (target.arm.embedding or {}).items() if k != "dim"}
-    return catalogue.build(spec, channel="embedding", dim=dim)
+    assert target.arm.embedding is not None
+    return embedding_mechanism(target.arm.embedding, dim)
 
 
 def _digest(target: Target, row: Row, encoder: Encoder, maps: Maps, mechanism: Any) -> str:

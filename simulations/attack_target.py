@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from client.node import Node
 from simulations.experiment import Arm, Experiment
@@ -36,6 +37,24 @@ class Target:
     attributes: tuple[str, ...] = ()
     shadows: int | None = None
     unprotected: bool = False
+
+
+class Skipped(Exception):
+    """An attack that does not apply, and why."""
+
+
+def each(
+    names: Iterable[str], attack: Callable[[str], list[dict[str, Any]]], *, on: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The entries of attack(name), name by name, and a line for each that raises Skipped. on: what is attacked."""
+    found: list[dict[str, Any]] = []
+    skipped: list[str] = []
+    for name in names:
+        try:
+            found += attack(name)
+        except Skipped as why:
+            skipped.append(f"{name} on {on}: {why}")
+    return found, skipped
 
 
 #: Keys that every entry has.

@@ -27,7 +27,7 @@ from server.attacks import linkage, tokens
 from server.attacks.channel import Channel
 from simulations import attack_releases as releases
 from simulations import attack_scores as scores
-from simulations.attack_target import Progress, Target
+from simulations.attack_target import Progress, Skipped, Target, each
 from simulations.errors import UserError
 from simulations.experiment import Arm, text_mechanism
 
@@ -78,13 +78,7 @@ def entries(
     held = _held(target, text)
     progress(f"{target.arm.name}: {len(held.lines):,} released texts of stage {held.stage}")
     attacked = _Words(target, text, held, language_model, tuple(names), progress)
-    found, skipped = [], []
-    for name in names:
-        try:
-            found.append(attacked.entry(name))
-        except _Skipped as why:
-            skipped.append(f"{name} on {target.arm.name}: {why}")
-    return found, skipped
+    return each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
 
 
 def mechanism_of(target: Target) -> tuple[Text, Path | None]:
@@ -134,10 +128,6 @@ def _held(target: Target, text: Text) -> Held:
     )
 
 
-class _Skipped(Exception):
-    """An attack that does not apply, and why."""
-
-
 @dataclass(frozen=True, eq=False)
 class _Words:
     """The texts of one arm under the attacks `names`."""
@@ -150,7 +140,7 @@ class _Words:
     progress: Progress
 
     def entry(self, name: str) -> dict[str, Any]:
-        """One attack's line. Raises _Skipped where it does not apply."""
+        """One attack's line. Raises Skipped where it does not apply."""
         kinds = {
             "bayes": self._bayes, "copy": self._copy, "mask": self._mask, "query": self._query,
             "linkage": self._linkage,
@@ -198,7 +188,7 @@ class _Words:
         if checkpoint is None and self.language_model is not None and (self.language_model / "checkpoint").is_dir():
             checkpoint = self.language_model / "checkpoint"
         if checkpoint is None:
-            raise _Skipped("needs a masked language model; name its folder with --masked-lm")
+            raise Skipped("needs a masked language model; name its folder with --masked-lm")
         model = MaskAttack(checkpoint, self.text.vocabulary)
         guesses = model.guesses(
             self.held.released, progress=lambda line: self.progress(f"{self.target.arm.name}: mask: {line}")
@@ -208,20 +198,23 @@ class _Words:
 
     def _query(self) -> dict[str, Any]:
         if self.text.word.reads:
-            raise _Skipped("each of its draws takes a language model")
-        held, again = self.held, []
-        for i in range(1, _QUERIES):
-            drawn = texts.draw(
-                self.text, held.lines, held.users, held.records,
-                streams=SimulationStreams(self.target.study.seed), stage=f"attack-query-{i}",
-            )  # fmt: skip
-            again.append(drawn.astype(np.int64))
-        guesses = tokens.most_frequent(np.stack([held.released, *again]))
+            raise Skipped("each of its draws takes a language model")
+        again = [self._drawn(len(self.held.lines), f"attack-query-{i}") for i in range(1, _QUERIES)]
+        guesses = tokens.most_frequent(np.stack([self.held.released, *again]))
         return self._tokens(guesses) | {
             "best": None,
             "bound": tokens.bound(self.text, self._frequencies, releases=_QUERIES),
             "note": f"{_QUERIES} releases of each text, each charged: what asking again gives away",
         }
+
+    def _drawn(self, n: int, stage: str) -> IntArray:
+        """The first n texts released once more, as for another stage, from a stream of its own."""
+        held = self.held
+        drawn = texts.draw(
+            self.text, held.lines[:n], held.users[:n], held.records[:n],
+            streams=SimulationStreams(self.target.study.seed), stage=stage,
+        )  # fmt: skip
+        return drawn.astype(np.int64)
 
     def _tokens(self, guesses: IntArray) -> dict[str, Any]:
         found = self._rate(guesses)
@@ -241,10 +234,10 @@ class _Words:
     @cached_property
     def _scored(self) -> NDArray[np.bool_]:
         if getattr(self.text.word, "moves", False):
-            raise _Skipped("its words do not stand where the text's do")
+            raise Skipped("its words do not stand where the text's do")
         where = scores.scored(self.held.released, self.held.truth, len(self.text.vocabulary))
         if not where.any():
-            raise _Skipped("no word of the vocabulary was released in its place")
+            raise Skipped("no word of the vocabulary was released in its place")
         return where
 
     @cached_property
@@ -264,7 +257,7 @@ class _Words:
         """Whether the law of a released word is known."""
         try:
             return self._channel.exact
-        except _Skipped:
+        except Skipped:
             return False
 
     @cached_property
@@ -272,7 +265,7 @@ class _Words:
         try:
             return Channel(self.text, self.target.study.seed)
         except ValueError as error:
-            raise _Skipped(str(error)) from error
+            raise Skipped(str(error)) from error
 
     @cached_property
     def _decoded(self) -> tokens.Decoded:
@@ -289,13 +282,10 @@ class _Words:
 
     @cached_property
     def _pairs(self) -> linkage.Evidence:
-        """Released texts, and each drawn once more, as for another stage, from a stream of its own."""
-        held, n = self.held, min(len(self.held.lines), _LINKED)
-        again = texts.draw(
-            self.text, held.lines[:n], held.users[:n], held.records[:n],
-            streams=SimulationStreams(self.target.study.seed), stage="attack-linkage",
-        )  # fmt: skip
-        return linkage.Evidence(self._public_prior(_UNKNOWN), held.released[:n], again.astype(np.int64))
+        """Released texts, and each drawn once more."""
+        n = min(len(self.held.lines), _LINKED)
+        again = self._drawn(n, "attack-linkage")
+        return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], again)
 
     def _linkage(self) -> dict[str, Any]:
         channel, pairs, n = self._channel, self._pairs, min(len(self.held.lines), _LINKED)

@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from client.footprint import processor
 from mechanisms.catalogue import nearest
 from simulations.errors import UserError
 from simulations.progress import progress_lines
@@ -135,11 +136,9 @@ def run(asked: Asked, *, progress: Progress) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on, apart from what else was at work."""
-    said = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    models = [line.partition(":")[2].strip() for line in said.splitlines() if line.startswith("model name")]
     return {
         "cores": os.cpu_count(),
-        "processor": models[0] if models else platform.processor() or platform.machine(),
+        "processor": processor(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_before": os.getloadavg()[0],
         "python": platform.python_version(),

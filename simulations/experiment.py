@@ -24,6 +24,7 @@ import tomli_w
 
 from mechanisms import catalogue
 from mechanisms.guarantee import EXPOSURES
+from mechanisms.mechanism import Mechanism
 from mechanisms.text import Text
 from mechanisms.vocabulary import TAGS, Vocabulary
 from simulations.errors import UserError
@@ -624,12 +625,11 @@ class Experiment:
             return math.inf if channel == "label" and arm.way is None else 0.0
         if channel == "label" and "dim" in spec:
             raise UserError(f"{where}.dim: applies to embeddings only; remove it")
-        plain = {k: v for k, v in spec.items() if k != "dim"}
-        sizes: list[dict[str, int]] = [{"classes": CLASSES.get(self.data.task or "", 2)}]
-        if channel == "embedding":
-            sizes = [{"dim": d} for d in arm.dims or (2,)]
         try:
-            built = [catalogue.build(plain, channel=channel, **size) for size in sizes]
+            if channel == "embedding":
+                built = [embedding_mechanism(spec, dim) for dim in arm.dims or (2,)]
+            else:
+                built = [catalogue.build(spec, channel=channel, classes=CLASSES.get(self.data.task or "", 2))]
         except ValueError as error:
             raise UserError(f"{where}: {error}") from error
         return max(float(m.guarantee.worst_case(self.policy.delta)) for m in built)
@@ -638,6 +638,11 @@ class Experiment:
 SECTIONS: dict[str, type[_Section]] = {
     s.place: s for s in (Data, Population, Encoder, Training, TextChannel, Shuffle, Policy)
 }
+
+
+def embedding_mechanism(spec: dict[str, Any], dim: int) -> Mechanism:
+    """The embedding mechanism of an arm, of one m' out of those that it names. ValueError as `catalogue.build`."""
+    return catalogue.build({k: v for k, v in spec.items() if k != "dim"}, channel="embedding", dim=dim)
 
 
 def text_mechanism(spec: dict[str, Any], vocabulary: Vocabulary, *, bounds: tuple[float, float] | None = None) -> Text:

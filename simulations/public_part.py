@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms import catalogue
 from mechanisms.mechanism import Mechanism, parameters
 from server.maps import Maps
 from server.training.noise import sanitize_public
 from server.training.public_maps import learn_maps, pca_maps
 from server.training.release_once import train_head
 from server.training.sharpen import sharpened
-from simulations.experiment import Arm, Experiment
+from simulations.experiment import Arm, Experiment, embedding_mechanism
 from simulations.prepare import Prepared
 
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
@@ -45,8 +44,7 @@ class PublicPart:
                 f'arm "{arm.name}": embedding.dim: {max(dims)} is above the encoder\'s width {width}; '
                 f"choose at most {width}"
             )
-        spec = {k: v for k, v in (arm.embedding or {"mechanism": "identity"}).items() if k != "dim"}
-        return [catalogue.build(spec, channel="embedding", dim=dim) for dim in dims]
+        return [embedding_mechanism(arm.embedding or {"mechanism": "identity"}, dim) for dim in dims]
 
     def best(self, candidates: list[Mechanism]) -> Mechanism:
         """The one of highest sanitized accuracy on held-out public rows; a single one needs no labels to choose."""

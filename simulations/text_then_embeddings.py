@@ -11,7 +11,6 @@ import numpy as np
 from client.embeddings import write_embeddings
 from client.encoder import Encoder
 from client.shard import Shard
-from mechanisms import catalogue
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.request import Request
@@ -23,7 +22,7 @@ from simulations.arm import decoded
 from simulations.arm_base import Outcome
 from simulations.cache import embed
 from simulations.evaluation import clean_score
-from simulations.experiment import Arm, Experiment
+from simulations.experiment import Arm, Experiment, embedding_mechanism
 from simulations.gather import Users
 from simulations.prepare import Prepared, Progress, export_settings
 from simulations.public_part import DEFAULT_DIM, dim_of
@@ -45,9 +44,7 @@ class TextThenEmbeddings(TextArmRun):
         super().__init__(experiment, arm, prepared, models=models, journal=journal)
         self.nodes = nodes
         assert arm.embedding is not None
-        spec = {k: v for k, v in arm.embedding.items() if k != "dim"}
-        dim = arm.dims[0] if arm.dims else DEFAULT_DIM
-        self.mechanism: Mechanism = catalogue.build(spec, channel="embedding", dim=dim)
+        self.mechanism: Mechanism = embedding_mechanism(arm.embedding, arm.dims[0] if arm.dims else DEFAULT_DIM)
 
     def run(self, users: Users, *, progress: Progress) -> Outcome:
         """Runs the arm. Raises ValueError where its parameters do not fit the data or the encoder."""
