@@ -28,12 +28,14 @@ lint: env
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# One thread: the matrices of these tests are small, and threads that wait for each other cost more than they give.
+# A process a core, each on one thread: the matrices of these tests are small, and threads that wait for each other cost
+# more than they give.
 fast: env
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow"
 
+# What starts Ray is one group, and runs one after another; its workers would give way to the other tests.
 slow: env
-	$(BIN)/python -m pytest -q -m slow
+	RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n auto --maxprocesses 2 --dist loadgroup -m slow
 
 bench: env
 	$(BIN)/python -m tests.bench_mechanisms

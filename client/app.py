@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -14,7 +15,8 @@ from client.ledger import LedgerError
 from client.node import Node, load_node
 from client.policy import Refused
 from client.sanitizer import Sanitizer
-from mechanisms.wire import reply_to_record, request_from_record
+from mechanisms.sealed import seal
+from mechanisms.wire import reply_to_record, request_from_record, sealed_to_record
 
 NODES = "SOTTOVOCE_NODES"
 #: SQLite's primary codes for a place that cannot be written to; an extended code has one in its low byte.
@@ -26,10 +28,19 @@ app = ClientApp()
 
 @app.query("release")
 def release(message: Message, context: Context) -> Message:
-    """Answer a `query.release` message, for one user or a cohort. Never raises: an exception's text would
-    travel."""
+    """Answer a `query.release` message, for one user or a cohort."""
+    return _reply(message, lambda: find_node(context))
+
+
+def respond(message: Message, node: Node) -> Message:
+    """What a node says to a message: releases, or a constant text."""
+    return _reply(message, lambda: node)
+
+
+def _reply(message: Message, node: Callable[[], Node]) -> Message:
+    """Never raises: an exception's text would travel."""
     try:
-        return Message(answer(message.content, find_node(context)), reply_to=message)
+        return Message(answer(message.content, node()), reply_to=message)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # tokenizers' panics are no Exception
@@ -47,7 +58,8 @@ def _full(error: BaseException) -> bool:
 
 
 def answer(content: RecordDict, node: Node) -> RecordDict:
-    """The reply of a node to a request, both as Flower records. Raises Refused, or what went wrong."""
+    """The reply of a node to a request, both as Flower records; sealed, where the node has a key to seal to. Raises
+    Refused, or what went wrong."""
     try:
         request = request_from_record(content, node.vocabulary)
     except ValueError:
@@ -55,7 +67,8 @@ def answer(content: RecordDict, node: Node) -> RecordDict:
     policy = node.policy(request.arm)
     shard = node.shard(request.split)
     with node.ledger(request.arm) as ledger:
-        return reply_to_record(Sanitizer(policy, ledger, node.streams).answer(request, shard))
+        reply = Sanitizer(policy, ledger, node.streams).answer(request, shard)
+    return reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
 
 
 def find_node(context: Context) -> Node:

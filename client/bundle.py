@@ -26,6 +26,7 @@ import numpy as np
 from client import encoder as encoders
 from client import masked_lm as models
 from client import vocabulary as vocabularies
+from client.content import file_hash
 from client.node import write_node
 from client.policy import Policy
 from mechanisms.request import SPLITS, Request
@@ -75,14 +76,18 @@ class Bundle:
         files = self.manifest["files"].values()
         return sum(int(f["bytes"]) for f in files) + (self.folder / MANIFEST).stat().st_size
 
-    def install(self, node: Path | str) -> None:
-        """Make a folder a device's, which answers by this bundle: its node.json. Raises ValueError where it has one."""
+    def install(self, node: Path | str, seal: bytes | None = None) -> None:
+        """Make a folder a device's, which answers by this bundle: its node.json. Raises ValueError where it has one.
+
+        seal: the training server's public key, 32 bytes; None: the device's releases leave it in clear.
+        """
         node = Path(node)
         if (node / "node.json").exists():
             raise ValueError(f"bundle: {node / 'node.json'} is there already; give another folder")
         write_node(
-            node, encoder=self.encoder, vocabulary=self.vocabulary, masked_lm=self.masked_lm, policy=self.policy
-        )
+            node, encoder=self.encoder, vocabulary=self.vocabulary, masked_lm=self.masked_lm, policy=self.policy,
+            seal=seal,
+        )  # fmt: skip
 
     def _part(self, name: str) -> Path | None:
         return self.folder / name if self.manifest[name] else None
@@ -157,14 +162,14 @@ def write_bundle(
             "digests": _digests(request),
             "guarantees": {c: request.mechanism(c).guarantee.to_dict() for c in request.channels},
             "files": {
-                p.relative_to(scratch).as_posix(): {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in paths
+                p.relative_to(scratch).as_posix(): {"bytes": p.stat().st_size, "sha256": file_hash(p)} for p in paths
             },
         })  # fmt: skip
-        open_bundle(scratch)
+        made = open_bundle(scratch)
         scratch.rename(folder)  # POSIX: onto an empty folder too
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return open_bundle(folder)
+    return replace(made, folder=folder.resolve())
 
 
 def require_free(folder: Path) -> None:
@@ -219,7 +224,7 @@ def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
         if path.is_symlink() or not path.is_file():
             raise ValueError(f"bundle: {path} is missing, or not a plain file")
         try:
-            same = path.stat().st_size == about["bytes"] and _sha256(path) == about["sha256"]
+            same = path.stat().st_size == about["bytes"] and file_hash(path) == about["sha256"]
         except OSError:
             raise ValueError(f"bundle: {path} cannot be read") from None
         if not same:
@@ -248,8 +253,3 @@ def _copy(source: Path, target: Path, names: tuple[str, ...]) -> None:
 
 def _write(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=1) + "\n")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -247,6 +247,15 @@ class Ledger:
                     _add(sums, count, _worst_case(guarantee, delta, declared))
         return sums
 
+    def last_record(self, user: int) -> int:
+        """A number that no record of the user on this ledger is above: the highest one, or that of another user whose
+        releases were drawn together with this one's; -1 where there is none."""
+        with _failing_closed():
+            (last,) = self._connection.execute(
+                "SELECT max(last_record) FROM releases WHERE first_user <= ? AND last_user >= ?", (user, user)
+            ).fetchone()
+        return -1 if last is None else int(last)
+
     def rows(self) -> list[LedgerRow]:
         """Everything that was charged, ordered by user, record, stage, channel and digest."""
         found: list[LedgerRow] = []

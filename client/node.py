@@ -1,6 +1,8 @@
 """A node's folder: its configuration (node.json), its shards, its ledgers.
 
-On a device: {"encoder": folder or null, "randomness": "secure", "policy": {...}}.
+On a device: {"encoder": folder or null, "randomness": "secure", "policy": {...}}, and "seal" where its releases leave
+sealed: the training server's public key, 64 hexadecimal digits. It stands here and never comes with a message: whoever
+carries messages would put in a key of their own.
 In a simulation: {"encoder": folder or null, "simulation": {"seed": int, "arms": {slug: policy}}}.
 Either may have "vocabulary" (of texts) and "masked_lm" (what some text mechanisms read), each a folder or null.
 Only a simulation has a seed; anywhere else it is an error.
@@ -9,6 +11,7 @@ Only a simulation has a seed; anywhere else it is an error.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +21,21 @@ from client import vocabulary as vocabularies
 from client.ledger import Ledger
 from client.policy import Policy, Refused
 from client.shard import Shard
+from mechanisms.sealed import require_public_key
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 
 _FOLDERS = ("encoder", "vocabulary", "masked_lm")
-_DEVICE = {*_FOLDERS, "randomness", "policy"}
+_DEVICE = {*_FOLDERS, "randomness", "policy", "seal"}
 _SIMULATION = {*_FOLDERS, "simulation"}
+_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Node:
     """What a node is. seed: None on a device. policies: by arm; a device has the one arm "". words, masked_lm: the
-    folders of its vocabulary and its masked language model, where it has them."""
+    folders of its vocabulary and its masked language model, where it has them. seal: the public key that its releases
+    are sealed to, 32 bytes; None where they leave in clear, as in a simulation."""
 
     folder: Path
     encoder: Path | None
@@ -37,6 +43,7 @@ class Node:
     policies: Mapping[str, Policy]
     words: Path | None = None
     masked_lm: Path | None = None
+    seal: bytes | None = None
 
     @property
     def simulated(self) -> bool:
@@ -92,7 +99,8 @@ def load_node(folder: Path | str) -> Node:
         raise ValueError(f'node: {path}: randomness must be "secure" on a device')
     if "policy" not in values:
         raise ValueError(f"node: {path}: a device needs a policy")
-    return Node(path.parent, where, None, {"": Policy.from_dict(values["policy"])}, words, masked_lm)
+    policies = {"": Policy.from_dict(values["policy"])}
+    return Node(path.parent, where, None, policies, words, masked_lm, _seal(values.get("seal"), path))
 
 
 def write_node(
@@ -102,15 +110,20 @@ def write_node(
     vocabulary: Path | str | None = None,
     masked_lm: Path | str | None = None,
     policy: Policy | None = None,
+    seal: bytes | None = None,
     seed: int | None = None,
     arms: Mapping[str, Policy] | None = None,
 ) -> None:
-    """Write node.json: of a device (a policy), or of a simulation (a seed, and a policy for each arm)."""
+    """Write node.json: of a device (a policy, and the key that it seals to), or of a simulation (a seed, and a policy
+    for each arm)."""
     folders = {"encoder": encoder, "vocabulary": vocabulary, "masked_lm": masked_lm}
     values: dict[str, Any] = {k: None if v is None else str(v) for k, v in folders.items()}
     if policy is not None and seed is None and arms is None:
         values |= {"randomness": "secure", "policy": policy.to_dict()}
-    elif policy is None and seed is not None and arms is not None:
+        if seal is not None:
+            require_public_key(seal)
+            values["seal"] = seal.hex()
+    elif policy is None and seal is None and seed is not None and arms is not None:
         values["simulation"] = {"seed": seed, "arms": {arm: p.to_dict() for arm, p in arms.items()}}
     else:
         raise ValueError("node: give a policy (a device), or a seed and arms (a simulation)")
@@ -123,6 +136,17 @@ def _folder(values: Mapping[str, Any], name: str, path: Path) -> Path | None:
     if not (folder is None or isinstance(folder, str)):
         raise ValueError(f"node: {path}: {name} must be a folder or null")
     return None if folder is None else path.parent / folder  # an absolute folder stays as it is
+
+
+def _seal(key: Any, path: Path) -> bytes | None:
+    if key is None:
+        return None
+    read = bytes.fromhex(key) if isinstance(key, str) and _KEY.fullmatch(key) else b""
+    try:
+        require_public_key(read)
+    except ValueError:
+        raise ValueError(f"node: {path}: seal must be a public key, 64 hexadecimal digits") from None
+    return read
 
 
 def _simulation(values: Any, path: Path) -> tuple[int, dict[str, Policy]]:

@@ -31,6 +31,7 @@ REFUSALS = {
     "vocabulary": (111, "the request names a vocabulary that this client does not have"),
     "masked-lm": (112, "the request names a masked language model that this client does not have"),
     "storage": (113, "this client cannot write its ledger"),
+    "code": (114, "this client runs its own code, and the run ships another"),
 }
 
 #: Sums of floats may miss a limit by their rounding, and by no more.

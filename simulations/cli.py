@@ -25,6 +25,7 @@ from simulations import (
     bench_command,
     budget,
     deniability_command,
+    deploy_command,
     device_command,
     sanitize,
 )
@@ -60,6 +61,7 @@ app = typer.Typer(
 )
 app.add_typer(budget.app, name="budget")
 app.add_typer(device_command.app, name="device")
+app.add_typer(deploy_command.app, name="deploy")
 app.command("sanitize")(sanitize.command)
 app.command("deniability")(deniability_command.command)
 app.command("audit")(audit_command.command)
@@ -199,17 +201,7 @@ def _run(experiment: Experiment, part: Path, ray_address: str | None) -> dict[st
 def _show(results: dict[str, Any], out: Path, as_json: bool) -> None:
     from simulations import report
 
-    if as_json:
-        print(json.dumps(report.json_ready(results), ensure_ascii=False, allow_nan=False))
-        print(f"results: {out}", file=sys.stderr)
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
-    report.print_table(results, console)
-    console.print(f"Results, figures and the model: {out}", markup=False, soft_wrap=True)
+    report.say(results, out, "Results, figures and the model", as_json=as_json)
 
 
 @contextmanager

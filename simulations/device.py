@@ -21,7 +21,7 @@ from server.maps import Maps
 from simulations.cache import Progress, embed
 from simulations.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import HALVES, PUBLIC_ONLY, Arm, Experiment, load, slug
+from simulations.experiment import HALVES, PUBLIC_ONLY, Arm, Experiment, embedding_mechanism, load, slug
 from simulations.hand_out import policy_of
 from simulations.prepare import encoder_folder, load_split
 from simulations.public_part import PublicPart, dim_of
@@ -42,7 +42,7 @@ def bundle_of_run(
         experiment = load(str(run / "experiment.toml"), [])
     except (OSError, json.JSONDecodeError):
         raise UserError(f"--run {run}: holds no finished run; name the folder that `sottovoce simulate` left") from None
-    arm = _chosen(experiment, arm_name)
+    arm = chosen(experiment, arm_name)
     _check_precision(experiment, precision, known=run / "models" / slug(arm.name) / "client")
     if experiment.training.way == "sanitized-text":
         words = prepare_words(experiment, _public(experiment), progress=progress)
@@ -61,8 +61,8 @@ def bundle_of_run(
             _same(run, "encoder", results["encoder"]["sha256"], encoder.identity)
         else:
             progress(f"the encoder is {precision}, and the run's maps were learned at {experiment.encoder.precision}")
-    spec = {k: v for k, v in (arm.embedding or {}).items() if k != "dim"}
-    return _of_embedding(experiment, arm, catalogue.build(spec, channel="embedding", dim=maps.dim), maps, encoder, out)
+    assert arm.embedding is not None
+    return _of_embedding(experiment, arm, embedding_mechanism(arm.embedding, maps.dim), maps, encoder, out)
 
 
 def bundle_of_experiment(
@@ -73,7 +73,7 @@ def bundle_of_experiment(
     precision: of the encoder, in place of the study's, also for learning the maps.
     Raises UserError where the study has no such arm, or its way of training asks for what a bundle does not hold.
     """
-    arm = _chosen(experiment, arm_name)
+    arm = chosen(experiment, arm_name)
     if experiment.training.way == HALVES:
         raise UserError(
             f'training.way: "{HALVES}" trains the encoder of its second half; run it first, and give --run RUN_DIR'
@@ -130,7 +130,7 @@ def _write(experiment: Experiment, arm: Arm, request: Request, out: Path, **part
     )  # fmt: skip
 
 
-def _chosen(experiment: Experiment, name: str | None) -> Arm:
+def chosen(experiment: Experiment, name: str | None) -> Arm:
     """The arm of that name, or the only one that a device can be made for."""
     if experiment.training.way == "paper":
         raise UserError('training.way: "paper" is a trusted simulation; a device has no part in it')

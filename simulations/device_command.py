@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ from simulations.progress import progress_lines
 
 app = typer.Typer(help="The same client on a device: its bundle, its footprint, its ledger.", no_args_is_help=True)
 
+#: What ends a command that serves.
+_ENDS = (signal.SIGINT, signal.SIGTERM)
 #: Sentences of the built-in corpus that are profiled where no others are named.
 SENTENCES = 200
 _STEPS = {
@@ -126,6 +129,108 @@ def ledger(
         print(device_ledger.words(found))
         return
     print(json.dumps(_json_ready(found), allow_nan=False))
+
+
+@app.command("serve")
+def serve(
+    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder: node.json, its shards.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    root_certificates: Annotated[
+        Path, typer.Option("--root-certificates", metavar="FILE", help="Of the authority behind its certificate.")
+    ],
+    key: Annotated[
+        Path, typer.Option("--key", metavar="FILE", help="The node's private key; the SuperLink knows the public one.")
+    ],
+) -> None:
+    """Answer a SuperLink's requests from this folder, with the client as installed, until told to end."""
+    with ends_on_signal():
+        from client.serve import serve
+
+        serve(
+            node, superlink=superlink, root_certificates=root_certificates, key=key, progress=progress_lines()
+        )
+
+
+@contextmanager
+def ends_on_signal() -> Iterator[None]:
+    """SIGTERM and Ctrl-C end what is within, in its own good order. A second one changes nothing."""
+
+    def end(number: int, frame: Any) -> None:
+        for known in _ENDS:
+            signal.signal(known, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in _ENDS}
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@app.command("install")
+def install(
+    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What `device bundle` wrote.")],
+    node: Annotated[Path, typer.Option("--node", metavar="DIR", help="The folder that becomes a device's.")],
+    seal_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--seal-to", metavar="FILE", help="The training server's public key: releases are sealed to it.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Make a folder a device's, which answers by a bundle: its node.json, with the bundle's policy."""
+    from client.bundle import open_bundle
+    from simulations.keys import read_key
+
+    key = None if seal_to is None else read_key(seal_to)
+    opened = open_bundle(bundle)
+    opened.install(node, seal=key)
+    sealed = "in clear within what carries them" if key is None else f"sealed to {key.hex()[:16]}…"
+    print(f"{node}: answers for {', '.join(opened.request.channels)} by {bundle}; releases leave {sealed}")
+
+
+@app.command("ask")
+def ask(
+    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder.")],
+    server: Annotated[str, typer.Option("--server", metavar="https://HOST:PORT", help="The deployed model.")],
+    root_certificates: Annotated[
+        Path, typer.Option("--root-certificates", metavar="ca.pem", help="The authority that vouches for it.")
+    ],
+    sentence: Annotated[str | None, typer.Argument(metavar="SENTENCE", show_default=False)] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Instead: sentences, one a line.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.tsv", help="With --file: where the answers go.", show_default=False),
+    ] = None,
+    user: Annotated[
+        int | None,
+        typer.Option("--user", help="Whose sentences they are (default: the only user's).", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a deployed model classify a sentence, of which it sees a sanitized embedding and nothing else.
+
+    What that costs is charged to the device's ledger; the same sentence asked again costs nothing.
+    """
+    from simulations import device_ask
+
+    where: dict[str, Any] = {"server": server, "root_certificates": root_certificates, "user": user}
+    if file is None:
+        if sentence is None or out is not None:
+            raise UserError('device ask: give a "SENTENCE", or --file FILE and --out FILE.tsv')
+        found = device_ask.one(node, sentence, **where)
+    else:
+        if sentence is not None or out is None:
+            raise UserError('device ask: --file FILE goes with --out FILE.tsv, and with no "SENTENCE"')
+        found = device_ask.many(node, file, out, progress=progress_lines(), **where)
+    print(json.dumps(_json_ready(found), ensure_ascii=False, allow_nan=False) if as_json else device_ask.words(found))
 
 
 def _sentences(path: Path | None) -> list[str]:

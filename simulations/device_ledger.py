@@ -15,7 +15,7 @@ from client.ledger import Ledger, LedgerError, LedgerRow
 from client.node import Node, load_node
 from client.policy import Policy
 from mechanisms.composition import metric_statement
-from mechanisms.guarantee import EXPOSURES
+from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.release import CHANNELS
 from simulations.errors import UserError
 
@@ -66,7 +66,7 @@ def words(found: dict[str, Any]) -> str:
         n = answer["records"]
         lines.append(
             f"  {_when(answer['time'])}  the {answer['channel']} of {n:,} record{'s' if n > 1 else ''}, to the stage "
-            f"{answer['stage']}: {_cost(answer['worst_case'])} each ({answer['statement']})"
+            f"{answer['stage']}: {cost_in_words(answer['worst_case'])} each ({answer['statement']})"
         )
     if found["clock_set_back"]:
         lines.append("  The clock was set back in between; the order is that of the ledger, and nothing depends on it.")
@@ -109,15 +109,15 @@ def _answers(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
             "channel": channel,
             "digest": digest,
             "records": len(held),
-            "statement": _statement(held[0]),
+            "statement": statement(held[0].guarantee),
             "worst_case": policy.cost(held[0].guarantee),
         }
         for (_, stage, channel, digest), held in together.items()
     ]
 
 
-def _statement(row: LedgerRow) -> str:
-    guarantee = row.guarantee
+def statement(guarantee: Guarantee) -> str:
+    """A guarantee as the ledger words it."""
     said = f"σ = {guarantee.sigma:g}" if guarantee.sigma is not None else f"ε = {metric_statement([guarantee])}"
     if said == "ε = inf":
         said = "in clear"
@@ -141,13 +141,13 @@ def _cost_lines(found: dict[str, Any]) -> list[str]:
     lines = []
     for one in records[:LISTED]:
         whose = f"record {one['record']}" + (f" of user {one['user']}" if len(users) > 1 else "")
-        costs = ", ".join(f"{c} {_cost(one['channels'][c])}" for c in CHANNELS if c in one["channels"])
+        costs = ", ".join(f"{c} {cost_in_words(one['channels'][c])}" for c in CHANNELS if c in one["channels"])
         lines.append(f"  {whose}: {costs}")
     if len(records) > LISTED:
         lines.append(f"  and {len(records) - LISTED:,} records that cost no more than the last one above")
     for one in users:
         whose = f"user {one['user']}" if len(users) > 1 else "all together"
-        lines.append(f"  {whose}, without what is declared public: {_cost(one['worst_case'])}")
+        lines.append(f"  {whose}, without what is declared public: {cost_in_words(one['worst_case'])}")
     return lines
 
 
@@ -187,7 +187,8 @@ def _upto(limit: float) -> str:
     return "any ε" if math.isinf(limit) else f"ε up to {limit:.4g}"
 
 
-def _cost(epsilon: float) -> str:
+def cost_in_words(epsilon: float) -> str:
+    """A worst case as the ledger words it."""
     return "ε = ∞" if math.isinf(epsilon) else f"ε = {epsilon:.4g} at worst"
 
 

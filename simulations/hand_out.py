@@ -34,14 +34,11 @@ def hand_out(experiment: Experiment, prepared: Prepared, folder: Path, *, nodes:
     """
     people, train, test = experiment.population, prepared.split.train, prepared.split.test
     nodes = _nodes(people.users, people.users_per_node, prepared) if nodes is None else nodes
-    online = population.online(people.users, dropout=people.dropout, seed=experiment.seed)
-    held = _by_node(prepared.held.users, nodes, np.flatnonzero(online[prepared.held.users]))
-    asked = _by_node(prepared.test_held.users, nodes, np.arange(len(prepared.test_held.users)))
     identity = None if prepared.encoder is None else prepared.encoder.identity
     words = prepared.words
     installed = {} if words is None else {"vocabulary": words.folder, "masked_lm": words.masked_lm}
     policies = {slug(arm.name): policy_of(experiment, arm) for arm in experiment.arms}
-    for node, (mine, theirs) in enumerate(zip(held, asked, strict=True)):
+    for node, (mine, theirs) in enumerate(cohorts(experiment, prepared, nodes)):
         place = folder / str(node)
         place.mkdir(parents=True)
         write_shard(
@@ -55,6 +52,15 @@ def hand_out(experiment: Experiment, prepared: Prepared, folder: Path, *, nodes:
         )  # fmt: skip
         write_node(place, seed=experiment.seed, arms=policies, **installed)
     return nodes
+
+
+def cohorts(experiment: Experiment, prepared: Prepared, nodes: int) -> list[tuple[Numbers, Numbers]]:
+    """For node 0, 1, ... the rows that its users hold of the training part, and of the test users."""
+    people, held = experiment.population, prepared.held
+    online = population.online(people.users, dropout=people.dropout, seed=experiment.seed)
+    train = _by_node(held.users, nodes, np.flatnonzero(online[held.users]))
+    test = _by_node(prepared.test_held.users, nodes, np.arange(len(prepared.test_held.users)))
+    return list(zip(train, test, strict=True))
 
 
 def _nodes(users: int, per_node: int | str, prepared: Prepared) -> int:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import tempfile
 import textwrap
 from collections import Counter
@@ -94,6 +95,20 @@ def json_ready(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value
+
+
+def say(results: Results, out: Path, holds: str, *, as_json: bool) -> None:
+    """What a command says of its results on stdout: one JSON object, or the table and where to find the rest. holds:
+    what there is in the folder `out`."""
+    if as_json:
+        print(json.dumps(json_ready(results), ensure_ascii=False, allow_nan=False))
+        print(f"results: {out}", file=sys.stderr)
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=120)
+    print_table(results, console)
+    console.print(f"{holds}: {out}", markup=False, soft_wrap=True)
 
 
 # --- the table

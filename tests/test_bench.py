@@ -13,6 +13,8 @@ from simulations import bench, bench_encoder, cli
 from simulations.bench import Asked
 from simulations.errors import UserError
 
+pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
+
 
 @pytest.mark.parametrize(
     ("asked", "said"),

@@ -12,6 +12,8 @@ import pytest
 from simulations.bench_figure import growth as figure
 from simulations.bench_round import Memory, exponent, flower_per_user_rate, growth, run
 
+pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
+
 
 def test_an_exponent_is_the_slope_on_a_log_log_plot() -> None:
     users = np.array([1e4, 1e5, 1e6])

@@ -46,6 +46,8 @@ from tests.simulation_cases import (
     use_folder,
 )
 
+pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
+
 ARMS = [
     {"name": "randomized", "embedding": PURKAYASTHA, "label": RANDOMIZED},
     {"name": "prior", "embedding": PURKAYASTHA, "label": PRIOR},

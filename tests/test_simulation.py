@@ -24,6 +24,8 @@ from simulations.run import run
 from tests.server_cases import tiny_bert
 from tests.simulation_cases import PRIOR, PURKAYASTHA, RANDOMIZED, ledger_rows
 
+pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
+
 USERS, TEST = 24, 40
 ARMS = [
     {"name": "no noise", "reference": True, "embedding": {"mechanism": "identity", "dim": 16}},

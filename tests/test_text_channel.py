@@ -41,6 +41,8 @@ from tests.test_arm import BUDGET, FIELDS, charged, sent
 from tests.test_simulation import finish, own_cache, table
 from tests.text_cases import PLUS, RANDOM, SANTEXT, TOKENS, VERBATIM, text_prepared, text_study, vocabulary
 
+pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
+
 ARMS = {
     "public-only": {"way": "public-only", "text": SANTEXT},
     "no noise": {"reference": True, "text": VERBATIM},

@@ -1,0 +1,203 @@
+"""The commands `sottovoce deploy`: a study's arm on real processes, all at once, or each party by itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.progress import progress_lines
+
+# Nothing here may import NumPy, torch or Flower: `--help` and a mistyped file must answer at once.
+
+app = typer.Typer(
+    help="A study on real processes: SuperLink, devices, shuffler, training server, the deployed model.",
+    no_args_is_help=True,
+)
+
+Certificate = Annotated[Path, typer.Option("--certificate", metavar="FILE", help="This party's certificate (PEM).")]
+Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="And its key.")]
+Authority = Annotated[
+    Path, typer.Option("--root-certificates", metavar="FILE", help="The authority that the others' are signed by.")
+]
+Port = Annotated[int, typer.Option("--port", help="Where it listens.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")
+]
+
+
+@app.command("up")
+def up_(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    arm: Annotated[
+        str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.", show_default=False)
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="Devices; user u lives on device u mod NODES.")] = 4,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The folder; new or empty (default: runs/deploy-NAME-DATE).", show_default=False),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the study.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="The SuperLink's (default: a free one).", show_default=False)
+    ] = None,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Leave devices and shuffler up, and serve the trained model.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one arm of a study through a SuperLink, devices, a shuffler and a training server on this machine."""
+    from simulations.experiment import load, slug
+
+    overrides = list(set_ or [])
+    if data is not None:
+        overrides.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
+    experiment = load(file, overrides)
+    out = out or Path("runs") / f"deploy-{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+        from simulations import deploy, report
+
+        results, stayed = deploy.up(
+            experiment, arm, out, nodes=nodes, port=port, stay=stay, show=_show, progress=progress_lines()
+        )
+    report.say(results, out, "Results, ledgers and logs", as_json=as_json)
+    if stayed is not None:
+        print(f"Everything but the training server is up.\n{stayed.hint}", file=sys.stderr if as_json else sys.stdout)
+
+
+@app.command("down")
+def down(folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `deploy up` has made.")]) -> None:
+    """Stop whatever of a deployment still runs, and nothing else."""
+    from simulations import parties
+
+    ended = parties.down(folder)
+    print(f"{folder}: stopped {', '.join(ended)}" if ended else f"{folder}: nothing is running")
+
+
+@app.command("keys")
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; a folder for each party comes into it.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=0, help="How many devices.")] = 4,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="A name or address of SuperLink, shuffler or model.")
+    ] = None,
+) -> None:
+    """Make the keys and certificates of a deployment, for parties on several machines. `up` does it by itself."""
+    from simulations import deploy
+
+    with deploy.folder_of(folder):
+        deploy.make_keys(folder, nodes=nodes, hosts=host or ())
+    print(f"{folder}: each party is given its own folder of these and no other, and ca/ca.pem; they last for 30 days")
+
+
+@app.command("register")
+def register(
+    public_key: Annotated[Path, typer.Argument(metavar="NODE.pub", help="A device's public key.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    root_certificates: Authority,
+) -> None:
+    """Tell a SuperLink of a device; prints the node id by which the shuffler's list of users names it."""
+    from simulations import superlink as operator
+
+    print(operator.register(superlink, root_certificates, public_key))
+
+
+@app.command("shuffler")
+def shuffler(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where its batches are kept; new, or its own.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    root_certificates: Authority,
+    secret: Annotated[Path, typer.Option("--secret", metavar="FILE", help="What it shares with the SuperLink.")],
+    certificate: Certificate,
+    key: Key,
+    port: Port,
+    users: Annotated[
+        Path, typer.Option("--users", metavar="FILE", help='Who lives where: {"<node id>": [user, ...]}.')
+    ],
+    origins: Annotated[
+        bool,
+        typer.Option("--origins", help="Write down, in DIR/origins, whose rows are: for a study, never of real users."),
+    ] = False,
+) -> None:
+    """Stand between devices and training server: hold sealed releases, see nothing of them, forget whose they were."""
+    from simulations import shuffler_service
+
+    shuffler_service.run(
+        folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
+        key=key, port=port, users=users, origins=origins, progress=progress_lines(),
+    )  # fmt: skip
+
+
+@app.command("train")
+def train(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Results and model; new or empty.")],
+    shuffler: Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Where the shuffler listens.")],
+    root_certificates: Authority,
+    certificate: Certificate,
+    key: Key,
+    seal_key: Annotated[
+        Path, typer.Option("--seal-key", metavar="FILE", help="The private key that releases are sealed to.")
+    ],
+    arm: Annotated[
+        str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.", show_default=False)
+    ] = None,
+    origins: Annotated[
+        Path | None,
+        typer.Option(
+            "--origins", metavar="DIR", help="Where a study's shuffler says whose rows are.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Train one arm of a study on what the shuffler delivers; sees releases, and not whose they are."""
+    from simulations.experiment import load
+
+    experiment = load(file)
+    with redirect_stdout(sys.stderr):
+        from simulations import deploy_train, report
+        from simulations.shuffler_client import Shuffler
+
+        progress = progress_lines()
+        with Shuffler(
+            shuffler, root_certificates=root_certificates, certificate=certificate, key=key
+        ) as line:
+            users = deploy_train.RemoteShuffler(
+                line, seal_key=seal_key, timeout=experiment.population.timeout, origins=origins, progress=progress
+            )
+            results = deploy_train.train(experiment, arm, out, users=users, progress=progress)
+    report.say(results, out, "Results and the model", as_json=False)
+
+
+@app.command("predict")
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A trained model: models/ARM of a run.")],
+    certificate: Certificate,
+    key: Key,
+    port: Port,
+    seal_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--seal-key", metavar="FILE", help="The private key that questions are sealed to.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Answer sanitized embeddings with the model's guesses."""
+    from simulations import predict_service
+
+    predict_service.run(
+        model, certificate=certificate, key=key, port=port, seal_key=seal_key, progress=progress_lines()
+    )
+
+
+def _show(command: str) -> None:
+    print(f"$ {command}", file=sys.stderr, flush=True)
