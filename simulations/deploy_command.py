@@ -26,6 +26,7 @@ Authority = Annotated[
     Path, typer.Option("--root-certificates", metavar="FILE", help="The authority that the others' are signed by.")
 ]
 Port = Annotated[int, typer.Option("--port", help="Where it listens.")]
+Host = Annotated[str, typer.Option("--host", help="At which of this machine's addresses it listens.")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")
 ]
@@ -128,13 +129,14 @@ def shuffler(
         bool,
         typer.Option("--origins", help="Write down, in DIR/origins, whose rows are: for a study, never of real users."),
     ] = False,
+    host: Host = "127.0.0.1",
 ) -> None:
     """Stand between devices and training server: hold sealed releases, see nothing of them, forget whose they were."""
     from simulations import shuffler_service
 
     shuffler_service.run(
         folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
-        key=key, port=port, users=users, origins=origins, progress=progress_lines(),
+        key=key, port=port, users=users, origins=origins, progress=progress_lines(), host=host,
     )  # fmt: skip
 
 
@@ -190,12 +192,13 @@ def predict(
             "--seal-key", metavar="FILE", help="The private key that questions are sealed to.", show_default=False
         ),
     ] = None,
+    host: Host = "127.0.0.1",
 ) -> None:
     """Answer sanitized embeddings with the model's guesses."""
     from simulations import predict_service
 
     predict_service.run(
-        model, certificate=certificate, key=key, port=port, seal_key=seal_key, progress=progress_lines()
+        model, certificate=certificate, key=key, port=port, host=host, seal_key=seal_key, progress=progress_lines()
     )
 
 

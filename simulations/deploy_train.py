@@ -66,8 +66,7 @@ class RemoteShuffler:
         )  # fmt: skip
         errors = Counter(got.errors)
         if not len(got.rows):
-            reason = f"{got.users} users are fewer than the {asked.minimum_users} a batch must have"
-            return Gathered(Batch((), 0, got.duplicates, reason), _nowhere(), Counter(got.dropped), errors)
+            return Gathered(_discarded(got.users, asked, got), _nowhere(), Counter(got.dropped), errors)
         return self._opened(asked, got, errors)
 
     def _opened(self, request: Request, got: Delivered, errors: Counter[str]) -> Gathered:
@@ -76,6 +75,8 @@ class RemoteShuffler:
         # A row that comes to nothing may have been all that its user sent: nobody here can tell, and n may only be
         # counted too low.
         users = max(0, got.users - sum(dropped.values()))
+        if users < request.minimum_users:
+            return Gathered(_discarded(users, request, got), _nowhere(), dropped + Counter(got.dropped), errors)
         batch = Batch(reply.releases if len(reply) else (), users, got.duplicates)
         return Gathered(batch, self._origin(request.stage, reply.records), dropped + Counter(got.dropped), errors)
 
@@ -114,6 +115,11 @@ def train(
         found = results(experiment, prepared, [outcome.line], time.perf_counter() - start) | {"randomness": RANDOMNESS}
         write(found, part)
     return found
+
+
+def _discarded(users: int, request: Request, got: Delivered) -> Batch:
+    reason = f"{users} users are fewer than the {request.minimum_users} a batch must have"
+    return Batch((), 0, got.duplicates, reason)
 
 
 def _nowhere() -> Origin:

@@ -11,28 +11,24 @@ are constant texts. Nodes are reached through Flower, whose ServerApp this proce
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
-import socket
-import ssl
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import uvicorn
 from flwr.app import RecordDict
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mechanisms.sealed import OVERHEAD
 from mechanisms.wire import MAX_REQUEST_BYTES, record_from_bytes
+from simulations import https_service
 from simulations import superlink as superlinks
 from simulations.cache import Progress
 from simulations.errors import UserError
@@ -50,7 +46,7 @@ N = TypeVar("N", int, float)
 _LARGEST = MAX_REQUEST_BYTES + 2**20
 _LONGEST = 7 * 24 * 3600.0
 _WIDEST = 2**20
-_BODY_SECONDS, _GRACE, _LOOK = 60.0, 5.0, 0.2
+_BODY_SECONDS, _LOOK = 60.0, 0.2
 _CONNECTIONS = 16
 
 _NOT_SERVED = PlainTextResponse("only the training server is served here", 403)
@@ -66,12 +62,11 @@ def application(rounds: Rounds, opened: Callable[[], object]) -> Starlette:
 
     async def open_stage(request: Request) -> Response:
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                body = await _body(request)
+            body = await https_service.body(request, most=_LARGEST, seconds=_BODY_SECONDS)
             width = _number(int, request, "row-bytes", OVERHEAD + 1, _WIDEST)
             seconds = _number(float, request, "timeout", 0.001, _LONGEST)
             asked = await run_in_threadpool(lambda: read_request(record_from_bytes(body)))
-        except (ValueError, TimeoutError, ClientDisconnect):
+        except ValueError:
             return _NO_REQUEST
         try:
             await run_in_threadpool(
@@ -136,32 +131,12 @@ def serving(
 
     Raises UserError where the port or a file cannot be used.
     """
-    config = uvicorn.Config(
-        application(rounds, opened), ssl_certfile=certificate, ssl_keyfile=key, ssl_ca_certs=str(root_certificates),
-        ssl_cert_reqs=ssl.CERT_REQUIRED, http=_Named, ws="none", loop="asyncio", lifespan="off", access_log=False,
-        log_config=None, log_level=logging.CRITICAL, server_header=False, proxy_headers=False,
-        limit_concurrency=_CONNECTIONS, timeout_graceful_shutdown=int(_GRACE),
+    service = https_service.server(
+        application(rounds, opened), certificate=certificate, key=key, connections=_CONNECTIONS,
+        root_certificates=root_certificates, protocol=_Named,
     )  # fmt: skip
-    try:
-        config.load()
-    except (OSError, ssl.SSLError):
-        raise UserError(
-            f"{certificate}, {key}, {root_certificates}: are no PEM certificate, its key and an authority"
-        ) from None
-    try:
-        listener = socket.create_server((host, port))
-    except (OSError, OverflowError) as error:
-        said = getattr(error, "strerror", None) or "no such port"
-        raise UserError(f"--port {port}: cannot be listened at ({said}); choose another") from None
-    with listener:
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        try:
-            yield listener.getsockname()[1], thread
-        finally:
-            server.should_exit = True
-            thread.join(2 * _GRACE)
+    with https_service.listening(host, port) as listener, https_service.in_thread(service, listener) as thread:
+        yield listener.getsockname()[1], thread
 
 
 def run(
@@ -214,15 +189,6 @@ def _serve(
         finally:
             superlinks.finish(grid)
         raise UserError(f"{host}:{at}: the service has ended")
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _LARGEST:
-            raise ValueError("shuffler: the message is too long")
-    return bytes(body)
 
 
 def _number(kind: Callable[[str], N], request: Request, header: str, low: float, high: float) -> N:
