@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from client.durable import sync
+
 #: Records of a shard are numbered below this.
 FIRST = 2**31
 _END = 2**32
@@ -42,17 +44,21 @@ class Asked:
     a `with`. Every method raises AskedError where the file cannot be used."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "asked.sqlite"
+        self.path = self.path_in(folder)
         with self._failing():
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
             self._connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
             try:
                 self._connection.execute("PRAGMA synchronous = EXTRA")
                 self._connection.execute(_CREATE)
-                _sync(folder)
+                sync(folder)
             except BaseException:
                 self._connection.close()
                 raise
+
+    @staticmethod
+    def path_in(folder: Path) -> Path:
+        return folder / "asked.sqlite"
 
     def __enter__(self) -> Asked:
         return self
@@ -113,11 +119,3 @@ class Asked:
 def name(sentence: str) -> bytes:
     """What a sentence is known by: SHA-256 of its UTF-8 bytes."""
     return hashlib.sha256(sentence.encode()).digest()
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

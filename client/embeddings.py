@@ -90,6 +90,21 @@ def write_embeddings(folder: Path | str, split: str, identity: str, values: NDAr
     np.save(path, values, allow_pickle=False)
 
 
+def forget_embeddings(folder: Path | str, split: str) -> None:
+    """Removes what a node keeps of a split's embeddings, by any encoder: its texts will be others."""
+    for path in _kept(folder, split):
+        path.unlink(missing_ok=True)
+
+
+def keeps_embeddings(folder: Path | str, split: str) -> bool:
+    """Whether a node keeps embeddings of a split, by any encoder."""
+    return bool(_kept(folder, split))
+
+
+def _kept(folder: Path | str, split: str) -> list[Path]:
+    return [path for kind in ("npy", "json") for path in Path(folder).glob(f"{split}-*.{kind}")]
+
+
 def read_embeddings(folder: Path | str, split: str, identity: str, n: int) -> Embeddings | None:
     """The embeddings of a split's n texts, None where the node keeps none. Raises ValueError where they do not fit."""
     path = embeddings_path(folder, split, identity)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -60,6 +61,8 @@ HEARTBEAT = 30.0
 #: Seconds that the SuperLink may take for a step of an answer, and for the last words.
 _TIMEOUT = 30.0
 _LAST = 3.0
+#: Seconds that a message which was announced may take to come whole, and between two looks.
+_SENDING, _AGAIN = 60.0, 0.2
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([1-9][0-9]{0,4})", re.ASCII)
 #: What says that nobody serves for the moment, and that Flower could not activate a node.
 _BUSY = (502, 503, 504)
@@ -151,14 +154,17 @@ class Fleet:
 
     def fetch(self, message: Message, tree: Any) -> Message:
         """The message with its content."""
-        run = message.metadata.run_id
+        run, end = message.metadata.run_id, time.monotonic() + _SENDING
 
         def pull(name: str) -> bytes:
             request = PullObjectRequest(node=self._node, run_id=run, object_id=name)
-            found = self._call(self._client.PullObject, request)
-            if not found.object_available:
-                raise Unusable("an object of a message is missing")
-            return bytes(found.object_content)
+            while True:
+                found = self._call(self._client.PullObject, request)
+                if found.object_available:
+                    return bytes(found.object_content)
+                if not found.object_found or time.monotonic() > end:
+                    raise Unusable("an object of a message is missing")
+                time.sleep(_AGAIN)  # whoever asks has announced the message, and is still sending it
 
         whole = assemble(tree, pull, limit=MAX_RESPONSE)
         with _reading():

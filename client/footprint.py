@@ -28,7 +28,9 @@ from client.node import Node, load_node
 from client.sanitizer import Sanitizer
 from client.shard import write_shard
 from client.words import numbers
-from mechanisms.wire import reply_to_record, request_from_record, request_to_record
+from mechanisms.reply import Reply
+from mechanisms.sealed import generate_keys, seal
+from mechanisms.wire import reply_to_record, request_from_record, request_to_record, sealed_to_record
 
 STEPS = ("read", "tokenize", "encode", "sanitize", "ledger", "wire")
 PERCENTILES = (50, 90, 99)
@@ -61,10 +63,12 @@ def measure(
     """Answers each sentence as that of a user of its own, one at a time, in `folder`, which a ledger fills.
 
     "milliseconds": percentiles by step and of "all" but the warm-up; "read" is a record from the disk, "wire" the
-    question as it came and the answer as it goes. "first_seconds": the first answer, with the model's loading.
-    "memory": the peak of this process, in bytes. "wire": median bytes of a question and an answer, with their framing.
-    "joules": of the processor's package for each sentence, with whatever else it does meanwhile; None where the
-    platform does not tell. progress: told how many sentences are answered. ValueError where there are too few.
+    question as it came and the answer as it goes; "seal" is what sealing the answer takes beside, on a device that has
+    a key to seal to, and is not in "all". "first_seconds": the first answer, with the model's loading.
+    "memory": the peak of this process, in bytes. "wire": median bytes of a question, an answer, and a sealed answer,
+    with their framing. "joules": of the processor's package for each sentence, with whatever else it does meanwhile;
+    None where the platform does not tell. progress: told how many sentences are answered. ValueError where there are
+    too few.
     """
     if len(sentences) <= WARM_UP:
         raise ValueError(f"profile: give at least {WARM_UP + 1} sentences, the first {WARM_UP} only warm up")
@@ -72,7 +76,7 @@ def measure(
     clock = _Clock()
     request = request_to_record(bundle.request)
     ledger_file = folder / "ledger.sqlite"
-    answers: list[int] = []
+    answers: list[tuple[Reply, int]] = []
     joules = None
     start, first = time.perf_counter(), 0.0
     with _timed_encoder(bundle, clock):
@@ -91,15 +95,16 @@ def measure(
     times["tokenize"] = np.minimum(tokenizing, times[holder])
     times[holder] = times[holder] - times["tokenize"]
     times["all"] = sum(times[name] for name in STEPS)
+    times["seal"], sealed = _sealing(bundle, [reply for reply, _ in answers])
     return {
         "milliseconds": {
             name: {f"p{p}": 1000 * float(np.percentile(times[name], p)) for p in PERCENTILES}
-            for name in (*STEPS, "all")
+            for name in (*STEPS, "all", "seal")
         },
         "sentences": len(answers),
         "first_seconds": first,
         "memory": _peak_memory(),
-        "wire": {"question": _size(request), "answer": int(np.median(answers))},
+        "wire": {"question": _size(request), "answer": int(np.median([size for _, size in answers])), "sealed": sealed},
         "joules": None if spent is None else spent / len(answers),
     }
 
@@ -176,8 +181,8 @@ def _node(bundle: Bundle, text: str, user: int, folder: Path) -> Node:
     return load_node(folder)
 
 
-def _answer(node: Node, content: Any, ledger_file: Path, clock: _Clock) -> int:
-    """As `client.app.answer`, timed; how many bytes the answer takes. The device has one ledger for all sentences."""
+def _answer(node: Node, content: Any, ledger_file: Path, clock: _Clock) -> tuple[Reply, int]:
+    """As `client.app.answer` in clear, timed; the reply, and its bytes. The device has one ledger for all sentences."""
     request = clock.timed("wire", request_from_record)(content, node.vocabulary)
     shard = clock.timed("read", node.shard)(request.split)
 
@@ -190,7 +195,19 @@ def _answer(node: Node, content: Any, ledger_file: Path, clock: _Clock) -> int:
     reply = clock.timed("sanitize", sanitized)()
     size: int = clock.timed("wire", lambda: _size(reply_to_record(reply)))()
     clock.answered()
-    return size
+    return reply, size
+
+
+def _sealing(bundle: Bundle, replies: Sequence[Reply]) -> tuple[np.ndarray, int]:
+    """Seconds to seal each reply, to a key that nobody keeps; and the median bytes of a sealed answer."""
+    _, key = generate_keys()
+    times, sizes = [], []
+    for reply in replies:
+        start = time.perf_counter()
+        sealed = seal(reply, bundle.request, key)
+        times.append(time.perf_counter() - start)
+        sizes.append(_size(sealed_to_record(sealed)))
+    return np.array(times), int(np.median(sizes))
 
 
 def _tokenizing(bundle: Bundle, sentences: Sequence[str]) -> np.ndarray:

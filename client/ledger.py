@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import tempfile
 import time
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client import witness
+from client.durable import sync
 from client.witness import Head
 from mechanisms.guarantee import Guarantee
 
@@ -256,6 +258,13 @@ class Ledger:
             ).fetchone()
         return -1 if last is None else int(last)
 
+    def records_of(self, user: int) -> NDArray[np.int64]:
+        """The numbers of a user's records that have released anything, (n,), in order."""
+        users = np.array([user], dtype=np.int64)
+        with _failing_closed():
+            keys = [self._keys(draw, users) for draw, _, _ in self._draws()]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *(k[k[:, 0] == user, 1] for k in keys)]))
+
     def rows(self) -> list[LedgerRow]:
         """Everything that was charged, ordered by user, record, stage, channel and digest."""
         found: list[LedgerRow] = []
@@ -346,17 +355,25 @@ class Ledger:
             raise LedgerError(f"ledger: {self.path} is damaged")
         if self._witness is None:
             return
-        if known is not None:
-            there = self._connection.execute("SELECT nonce FROM commits WHERE id = ?", (known.number,)).fetchone()
-            if there != (known.nonce,):
-                raise LedgerError(f"ledger: {self.path} is an older copy or another ledger; put the last one back")
+        self._require(known)
         last = self._connection.execute("SELECT id, nonce FROM commits ORDER BY id DESC LIMIT 1").fetchone()
         if last is None:
             raise LedgerError(f"ledger: {self.path} is damaged")
         if known is None and last[0] > 1:  # the first commit is the ledger's making; the next ones have a witness
-            raise LedgerError(f"ledger: {self._witness} is gone, and whether this is the last copy cannot be told")
+            known = witness.held(self._witness)  # which another may have made since we looked, as the ledger
+            if known is None:
+                raise LedgerError(f"ledger: {self._witness} is gone, and whether this is the last copy cannot be told")
+            self._require(known)
         if known is None or known.number < last[0]:
             witness.hold(self._witness, Head(*last))
+
+    def _require(self, known: Head | None) -> None:
+        """Raises unless the commit that the witness names is on the ledger."""
+        if known is None:
+            return
+        there = self._connection.execute("SELECT nonce FROM commits WHERE id = ?", (known.number,)).fetchone()
+        if there != (known.nonce,):
+            raise LedgerError(f"ledger: {self.path} is an older copy or another ledger; put the last one back")
 
 
 class _Pairs:
@@ -425,9 +442,9 @@ def _add(sums: NDArray[np.float64], count: NDArray[np.int64], cost: float) -> No
 def _create(path: Path, durable: bool) -> None:
     """Make an empty ledger whole, then give it its name: a ledger that exists is never half-made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    draft.unlink(missing_ok=True)
-    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    made, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".draft")  # for our eyes only
+    os.close(made)
+    draft = Path(name)
     try:
         with closing(_connect(draft, durable)) as connection:
             triggers = (
@@ -442,17 +459,9 @@ def _create(path: Path, durable: bool) -> None:
         except FileExistsError:
             return
         if durable:
-            _sync(path.parent)
+            sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _connect(path: Path, durable: bool) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,7 +79,7 @@ class _Server:
         heart = HeartbeatSender(self._fleet.beat)
         try:
             before = _number(mark.read())
-            self._patiently(lambda: self._fleet.activate(before), starting=True)
+            self._patiently(lambda: self._activate(before), starting=True)
             mark.seek(0)
             mark.write(f"{self._fleet.node_id}\n")
             mark.truncate()
@@ -100,6 +101,12 @@ class _Server:
                 heart.stop()
             self._fleet.close()
 
+    def _activate(self, before: int | None) -> None:
+        """Told to end between the SuperLink's decision and its answer, this would leave a node behind that is believed
+        to be there; so it is told after."""
+        with _told_after():
+            self._fleet.activate(before)
+
     def _one(self) -> bool:
         """Answer one message, if there is one. A message that cannot be answered is left, with a line."""
         try:
@@ -118,9 +125,7 @@ class _Server:
     def _answer(self, message: Message, tree: Any) -> None:
         run = message.metadata.run_id
         if self._ours(run):
-            whole = self._patiently(lambda: self._fleet.fetch(message, tree))
-            self._patiently(lambda: self._fleet.confirm(message))
-            reply = respond(whole, self._node)
+            reply = self._reply(message, tree)
         else:
             reply = Message(Error(*REFUSALS["code"]), reply_to=message)
         about, objects = self._fleet.parts(reply)
@@ -130,6 +135,17 @@ class _Server:
                 self._patiently(partial(self._fleet.push, run, session, name, objects[name]))
         said = f"refused: {reply.error.reason}" if reply.has_error() else "answered"
         self._progress(f"run {run}: {said}")
+
+    def _reply(self, message: Message, tree: Any) -> Message:
+        """What this device says to a message; a constant text where it does not come whole or cannot be read, so that
+        nobody waits for more."""
+        try:
+            whole = self._patiently(lambda: self._fleet.fetch(message, tree))
+        except Unusable as error:
+            self._progress(f"a message is refused: {error}")
+            return Message(Error(*REFUSALS["malformed"]), reply_to=message)
+        self._patiently(lambda: self._fleet.confirm(message))
+        return respond(whole, self._node)
 
     def _ours(self, run: int) -> bool:
         """Whether a run ships the code that is installed here. Looked at once for each run."""
@@ -168,6 +184,23 @@ class _Server:
                 if lost:
                     self._progress(f"the SuperLink at {self._address} is there")
                 return done
+
+
+@contextmanager
+def _told_after() -> Iterator[None]:
+    """SIGINT and SIGTERM wait until the block has ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @contextmanager

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client import encoder as encoders
-from client.embeddings import Embeddings, Encoded, Rows, read_embeddings, write_embeddings
+from client.durable import sync
+from client.embeddings import Embeddings, Encoded, Rows, forget_embeddings, read_embeddings, write_embeddings
 from client.policy import Refused
 from client.text_column import Text, TextColumn
 from client.words import joined
 
 _RECORDS = 2**32  # a random stream's counter has 32 bits for the record
+#: What a split's files end with, each put in place after what it tells of: the records last.
+_FILES = ("texts", "texts.starts.npy", "records.npy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +68,7 @@ class Shard:
                 raise ValueError(f"shard: {path} cannot be read") from None
             if columns.dtype != np.int64 or columns.ndim != 2 or len(columns) not in (2, 3):
                 raise ValueError(f"shard: {path} must hold int64 users, records and perhaps labels")
-            texts = TextColumn.load(_texts_path(folder, split))
+            texts = TextColumn.load(_texts_path(folder, split), columns.shape[1])
         else:
             columns, texts = np.zeros((3, 0), np.int64), TextColumn.of(())
         users, records, *labels = columns
@@ -111,12 +116,59 @@ def write_shard(
     if embeddings is not None and (identity is None or len(embeddings) != len(shard)):
         raise ValueError("shard: embeddings must be one for each text, with the encoder's hash")
     shard.folder.mkdir(parents=True, exist_ok=True)
+    forget_embeddings(folder, split)
     column.save(_texts_path(folder, split))
     if embeddings is not None and identity is not None:
         write_embeddings(folder, split, identity, embeddings)
-    numbers = [users, records] if labels is None else [users, records, labels]
-    np.save(records_path(folder, split), np.stack(numbers), allow_pickle=False)  # last: without it there are no records
+    _save_records(shard, split)  # last: without it there are no records
     return shard
+
+
+def extend_shard(
+    folder: Path | str,
+    split: str,
+    users: NDArray[np.int64],
+    records: NDArray[np.int64],
+    texts: Sequence[Text],
+    labels: NDArray[np.int64] | None,
+) -> None:
+    """Add records behind those of a split, for good: all of them, or none where this fails or the power goes.
+
+    Embeddings kept for the split are dropped. Whoever reads the shard meanwhile reads it without the new records or
+    with all of them: the texts that it had stay where they are in the files, and the records, which come last, say how
+    many texts there are. One process at a time may do this. Raises ValueError, with nothing changed, where either has
+    labels and the other has none, and OSError.
+    """
+    old = Shard.load(folder, split)
+    if len(old) and (old.labels is None) != (labels is None):
+        held, given = ("no labels", "have") if old.labels is None else ("labels", "have none")
+        raise ValueError(f"shard: the records of the split {split} in {folder} have {held}, and the new ones {given}")
+    if labels is not None and old.labels is not None:
+        labels = np.concatenate([old.labels, labels])
+    users, records = np.concatenate([old.users, users]), np.concatenate([old.records, records])
+    column = TextColumn.of(chain(old.texts, texts))
+    shard = Shard(users, records, labels, column, Path(folder), split)
+    draft = f".{split}.draft"
+    drafts = [shard.folder / f"{draft}.{name}" for name in _FILES]
+    try:
+        for path in drafts:
+            path.touch(mode=0o600)
+        column.save(_texts_path(folder, draft))
+        _save_records(shard, draft)
+        for path in drafts:
+            sync(path)
+        forget_embeddings(folder, split)
+        for path, name in zip(drafts, _FILES, strict=True):
+            os.replace(path, shard.folder / f"{split}.{name}")
+            sync(shard.folder)
+    finally:
+        for path in drafts:
+            path.unlink(missing_ok=True)
+
+
+def _save_records(shard: Shard, name: str) -> None:
+    numbers = [shard.users, shard.records] + ([] if shard.labels is None else [shard.labels])
+    np.save(records_path(shard.folder, name), np.stack(numbers), allow_pickle=False)
 
 
 def _repeats(users: NDArray[np.int64], records: NDArray[np.int64]) -> bool:

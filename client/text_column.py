@@ -56,16 +56,21 @@ class TextColumn(Sequence[Text]):
         return writer.column()
 
     @classmethod
-    def load(cls, path: Path | str) -> TextColumn:
-        """The column that `save` has written, mapped: what is not read takes no memory. Raises ValueError."""
+    def load(cls, path: Path | str, n: int | None = None) -> TextColumn:
+        """The column that `save` has written, mapped: what is not read takes no memory. Raises ValueError.
+
+        n: only the first so many texts, where there are more. Bytes behind the last text are not read either: somebody
+        may be adding texts.
+        """
         try:
             table = np.load(f"{path}.starts.npy", allow_pickle=False)
+            if table.ndim != 2 or len(table) not in (1, 2) or not table.size or table.dtype != np.int64:
+                raise ValueError
+            table = table if n is None else table[:, : n + 1]
             with open(path, "rb") as file:
                 empty = not file.seek(0, 2)
             data = np.zeros(0, np.uint8) if empty else np.memmap(path, np.uint8, "r")
-            if table.ndim != 2 or len(table) not in (1, 2):
-                raise ValueError
-            return cls(data, table[0], table[1, :-1] if len(table) == 2 else None)
+            return cls(data[: table[0, -1]], table[0], table[1, :-1] if len(table) == 2 else None)
         except (OSError, ValueError, EOFError):  # NumPy's texts may quote the file, which is private
             raise ValueError(f"texts: {path} does not hold a column of texts") from None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from client.text_column import TextColumn
 from simulations.corpus import Corpus
@@ -68,29 +69,38 @@ def corpora(
         require_columns(part.place, (text, label, user, second_text), part.values)
         if not part.where:
             raise UserError(f"{part.place}: holds no records; give it at least one")
-    names = [
-        [_label(part, row, value) for row, value in enumerate(part.values[label])] for part in (train, test)
-    ]
+    names = [label_names(part, label) for part in (train, test)]
     classes = train.classes or _classes(train.place, label, names[0])
-    index = {name: i for i, name in enumerate(classes)}
     made = []
     for part, labels in zip((train, test), names, strict=True):
-        for row, name in enumerate(labels):
-            if name not in index:
-                shown = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
-                raise UserError(
-                    f'{part.place}: {part.where[row]}: label "{name}" is outside the classes ({shown}); '
-                    "correct it, or add the class to the training data"
-                )
+        numbers = class_numbers(part, labels, classes, "add the class to the training data")
         made.append(
             Corpus(
-                texts=_texts(part, text, second_text),
-                labels=np.array([index[name] for name in labels], dtype=np.int64),
+                texts=texts_of(part, text, second_text),
+                labels=numbers,
                 classes=classes,
                 users=None if user is None else _users(part, user),
             )
         )
     return made[0], made[1]
+
+
+def label_names(part: Columns, label: str) -> list[str]:
+    """The labels in a column, by their names. Raises UserError for what is no label."""
+    return [_label(part, row, value) for row, value in enumerate(part.values[label])]
+
+
+def class_numbers(part: Columns, names: Sequence[str], classes: Sequence[str], mend: str) -> NDArray[np.int64]:
+    """The place of each row's label among the classes, (n,). Raises UserError for one outside; mend: what helps."""
+    index = {name: i for i, name in enumerate(classes)}
+    for row, name in enumerate(names):
+        if name not in index:
+            shown = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
+            raise UserError(
+                f'{part.place}: {part.where[row]}: label "{name}" is outside the classes ({shown}); '
+                f"correct it, or {mend}"
+            )
+    return np.array([index[name] for name in names], dtype=np.int64)
 
 
 def _classes(place: str, label: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -116,7 +126,8 @@ def _label(part: Columns, row: int, value: object) -> str:
     return sys.intern(value.strip())  # few names, and many rows
 
 
-def _texts(part: Columns, first: str, second: str | None) -> TextColumn:
+def texts_of(part: Columns, first: str, second: str | None = None) -> TextColumn:
+    """The texts in a column, or pairs in two, without spaces around them. Raises UserError for an empty one."""
     for column in (first, second) if second else (first,):
         for row, value in enumerate(part.values[column]):
             if not isinstance(value, str):

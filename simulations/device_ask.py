@@ -10,10 +10,11 @@ from typing import Any, TextIO
 
 from client.ask import Predictions
 from client.ask import ask as ask_model
-from client.text_column import TextColumn, TextColumnWriter
+from client.text_column import TextColumn
 from mechanisms.guarantee import Guarantee
 from simulations.device_ledger import cost_in_words, statement
 from simulations.errors import Interrupted, UserError
+from simulations.files import lines
 
 Found = dict[str, Any]
 
@@ -32,11 +33,11 @@ def many(node: Path, file: Path, out: Path, *, progress: Callable[[str], None], 
 
     {"out", "lines", "classes"}, how many sentences are of each class, and what they cost, as `_costs` has it.
     """
-    lines: Any = _lines(file)
+    sentences: Any = TextColumn.of(line for _, line in lines(file))
     with _charges_kept(node), _draft(out) as draft:
-        said = ask_model(node, lines, progress=progress, **where)
-        counts = _write(draft, said, lines)
-    return {"out": str(out), "lines": len(lines), "classes": counts} | _costs(said)
+        said = ask_model(node, sentences, progress=progress, **where)
+        counts = _write(draft, said, sentences)
+    return {"out": str(out), "lines": len(sentences), "classes": counts} | _costs(said)
 
 
 def words(found: Found) -> str:
@@ -73,23 +74,12 @@ def _costs(said: Predictions) -> Found:
     }
 
 
-def _lines(file: Path) -> TextColumn:
-    column = TextColumnWriter()
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                column.add(line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8"))
-            except UnicodeDecodeError:
-                raise UserError(f"{file}: line {number} is not UTF-8; give one sentence a line") from None
-    return column.column()
-
-
-def _write(draft: TextIO, said: Predictions, lines: Sequence[str]) -> dict[str, int]:
+def _write(draft: TextIO, said: Predictions, sentences: Sequence[str]) -> dict[str, int]:
     """How many sentences are of each class."""
     best = said.probabilities.argmax(axis=1)
     counts = dict.fromkeys(said.classes, 0)
     print("line", "class", *said.classes, "sentence", sep="\t", file=draft)
-    for number, (sentence, row) in enumerate(zip(lines, said.rows.tolist(), strict=True), 1):
+    for number, (sentence, row) in enumerate(zip(sentences, said.rows.tolist(), strict=True), 1):
         if row < 0:
             print(number, *[""] * (len(said.classes) + 2), sep="\t", file=draft)
             continue

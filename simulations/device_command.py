@@ -32,6 +32,7 @@ _STEPS = {
     "ledger": "ledger, to the disk",
     "wire": "wire",
     "all": "all",
+    "seal": "seal (not in all)",
 }
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -193,6 +194,34 @@ def install(
     print(f"{node}: answers for {', '.join(opened.request.channels)} by {bundle}; releases leave {sealed}")
 
 
+@app.command("add")
+def add(
+    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder, made by `device install`.")],
+    file: Annotated[
+        Path, typer.Option("--file", metavar="FILE", help=".txt, a sentence a line; or .tsv, .csv, .jsonl.")
+    ],
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="COLUMN", help="The column of the texts.", show_default=False)
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="COLUMN", help="That of the labels.", show_default=False)
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option("--classes", metavar="A,B", help="With --label: the study's classes.", show_default=False),
+    ] = None,
+    user: Annotated[
+        int | None,
+        typer.Option("--user", help="Whose records they are (default: the only user's).", show_default=False),
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="train, or test.")] = "train",
+) -> None:
+    """Give a device records of its user, behind those that it has: all of a file's, or none."""
+    from simulations import device_add
+
+    print(device_add.add(node, file, text=text, label=label, classes=classes, user=user, split=split))
+
+
 @app.command("ask")
 def ask(
     node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder.")],
@@ -266,7 +295,8 @@ def _profile(found: dict[str, Any]) -> str:
         f"first answer            {found['first_seconds']:.2f} s, loading the models",
         f"memory, at most         {_mega(found['memory'])}",
         f"on the disk             bundle {_mega(found['bundle'])}, Python environment {_mega(found['installed'])}",
-        f"on the wire             question {wire['question']:,} bytes, answer {wire['answer']:,} bytes",
+        f"on the wire             question {wire['question']:,} bytes, answer {wire['answer']:,} bytes, "
+        f"sealed {wire['sealed']:,} bytes",
         f"energy                  {energy}",
     ])  # fmt: skip
 

@@ -36,8 +36,8 @@ def files(
     wanted = [column for column in (text, label, user, second_text) if column]
     learned, asked = (_existing(Path(path), name) for name in (train, test))
     called = _renamed(_header(learned), _header(asked))
-    first = _read(learned, wanted)
-    second = _read(asked, [called.get(name, name) for name in wanted])
+    first = read(learned, wanted)
+    second = read(asked, [called.get(name, name) for name in wanted])
     second = replace(second, values={name: second.values[called.get(name, name)] for name in wanted})
     return corpora(first, second, text=text, label=label, user=user, second_text=second_text)
 
@@ -51,8 +51,7 @@ def _existing(folder: Path, name: str) -> Path:
         raise UserError(
             f"{file}: there is no such file; the folder holds {', '.join(here) or 'no data files'}"
         )
-    if file.suffix not in _READERS:
-        raise UserError(f"{file}: unknown kind of file; use {', '.join(_READERS)}")
+    _reader(file)
     return file
 
 
@@ -74,9 +73,16 @@ def _renamed(train: list[str], test: list[str]) -> dict[str, str]:
     return differ if len(differ) == 1 else {}
 
 
-def _read(file: Path, wanted: list[str]) -> Columns:
+def _reader(file: Path) -> Callable[[Path, list[str]], Columns]:
+    if file.suffix not in _READERS:
+        raise UserError(f"{file}: unknown kind of file; use {', '.join(_READERS)}")
+    return _READERS[file.suffix]
+
+
+def read(file: Path, wanted: list[str]) -> Columns:
+    """Some columns of one file, by what its name ends with, as `files` has it. Raises UserError."""
     try:
-        return _READERS[file.suffix](file, wanted)
+        return _reader(file)(file, wanted)
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror or error}") from error
 
@@ -92,14 +98,14 @@ def _decoded(file: Path) -> str:
 
 def _tsv(file: Path, wanted: list[str]) -> Columns:
     # Not csv: in published TSV files a quotation mark is a word of the sentence.
-    rows = ((number, line.split("\t")) for number, line in _lines(file) if line)
+    rows = ((number, line.split("\t")) for number, line in lines(file) if line)
     return _from_rows(file, rows, wanted)
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
+def lines(file: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file and their numbers, read as they are asked for: a file may be larger than memory."""
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+    with file.open("rb") as opened:
+        for number, line in enumerate(opened, start=1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError:

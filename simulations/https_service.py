@@ -70,7 +70,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        said = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "there is no such place"
+        known = isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno
+        said = os.strerror(known) if known else "there is no such place"
         raise UserError(f"--port {port}: cannot be listened at ({said}); choose another") from None
     with listener:
         # asyncio does so for sockets that say "TCP" in full, which these do not; else an answer's body waits for 40 ms

@@ -1,7 +1,10 @@
-"""A bundle around an encoder of two layers, for tests of the device."""
+"""A bundle around an encoder of two layers, and a device's environment, for tests of the device."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,37 @@ from mechanisms.vocabulary import Vocabulary
 from server.export import export_encoder
 from tests.server_cases import tiny_bert
 
+ROOT = Path(__file__).parents[1]
 DIM = 4
 POLICY = Policy(embedding=32.0, label=3.0, total=40.0, mechanisms=("purkayastha", "randomized-response"))
 SENTENCES = ["the film was good", "a bad book", "not very fine", "the plot was awful .", "good and bad", "a", "film"]
+
+#: A device's environment, played in ours: what `pip install sottovoce` alone does not bring cannot be imported.
+PROGRAM = """
+import sys
+
+BLOCKED = {"torch", "transformers", "ray", "datasets", "pyarrow", "dp_accounting", "safetensors", "onnx", "matplotlib",
+           "threadpoolctl", "sklearn", "HanTa"}
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocker())
+sys.path.insert(0, sys.argv[1])
+from simulations.cli import main
+code = main(sys.argv[2:])
+assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}
+sys.exit(code)
+"""
+
+
+def on_a_device(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(ROOT), *map(str, arguments)], capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
 
 
 def encoder_folder(place: Path) -> Path:

@@ -632,7 +632,7 @@ def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
         (["x"], "--server: "), ([], "give a \"SENTENCE\", or --file"), (["x", "--file", "f"], "--file FILE goes with"),
         (["--file", "f"], "--file FILE goes with"), (["x", "--out", "o"], "give a \"SENTENCE\""),
         (["--file", "none.txt", "--out", "o"], "none.txt: No such file"),
-        (["--file", "bad.txt", "--out", "o"], "bad.txt: line 2 is not UTF-8"),
+        (["--file", "bad.txt", "--out", "o"], "bad.txt: line 2: is not UTF-8"),
         (["--file", "empty.txt", "--out", "o"], "there is no sentence to ask about; nothing was charged"),
         (["--file", "in.txt", "--out", "in.txt"], "in.txt: is there already"),
         (["--file", "in.txt", "--out", "no/such/o"], "no/such/o: cannot be written"),

@@ -32,6 +32,15 @@ def test_a_column_is_its_list(tmp_path: Path, texts: list, monkeypatch: pytest.M
     assert "one" not in repr(made)
 
 
+def test_what_lies_behind_the_last_text_is_not_read(tmp_path: Path) -> None:
+    TextColumn.of(TEXTS).save(tmp_path / "t")
+    with open(tmp_path / "t", "ab") as file:
+        file.write(b"\xff not told of yet")
+    assert TextColumn.load(tmp_path / "t") == TEXTS
+    for n in range(len(TEXTS) + 1):
+        assert TextColumn.load(tmp_path / "t", n) == TEXTS[:n]
+
+
 def test_a_torn_column_is_refused_without_a_word_of_it(tmp_path: Path) -> None:
     path = tmp_path / "t"
     for spoil in (

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from client import footprint
@@ -16,44 +15,16 @@ from client.bundle import Bundle
 from client.node import load_node, write_node
 from client.policy import Policy
 from mechanisms.request import Request
+from mechanisms.sealed import sealed_bytes
 from mechanisms.wire import request_to_record
 from simulations import cli
 from tests.client_cases import make_node, request
-from tests.device_cases import SENTENCES, make_bundle, make_text_bundle
-
-ROOT = Path(__file__).parents[1]
-
-#: A device's environment, played in ours: what `pip install sottovoce` alone does not bring cannot be imported.
-PROGRAM = """
-import sys
-
-BLOCKED = {"torch", "transformers", "ray", "datasets", "pyarrow", "dp_accounting", "safetensors", "onnx", "matplotlib",
-           "threadpoolctl", "sklearn", "HanTa"}
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in BLOCKED:
-            raise ModuleNotFoundError(f"{name} is blocked", name=name)
-
-sys.meta_path.insert(0, Blocker())
-sys.path.insert(0, sys.argv[1])
-from simulations.cli import main
-code = main(sys.argv[2:])
-assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}
-sys.exit(code)
-"""
+from tests.device_cases import SENTENCES, make_bundle, make_text_bundle, on_a_device
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return make_bundle(tmp_path_factory.mktemp("device"))
-
-
-def on_a_device(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(ROOT), *map(str, arguments)], capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
 
 
 def texts(folder: Path, sentences: list[str]) -> Path:
@@ -82,7 +53,7 @@ def test_the_commands_run_where_a_device_alone_is_installed(made: Bundle, tmp_pa
 def test_a_profile_adds_up(made: Bundle, tmp_path: Path) -> None:
     found = footprint.measure(made, SENTENCES * 4, tmp_path)
     times = found["milliseconds"]
-    assert set(times) == {*footprint.STEPS, "all"}
+    assert set(times) == {*footprint.STEPS, "all", "seal"} and times["seal"]["p50"] > 0
     for step in times.values():
         assert 0 <= step["p50"] <= step["p90"] <= step["p99"]
     assert sum(times[step]["p50"] for step in footprint.STEPS) < 3 * times["all"]["p50"]
@@ -91,6 +62,17 @@ def test_a_profile_adds_up(made: Bundle, tmp_path: Path) -> None:
     assert found["first_seconds"] > 0 and found["memory"] > 10_000_000
     payload = 2 * made.request.dim + 2 + 16  # coordinates, label, user and record
     assert found["wire"]["answer"] > payload and found["wire"]["question"] > made.request.m1.nbytes
+    assert found["wire"]["sealed"] > sealed_bytes(made.request) + 16
+
+
+def test_sealing_is_beside_the_rest(made: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> tuple[np.ndarray, int]:
+        return np.full(len(SENTENCES) - footprint.WARM_UP, 1000.0), 7
+
+    monkeypatch.setattr(footprint, "_sealing", slow)
+    found = footprint.measure(made, SENTENCES, tmp_path)
+    assert found["milliseconds"]["seal"]["p99"] == 1e6 > found["milliseconds"]["all"]["p99"]
+    assert found["wire"]["sealed"] == 7
 
 
 def test_what_is_profiled_is_charged_like_anything_else(made: Bundle, tmp_path: Path) -> None:
@@ -121,8 +103,10 @@ def test_energy_where_the_platform_tells(made: Bundle, tmp_path: Path, monkeypat
 def test_the_table_for_people(made: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["device", "profile", "--bundle", str(made.folder), "--texts", str(texts(tmp_path, ["good"]))]) == 0
     said = capsys.readouterr().out
-    for words in ("one at a time, on one core", "p50", "p99", "tokenize", "ledger, to the disk", "memory", "bytes"):
+    for words in ("one at a time, on one core", "p50", "p99", "tokenize", "ledger, to the disk", "memory"):
         assert words in said
+    assert re.search(r"  seal \(not in all\) +\d", said)
+    assert re.search(r"on the wire +question [\d,]+ bytes, answer [\d,]+ bytes, sealed [\d,]+ bytes\n", said)
 
 
 @pytest.mark.parametrize(

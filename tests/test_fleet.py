@@ -229,6 +229,7 @@ def keys(tmp_path_factory):
 def fake(keys, monkeypatch):
     monkeypatch.setattr("client.serve._POLL", 0.01)
     monkeypatch.setattr("client.serve._AGAIN", (0.01, 0.02))
+    monkeypatch.setattr("client.fleet._AGAIN", 0.01)
     made = Fake(keys)
     yield made
     made.close()
@@ -345,10 +346,36 @@ def test_a_hostile_answer_is_survived_and_the_next_message_answered(fake, device
 def test_damaged_objects_are_survived(fake, device, tmp_path, damage):
     fake.send(message(request(arm="")), damage=damage)
     served = device()
-    served.until(lambda: any("unanswered" in line for line in served.lines))
-    assert charged(tmp_path) == 0
-    fake.send(message(request(arm="")))
     served.until(lambda: fake.replies)
+    assert charged(tmp_path) == 0
+    assert [(r.error.code, r.error.reason) for r in fake.replies] == [REFUSALS["malformed"]]
+    fake.send(message(request(arm="")))
+    served.until(lambda: len(fake.replies) == 2)
+    assert not fake.replies[1].HasField("error")
+
+
+def test_a_message_that_is_announced_before_it_is_all_there_is_waited_for(fake, device):
+    """Flower announces a message before it sends its objects."""
+    fake.send(message(request(arm="")))
+    whole, early = fake.says["pull-object"], []
+
+    def pull(body):
+        early.append(body)
+        late = len(early) <= 3
+        return PullObjectResponse(object_found=True).SerializeToString() if late else whole(body)
+
+    fake.says["pull-object"] = pull
+    device().until(lambda: fake.replies)
+    assert not fake.replies[0].HasField("error")
+
+
+def test_a_message_that_never_comes_whole_is_refused(fake, device, monkeypatch, tmp_path):
+    monkeypatch.setattr("client.fleet._SENDING", 0.2)
+    fake.send(message(request(arm="")))
+    fake.says["pull-object"] = PullObjectResponse(object_found=True).SerializeToString()
+    device().until(lambda: fake.replies)
+    assert (fake.replies[0].error.code, fake.replies[0].error.reason) == REFUSALS["malformed"]
+    assert charged(tmp_path) == 0
 
 
 def test_a_message_out_of_its_time_is_survived(fake, device):

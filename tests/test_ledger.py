@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from client import ledger as ledgers
 from client.ledger import Charge, Ledger, LedgerError
 from mechanisms.accounting.compose import METHODS, compose
 from mechanisms.gaussian import Gaussian
@@ -263,6 +264,51 @@ def test_a_device_waits_for_the_disk(tmp_path):
             assert ledger._connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
             assert (ledger.path.stat().st_mode & 0o077) == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == [".True.made", "False", "True"]  # no drafts are left
+
+
+def test_threads_that_make_one_ledger_at_once_share_it(tmp_path):
+    n = 8
+    for turn in range(5):
+        path, together, failed = tmp_path / f"{turn}.sqlite", threading.Barrier(n), []
+
+        def first(user, path=path, together=together, failed=failed):
+            try:
+                together.wait(30)
+                with Ledger(path) as ledger:
+                    write(ledger, charge([user], [0]))
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=first, args=(user,)) for user in range(n)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert failed == []
+        with Ledger(path) as ledger:
+            assert [row.user for row in ledger.rows()] == list(range(n))
+    assert not list(tmp_path.glob("*.draft"))
+
+
+def test_a_ledger_that_another_makes_and_writes_meanwhile_is_no_lost_witness(tmp_path, monkeypatch):
+    path, create = tmp_path / "ledger.sqlite", ledgers._create
+
+    def overtaken(*arguments):
+        monkeypatch.undo()
+        with Ledger(path) as other:
+            write(other, charge([1], [0]))
+        create(*arguments)
+
+    monkeypatch.setattr(ledgers, "_create", overtaken)
+    with Ledger(path) as ledger:
+        assert len(ledger.rows()) == 1
+
+
+def test_the_numbers_of_a_users_records(ledger):
+    write(ledger, charge([1, 2, 1], [7, 9, 3]), charge([1], [2**31], stage="t"))
+    write(ledger, charge([1], [3], digest="e"))
+    assert ledger.records_of(1).tolist() == [3, 7, 2**31] and ledger.records_of(2).tolist() == [9]
+    assert ledger.records_of(3).tolist() == []
 
 
 def test_a_ledger_that_is_gone_is_no_first_run(tmp_path):

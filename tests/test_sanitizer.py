@@ -370,7 +370,6 @@ def test_draws_do_not_depend_on_how_many_are_drawn_at_once(tmp_path, monkeypatch
         np.array([[1], [2**32]]),
         np.array([[1, 1], [0, 0]]),
         np.array([[1, 2], [0, 0]]),
-        np.zeros((3, 0), np.int64),
     ],
 )
 def test_bad_records_are_an_error_that_does_not_quote_them(tmp_path, columns):
