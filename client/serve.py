@@ -124,10 +124,7 @@ class _Server:
 
     def _answer(self, message: Message, tree: Any) -> None:
         run = message.metadata.run_id
-        if self._ours(run):
-            reply = self._reply(message, tree)
-        else:
-            reply = Message(Error(*REFUSALS["code"]), reply_to=message)
+        reply = self._reply(message, tree) if self._ours(run) else Message(Error(*REFUSALS["code"]), reply_to=message)
         about, objects = self._fleet.parts(reply)
         session, wanted = self._patiently(lambda: self._fleet.announce(about))
         for name in wanted:
