@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from simulations.errors import UserError
+from simulations.options import AsJson
 
 # Nothing here may import SciPy, matplotlib or the accounting before a command runs: `--help` must answer at once.
 
 app = typer.Typer(help="What ε do I have, and what does a budget buy?", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Name = Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as purkayastha.")]
 Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Its ε, in its own metric.", show_default=False)]
 Sigma = Annotated[float | None, typer.Option("--sigma", help="Of gaussian, instead of --epsilon.", show_default=False)]

@@ -5,7 +5,6 @@ What a user can mend ends in one line and exit code 2; SOTTOVOCE_DEBUG=1 shows t
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
@@ -31,6 +30,7 @@ from simulations import (
 )
 from simulations.engine import QUIET, check_address, run_on_flower
 from simulations.errors import Interrupted
+from simulations.options import AsJson, Data, Set, overrides
 from simulations.progress import progress_lines
 
 if TYPE_CHECKING:
@@ -83,10 +83,6 @@ RayAddress = Annotated[
         show_default=False,
     ),
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")
-]
-
 
 @app.command()
 def demo(
@@ -103,17 +99,8 @@ def demo(
 def simulate(
     file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
     out: Out = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Override, as population.users=500 or arm.0.embedding.epsilon=4.",
-        ),
-    ] = None,
+    data: Data = None,
+    set_: Set = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -134,11 +121,7 @@ def simulate(
         return
     if file is None:
         raise click.UsageError("Missing argument 'FILE.toml', or --resume RUN_DIR")
-    overrides = list(set_ or [])
-    if data is not None:
-        # A JSON string is a TOML string: a folder called "1" stays a text.
-        overrides.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
-    _start(file, overrides, out, ray_address, as_json)
+    _start(file, overrides(set_, data), out, ray_address, as_json)
 
 
 @app.command()
@@ -159,13 +142,13 @@ def summarize(
     print(table)
 
 
-def _start(file: str, overrides: list[str], out: Path | None, ray_address: str | None, as_json: bool) -> None:
+def _start(file: str, changes: list[str], out: Path | None, ray_address: str | None, as_json: bool) -> None:
     """A new run, and what it says."""
     if ray_address is not None:
         check_address(ray_address)
     from simulations.experiment import load, slug
 
-    experiment = load(file, overrides)
+    experiment = load(file, changes)
     out = out or Path("runs") / f"{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     with _stdout_is_stderr():
         from simulations.resume import started

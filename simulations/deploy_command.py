@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import redirect_stdout
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from simulations.options import AsJson, Data, OneArm, Set, overrides
 from simulations.progress import progress_lines
 
 # Nothing here may import NumPy, torch or Flower: `--help` and a mistyped file must answer at once.
@@ -27,28 +27,19 @@ Authority = Annotated[
 ]
 Port = Annotated[int, typer.Option("--port", help="Where it listens.")]
 Host = Annotated[str, typer.Option("--host", help="At which of this machine's addresses it listens.")]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")
-]
 
 
 @app.command("up")
 def up_(
     file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
-    arm: Annotated[
-        str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.", show_default=False)
-    ] = None,
+    arm: OneArm = None,
     nodes: Annotated[int, typer.Option("--nodes", help="Devices; user u lives on device u mod NODES.")] = 4,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="The folder; new or empty (default: runs/deploy-NAME-DATE).", show_default=False),
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the study.")
-    ] = None,
+    data: Data = None,
+    set_: Set = None,
     port: Annotated[
         int | None, typer.Option("--port", help="The SuperLink's (default: a free one).", show_default=False)
     ] = None,
@@ -60,10 +51,7 @@ def up_(
     """Run one arm of a study through a SuperLink, devices, a shuffler and a training server on this machine."""
     from simulations.experiment import load, slug
 
-    overrides = list(set_ or [])
-    if data is not None:
-        overrides.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
-    experiment = load(file, overrides)
+    experiment = load(file, overrides(set_, data))
     out = out or Path("runs") / f"deploy-{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
         from simulations import deploy, report
@@ -151,9 +139,7 @@ def train(
     seal_key: Annotated[
         Path, typer.Option("--seal-key", metavar="FILE", help="The private key that releases are sealed to.")
     ],
-    arm: Annotated[
-        str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.", show_default=False)
-    ] = None,
+    arm: OneArm = None,
     origins: Annotated[
         Path | None,
         typer.Option(

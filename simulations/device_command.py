@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from simulations.errors import UserError
+from simulations.options import AsJson, Data, OneArm, Set, overrides
 from simulations.progress import progress_lines
 
 # Nothing here may import what a device has not: these commands run where `pip install sottovoce` alone was done. (To
@@ -35,7 +36,6 @@ _STEPS = {
     "seal": "seal (not in all)",
 }
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 @app.command("bundle")
@@ -50,19 +50,13 @@ def bundle_(
             "--experiment", metavar="FILE.toml", help="Or of this study, before it is run.", show_default=False
         ),
     ] = None,
-    arm: Annotated[
-        str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.", show_default=False)
-    ] = None,
+    arm: OneArm = None,
     precision: Annotated[
         str | None,
         typer.Option("--precision", help="Of the encoder: fp32, or int8 (default: the study's).", show_default=False),
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the study.")
-    ] = None,
+    data: Data = None,
+    set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Write what a client needs to answer, and nothing else: encoder, maps, mechanisms, policy, and their hashes."""
@@ -82,10 +76,7 @@ def bundle_(
         else:
             from simulations.experiment import load
 
-            overrides = list(set_ or [])
-            if data is not None:
-                overrides.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
-            study = load(str(experiment), overrides)
+            study = load(str(experiment), overrides(set_, data))
             made = device.bundle_of_experiment(study, arm, out, precision=precision, progress=progress)
     if as_json:
         print(json.dumps({"folder": str(out), "identity": made.identity, "bytes": made.size} | dict(made.manifest)))

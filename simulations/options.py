@@ -1,0 +1,37 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")
+]
+OneArm = Annotated[
+    str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.", show_default=False)
+]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the study, as population.users=500 or arm.0.embedding.epsilon=4.",
+    ),
+]
+
+
+def overrides(set_: Sequence[str] | None, data: Path | None) -> list[str]:
+    """What --set and --data override in a study."""
+    found = list(set_ or ())
+    if data is not None:
+        # A JSON string is a TOML string: a folder called "1" stays a text.
+        found.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
+    return found
