@@ -49,6 +49,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from client.https import tls_error
 from mechanisms.wire import MAX_REQUEST_BYTES
 
 #: Bytes of one answer of a SuperLink, and of all objects of one message: the largest request, and its descriptions.
@@ -320,12 +321,10 @@ def _refusal(response: httpx.Response) -> Exception:
 
 
 def _lost(error: httpx.TransportError) -> Lost:
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ssl.SSLError):
-        cause = cause.__cause__ or cause.__context__
+    cause = tls_error(error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Lost(f"its certificate is not good for it: {cause.verify_message}", tls=True)
-    if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+    if cause is not None and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return Lost("what answers there does not speak TLS", tls=True)
     return Lost(str(error) or type(error).__name__)
 

@@ -13,6 +13,20 @@ _CONNECT_SECONDS = 10.0
 _SILENT_SECONDS = 30.0
 #: An answer takes no longer, however slowly it trickles.
 _ANSWER_SECONDS = 120.0
+_DEEPEST = 16
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """An error, and what it came from, one after another."""
+    found = [error]
+    while (cause := found[-1].__cause__ or found[-1].__context__) is not None and len(found) < _DEEPEST:
+        found.append(cause)
+    return found
+
+
+def tls_error(error: BaseException) -> ssl.SSLError | None:
+    """What TLS has against the other side, where an error comes from that."""
+    return next((cause for cause in causes(error) if isinstance(cause, ssl.SSLError)), None)
 
 
 class ServerError(ValueError):
@@ -82,17 +96,14 @@ class Server:
 
     def _said(self, error: BaseException) -> str:
         """What went wrong, in our words: the library's may be any."""
-        causes = [error]
-        while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 16:
-            causes.append(cause)
-        for cause in causes:
-            if isinstance(cause, ssl.SSLCertVerificationError):
-                return f"shows a certificate that {self._authority} does not vouch for ({cause.verify_message})"
-            if isinstance(cause, ssl.SSLError) and isinstance(error, httpx.ConnectError):
-                return "does not speak TLS as this client does; is it the right port?"
+        tls = tls_error(error)
+        if isinstance(tls, ssl.SSLCertVerificationError):
+            return f"shows a certificate that {self._authority} does not vouch for ({tls.verify_message})"
+        if tls is not None and isinstance(error, httpx.ConnectError):
+            return "does not speak TLS as this client does; is it the right port?"
         if isinstance(error, httpx.TimeoutException):
             return "does not answer in time"
         if isinstance(error, httpx.ConnectError):
-            told = (c.strerror for c in reversed(causes) if isinstance(c, OSError) and c.strerror)
+            told = (c.strerror for c in reversed(causes(error)) if isinstance(c, OSError) and c.strerror)
             return f"cannot be reached ({next(told, 'no way there')})"
         return "broke the connection off, or does not speak HTTP"

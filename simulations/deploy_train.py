@@ -28,8 +28,8 @@ from simulations.keys import read_key
 from simulations.prepare import prepare
 from simulations.report import Results, staged, write
 from simulations.run import add_ladder, arms_of, results, save_model
-from simulations.shuffler import Batch, Origin
-from simulations.shuffler_client import Delivered, Shuffler
+from simulations.shuffler import Batch, Origin, too_few
+from simulations.shuffler_client import Shuffler
 
 #: What results say that the users' noise was drawn from.
 RANDOMNESS = "deployment: the operating system's generator on each device, nothing seeded"
@@ -64,21 +64,19 @@ class RemoteShuffler:
             asked.stage, record_to_bytes(request_to_record(asked)), row_bytes=sealed_bytes(asked),
             timeout=self._timeout, progress=self._progress,
         )  # fmt: skip
-        errors = Counter(got.errors)
-        if not len(got.rows):
-            return Gathered(_discarded(got.users, asked, got), _nowhere(), Counter(got.dropped), errors)
-        return self._opened(asked, got, errors)
-
-    def _opened(self, request: Request, got: Delivered, errors: Counter[str]) -> Gathered:
-        self._taken.take(request.stage, got.batch, got.rows)
-        reply, dropped = open_batch(got.rows, request, self._key)
-        # A row that comes to nothing may have been all that its user sent: nobody here can tell, and n may only be
-        # counted too low.
-        users = max(0, got.users - sum(dropped.values()))
-        if users < request.minimum_users:
-            return Gathered(_discarded(users, request, got), _nowhere(), dropped + Counter(got.dropped), errors)
-        batch = Batch(reply.releases if len(reply) else (), users, got.duplicates)
-        return Gathered(batch, self._origin(request.stage, reply.records), dropped + Counter(got.dropped), errors)
+        dropped, users, reply = Counter(got.dropped), got.users, None
+        if len(got.rows):
+            self._taken.take(asked.stage, got.batch, got.rows)
+            reply, lost = open_batch(got.rows, asked, self._key)
+            # A row that comes to nothing may have been all that its user sent: nobody here can tell, and n may only be
+            # counted too low.
+            dropped, users = lost + dropped, max(0, users - sum(lost.values()))
+        if reply is None or users < asked.minimum_users:
+            batch, origin = Batch((), 0, got.duplicates, too_few(users, asked.minimum_users)), _nowhere()
+        else:
+            batch = Batch(reply.releases if len(reply) else (), users, got.duplicates)
+            origin = self._origin(asked.stage, reply.records)
+        return Gathered(batch, origin, dropped, Counter(got.errors))
 
     def _origin(self, stage: str, places: NDArray[np.int64]) -> Origin:
         """Whose the rows at these places of a stage's batch are, for a study's score; nobody's, where nobody knows."""
@@ -115,11 +113,6 @@ def train(
         found = results(experiment, prepared, [outcome.line], time.perf_counter() - start) | {"randomness": RANDOMNESS}
         write(found, part)
     return found
-
-
-def _discarded(users: int, request: Request, got: Delivered) -> Batch:
-    reason = f"{users} users are fewer than the {request.minimum_users} a batch must have"
-    return Batch((), 0, got.duplicates, reason)
 
 
 def _nowhere() -> Origin:

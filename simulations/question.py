@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from client import encoder as encoders
-from mechanisms import catalogue
+from client.model import STAGE
 from mechanisms.mechanism import parameters
 from mechanisms.request import Request
 from server.maps import FILE, Maps
 from server.predict import Predictor
 from simulations.device import chosen
 from simulations.errors import UserError
-from simulations.experiment import HALVES, load, slug
-
-STAGE = "ask"
+from simulations.experiment import HALVES, embedding_mechanism, load, slug
 
 
 def predictor(place: Path, arm_name: str | None = None, *, private_key: bytes | None = None) -> Predictor:
@@ -40,8 +38,7 @@ def predictor(place: Path, arm_name: str | None = None, *, private_key: bytes | 
         raise UserError(f"{place}: users of {arm.name} release texts, and a sentence is asked about by its embedding")
     model = place / "models" / slug(arm.name)
     maps = Maps.load(model)
-    spec = {k: v for k, v in arm.embedding.items() if k != "dim"}
-    mechanism = catalogue.build(spec, channel="embedding", dim=maps.dim)
+    mechanism = embedding_mechanism(arm.embedding, maps.dim)
     request = Request(
         arm="", stage=STAGE, split="test", encoder=_encoder(model, halves=experiment.training.way == HALVES),
         mean=maps.mean, m1=maps.m1, embedding=parameters(mechanism), label=None, classes=maps.classes, minimum_users=0,

@@ -59,9 +59,8 @@ def shuffle(replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Gene
     kept, distinct = _one_of_each(users, records)
     duplicates = len(users) - len(kept)
     if distinct < minimum_users:
-        reason = f"{distinct} users are fewer than the {minimum_users} a batch must have"
         none = np.zeros(0, np.int64)
-        return Batch((), 0, duplicates, reason), Origin(none, none)
+        return Batch((), 0, duplicates, too_few(distinct, minimum_users)), Origin(none, none)
     kept = kept[rng.permutation(len(kept))]
     # Where each row that came goes, -1 for one that is dropped: rows are put there message by message, so that no
     # channel is ever here twice over.
@@ -75,6 +74,11 @@ def shuffle(replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Gene
         payload = {name: _placed([part[name] for part in parts], place, len(origin.users)) for name in pattern.payload}
         channels.append(Release(payload, pattern.channel, pattern.stage, pattern.guarantee, pattern.digest))
     return Batch(tuple(channels), distinct, duplicates), origin
+
+
+def too_few(users: int, minimum_users: int) -> str:
+    """Why a batch is discarded, for people."""
+    return f"{users} users are fewer than the {minimum_users} a batch must have"
 
 
 def _one_of_each(users: NDArray[np.int64], records: NDArray[np.int64]) -> tuple[NDArray[np.intp], int]:

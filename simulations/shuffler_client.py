@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from client.https import tls_error
 from simulations.cache import Progress
 from simulations.errors import UserError
 
@@ -152,9 +153,5 @@ def _counts(table: Any) -> dict[str, int]:
 
 def _tls(error: BaseException) -> str | None:
     """What TLS has against the other side, which no waiting mends."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            return getattr(cause, "verify_message", None) or cause.reason or "TLS"
-        cause = cause.__cause__ or cause.__context__
-    return None
+    fault = tls_error(error)
+    return None if fault is None else getattr(fault, "verify_message", None) or fault.reason or "TLS"

@@ -74,10 +74,12 @@ def wait_until_up(address: str, ca: Path, *, process: Any, log: Path | None = No
 
     Raises UserError where it has ended, with the last line of its log, or does not answer in time.
     """
+    import ssl
+
     import httpx
 
     end = time.monotonic() + seconds
-    with httpx.Client(verify=_trusting(ca)) as client:
+    with httpx.Client(verify=ssl.create_default_context(cafile=str(ca))) as client:
         while True:
             if process.poll() is not None:
                 raise UserError(f"superlink: {address}: it ended with code {process.returncode}: {_last_line(log)}")
@@ -336,14 +338,6 @@ def _asking(address: str) -> Iterator[None]:
         raise UserError(f"superlink: {address}: cannot be reached: {error}; is it up, and its --port right?") from error
     except RunNotRunningException as error:
         raise UserError(f"superlink: {address}: the run has ended; start it anew") from error
-
-
-def _trusting(ca: Path) -> Any:
-    import ssl
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cafile=str(ca))
-    return context
 
 
 def _last_line(log: Path | None) -> str:

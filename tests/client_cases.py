@@ -25,6 +25,23 @@ REFERENCE = Policy(
 )
 
 
+def without(packages: set[str]) -> str:
+    """How a program begins that cannot import these packages, and finds ours in the folder that it is given."""
+    return f"""
+import sys
+
+BLOCKED = {packages!r}
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocker())
+sys.path.insert(0, sys.argv[1])
+"""
+
+
 def request(**changes: Any) -> Request:
     """A valid request: Purkayastha on the embedding, randomized response on the label."""
     rng = np.random.default_rng(1)

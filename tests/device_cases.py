@@ -17,6 +17,7 @@ from client.policy import Policy
 from mechanisms.request import Request
 from mechanisms.vocabulary import Vocabulary
 from server.export import export_encoder
+from tests.client_cases import without
 from tests.server_cases import tiny_bert
 
 ROOT = Path(__file__).parents[1]
@@ -25,19 +26,11 @@ POLICY = Policy(embedding=32.0, label=3.0, total=40.0, mechanisms=("purkayastha"
 SENTENCES = ["the film was good", "a bad book", "not very fine", "the plot was awful .", "good and bad", "a", "film"]
 
 #: A device's environment, played in ours: what `pip install sottovoce` alone does not bring cannot be imported.
-PROGRAM = """
-import sys
-
-BLOCKED = {"torch", "transformers", "ray", "datasets", "pyarrow", "dp_accounting", "safetensors", "onnx", "matplotlib",
-           "threadpoolctl", "sklearn", "HanTa"}
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in BLOCKED:
-            raise ModuleNotFoundError(f"{name} is blocked", name=name)
-
-sys.meta_path.insert(0, Blocker())
-sys.path.insert(0, sys.argv[1])
+BLOCKED = {
+    "torch", "transformers", "ray", "datasets", "pyarrow", "dp_accounting", "safetensors", "onnx", "matplotlib",
+    "threadpoolctl", "sklearn", "HanTa",
+}  # fmt: skip
+PROGRAM = without(BLOCKED) + """
 from simulations.cli import main
 code = main(sys.argv[2:])
 assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}

@@ -9,20 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.client_cases import without
+
 ROOT = Path(__file__).parents[1]
 
-PROGRAM = """
-import importlib, pkgutil, sys
-
 BLOCKED = {"torch", "transformers", "ray", "datasets", "dp_accounting", "server", "simulations"}
+PROGRAM = without(BLOCKED) + """
+import importlib, pkgutil
 
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in BLOCKED:
-            raise ModuleNotFoundError(f"{name} is blocked", name=name)
-
-sys.meta_path.insert(0, Blocker())
-sys.path.insert(0, sys.argv[1])
 for folder in ("mechanisms", "client"):
     package = importlib.import_module(folder)
     for module in pkgutil.walk_packages(package.__path__, folder + "."):

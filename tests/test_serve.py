@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -323,7 +324,7 @@ def signed(key, age=0.0):
 def post(link, name, body, headers):
     url = f"https://{link.address}/v1/fleet/{name}"
     kinds = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
-    with httpx.Client(verify=superlink._trusting(link.ca)) as client:
+    with httpx.Client(verify=ssl.create_default_context(cafile=str(link.ca))) as client:
         return client.post(url, content=body, headers=kinds | headers)
 
 
