@@ -7,7 +7,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: env demo test fast slow lint bench clean
+.PHONY: env demo test fast slow lint bench house clean
 
 env: $(STAMP)
 
@@ -38,10 +38,15 @@ slow: env
 	RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n auto --maxprocesses 2 --dist loadgroup -m slow
 
 bench: env
-	$(BIN)/python -m tests.bench_mechanisms
-	$(BIN)/python -m tests.bench_text
-	$(BIN)/python -m tests.bench_madlib
-	$(BIN)/python -m tests.bench_dp_mlm
+	$(BIN)/python -m tests.benchmarks.door
+	$(BIN)/python -m tests.benchmarks.mechanisms
+	$(BIN)/python -m tests.benchmarks.text
+	$(BIN)/python -m tests.benchmarks.madlib
+	$(BIN)/python -m tests.benchmarks.dp_mlm
+
+# The map in docs/architecture.md, from the imports.
+house: env
+	$(BIN)/python docs/house.py
 
 clean:
 	rm -rf $(VENV) runs

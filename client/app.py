@@ -11,12 +11,12 @@ from pathlib import Path
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.ledger import LedgerError
 from client.node import Node, load_node
 from client.policy import Refused
 from client.sanitizer import Sanitizer
-from mechanisms.sealed import seal
-from mechanisms.wire import reply_to_record, request_from_record, sealed_to_record
+from client.store.ledger import LedgerError
+from mechanisms.messages.sealed import seal
+from mechanisms.messages.wire import reply_to_record, request_from_record, sealed_to_record
 
 NODES = "SOTTOVOCE_NODES"
 #: SQLite's primary codes for a place that cannot be written to; an extended code has one in its low byte.

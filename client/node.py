@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client import vocabulary as vocabularies
-from client.ledger import Ledger
+from client.models import vocabulary as vocabularies
 from client.policy import Policy, Refused
 from client.shard import Shard
-from mechanisms.sealed import require_public_key
+from client.store.ledger import Ledger
+from mechanisms.messages.sealed import require_public_key
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 
@@ -33,15 +33,18 @@ _KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 @dataclass(frozen=True)
 class Node:
-    """What a node is. seed: None on a device. policies: by arm; a device has the one arm "". words, masked_lm: the
-    folders of its vocabulary and its masked language model, where it has them. seal: the public key that its releases
-    are sealed to, 32 bytes; None where they leave in clear, as in a simulation."""
+    """What a node is. seed: None on a device. policies: by arm; a device has the one arm "".
+
+    encoder, vocabulary_folder, masked_lm: the folders of its encoder, its vocabulary and its masked language model,
+    where it has them. seal: the public key that its releases are sealed to, 32 bytes; None where they leave in clear,
+    as in a simulation.
+    """
 
     folder: Path
     encoder: Path | None
     seed: int | None
     policies: Mapping[str, Policy]
-    words: Path | None = None
+    vocabulary_folder: Path | None = None
     masked_lm: Path | None = None
     seal: bytes | None = None
 
@@ -72,10 +75,10 @@ class Node:
 
     def vocabulary(self, identity: str) -> Vocabulary:
         """The vocabulary of that identity, of those that are installed here. Raises Refused for another."""
-        found = None if self.words is None else vocabularies.loaded(self.words)
-        if found is None or found.identity != identity:
+        installed = None if self.vocabulary_folder is None else vocabularies.load_cached(self.vocabulary_folder)
+        if installed is None or installed.identity != identity:
             raise Refused("vocabulary")
-        return found
+        return installed
 
 
 def load_node(folder: Path | str) -> Node:
@@ -87,11 +90,11 @@ def load_node(folder: Path | str) -> Node:
         raise ValueError(f"node: {path} cannot be read as JSON") from None
     if not isinstance(values, dict):
         raise ValueError(f"node: {path} is not a table")
-    where, words, masked_lm = (_folder(values, name, path) for name in _FOLDERS)
+    encoder, vocabulary, masked_lm = (_folder(values, name, path) for name in _FOLDERS)
     if "simulation" in values:
         _known(values, _SIMULATION, path)
         seed, arms = _simulation(values["simulation"], path)
-        return Node(path.parent, where, seed, arms, words, masked_lm)
+        return Node(path.parent, encoder, seed, arms, vocabulary, masked_lm)
     if "seed" in values:
         raise ValueError(f"node: {path}: a seed belongs in a simulation; a device has none")
     _known(values, _DEVICE, path)
@@ -100,7 +103,7 @@ def load_node(folder: Path | str) -> Node:
     if "policy" not in values:
         raise ValueError(f"node: {path}: a device needs a policy")
     policies = {"": Policy.from_dict(values["policy"])}
-    return Node(path.parent, where, None, policies, words, masked_lm, _seal(values.get("seal"), path))
+    return Node(path.parent, encoder, None, policies, vocabulary, masked_lm, _seal(values.get("seal"), path))
 
 
 def write_node(

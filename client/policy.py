@@ -13,26 +13,9 @@ from numpy.typing import NDArray
 
 from mechanisms.catalogue import CATALOGUE
 from mechanisms.guarantee import EXPOSURES, Guarantee
-from mechanisms.release import CHANNELS
-from mechanisms.request import Request
-
-#: Everything a client may answer instead of a release: a code and a text, both constant.
-REFUSALS = {
-    "malformed": (101, "the request is malformed"),
-    "arm": (102, "the request names an arm that this client does not have"),
-    "encoder": (103, "the request names an encoder that this client does not have"),
-    "mechanism": (104, "the policy does not allow the mechanism"),
-    "unprotected": (105, "the policy does not accept an unprotected channel"),
-    "channel": (106, "the policy does not allow so large an epsilon on the channel"),
-    "total": (107, "the policy does not allow so large a total epsilon"),
-    "minimum-users": (108, "the policy asks for a larger minimum batch"),
-    "no-labels": (109, "this client has no labels"),
-    "failed": (110, "the request could not be answered"),
-    "vocabulary": (111, "the request names a vocabulary that this client does not have"),
-    "masked-lm": (112, "the request names a masked language model that this client does not have"),
-    "storage": (113, "this client cannot write its ledger"),
-    "code": (114, "this client runs its own code, and the run ships another"),
-}
+from mechanisms.messages.refusals import REFUSALS
+from mechanisms.messages.release import CHANNELS
+from mechanisms.messages.request import Request
 
 #: Sums of floats may miss a limit by their rounding, and by no more.
 _ROUNDING = 1e-9
@@ -53,8 +36,9 @@ class Policy:
 
     delta: the δ at which each release's worst case is taken. k releases hold together at k·δ (basic
         composition).
-    embedding, label, text: largest worst-case ε of *one record* on that channel, over all its stages and
-        digests: a server gains nothing by asking again under another name.
+    embedding, label, text, statistic: largest worst-case ε of *one record* on that channel (a statistic: of the user,
+        all records together), over all its stages and digests: a server gains nothing by asking again under another
+        name.
     total: largest worst-case ε of *one user* over all records, stages and channels.
     mechanisms: catalogue names that may be asked for.
     minimum_users: the smallest minimum batch of the shuffler. The server's word for it is all a client has.
@@ -67,6 +51,7 @@ class Policy:
     embedding: float = 0.0
     label: float = 0.0
     text: float = 0.0
+    statistic: float = 0.0
     total: float = math.inf
     mechanisms: tuple[str, ...] = field(default_factory=lambda: tuple(sorted(CATALOGUE)))
     minimum_users: int = 0
@@ -75,7 +60,7 @@ class Policy:
     def __post_init__(self) -> None:
         if not (_number(self.delta) and 0 <= self.delta < 1):
             raise ValueError(f"policy: delta must be in [0, 1), got {self.delta!r}")
-        for name in ("embedding", "label", "text", "total"):
+        for name in (*CHANNELS, "total"):
             value = getattr(self, name)
             if not (_number(value) and value >= 0):
                 raise ValueError(f"policy: {name} must be a number of at least 0, got {value!r}")
@@ -99,10 +84,10 @@ class Policy:
         key."""
         if not isinstance(values, Mapping):
             raise ValueError("policy: it must be a table")
-        known = [f.name for f in fields(cls)]
-        unknown = [key for key in values if key not in known]
+        names = [f.name for f in fields(cls)]
+        unknown = [key for key in values if key not in names]
         if unknown:
-            raise ValueError(f"policy: unknown key {unknown[0]!r}; known: {', '.join(known)}")
+            raise ValueError(f"policy: unknown key {unknown[0]!r}; known: {', '.join(names)}")
         return cls(**{k: _plain(v) for k, v in values.items()})
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,15 +114,20 @@ class Policy:
             mechanism = request.mechanism(channel)
             if mechanism.name not in self.mechanisms:
                 raise Refused("mechanism")
-            if channel in self.unprotected:
-                continue
-            cost = self.cost(mechanism.guarantee)
-            if math.isinf(cost):
-                raise Refused("unprotected")
-            if not self.allows(np.array([cost]), channel).all():
-                raise Refused("channel")
-            if not self.allows(np.array([cost]), "total").all():
-                raise Refused("total")
+            if (reason := self.refusal(channel, self.cost(mechanism.guarantee))) is not None:
+                raise Refused(reason)
+
+    def refusal(self, channel: str, cost: float) -> str | None:
+        """Why a client that has spent nothing gives no release on the channel at this worst-case ε: one of `REFUSALS`;
+        None where it does."""
+        if channel in self.unprotected:
+            return None
+        if math.isinf(cost):
+            return "unprotected"
+        one = np.array([cost])
+        if not self.allows(one, channel).all():
+            return "channel"
+        return None if self.allows(one, "total").all() else "total"
 
     def cost(self, guarantee: Guarantee) -> float:
         """The worst-case ε of one release under the guarantee, what is declared public left aside."""

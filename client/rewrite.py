@@ -1,11 +1,11 @@
 """Texts in, sanitized texts out: what the command `sottovoce sanitize` does, in two lines of Python.
 
-    from client.rewrite import Rewriter
+    from sottovoce import Rewriter
     print(Rewriter({"mechanism": "santext", "epsilon": 10.0}, "my-vocabulary").rewrite(["a fine film", "a dull one"]))
 
-"my-vocabulary" is a folder that client.vocabulary.save wrote; simulations.vocabularies.vocabulary_folder() gives that
-of the default checkpoint. Sottovoce's import packages are its four folders: client, mechanisms, server, simulations.
-Each call draws anew, and costs anew: what is drawn here is charged on no ledger.
+"my-vocabulary" is a folder that client.models.vocabulary.save wrote;
+sottovoce.vocabulary_folder() gives that of the default checkpoint. Each call draws anew, and costs anew: what is drawn
+here is charged on no ledger.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client import vocabulary as vocabularies
-from client import words
-from client.texts import at_once
+from client.models import tokens
+from client.models import vocabulary as vocabularies
+from client.models.texts import batch_size
 from mechanisms.catalogue import build
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import SecureStreams
-from mechanisms.text import Text
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.text import TextMechanism
 
 
 @dataclass(frozen=True)
@@ -50,28 +50,29 @@ class Token:
 class Rewriter:
     """A text mechanism with the vocabulary that it writes in.
 
-    mechanism: a `Text`, or what describes one, as {"mechanism": "santext", "epsilon": 10.0, "length": "kept"}.
+    mechanism: a `TextMechanism`, or what describes one, as {"mechanism": "santext", "epsilon": 10.0, "length": "kept"}.
     vocabulary: where `mechanism` is a description; or the folder of one. model: the folder of what the mechanism reads
     the whole text by (a masked language model), if it does. ValueError, one line, on what does not fit.
     """
 
     def __init__(
         self,
-        mechanism: Text | Mapping[str, Any],
+        mechanism: TextMechanism | Mapping[str, Any],
         vocabulary: Vocabulary | Path | str | None = None,
         *,
         model: Path | str | None = None,
     ) -> None:
-        if not isinstance(mechanism, Text):
+        if isinstance(mechanism, TextMechanism):
+            self.text = mechanism
+        else:
             if isinstance(vocabulary, str | Path):
-                vocabulary = vocabularies.loaded(vocabulary)
-            mechanism = build(mechanism, channel="text", vocabulary=vocabulary)
-        self.text: Text = mechanism
+                vocabulary = vocabularies.load_cached(vocabulary)
+            self.text = build(mechanism, channel="text", vocabulary=vocabulary)
         self._model = model
         if self.text.word.reads and model is None:
             raise ValueError(f"{self.text.name}: reads the whole text with a language model; give the model's folder")
         #: Texts that are best drawn at once: as many as memory allows.
-        self.block = at_once(self.text)
+        self.batch_size = batch_size(self.text)
 
     def rewrite(self, texts: Sequence[str], *, rng: Uniforms | None = None) -> list[str]:
         """One draw for each text, in their order; none holds a line's end or a tab.
@@ -80,49 +81,50 @@ class Rewriter:
         system's secure generator.
         """
         if rng is not None:
-            return self.written(self.draw(texts, rng=rng)[0])
-        at = range(0, len(texts), self.block)
-        return [text for i in at for text in self.written(self.draw(texts[i : i + self.block], rng=None)[0])]
+            return self.decoded(self.draw(texts, rng=rng)[0])
+        starts = range(0, len(texts), self.batch_size)
+        batches = (self.draw(texts[start : start + self.batch_size], rng=None)[0] for start in starts)
+        return [text for word_ids in batches for text in self.decoded(word_ids)]
 
     def explain(self, text: str, *, rng: Uniforms | None = None) -> list[Token]:
         """A draw for one text, token by token."""
-        return self.explained(text, self.draw([text], rng=rng)[0][0])
+        return self.explain_draw(text, self.draw([text], rng=rng)[0][0])
 
     def draw(self, texts: Sequence[str], *, rng: Uniforms | None) -> tuple[NDArray[np.int32], int]:
-        """Numbers of words for each text, (n, L), and how many tokens were read (private); see `rewrite`."""
+        """Word ids for each text, (n, L), and how many tokens were read (private); see `rewrite`."""
         if rng is None:
             rows = np.arange(len(texts))
             rng = SecureStreams().rows(rows, np.zeros_like(rows), stage="rewrite", channel="text")
-        x = words.numbers(texts, self.text)
+        x = tokens.padded_word_ids(texts, self.text)
         drawn = self.text.sample(x, rng=rng, **self._private(texts, x))
         return drawn, int((x != NOTHING).sum())
 
     def _private(self, texts: Sequence[str], x: NDArray[np.int64]) -> dict[str, Any]:
         if not self.text.word.reads:
             return {}
-        from client.reading import private_arguments
+        from client.models.reading import private_arguments
 
         return private_arguments(self.text, texts, x, self._model)
 
-    def written(self, numbers: NDArray[np.int32]) -> list[str]:
-        """Drawn numbers as texts, words with one space between."""
-        return [" ".join(self.text.vocabulary.text(row).split()) for row in numbers]
+    def decoded(self, word_ids: NDArray[np.int32]) -> list[str]:
+        """Drawn word ids (n, L) as texts, words with one space between."""
+        return [" ".join(self.text.vocabulary.text(row).split()) for row in word_ids]
 
-    def explained(self, text: str, drawn: NDArray[np.int32]) -> list[Token]:
-        """The tokens of a text beside the numbers (L,) that `draw` gave for it."""
+    def explain_draw(self, text: str, drawn: NDArray[np.int32]) -> list[Token]:
+        """The tokens of a text beside the word ids (L,) that `draw` gave for it."""
         vocabulary, end = self.text.vocabulary, self.text.tokens
-        rows: list[tuple[str | None, int, int, str]] = []  # original, its number, what was drawn, note
+        rows: list[tuple[str | None, int, int, str]] = []  # original, its id, what was drawn, note
         at = 0
-        for token in words.split(text, vocabulary):
-            number = vocabulary.find(token)
-            if self.text.dropped[number]:
-                rows.append((token, number, NOTHING, "dropped"))
+        for token in tokens.tokenize(text, vocabulary):
+            word_id = vocabulary.word_id(token)
+            if self.text.dropped[word_id]:
+                rows.append((token, word_id, NOTHING, "dropped"))
                 continue
             output = int(drawn[at]) if at < end else NOTHING
             at += 1
-            kept = bool(self.text.kept[number])
-            unknown = "unknown" if number == vocabulary.unknown else ""
-            rows.append((token, number, output, "left out" if output == NOTHING else "kept" if kept else unknown))
+            kept = bool(self.text.kept[word_id])
+            unknown = "unknown" if word_id == vocabulary.unknown else ""
+            rows.append((token, word_id, output, "left out" if output == NOTHING else "kept" if kept else unknown))
         rows += [(None, vocabulary.unknown, int(y), "filled") for y in drawn[at:] if y != NOTHING]
 
         cost = _public(self.text.word.guarantee)
@@ -155,8 +157,8 @@ class Rewriter:
         return chances
 
 
-def charge(text: Text) -> str:
-    """What one text costs, in words: its worst case, how that comes about, and what passes through beside it."""
+def describe_cost(text: TextMechanism) -> str:
+    """What one text costs, for people: its worst case, how that comes about, and what passes through beside it."""
     word, whole = text.word.guarantee, text.guarantee
     bound = _public(whole)
     if bound == math.inf:

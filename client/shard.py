@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -11,12 +10,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client import encoder as encoders
-from client.durable import sync
-from client.embeddings import Embeddings, Encoded, Rows, forget_embeddings, read_embeddings, write_embeddings
+from client.models import encoder as encoders
+from client.models.embeddings import (
+    Embeddings,
+    LazyEmbeddings,
+    TableEmbeddings,
+    forget_embeddings,
+    read_embeddings,
+    write_embeddings,
+)
+from client.models.tokens import joined
 from client.policy import Refused
-from client.text_column import Text, TextColumn
-from client.words import joined
+from client.store.durable import replacing
+from client.store.text_column import Text, TextColumn
 
 _RECORDS = 2**32  # a random stream's counter has 32 bits for the record
 #: What a split's files end with, each put in place after what it tells of: the records last.
@@ -74,7 +80,7 @@ class Shard:
         users, records, *labels = columns
         return cls(users, records, labels[0] if labels else None, texts, Path(folder), split, encoder, masked_lm)
 
-    def lines(self, rows: NDArray[np.intp]) -> list[str]:
+    def joined_texts(self, rows: NDArray[np.intp]) -> list[str]:
         """The texts of some rows; a pair as its two texts with a space between."""
         return [joined(self.texts[i]) for i in rows]
 
@@ -86,7 +92,7 @@ class Shard:
             return cached
         if self.encoder is None or encoders.load(self.encoder).identity != identity:
             raise Refused("encoder")
-        return Encoded(encoders.load(self.encoder), self.texts)
+        return LazyEmbeddings(encoders.load(self.encoder), self.texts)
 
 
 def records_path(folder: Path | str, split: str) -> Path:
@@ -106,7 +112,7 @@ def write_shard(
     texts: Sequence[Text],
     labels: NDArray[np.int64] | None,
     *,
-    embeddings: NDArray[np.float32] | Rows | None = None,
+    embeddings: NDArray[np.float32] | TableEmbeddings | None = None,
     identity: str | None = None,
 ) -> Shard:
     """Write a node's records of one split, and their embeddings by the encoder of hash `identity` where
@@ -120,7 +126,7 @@ def write_shard(
     column.save(_texts_path(folder, split))
     if embeddings is not None and identity is not None:
         write_embeddings(folder, split, identity, embeddings)
-    _save_records(shard, split)  # last: without it there are no records
+    _save_records(shard, records_path(folder, split))  # last: without it there are no records
     return shard
 
 
@@ -148,27 +154,15 @@ def extend_shard(
     users, records = np.concatenate([old.users, users]), np.concatenate([old.records, records])
     column = TextColumn.of(chain(old.texts, texts))
     shard = Shard(users, records, labels, column, Path(folder), split)
-    draft = f".{split}.draft"
-    drafts = [shard.folder / f"{draft}.{name}" for name in _FILES]
-    try:
-        for path in drafts:
-            path.touch(mode=0o600)
-        column.save(_texts_path(folder, draft))
-        _save_records(shard, draft)
-        for path in drafts:
-            sync(path)
+    with replacing(*(shard.folder / f"{split}.{name}" for name in _FILES)) as (draft_of_texts, _, draft_of_records):
+        column.save(draft_of_texts)  # and the starts, in the draft that is named behind it
+        _save_records(shard, draft_of_records)
         forget_embeddings(folder, split)
-        for path, name in zip(drafts, _FILES, strict=True):
-            os.replace(path, shard.folder / f"{split}.{name}")
-            sync(shard.folder)
-    finally:
-        for path in drafts:
-            path.unlink(missing_ok=True)
 
 
-def _save_records(shard: Shard, name: str) -> None:
+def _save_records(shard: Shard, path: Path) -> None:
     numbers = [shard.users, shard.records] + ([] if shard.labels is None else [shard.labels])
-    np.save(records_path(shard.folder, name), np.stack(numbers), allow_pickle=False)
+    np.save(path, np.stack(numbers), allow_pickle=False)
 
 
 def _repeats(users: NDArray[np.int64], records: NDArray[np.int64]) -> bool:

@@ -4,8 +4,8 @@ from mechanisms.composition import Budget, compose_basic
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
+from mechanisms.messages.release import Release
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
-from mechanisms.release import Release
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SecureStreams, SimulationStreams
 

@@ -7,25 +7,26 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from mechanisms.custext import CusText, CusTextImportance, CusTextPlus
-from mechanisms.dp_mlm import DpMlm, DpMlmResized
-from mechanisms.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
-from mechanisms.madlib import Madlib
-from mechanisms.madlib_syntax import MadlibSyntax
-from mechanisms.random_substitution import RandomSubstitution
+from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
-from mechanisms.santext import SanText, SanTextPlus
 from mechanisms.spherical import PlanarLaplace, Purkayastha
-from mechanisms.text import TEXT_FIELDS, Text
-from mechanisms.verbatim import Verbatim
 from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
+from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
+from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
+from mechanisms.words.madlib import Madlib
+from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.random_substitution import RandomSubstitution
+from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.text import TEXT_FIELDS, TextMechanism
+from mechanisms.words.verbatim import Verbatim
 
 CATALOGUE: dict[str, type[Any]] = {
     kind.name: kind
     for kind in (
-        Identity, Purkayastha, PlanarLaplace, Gaussian, RandomizedResponse, RandomizedResponsePrior,
+        Identity, Purkayastha, PlanarLaplace, Gaussian, PrivUnit, RandomizedResponse, RandomizedResponsePrior,
         RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
         Madlib, MadlibSyntax,
         DpMlm, DpMlmResized, DpPrompt, DpParaphrase,
@@ -41,8 +42,8 @@ def build(
 
     channel: what it is to sanitize; a mechanism of another channel is refused. dim and classes serve where the spec
     does not give them. vocabulary: of a text, whose spec may name it by its identity and no other; the spec then
-    holds the word mechanism's parameters and those of `Text` together, and a `Text` is built. `gaussian` may be given
-    epsilon and delta (for unit vectors) in place of sigma, and `identity` its size as dim or classes. Inverse of
+    holds the word mechanism's parameters and those of `TextMechanism` together, and one is built. `gaussian` may be
+    given epsilon and delta (for unit vectors) in place of sigma, and `identity` its size as dim or classes. Inverse of
     `mechanisms.mechanism.parameters`. ValueError (one line) on unknown names, and on unknown, missing or impossible
     parameters.
     """
@@ -66,7 +67,7 @@ def build(
             raise ValueError(f"{name}: names another vocabulary than the one that is there")
         sizes["vocabulary"] = vocabulary
     if kind is Identity:
-        key = "dim" if channel == "embedding" else "classes"
+        key = "classes" if channel == "label" else "dim"
         if key in given:
             given.setdefault("size", given.pop(key))
         given.setdefault("channel", channel)
@@ -90,7 +91,7 @@ def build(
     if mechanism.channel != channel:
         raise ValueError(f"{name}: sanitizes the {mechanism.channel}, not the {channel}")
     built: Any = mechanism
-    return Text(built, **own) if channel == "text" else built
+    return TextMechanism(built, **own) if channel == "text" else built
 
 
 def nearest(word: str, known: Any) -> str:

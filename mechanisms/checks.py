@@ -66,6 +66,17 @@ def unit_rows(owner: str, x: NDArray[Any], dim: int) -> tuple[NDArray[np.float64
     return values, lengths[:, None]
 
 
+def ball_rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
+    """x as float64 of shape (n, dim), no row longer than 1 (to 1e-6); ValueError otherwise."""
+    values = rows(owner, x, dim)
+    lengths = np.sqrt(np.einsum("ij,ij->i", values, values))
+    bad: NDArray[np.bool_] = lengths > 1.0 + UNIT_TOLERANCE
+    if bad.any():
+        row = _first(bad)
+        raise ValueError(f"{owner}: row {row} has length {lengths[row]:g}, above 1")
+    return values
+
+
 def labels(owner: str, x: NDArray[Any], classes: int) -> NDArray[np.int64]:
     """x as int64 labels of shape (n,) in [0, classes); ValueError otherwise."""
     values = np.asarray(x)
@@ -78,22 +89,22 @@ def labels(owner: str, x: NDArray[Any], classes: int) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
-def words(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
-    """x as int64 numbers of words, (n,) or (n, L): 0..V - 1, V (unknown), or -1 (nothing). ValueError otherwise."""
+def word_ids(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
+    """x as int64 word ids, (n,) or (n, L): 0..V - 1, V (unknown), or -1 (nothing). ValueError otherwise."""
     values = np.asarray(x)
     if values.ndim not in (1, 2) or (values.size and values.dtype.kind not in "iu"):
-        raise ValueError(f"{owner}: expected numbers of words, got {values.dtype} {values.shape}")
+        raise ValueError(f"{owner}: expected word ids, got {values.dtype} {values.shape}")
     if values.size and (values.min() < -1 or values.max() > len(vocabulary)):
-        raise ValueError(f"{owner}: a number of a word is outside -1..{len(vocabulary)}")
+        raise ValueError(f"{owner}: a word id is outside -1..{len(vocabulary)}")
     return values.astype(np.int64)
 
 
-def row_of_words(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
-    """x as int64 numbers of words, (n,): 0..V - 1, or V (unknown). ValueError otherwise."""
-    numbers = words(owner, x, vocabulary)
-    if numbers.ndim != 1 or (numbers.size and numbers.min() < 0):
+def word_id_row(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
+    """x as int64 word ids, (n,): 0..V - 1, or V (unknown). ValueError otherwise."""
+    ids = word_ids(owner, x, vocabulary)
+    if ids.ndim != 1 or (ids.size and ids.min() < 0):
         raise ValueError(f"{owner}: probabilities are of a row of words, and NOTHING is none")
-    return numbers
+    return ids
 
 
 def _first(mask: NDArray[np.bool_]) -> int:

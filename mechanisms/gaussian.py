@@ -12,11 +12,11 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from mechanisms import checks
-from mechanisms.accounting.blanket_cells import BlanketCells
-from mechanisms.accounting.gaussian_loss import gaussian_loss
-from mechanisms.accounting.loss import LossCells, checked_distance
 from mechanisms.grid import SPACE, Grid
 from mechanisms.guarantee import Guarantee, gaussian_delta
+from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.gaussian import gaussian_loss
+from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER
 from mechanisms.streams import LATTICE
@@ -98,8 +98,8 @@ class Gaussian:
         return draw
 
     def blanket(self) -> BlanketCells:
-        """The blanket and the antipodal pair, in cells: see mechanisms.accounting.radial_blanket."""
-        from mechanisms.accounting import radial_blanket
+        """The blanket and the antipodal pair, in cells: see mechanisms.losses.radial_blanket."""
+        from mechanisms.losses import radial_blanket
 
         return radial_blanket.gaussian(self.dim, self.sigma)
 

@@ -9,16 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
-from mechanisms.accounting.loss import LossCells, checked_distance, no_loss, unbounded_loss
 from mechanisms.grid import SPHERE, Grid
 from mechanisms.guarantee import Guarantee, unprotected
+from mechanisms.losses.loss import LossCells, checked_distance, no_loss, unbounded_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER
 
 
 @dataclass(frozen=True)
 class Identity:
-    """No protection. channel: "embedding" (unit rows of `size` coordinates) or "label" (`size` classes)."""
+    """No protection. channel: "embedding" (unit rows of `size` coordinates), "statistic" (rows of length 1 at most) or
+    "label" (`size` classes)."""
 
     channel: str
     size: int
@@ -27,18 +28,20 @@ class Identity:
     needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.channel not in ("embedding", "label"):
-            raise ValueError(f"{self.name}: channel must be embedding or label, got {self.channel!r}")
+        if self.channel not in ("embedding", "statistic", "label"):
+            raise ValueError(f"{self.name}: channel must be embedding, statistic or label, got {self.channel!r}")
         object.__setattr__(self, "size", checks.integer(self.name, "size", self.size, 2, 100_000))
 
     @property
     def grid(self) -> Grid | None:
-        return SPHERE if self.channel == "embedding" else None
+        return None if self.channel == "label" else SPHERE
 
     @property
     def guarantee(self) -> Guarantee:
         if self.channel == "embedding":
             return unprotected("angular", "sequence", SPHERE_DIAMETER["angular"])
+        if self.channel == "statistic":
+            return unprotected("discrete", "record", 1.0)
         return unprotected("discrete", "label", 1.0)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
@@ -47,9 +50,11 @@ class Identity:
         return unbounded_loss() if apart > 0 else no_loss()
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
-        """The rows, normalized exactly, or the labels; no uniform is drawn. ValueError on invalid input."""
+        """The rows, unit ones normalized exactly, or the labels; no uniform is drawn. ValueError on invalid input."""
         if self.channel == "label":
             return checks.labels(self.name, x, self.size)
+        if self.channel == "statistic":
+            return checks.ball_rows(self.name, x, self.size)
         rows, length = checks.unit_rows(self.name, x, self.size)
         unit: NDArray[np.float64] = rows / length
         return unit

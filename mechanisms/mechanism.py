@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.accounting.loss import LossCells
 from mechanisms.grid import Grid
 from mechanisms.guarantee import Guarantee
+from mechanisms.losses.loss import LossCells
 from mechanisms.vocabulary import Vocabulary
 
 
@@ -49,7 +49,7 @@ class Mechanism(Protocol):
 
 
 class WordMechanism(Mechanism, Protocol):
-    """A mechanism of one token of a text: numbers of words in, numbers of words out.
+    """A mechanism of one token of a text: word ids in, word ids out.
 
     vocabulary: its words; an input may also be `vocabulary.unknown`, an output never is. reads: names of what else
     of the private text `sample` and `log_prob` take, by keyword: "importance" (a weight for each token), or "scores"
@@ -61,7 +61,7 @@ class WordMechanism(Mechanism, Protocol):
     reads: ClassVar[tuple[str, ...]]
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, **private: Any) -> NDArray[np.int64]:
-        """One draw for each number, (n,) or (n, L), same shape out; NOTHING stays NOTHING. Rows of `rng` are the n
+        """One draw for each word id, (n,) or (n, L), same shape out; NOTHING stays NOTHING. Rows of `rng` are the n
         rows, and each uses a fixed number of uniforms (see `uniforms`). ValueError where a number is out of range."""
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,10 @@ def euclidean(x: FloatArray, y: FloatArray) -> FloatArray:
     return distance
 
 
-def discrete(x: NDArray[np.int64], y: NDArray[np.int64]) -> FloatArray:
-    """0 where equal and 1 where not, shape (n,) -> (n,)."""
-    differs: FloatArray = (np.asarray(x) != np.asarray(y)).astype(np.float64)
+def discrete(x: NDArray[Any], y: NDArray[Any]) -> FloatArray:
+    """0 where equal and 1 where not: values (n,), or rows of them (n, m), -> (n,)."""
+    unlike = np.asarray(x) != np.asarray(y)
+    differs: FloatArray = unlike.any(axis=tuple(range(1, unlike.ndim))).astype(np.float64)
     return differs
 
 

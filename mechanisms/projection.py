@@ -34,6 +34,31 @@ def project(
     return out
 
 
+def statistic_vectors(x: FloatArray, labels: NDArray[np.int64], codes: NDArray[np.float32]) -> FloatArray:
+    """code(label) ⊗ [√d·x, 1]/√(d + 1) of each record: unit rows x (n, d), labels (n,) of 0..K-1, codes (K, c) of unit
+    length, to (n, c·(d + 1)) float64, unit rows.
+
+    Coordinates run over the code first: those of its first entry, then those of its second. A mean of such vectors says
+    how features go with labels and, by its constant coordinates, how frequent each label is.
+    """
+    d = x.shape[1]
+    exact = codes.astype(np.float64)
+    exact /= np.sqrt(_sum(exact.T * exact.T))[:, None]
+    features = np.empty((len(x), d + 1))
+    np.multiply(x, np.sqrt(d / (d + 1)), out=features[:, :d])
+    features[:, d] = 1 / np.sqrt(d + 1)
+    return (exact[labels][:, :, None] * features[:, None, :]).reshape(len(x), -1)
+
+
+def user_means(vectors: FloatArray, starts: NDArray[np.int64]) -> FloatArray:
+    """Means over runs of rows, (n, D) -> (u, D): run i is rows starts[i] to starts[i + 1], none empty, u + 1 starts.
+
+    Rows are added in their order, so a user's mean does not depend on who else is in the array.
+    """
+    sums: FloatArray = np.add.reduceat(vectors, starts[:-1], axis=0)
+    return sums / np.diff(starts)[:, None]
+
+
 def softmax(z: FloatArray, w: NDArray[np.float32], b: NDArray[np.float32]) -> FloatArray:
     """softmax(z @ w + b) by rows: (n, m'), (m', K), (K,) to (n, K) float64, each row summing to 1."""
     logits = _product(z, w.astype(np.float64)) + b.astype(np.float64)[:, None]

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
-from mechanisms.accounting.blanket_cells import BlanketCells
-from mechanisms.accounting.categorical_loss import pure_loss, randomized_response_loss
-from mechanisms.accounting.loss import LossCells, no_loss
 from mechanisms.guarantee import Guarantee
+from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.categorical import pure_loss, randomized_response_loss
+from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
 
 FloatArray = NDArray[np.float64]
@@ -76,8 +76,8 @@ class RandomizedResponse:
         return categorical.sample(weights, uniforms)
 
     def blanket(self) -> BlanketCells:
-        """The blanket and any two different labels, in cells: see mechanisms.accounting.response_blanket."""
-        from mechanisms.accounting import response_blanket
+        """The blanket and any two different labels, in cells: see mechanisms.losses.response_blanket."""
+        from mechanisms.losses import response_blanket
 
         return response_blanket.randomized_response(self.epsilon, self.classes)
 

@@ -31,13 +31,13 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv, gammaln, ndtri
 
 from mechanisms import checks
-from mechanisms.accounting.blanket_cells import BlanketCells
-from mechanisms.accounting.laplace_loss import laplace_loss
-from mechanisms.accounting.loss import LossCells, checked_distance, tighter
-from mechanisms.accounting.sphere_loss import normalized_laplace_loss, purkayastha_loss
-from mechanisms.angle_table import angle_table, log_normalizer
 from mechanisms.grid import SPACE, SPHERE, Grid
 from mechanisms.guarantee import Guarantee
+from mechanisms.losses.angle_table import angle_table, log_normalizer
+from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.loss import LossCells, checked_distance, tighter
+from mechanisms.losses.planar_laplace import laplace_loss
+from mechanisms.losses.sphere import normalized_laplace_loss, purkayastha_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER, angular, euclidean
 from mechanisms.streams import LATTICE
@@ -108,8 +108,8 @@ class Purkayastha:
         return out
 
     def blanket(self) -> BlanketCells:
-        """The blanket and the antipodal pair, in cells: see mechanisms.accounting.sphere_blanket."""
-        from mechanisms.accounting import sphere_blanket
+        """The blanket and the antipodal pair, in cells: see mechanisms.losses.sphere_blanket."""
+        from mechanisms.losses import sphere_blanket
 
         return sphere_blanket.purkayastha(self.dim, self.epsilon)
 
@@ -204,10 +204,10 @@ class PlanarLaplace:
         return out
 
     def blanket(self) -> BlanketCells:
-        """The blanket and the antipodal pair, in cells: see mechanisms.accounting.sphere_blanket (normalized) and
-        mechanisms.accounting.radial_blanket (raw, for unit inputs).
+        """The blanket and the antipodal pair, in cells: see mechanisms.losses.sphere_blanket (normalized) and
+        mechanisms.losses.radial_blanket (raw, for unit inputs).
         """
-        from mechanisms.accounting import radial_blanket, sphere_blanket
+        from mechanisms.losses import radial_blanket, sphere_blanket
 
         if self.normalize:
             return sphere_blanket.planar_laplace(self.dim, self.epsilon)

@@ -21,12 +21,12 @@ NOTHING = -1
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """V distinct words; a word's position is its number. Public, and known by the hash of its content.
+    """V distinct words; a word's position is its id. Public, and known by the hash of its content.
 
     words: of any script, none empty. vectors: (V, m) float32, finite; no two need to differ. counts: (V,) int64, how
     often each occurs in a *public* corpus; None where nobody has counted. tags: (V,) int8, positions in TAGS; None
     where nobody has tagged.
-    A word that is not there has the number V, `unknown`: mechanisms take it as an input that lies at the mean of all
+    A word that is not there has the id V, `unknown`: mechanisms take it as an input that lies at the mean of all
     vectors, and never give it as an output.
     Raises ValueError, one line, on anything else. Two vocabularies of equal content are equal.
     """
@@ -40,7 +40,7 @@ class Vocabulary:
         size = len(self.words)
         if size < 2 or not all(isinstance(w, str) and w for w in self.words):
             raise ValueError("vocabulary: at least two words are needed, and none may be empty")
-        if len(self._numbers) != size:
+        if len(self._ids) != size:
             raise ValueError("vocabulary: a word occurs twice")
         shape = self.vectors.shape
         if self.vectors.dtype != np.float32 or self.vectors.ndim != 2 or shape[0] != size or not shape[1]:
@@ -68,7 +68,7 @@ class Vocabulary:
 
     @property
     def unknown(self) -> int:
-        """The number of a word that is not in the vocabulary."""
+        """The id of a word that is not in the vocabulary."""
         return len(self.words)
 
     @cached_property
@@ -85,7 +85,7 @@ class Vocabulary:
         return whole.hexdigest()
 
     @cached_property
-    def _numbers(self) -> Mapping[str, int]:
+    def _ids(self) -> Mapping[str, int]:
         return {word: i for i, word in enumerate(self.words)}
 
     @cached_property
@@ -93,20 +93,20 @@ class Vocabulary:
         """(V + 1, m) float32: the vectors, and the mean of all as that of an unknown word."""
         return np.vstack([self.vectors, self.vectors.mean(axis=0, dtype=np.float64)[None].astype(np.float32)])
 
-    def number(self, word: str) -> int | None:
-        """The number of a word as it is written; None where it is not there."""
-        return self._numbers.get(word)
+    def exact_word_id(self, word: str) -> int | None:
+        """The id of a word as it is written; None where it is not there."""
+        return self._ids.get(word)
 
-    def find(self, word: str) -> int:
-        """The number of a word as it is written, else in lower case, else `unknown`."""
-        exact = self._numbers.get(word)
+    def word_id(self, word: str) -> int:
+        """The id of a word as it is written, else in lower case, else `unknown`."""
+        exact = self._ids.get(word)
         if exact is None:
-            exact = self._numbers.get(word.lower(), self.unknown)
+            exact = self._ids.get(word.lower(), self.unknown)
         return exact
 
     @cached_property
     def kinds(self) -> Mapping[str, NDArray[np.bool_]]:
-        """Which numbers are stop words, punctuation and numbers, (V + 1,) each; the unknown word is none of them."""
+        """Which ids are stop words, punctuation and numbers, (V + 1,) each; the unknown word is none of them."""
         return {
             "stop_words": self._which(lambda w: w.lower() in STOP_WORDS),
             "punctuation": self._which(is_punctuation),
@@ -116,9 +116,9 @@ class Vocabulary:
     def _which(self, test: Any) -> NDArray[np.bool_]:
         return np.array([*(bool(test(w)) for w in self.words), False])
 
-    def text(self, row: Sequence[int] | NDArray[Any]) -> str:
-        """Numbers as words with spaces between; NOTHING and whatever is out of range is left out."""
-        return " ".join(self.words[i] for i in row if 0 <= i < len(self.words))
+    def text(self, word_ids: Sequence[int] | NDArray[Any]) -> str:
+        """The words of those ids with spaces between; NOTHING and whatever is out of range is left out."""
+        return " ".join(self.words[i] for i in word_ids if 0 <= i < len(self.words))
 
 
 def is_punctuation(word: str) -> bool:

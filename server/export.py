@@ -23,16 +23,21 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class _HiddenStates(torch.nn.Module):
-    """Positional tensors in, last hidden states out. By keyword: BertModel's order is not the tokenizer's."""
+    """Positional tensors in, hidden states out. By keyword: BertModel's order is not the tokenizer's."""
 
-    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
+    def __init__(self, model: Any, names: tuple[str, ...], layers: Sequence[int]) -> None:
         super().__init__()
         self.model = model
         self.names = names
+        self.layers = tuple(layers)
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = self.model(**dict(zip(self.names, tensors, strict=True))).last_hidden_state
-        return hidden
+        given = dict(zip(self.names, tensors, strict=True))
+        if not self.layers:
+            last: torch.Tensor = self.model(**given).last_hidden_state
+            return last
+        states = self.model(**given, output_hidden_states=True).hidden_states
+        return torch.cat([states[layer] for layer in self.layers], dim=-1)
 
 
 def export_encoder(
@@ -41,6 +46,7 @@ def export_encoder(
     *,
     pooling: str = "mean",
     max_length: int = 128,
+    layers: Sequence[int] = (),
     precision: str = "fp32",
     calibration: Sequence[str] = (),
 ) -> None:
@@ -50,10 +56,11 @@ def export_encoder(
     length); it gives last_hidden_state, float32 (n, length, dim). The client pools. The files appear when
     all are whole.
 
+    layers: whose hidden states stand side by side in it, 1 the first transformer layer's; () the last one's alone.
     precision: "fp32", or "int8": another public function of a text, with files and so an identity of its own
         (`server.quantize`). calibration: the public texts from which int8 takes its ranges.
-    Raises ValueError for an unknown pooling or precision, a length the model cannot take, int8 without calibration,
-    and where `load` does.
+    Raises ValueError for an unknown pooling or precision, a length or layer that the model has not, int8 without
+    calibration, and where `load` does.
     """
     for name, value, known in (("pooling", pooling, POOLINGS), ("precision", precision, PRECISIONS)):
         if value not in known:
@@ -64,11 +71,14 @@ def export_encoder(
     longest = getattr(model.config, "max_position_embeddings", max_length)
     if not 3 <= max_length <= longest:
         raise ValueError(f"encoder: max-length must be between 3 and {longest}, got {max_length}")
+    depth = int(model.config.num_hidden_layers)
+    if not all(1 <= layer <= depth for layer in layers) or len(set(layers)) < len(layers):
+        raise ValueError(f"encoder: layers must be different numbers from 1 to {depth}, got {list(layers)}")
     out = Path(out_folder)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
         scratch = Path(name)
-        names = _write_graph(model, scratch / "model.onnx")
+        names = _write_graph(model, scratch / "model.onnx", layers)
         backend = tokenizer.backend_tokenizer
         backend.no_padding()  # padding and truncation are the client's: encoder.json says where to cut
         if precision == "int8":
@@ -77,9 +87,9 @@ def export_encoder(
             quantize(scratch / "fp32.onnx", scratch / "model.onnx", _feeds(backend, names, calibration))
         backend.no_truncation()
         backend.save(str(scratch / "tokenizer.json"))
-        about = {
-            "pooling": pooling, "max_length": max_length, "dim": int(model.config.hidden_size), "precision": precision,
-        }  # fmt: skip
+        width = int(model.config.hidden_size) * max(1, len(layers))
+        about = {"pooling": pooling, "max_length": max_length, "dim": width, "precision": precision}
+        about |= {"layers": list(layers)} if layers else {}
         (scratch / "encoder.json").write_text(json.dumps(about, sort_keys=True) + "\n")
         for file in ("model.onnx", "tokenizer.json", "encoder.json"):  # the last one says that all are there
             os.replace(scratch / file, out / file)
@@ -92,7 +102,7 @@ def _feeds(tokenizer: Any, names: tuple[str, ...], texts: Sequence[str]) -> Iter
         yield {name: np.array([known[name]], dtype=np.int64) for name in names}
 
 
-def _write_graph(model: Any, path: Path) -> tuple[str, ...]:
+def _write_graph(model: Any, path: Path, layers: Sequence[int]) -> tuple[str, ...]:
     """Writes the graph in float32, and names its inputs."""
     takes = inspect.signature(model.forward).parameters
     names = tuple(name for name in INPUTS if name in takes)
@@ -106,7 +116,7 @@ def _write_graph(model: Any, path: Path) -> tuple[str, ...]:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer's remarks on constants that are constant
         torch.onnx.export(
-            _HiddenStates(model, names).eval(),
+            _HiddenStates(model, names, layers).eval(),
             tuple(example[name] for name in names),
             str(path),
             input_names=list(names),

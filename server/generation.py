@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
 
-from mechanisms.language_model import Scores
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.language_model import Scores
 from server.checkpoint import first_line
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds

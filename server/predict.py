@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.reply import Reply
-from mechanisms.request import Request
-from mechanisms.sealed import sealed_bytes, unseal
-from mechanisms.wire import record_from_bytes, reply_from_record, sealed_from_record
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import sealed_bytes, unseal
+from mechanisms.messages.wire import record_from_bytes, reply_from_record, sealed_from_record
 from server.maps import Maps
 from server.validation import validate
 
@@ -84,5 +84,5 @@ class Predictor:
 
     @property
     def _row(self) -> int:
-        _, dtype, shape = self.request.form("embedding")
+        _, dtype, shape = self.request.payload_form("embedding")
         return int(dtype.itemsize * np.prod(shape))

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.grid import SPACE
-from mechanisms.release import Release
-from mechanisms.reply import Reply
-from mechanisms.request import Request
+from mechanisms.identity import Identity
+from mechanisms.messages.release import Release
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
 from mechanisms.vocabulary import NOTHING
 
 
@@ -64,7 +65,7 @@ def _fault(reply: Reply, request: Request) -> str | None:
             return f"{channel}: digest"
         if release.guarantee != request.mechanism(channel).guarantee:
             return f"{channel}: guarantee"
-        name, dtype, shape = request.form(channel)
+        name, dtype, shape = request.payload_form(channel)
         if set(release.payload) != {name}:
             return f"{channel}: payload"
         array = release.payload[name]
@@ -76,34 +77,39 @@ def _fault(reply: Reply, request: Request) -> str | None:
 
 
 def _text_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
-    w = release.payload[request.form("text")[0]]
+    w = release.payload[request.payload_form("text")[0]]
     words = len(request.vocabulary or ())
     return {"text: no word of the vocabulary": ((w >= NOTHING) & (w < words)).all(axis=1)}
 
 
-def _embedding_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
-    codes = release.payload[request.form("embedding")[0]]
-    grid = request.mechanism("embedding").grid
+def _sphere_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
+    """Of embeddings, and of statistics."""
+    channel = release.channel
+    codes = release.payload[request.payload_form(channel)[0]]
+    mechanism = request.mechanism(channel)
+    grid = mechanism.grid
     if grid is None:  # the plain float32 unit vectors of a mechanism without a grid
         finite = np.isfinite(codes).all(axis=1)
         values = np.where(finite[:, None], codes, 0).astype(np.float64)
-        checks = {"embedding: not finite": finite}
+        checks = {f"{channel}: not finite": finite}
         step = float(np.finfo(np.float32).eps)
     else:
-        checks = {"embedding: off the grid": (np.abs(codes.astype(np.int64)) <= grid.limit).all(axis=1)}
+        checks = {f"{channel}: off the grid": (np.abs(codes.astype(np.int64)) <= grid.limit).all(axis=1)}
         values, step = grid.decode(codes), grid.step
     if grid != SPACE:
+        inside = channel == "statistic" and mechanism.name == Identity.name  # a mean as it is may be shorter
         slack = np.sqrt(codes.shape[1]) * step / 2 + 1e-9  # each coordinate is off by half a step at most
-        checks["embedding: off the sphere"] = np.abs(np.linalg.norm(values, axis=1) - 1.0) <= slack
+        length = np.linalg.norm(values, axis=1)
+        checks[f"{channel}: off the sphere"] = (length <= 1.0 + slack) & (inside | (length >= 1.0 - slack))
     return checks
 
 
 def _label_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
-    y = release.payload[request.form("label")[0]]
+    y = release.payload[request.payload_form("label")[0]]
     return {"label: out of range": (y >= 0) & (y < request.classes)}
 
 
-_CHECKS = {"text": _text_rows, "embedding": _embedding_rows, "label": _label_rows}
+_CHECKS = {"text": _text_rows, "embedding": _sphere_rows, "statistic": _sphere_rows, "label": _label_rows}
 
 
 def _rows(reply: Reply) -> int:

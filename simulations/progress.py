@@ -8,8 +8,11 @@ from collections.abc import Callable
 
 # Nothing here may import NumPy or the mechanisms: commands import it before they know that they will run.
 
+#: Is given a line that says how far something is.
+Progress = Callable[[str], None]
 
-def progress_lines() -> Callable[[str], None]:
+
+def progress_lines() -> Progress:
     """Prints lines on stderr, each after the seconds since this call."""
     start = time.monotonic()
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from mechanisms.accounting.loss import LossCells, check_delta
+from mechanisms.losses.loss import LossCells, check_delta
 
 FloatArray = NDArray[np.float64]
 

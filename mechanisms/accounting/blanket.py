@@ -1,7 +1,7 @@
 """The blanket bound for n shuffled users, by FFT, every error on the safe side.
 
 **The bound** (Balle, Bell, Gascón and Nissim 2019, Lemma 5.3). For n users, the one concerned among them, and
-L = U - e^ε·V under W ~ ω (mechanisms.accounting.blanket_cells)
+L = U - e^ε·V under W ~ ω (mechanisms.losses.blanket_cells)
 
     δ(ε) <= E[(Σ_{i<=M} L_i)_+]/(γ·n),  M ~ Bin(n, γ),
 
@@ -27,13 +27,14 @@ goes through the n-th power by |a^n - b^n| <= n·|a - b|·max(|a|, |b|)^(n-1).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
-from mechanisms.accounting.blanket_cells import BlanketCells
 from mechanisms.guarantee import gaussian_epsilon
+from mechanisms.losses.blanket_cells import BlanketCells
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -181,6 +182,31 @@ def _atoms(
     return np.concatenate([low, high]), np.concatenate([w * (1 - share), w * share]), outside
 
 
+@dataclass(frozen=True, eq=False)
+class _Window:
+    """Where S lies under the tilted law: from -below to above, but for a probability of e^_LOG_OUTSIDE.
+
+    spread: root mean square of a tilted value. deviation: about that of S. tilts: what is added to θ where Chernoff's
+    bound is taken.
+    """
+
+    above: float
+    below: float
+    spread: float
+    deviation: float
+    tilts: list[float]
+
+
+@dataclass(frozen=True, eq=False)
+class _Gridded:
+    """A law of L on a grid: masses (K,) at index·step + offset, index (K,)."""
+
+    index: IntArray
+    mass: FloatArray
+    step: float
+    offset: float
+
+
 def _log_positive_part(
     values: FloatArray, masses: FloatArray, gamma: float, n: int, pessimistic: bool
 ) -> tuple[float, float]:
@@ -188,6 +214,54 @@ def _log_positive_part(
     largest = float(values.max())
     # one value of -n·largest outweighs the others whatever they are: what lies below changes no positive part
     values = np.maximum(values, -n * largest)
+    theta = _tilt(values, masses, gamma, n, largest)
+    window = _window(values, masses, gamma, n, theta, largest)
+    above, below = window.above, window.below
+    if not math.isfinite(below):  # no Chernoff bound: what wraps in from below only adds, and the tilt makes it nothing
+        if not pessimistic:
+            return -math.inf, -math.inf
+        below = max(above, window.spread)
+    grid = _gridded(values, masses, gamma, n, replace(window, below=below), pessimistic)
+
+    # from here on the gridded law, tilted
+    step, offset = grid.step, grid.offset
+    point: FloatArray = np.multiply(grid.index, step, dtype=np.float64) + offset
+    tilted = grid.mass * np.exp(theta * point)
+    log_growth = math.log1p(gamma * float(grid.mass @ np.expm1(theta * point)))
+    size = int(next_fast_len(math.ceil((above + below) / step) + 64, real=True))
+    dense = np.bincount(np.mod(grid.index, size), weights=tilted, minlength=size)
+    total = float(tilted.sum())
+    scale = gamma * math.exp(-log_growth)
+    factor = scale * (rfft(dense) - total)  # characteristic function less 1, without cancellation near 1
+    power = np.exp(n * np.log1p(factor))
+    law = irfft(power, size)
+
+    bottom = -math.floor((below + n * offset) / step) - 16
+    slots = np.arange(bottom, bottom + size)
+    reached = slots * step + n * offset
+    slots, reached = slots[reached > 0], reached[reached > 0]
+    weight = reached * np.exp(-theta * reached)
+    chances = law[np.mod(slots, size)]
+    answer = float((np.maximum(chances, 0.0) if pessimistic else chances) @ weight)
+
+    def escapes(sign: float, edge: float) -> float:  # Chernoff: log probability that S is beyond the edge
+        shifts = ((t, _growth(grid.mass, point, gamma, theta + sign * t) - log_growth) for t in window.tilts)
+        return min(0.0, *(n * growth - sign * t * edge for t, growth in shifts))
+
+    top = (bottom + size - 1) * step + n * offset
+    beyond = escapes(1.0, top)
+    if pessimistic:
+        missed = top * math.exp(-theta * top + beyond) if top * theta > 1 else math.exp(beyond - 1) / theta
+    else:  # what wrapped in, from either side, is bounded by its probability times the largest weight
+        missed = (math.exp(beyond) + math.exp(escapes(-1.0, bottom * step + n * offset))) * math.exp(-1) / theta
+    error = _rounding(factor, power, scale, total, n, size) * float(weight.sum())
+    error += missed
+    base = n * log_growth
+    return base + math.log(max(answer, 1e-300)), base + math.log(max(error, 1e-300))
+
+
+def _tilt(values: FloatArray, masses: FloatArray, gamma: float, n: int, largest: float) -> float:
+    """θ: the saddle point, or where that would be no tilt at all, what gains between a quarter of a nat and half."""
 
     def growth(t: float) -> float:
         return _growth(masses, values, gamma, t)
@@ -203,10 +277,20 @@ def _log_positive_part(
             if n * growth(low) > 0.25:
                 break
         theta = low
+    return theta
+
+
+def _window(
+    values: FloatArray, masses: FloatArray, gamma: float, n: int, theta: float, largest: float
+) -> _Window:
+    """The window of S under the law tilted by θ; `below` is inf where Chernoff bounds nothing there."""
+
+    def growth(t: float) -> float:
+        return _growth(masses, values, gamma, t)
+
     tilted = masses * np.exp(theta * values)
     spread = math.sqrt(float(tilted @ values**2) / float(tilted.sum()))
     deviation = math.sqrt(n * gamma * float(tilted @ values**2) / math.exp(growth(theta)))
-
     tilts = [t / deviation for t in (0.25, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0)] + [
         t / largest for t in (1.0, 4.0, 16.0)
     ]
@@ -217,74 +301,49 @@ def _log_positive_part(
             best = min(best, (n * (growth(theta + sign * t) - growth(theta)) - _LOG_OUTSIDE) / t)
         return best
 
-    above, below = max(reach(1.0), 0.0), max(reach(-1.0), 0.0)
-    if not math.isfinite(below):  # no Chernoff bound: what wraps in from below only adds, and the tilt makes it nothing
-        if not pessimistic:
-            return -math.inf, -math.inf
-        below = max(above, spread)
-    step = spread / _RESOLUTION
+    return _Window(max(reach(1.0), 0.0), max(reach(-1.0), 0.0), spread, deviation, tilts)
+
+
+def _gridded(
+    values: FloatArray, masses: FloatArray, gamma: float, n: int, window: _Window, pessimistic: bool
+) -> _Gridded:
+    """A law on a grid above that of L in the convex order, or below it (optimistic)."""
+    step = window.spread / _RESOLUTION
     # a handful of atoms gains little from a very fine grid
-    finest = (above + below) / (_MAX_POINTS // (1 if pessimistic or len(values) > 8 else 4) - 64)
+    finest = (window.above + window.below) / (_MAX_POINTS // (1 if pessimistic or len(values) > 8 else 4) - 64)
     step = max(step, finest)
-    offset = 0.0
     if pessimistic:
-        index, mass = _split(values, masses, step)
-    else:
-        if gamma == 1.0 and len(values) > 8:  # exactly n terms: the grid may start anywhere, S moves by n·offset
-            rest = max(0.0, 1.0 - float(masses.sum()))
-            values, masses = np.append(values, 0.0), np.append(masses, rest)
-            for _ in range(8):  # until the last run's mean is a grid point
-                index, mass, lost = _merge(values - offset, masses, step)
-                if n * lost <= 2e-4 * deviation:
-                    break
-                offset += lost / float(mass[-1])
-        step, (index, mass, lost) = _merged(values - offset, masses, step)
-        # a finer grid until what the last run loses no longer moves the sum
-        while n * gamma * lost > 2e-3 * deviation and step > 1.25 * finest:
-            step, (index, mass, lost) = _merged(values - offset, masses, max(step / 4, finest))
+        return _Gridded(*_split(values, masses, step), step, 0.0)
+    offset = 0.0
+    if gamma == 1.0 and len(values) > 8:  # exactly n terms: the grid may start anywhere, S moves by n·offset
+        rest = max(0.0, 1.0 - float(masses.sum()))
+        values, masses = np.append(values, 0.0), np.append(masses, rest)
+        for _ in range(8):  # until the last run's mean is a grid point
+            index, mass, lost = _merge(values - offset, masses, step)
+            if n * lost <= 2e-4 * window.deviation:
+                break
+            offset += lost / float(mass[-1])
+    step, (index, mass, lost) = _merged(values - offset, masses, step)
+    # a finer grid until what the last run loses no longer moves the sum
+    while n * gamma * lost > 2e-3 * window.deviation and step > 1.25 * finest:
+        step, (index, mass, lost) = _merged(values - offset, masses, max(step / 4, finest))
+    return _Gridded(index, mass, step, offset)
 
-    # from here on the gridded law, tilted
-    point: FloatArray = np.multiply(index, step, dtype=np.float64) + offset
-    tilted = mass * np.exp(theta * point)
-    log_growth = math.log1p(gamma * float(mass @ np.expm1(theta * point)))
-    size = int(next_fast_len(math.ceil((above + below) / step) + 64, real=True))
-    dense = np.bincount(np.mod(index, size), weights=tilted, minlength=size)
-    total = float(tilted.sum())
-    scale = gamma * math.exp(-log_growth)
-    factor = scale * (rfft(dense) - total)  # characteristic function less 1, without cancellation near 1
-    power = np.exp(n * np.log1p(factor))
-    law = irfft(power, size)
 
-    bottom = -math.floor((below + n * offset) / step) - 16
-    slots = np.arange(bottom, bottom + size)
-    reached = slots * step + n * offset
-    slots, reached = slots[reached > 0], reached[reached > 0]
-    weight = reached * np.exp(-theta * reached)
-    answer = float(np.maximum(law[np.mod(slots, size)], 0.0) @ weight) if pessimistic else 0.0
-    if not pessimistic:
-        answer = float(law[np.mod(slots, size)] @ weight)
+def _rounding(
+    factor: NDArray[np.complex128], power: NDArray[np.complex128], scale: float, total: float, n: int, size: int
+) -> float:
+    """Bound on what the Fourier transforms' rounding does to one probability of the sum of n tilted terms.
 
+    factor: the characteristic function of a term, less 1. power: that of the sum. scale, total: what the transform of
+    the term is multiplied by, and the term's mass before. size: of the transform.
+    """
     fft_error = 8 * _UNIT * math.log2(size)
     modulus = np.abs(1 + factor)
     off = 2 * fft_error * scale * total + 8 * _UNIT * np.abs(factor)
     wrong = n * off * np.minimum(modulus + off, 1.0) ** (n - 1)
     wrong += 4 * _UNIT * (1 + n * np.abs(np.log1p(factor))) * np.abs(power) + fft_error * np.abs(power)
-    error = 2 * float(wrong.sum()) / size * float(weight.sum())
-    top = (bottom + size - 1) * step + n * offset
-
-    def escapes(sign: float, edge: float) -> float:  # Chernoff: log probability that S is beyond the edge
-        return min(
-            0.0, *(n * (_growth(mass, point, gamma, theta + sign * t) - log_growth) - sign * t * edge for t in tilts)
-        )
-
-    beyond = escapes(1.0, top)
-    if pessimistic:
-        missed = top * math.exp(-theta * top + beyond) if top * theta > 1 else math.exp(beyond - 1) / theta
-    else:  # what wrapped in, from either side, is bounded by its probability times the largest weight
-        missed = (math.exp(beyond) + math.exp(escapes(-1.0, bottom * step + n * offset))) * math.exp(-1) / theta
-    error += missed
-    base = n * log_growth
-    return base + math.log(max(answer, 1e-300)), base + math.log(max(error, 1e-300))
+    return 2 * float(wrong.sum()) / size
 
 
 def _growth(masses: FloatArray, values: FloatArray, gamma: float, t: float) -> float:

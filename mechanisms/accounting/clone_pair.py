@@ -78,7 +78,7 @@ class ClonePair:
         return 2 * self.clone * self.shared / self.shared_clone if self.shared else 0.0
 
 
-def checked(local_epsilon: float, users: int, delta: float) -> None:
+def check_arguments(local_epsilon: float, users: int, delta: float) -> None:
     """ValueError unless ε0 >= 0 (infinity is allowed), n is a whole number of at least 1 and δ is in (0, 1)."""
     if not local_epsilon >= 0:
         raise ValueError(f"shuffle: the local epsilon must be at least 0, got {local_epsilon}")
@@ -97,10 +97,10 @@ def pair_epsilon(pair: ClonePair, users: int, delta: float) -> float | None:
     limit = math.log(pair.high / pair.low) if pair.low > 0 else math.inf
     # beyond ε = 30, κ and θ agree to the last bits of float64, and a δ of 0 would be their rounding
     start = min(limit, 30.0)
-    return least_epsilon(divergence(pair, users, delta), delta, start)
+    return least_epsilon(pair_profile(pair, users, delta), delta, start)
 
 
-def divergence(pair: ClonePair, users: int, delta: float) -> Callable[[float], float]:
+def pair_profile(pair: ClonePair, users: int, delta: float) -> Callable[[float], float]:
     """ε -> an upper bound of the pair's δ(ε); what it leaves out, at most 1e-7 of `delta`, is added."""
     gamma = min(1.0, 2 * pair.clone + pair.shared_clone)
     low, high, left_out = binomial_range(users - 1, gamma, _TAIL * delta)
@@ -120,7 +120,7 @@ def divergence(pair: ClonePair, users: int, delta: float) -> Callable[[float], f
         least = np.floor((fair + theta / kappa) / 2) + 1
         reached = least <= fair
         k, n = least[reached], fair[reached]
-        gain = kappa * k * fair_mass(n, k)
+        gain = kappa * k * fair_binomial_pmf(n, k)
         cost = theta[reached] * betainc(k, n - k + 1, 0.5)
         surplus = np.maximum(gain - cost, 0.0) + _ROUNDING * gain
         return min(1.0, float(scale[reached] @ surplus) * (1 + _MASS_ROUNDING) + left_out)
@@ -165,7 +165,7 @@ def least_epsilon(delta_at: Callable[[float], float], delta: float, limit: float
     if at_zero <= delta:
         return 0.0
     gap_low, gap_high = math.log(at_zero / delta), -math.inf
-    found = False
+    holds = False
     for step in range(200):
         if high - low <= TOLERANCE * high or high < 1e-12:
             break
@@ -178,10 +178,10 @@ def least_epsilon(delta_at: Callable[[float], float], delta: float, limit: float
         value = delta_at(middle)
         gap = math.log(value / delta) if value > 0 else -math.inf
         if value <= delta:
-            high, gap_high, found = middle, gap, True
+            high, gap_high, holds = middle, gap, True
         else:
             low, gap_low = middle, gap
-    return high if found else None
+    return high if holds else None
 
 
 def binomial_range(trials: int, p: float, tail: float) -> tuple[int, int, float]:
@@ -213,7 +213,7 @@ def binomial_masses(trials: int, p: float, edges: FloatArray) -> FloatArray:
     return np.maximum(mass, 0.0)
 
 
-def fair_mass(n: FloatArray, k: FloatArray) -> FloatArray:
+def fair_binomial_pmf(n: FloatArray, k: FloatArray) -> FloatArray:
     """P(Bin(n, 1/2) = k) for whole 0 <= k <= n, to 1e-11 relatively (Stirling's series above n = 1000)."""
     x = (2 * k - n) / n
     near = np.maximum(np.minimum(k, n - k), 1.0)

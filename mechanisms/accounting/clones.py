@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mechanisms.accounting.clone_pair import LARGEST_EPSILON, ClonePair, checked, pair_epsilon
+from mechanisms.accounting.clone_pair import LARGEST_EPSILON, ClonePair, check_arguments, pair_epsilon
 
 
 def clones_2021_closed(local_epsilon: float, users: int, delta: float) -> float | None:
@@ -13,7 +13,7 @@ def clones_2021_closed(local_epsilon: float, users: int, delta: float) -> float 
     local_epsilon: ε0 of pure local differential privacy, nats. users: n >= 1. delta: in (0, 1).
     None, no amplification, outside its condition ε0 <= log(n/(16·log(2/δ))) and where it is not below ε0.
     """
-    checked(local_epsilon, users, delta)
+    check_arguments(local_epsilon, users, delta)
     if local_epsilon == 0:
         return None
     if local_epsilon > math.log(users / (16 * math.log(2 / delta))):
@@ -31,7 +31,7 @@ def clones_2021(local_epsilon: float, users: int, delta: float) -> float | None:
     `clone_pair` a = e^ε0/(e^ε0 + 1), b = 1 - a, r = e^-ε0/2. Holds for any randomizers of ε0-local differential
     privacy. local_epsilon, users, delta and None as in `clones_2021_closed`, without its condition.
     """
-    checked(local_epsilon, users, delta)
+    check_arguments(local_epsilon, users, delta)
     if not 0 < local_epsilon <= LARGEST_EPSILON:
         return None
     low = 1 / (math.exp(local_epsilon) + 1)

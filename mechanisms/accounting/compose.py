@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mechanisms.accounting import advanced, pld, renyi
-from mechanisms.accounting.loss import LossCells, check_delta
 from mechanisms.composition import Budget
 from mechanisms.guarantee import Guarantee
+from mechanisms.losses.loss import LossCells, check_delta
 from mechanisms.mechanism import Mechanism
 
 METHODS = ("pld", "basic", "advanced", "renyi")

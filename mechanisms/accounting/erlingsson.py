@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mechanisms.accounting.clone_pair import checked
+from mechanisms.accounting.clone_pair import check_arguments
 
 
 def erlingsson_2019(local_epsilon: float, users: int, delta: float) -> float | None:
@@ -13,7 +13,7 @@ def erlingsson_2019(local_epsilon: float, users: int, delta: float) -> float | N
     local_epsilon: ε0 of pure local differential privacy, nats. users: n >= 1. delta: in (0, 1).
     None, no amplification, outside its conditions n >= 1000, 0 < ε0 < 1/2, δ < 1/100, and where it is not below ε0.
     """
-    checked(local_epsilon, users, delta)
+    check_arguments(local_epsilon, users, delta)
     if users < 1000 or not 0 < local_epsilon < 0.5 or delta >= 0.01:
         return None
     epsilon = 12 * local_epsilon * math.sqrt(math.log(1 / delta) / users)

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 from mechanisms import checks
 from mechanisms.accounting.compose import compose
-from mechanisms.accounting.loss import LossCells
 from mechanisms.accounting.rounds import rounds_epsilon
-from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket, plain
+from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket, json_ready
 from mechanisms.composition import Budget, metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee, exposed
+from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
-from mechanisms.text import Text
+from mechanisms.words.text import TextMechanism
 
 #: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record.
 NAMES = ("token", "text", "embedding", "label", "record", "user", "shuffled")
@@ -51,15 +51,15 @@ class Rung:
         """JSON-ready; infinity is the string "inf", what does not apply is None."""
         return {
             "rung": self.name,
-            "epsilon": plain(self.epsilon),
+            "epsilon": json_ready(self.epsilon),
             "delta": self.delta,
             "unit": self.unit,
             "neighbours": self.neighbours,
             "assumption": self.assumption,
-            "worst_case": plain(self.worst_case),
+            "worst_case": json_ready(self.worst_case),
             "statement": self.statement or None,
             "unprotected": list(self.unprotected),
-        } | ({"details": plain(dict(self.details))} if self.details else {})
+        } | ({"details": json_ready(dict(self.details))} if self.details else {})
 
 
 def ladder(
@@ -70,7 +70,7 @@ def ladder(
     stages: int = 1,
     users: int | None,
     delta: float,
-    text: Text | None = None,
+    text: TextMechanism | None = None,
     draws: int = 1,
     public: Mapping[str, str] | None = None,
     unprotected: Mapping[str, str] | None = None,
@@ -93,46 +93,46 @@ def ladder(
     Every ε is the least of: the theorems' worst cases added (basic composition), and the exact loss distributions
     convolved. The shuffled ε is the least valid bound of `shuffle.amplify` for the linked release of one record;
     a user of k records pays (k·ε, δ'·(e^(kε) - 1)/(e^ε - 1)) by group privacy (Vadhan 2017, Lemma 2.2: k steps of
-    one record each), and stages add up (Dwork and Roth 2014, Theorem 3.16) or compose as in `central`. Raises
+    one record each), and stages add up (Dwork and Roth 2014, Theorem 3.16) or compose as in `central_epsilon`. Raises
     ValueError, one line, on bad numbers.
     """
-    delta = checks.real("ladder", "delta", delta, 0, 1)
-    if not 0 < delta < 1:
-        raise ValueError(f"ladder: delta must be above 0 and below 1, got {delta:g}")
-    counts = {"records": records, "stages": stages, "draws": draws, "users": users}
-    for name, count in counts.items():
-        if count is not None:
-            checks.integer("ladder", name, count, 0 if name == "users" else 1, 10**12)
+    delta = _checked(delta, records=records, stages=stages, draws=draws, users=users)
     public, clear = dict(public or {}), dict(unprotected or {})
     whole = None if text is None else _Declared(text, exposed(public))
     channels: list[tuple[str, Mechanism | None, int]] = [
         ("text", whole, 1), ("embedding", embedding, draws), ("label", label, 1)
     ]  # fmt: skip
-    parts = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
-    open_ = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
+    releases = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
+    in_clear = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
 
-    rungs = [
-        _token(whole, delta, public),
-        _channel("text", whole, 1, delta, public, open_),
-        _channel("embedding", embedding, draws, delta, public, open_),
-        _channel("label", label, 1, delta, public, open_),
-    ]
+    rungs = [_token(whole, delta, public)]
+    rungs += [_channel(name, mechanism, count, delta, public, in_clear) for name, mechanism, count in channels]
     rungs += [
         Rung(name, math.inf, delta, "record", "any two records", why, math.inf, "inf", (name,))
         for name, why in clear.items()
     ]
-    same = _same(public, whole)
+    same = _agreement(public, whole)
     passes = "" if whole is None else "".join(f"; the text {said}" for said in _exposures(whole, public))
-    rungs.append(_sum("record", parts, 1, delta, f"any two records{same}", _RECORD + passes, open_))
+    rungs.append(_composed("record", releases, 1, delta, f"any two records{same}", _RECORD + passes, in_clear))
     if records is None:
         unknown = "unknown how many records a user holds; say how many the largest may have"
-        nothing = "any two users' data"
-        rungs += [Rung(name, None, delta, "user", nothing, unknown) for name in ("user", "shuffled")]
+        rungs += [Rung(name, None, delta, "user", "any two users' data", unknown) for name in ("user", "shuffled")]
         return tuple(rungs)
-    many = f"{_many(records, 'record')} in {_many(stages, 'stage')} that the user takes part in; {_USER}{passes}"
-    rungs.append(_sum("user", parts, records * stages, delta, f"any two users' data{same}", many, open_))
-    rungs.append(_shuffled(parts, records, stages, users, delta, same, open_, rungs[-1]))
+    many = f"{_plural(records, 'record')} in {_plural(stages, 'stage')} that the user takes part in; {_USER}{passes}"
+    rungs.append(_composed("user", releases, records * stages, delta, f"any two users' data{same}", many, in_clear))
+    rungs.append(_shuffled(releases, records, stages, users, delta, same, in_clear, rungs[-1]))
     return tuple(rungs)
+
+
+def _checked(delta: float, **counts: int | None) -> float:
+    """δ, strictly between 0 and 1; ValueError otherwise, and for a count that is there and out of range."""
+    delta = checks.real("ladder", "delta", delta, 0, 1)
+    if not 0 < delta < 1:
+        raise ValueError(f"ladder: delta must be above 0 and below 1, got {delta:g}")
+    for name, count in counts.items():
+        if count is not None:
+            checks.integer("ladder", name, count, 0 if name == "users" else 1, 10**12)
+    return delta
 
 
 def widest(ladders: Sequence[tuple[Rung, ...]], note: str) -> tuple[Rung, ...]:
@@ -151,7 +151,7 @@ def widest(ladders: Sequence[tuple[Rung, ...]], note: str) -> tuple[Rung, ...]:
     return tuple(chosen)
 
 
-def spent(
+def ledger_rung(
     name: str, guarantees: Iterable[Guarantee], *, delta: float, unit: str, neighbours: str, note: str,
     public: Mapping[str, str] | None = None,
 ) -> Rung:  # fmt: skip
@@ -171,8 +171,8 @@ def spent(
     each = [g.worst_case(delta if g.sigma is not None else 0.0, declared=public) for g in listed]
     total = sum(each)
     used = delta * sum(g.sigma is not None for g in listed)
-    open_ = tuple(dict.fromkeys(g.protects for g, e in zip(listed, each, strict=True) if math.isinf(e)))
-    return Rung(name, total, min(1.0, used), unit, neighbours, note, pure, metric_statement(listed), open_)
+    in_clear = tuple(dict.fromkeys(g.protects for g, e in zip(listed, each, strict=True) if math.isinf(e)))
+    return Rung(name, total, min(1.0, used), unit, neighbours, note, pure, metric_statement(listed), in_clear)
 
 
 _RECORD = "its channels are drawn independently"
@@ -199,12 +199,12 @@ class _Declared:
         return None
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        found: LossCells = self.mechanism.privacy_loss(distance)
-        return found
+        loss: LossCells = self.mechanism.privacy_loss(distance)
+        return loss
 
     def parts(self) -> list[tuple[Mechanism, int]]:
         """What a text is drawn by; what the text passes through of itself is in no part."""
-        if not isinstance(self.mechanism, Text):
+        if not isinstance(self.mechanism, TextMechanism):
             return [(self, 1)]
         return [(_Declared(part, self.public), count) for part, count in self.mechanism.parts()]
 
@@ -215,7 +215,7 @@ class _Declared:
         return f"{self.mechanism.name} {self.guarantee}"
 
 
-def _same(public: Mapping[str, str], text: _Declared | None) -> str:
+def _agreement(public: Mapping[str, str], text: _Declared | None) -> str:
     """What neighbours agree on: public channels, and what the text exposes and is declared public."""
     channels = [name for name in public if name not in EXPOSURES]
     passed = [] if text is None else [EXPOSURES[n] for n in text.mechanism.guarantee.exposes if n in text.public]
@@ -231,24 +231,26 @@ def _token(text: _Declared | None, delta: float, public: Mapping[str, str]) -> R
     if word.guarantee.protects != "token":
         why = f"{word.mechanism.name} reads the whole text for each token: it protects the {word.guarantee.protects}"
         return Rung("token", None, delta, "token", nothing, why)
-    open_ = ["token"] if _is_unprotected(word, delta) else []
+    in_clear = ["token"] if _is_unprotected(word, delta) else []
     notes = [f"inputs: {word.guarantee.inputs}", *_exposures(word, public)]
-    return _sum("token", [(word, 1)], 1, delta, nothing + _same({}, word), "; ".join(notes), open_)
+    return _composed("token", [(word, 1)], 1, delta, nothing + _agreement({}, word), "; ".join(notes), in_clear)
 
 
 def _exposures(text: _Declared, public: Mapping[str, str]) -> list[str]:
     """What passes through a text beside its theorem, and whether that is declared public."""
     passed = text.mechanism.guarantee.exposes
     notes = [f"passes {EXPOSURES[n]} through, declared public ({public[n].strip()})" for n in passed if n in public]
-    open_ = [f"{EXPOSURES[n]} ({n})" for n in passed if n not in public]
-    return notes + ([f"passes {' and '.join(open_)} through, which nobody has declared public"] if open_ else [])
+    undeclared = [f"{EXPOSURES[n]} ({n})" for n in passed if n not in public]
+    if undeclared:
+        notes.append(f"passes {' and '.join(undeclared)} through, which nobody has declared public")
+    return notes
 
 
 def _channel(
-    name: str, mechanism: Mechanism | None, count: int, delta: float, public: Mapping[str, str], open_: Sequence[str]
+    name: str, mechanism: Mechanism | None, count: int, delta: float, public: Mapping[str, str], in_clear: Sequence[str]
 ) -> Rung:
     neighbours = {"text": "any two texts", "embedding": "any two texts", "label": "any two labels"}[name]
-    neighbours += _same({}, mechanism) if isinstance(mechanism, _Declared) else ""
+    neighbours += _agreement({}, mechanism) if isinstance(mechanism, _Declared) else ""
     if mechanism is None:
         if name in public:
             why = f"declared public: sent in clear, ε = ∞ where it is secret ({public[name]})"
@@ -265,24 +267,25 @@ def _channel(
         notes.append(f"inputs: {mechanism.guarantee.inputs}")
     if getattr(mechanism, "needs_prior", False):
         notes.append("the prior comes from what is public or was released before")
-    return _sum(name, [(mechanism, count)], 1, delta, neighbours, "; ".join(notes), [c for c in open_ if c == name])
+    own = [c for c in in_clear if c == name]
+    return _composed(name, [(mechanism, count)], 1, delta, neighbours, "; ".join(notes), own)
 
 
-def _sum(
-    name: str, parts: Sequence[tuple[Mechanism, int]], times: int, delta: float, neighbours: str, note: str,
-    open_: Sequence[str],
+def _composed(
+    name: str, releases: Sequence[tuple[Mechanism, int]], times: int, delta: float, neighbours: str, note: str,
+    in_clear: Sequence[str],
 ) -> Rung:  # fmt: skip
     """All the parts, each `times` over: the least ε that basic composition or the loss distributions give."""
-    if open_:
-        note = f"UNPROTECTED: {', '.join(open_)}; {note}"
-        return Rung(name, math.inf, delta, name, neighbours, note, math.inf, "inf", tuple(open_))
-    if not parts:
+    if in_clear:
+        note = f"UNPROTECTED: {', '.join(in_clear)}; {note}"
+        return Rung(name, math.inf, delta, name, neighbours, note, math.inf, "inf", tuple(in_clear))
+    if not releases:
         return Rung(name, None, delta, name, neighbours, "nothing is released")
-    counted = [(mechanism, count * times) for mechanism, count in parts]
+    counted = [(mechanism, count * times) for mechanism, count in releases]
     pure = sum(mechanism.guarantee.worst_case() * count for mechanism, count in counted)
     exact = _exact(tuple(_taken_apart(counted)), delta)
-    statement = _statement([m for m, _ in parts])
-    if sum(count for _, count in counted) > len(parts) and statement != "inf":
+    statement = _statement([m for m, _ in releases])
+    if sum(count for _, count in counted) > len(releases) and statement != "inf":
         shares = [f"{count} × ({_statement([m])})" for m, count in counted]
         statement = " + ".join(shares)
     note = f"{note}; samplers within {exact.sampler_delta:.1e} of their mechanisms, in total variation"
@@ -302,13 +305,18 @@ def _taken_apart(counted: Iterable[tuple[Mechanism, int]]) -> list[tuple[Mechani
 
 def _statement(mechanisms: Sequence[Mechanism]) -> str:
     """The metric bound of releases of one record: a text's own, then the others'."""
-    texts = [m.mechanism for m in mechanisms if isinstance(m, _Declared) and isinstance(m.mechanism, Text)]
-    others = [m.guarantee for m in mechanisms if not (isinstance(m, _Declared) and isinstance(m.mechanism, Text))]
-    said = [text_statement(text) for text in texts] + ([metric_statement(others)] if others else [])
-    return "inf" if "inf" in said else " + ".join(said)
+    texts: list[TextMechanism] = []
+    others: list[Guarantee] = []
+    for mechanism in mechanisms:
+        if isinstance(mechanism, _Declared) and isinstance(mechanism.mechanism, TextMechanism):
+            texts.append(mechanism.mechanism)
+        else:
+            others.append(mechanism.guarantee)
+    statements = [text_statement(text) for text in texts] + ([metric_statement(others)] if others else [])
+    return "inf" if "inf" in statements else " + ".join(statements)
 
 
-def text_statement(text: Text) -> str:
+def text_statement(text: TextMechanism) -> str:
     """The bound on the loss of two texts that agree in what is exposed: "2·Σd_euclidean + 1·|Δlength|".
 
     Σd: the words' distances, position by position; of a word mechanism that reads the whole text, each counts in full.
@@ -333,43 +341,43 @@ def _exact(counted: tuple[tuple[Mechanism, int], ...], delta: float) -> Budget:
 
 
 def _shuffled(
-    parts: Sequence[tuple[Mechanism, int]], records: int, stages: int, users: int | None, delta: float, same: str,
-    open_: Sequence[str], user: Rung,
+    releases: Sequence[tuple[Mechanism, int]], records: int, stages: int, users: int | None, delta: float, same: str,
+    in_clear: Sequence[str], user: Rung,
 ) -> Rung:  # fmt: skip
     """The central guarantee: what an adversary who sees the shuffled batch alone can tell of one user."""
 
     def rung(epsilon: float | None, why: str, details: Mapping[str, Any] | None = None) -> Rung:
-        neighbours = f"data sets that differ in one user's {_many(records, 'record')}{same}"
+        neighbours = f"data sets that differ in one user's {_plural(records, 'record')}{same}"
         worst = user.worst_case if epsilon is not None else None
-        return Rung("shuffled", epsilon, delta, "user", neighbours, why, worst, "", tuple(open_), details or {})
+        return Rung("shuffled", epsilon, delta, "user", neighbours, why, worst, "", tuple(in_clear), details or {})
 
     if users is None:
         return rung(None, "there is no shuffler")
-    if open_:
-        return rung(math.inf, f"UNPROTECTED: {', '.join(open_)}; shuffling hides no channel sent in clear")
-    if not parts:
+    if in_clear:
+        return rung(math.inf, f"UNPROTECTED: {', '.join(in_clear)}; shuffling hides no channel sent in clear")
+    if not releases:
         return rung(None, "nothing is released")
     if users == 0:
         return rung(None, "no batch was delivered; whoever released stays charged")
     if users == 1:
         return rung(None, "one user alone has nobody to hide among: no amplification")
-    mechanisms = tuple(mechanism for mechanism, count in parts for _ in range(count))
-    found, details = central(mechanisms, users=users, delta=delta, records=records, stages=stages)
+    mechanisms = tuple(mechanism for mechanism, count in releases for _ in range(count))
+    epsilon, details = central_epsilon(mechanisms, users=users, delta=delta, records=records, stages=stages)
     trust = (
         f"a trusted shuffler, {users:,} users delivered{' in each stage' if stages > 1 else ''}, whose clients "
         "followed the protocol; the server sees the shuffled batch alone"
     )
-    if found is None or (user.epsilon is not None and found >= user.epsilon):
+    if epsilon is None or (user.epsilon is not None and epsilon >= user.epsilon):
         return rung(None, f"no amplification is shown; the user's own ε stands ({trust})", details)
     if records > 1:
         trust += f"; {records} records by group privacy"
     drawn = sum(m.guarantee.numeric_delta for m in mechanisms) * users * records * stages
     trust += f"; all users' samplers together within {min(1.0, drawn):.1e} of their mechanisms, in total variation"
-    return rung(found, trust, details)
+    return rung(epsilon, trust, details)
 
 
 @lru_cache(maxsize=256)
-def central(
+def central_epsilon(
     mechanisms: tuple[Mechanism, ...], *, users: int, delta: float, records: int = 1, stages: int = 1
 ) -> tuple[float | None, Mapping[str, Any]]:
     """(ε, details) at δ of one user of k records in r shuffled stages of `users` each; None: no amplification.
@@ -390,11 +398,11 @@ def central(
             details = answer.to_dict()
             if records * stages > 1:
                 details |= {"records": records, "stages": stages, "delta_of_one_record": share}
-            found = answer.epsilon * records * stages
+            epsilon = answer.epsilon * records * stages
             together = _rounds(mechanisms, users, stages, delta) if stages > 1 and records == 1 else None
-            if together is not None and together < found:
-                found, details = together, details | {"stages_composed": together}
-            return found, details
+            if together is not None and together < epsilon:
+                epsilon, details = together, details | {"stages_composed": together}
+            return epsilon, details
         share = min(share, step / growth) * (1 - 1e-6)
         if share < 1e-300:
             break
@@ -411,8 +419,8 @@ def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: flo
     if cells is None:
         return None
     numeric = sum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
-    found = rounds_epsilon([(cells, users, stages)], delta * math.exp(-numeric * stages / 2))
-    return None if found is None or not math.isfinite(found) else found + numeric * stages
+    epsilon = rounds_epsilon([(cells, users, stages)], delta * math.exp(-numeric * stages / 2))
+    return None if epsilon is None or not math.isfinite(epsilon) else epsilon + numeric * stages
 
 
 def group_factor(epsilon: float, records: int) -> float:
@@ -429,5 +437,5 @@ def _is_unprotected(mechanism: Mechanism, delta: float) -> bool:
     return math.isinf(mechanism.guarantee.worst_case(delta))
 
 
-def _many(count: int, noun: str) -> str:
+def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.accounting.blanket import least_epsilon
-from mechanisms.accounting.blanket_cells import BlanketCells
+from mechanisms.losses.blanket_cells import BlanketCells
 
 FloatArray = NDArray[np.float64]
 
@@ -45,8 +45,8 @@ def lower_bounds(mechanisms: Sequence[Any], n: int, delta: float) -> dict[str, f
     laws = {name: mixture(cells, *shares) for name, shares in _SHARES.items()}
     if all(_spread_is_blanket(mechanism) for mechanism in mechanisms):
         laws["spread"] = others(cells, cells.log_w)
-    found = {name: least_epsilon(law, n, delta, local, pessimistic=False) for name, law in laws.items()}
-    return {name: 0.0 if epsilon is None else epsilon for name, epsilon in found.items()}
+    epsilons = {name: least_epsilon(law, n, delta, local, pessimistic=False) for name, law in laws.items()}
+    return {name: 0.0 if epsilon is None else epsilon for name, epsilon in epsilons.items()}
 
 
 def mixture(cells: BlanketCells, at_x: float, at_x_prime: float) -> BlanketCells:

@@ -10,10 +10,10 @@ from typing import Any
 
 from mechanisms import checks
 from mechanisms.accounting.blanket import blanket_delta
-from mechanisms.accounting.blanket_cells import BlanketCells
 from mechanisms.accounting.compose import compose
-from mechanisms.accounting.ladder import central, group_factor
+from mechanisms.accounting.ladder import central_epsilon, group_factor
 from mechanisms.accounting.shuffle import joint_blanket
+from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
 
 #: Local ε that are tried, in a mechanism's own units; the ends are answers like any other.
@@ -52,7 +52,7 @@ class Target:
 
     @property
     def one_record(self) -> tuple[float, float]:
-        """(ε, δ) that one record's release in one stage may cost: what `ladder.central` makes of it is this target."""
+        """(ε, δ) that one record's release in one stage may cost: `ladder.central_epsilon` makes this target of it."""
         epsilon = self.epsilon / (self.stages * self.records)
         return epsilon, self.delta / self.stages / group_factor(epsilon, self.records)
 
@@ -68,8 +68,8 @@ class Split:
 def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     """Whether one linked release of all the mechanisms, for each record and stage, keeps within the target.
 
-    Locally (the exact composition of all that a user releases), or shuffled, as `ladder.central` has it. The blanket at
-    the ε asked for is tried first: one δ at a known ε is faster than an ε at δ from every bound.
+    Locally (the exact composition of all that a user releases), or shuffled, as `ladder.central_epsilon` has it. The
+    blanket at the target's ε is tried first: one δ at a known ε is faster than an ε at δ from every bound.
     """
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     if any(math.isinf(g.worst_case(target.delta)) for g in guarantees):
@@ -82,10 +82,10 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
         cells = _cells(tuple(mechanisms))
         if cells is not None and blanket_delta(cells, target.users, epsilon) <= delta:
             return True
-        found, _ = central(
+        shuffled, _ = central_epsilon(
             tuple(mechanisms), users=target.users, delta=target.delta, records=target.records, stages=target.stages
         )
-        if found is not None and found <= target.epsilon:
+        if shuffled is not None and shuffled <= target.epsilon:
             return True
     if sum(g.worst_case(target.delta) for g in guarantees) * repeats > 1e6:
         return False  # far beyond any budget, and a needless strain on the convolution
@@ -93,7 +93,7 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     return bool(local.epsilon <= target.epsilon)
 
 
-def largest_epsilon(
+def plan(
     build: Build, target: Target, *, least: float = LEAST, most: float = MOST, tolerance: float = TOLERANCE
 ) -> float | None:
     """The largest local ε within [least, most], to `tolerance`, whose mechanisms fit the target; None if none does.
@@ -138,11 +138,11 @@ def frontier(
 ) -> tuple[Split, ...]:
     """How one budget can be split: for each label ε, the largest embedding ε that fits beside it.
 
-    build: (embedding ε, label ε) -> the mechanisms of one linked release. limits: of `largest_epsilon`. Which point
+    build: (embedding ε, label ε) -> the mechanisms of one linked release. limits: of `plan`. Which point
     of the frontier is best is not a question of privacy: a study runs them all.
     """
     return tuple(
-        Split(label, largest_epsilon(lambda e, label=label: build(e, label), target, **limits))  # type: ignore[misc]
+        Split(label, plan(lambda e, label=label: build(e, label), target, **limits))  # type: ignore[misc]
         for label in label_epsilons
     )
 

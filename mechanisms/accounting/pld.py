@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.accounting.loss import LossCells, check_delta
+from mechanisms.losses.loss import LossCells, check_delta
 
 FloatArray = NDArray[np.float64]
 

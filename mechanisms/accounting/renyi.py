@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mechanisms.accounting.loss import LossCells, check_delta
+from mechanisms.losses.loss import LossCells, check_delta
 
 #: The orders tried. Any order gives a valid bound; the best of these is within a small fraction of the best.
 ORDERS: tuple[float, ...] = tuple(float(a) for a in 1.0 + np.logspace(-3, 5, 321))

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
-from mechanisms.accounting.blanket_cells import BlanketCells
 from mechanisms.accounting.pld import dp_accounting
-from mechanisms.accounting.truncated import Cut, best_cut
+from mechanisms.accounting.truncated import TruncatedBlanket, best_truncation
+from mechanisms.losses.blanket_cells import BlanketCells
 
 FloatArray = NDArray[np.float64]
 
@@ -57,11 +57,11 @@ def _distribution(cells: BlanketCells, n: int, smallest: float) -> Any:
     """A pessimistic dp-accounting distribution of one round, whose δ is followed down to `smallest`."""
     privacy_loss_distribution, pld_pmf = dp_accounting()
     top = blanket_epsilon(cells, n, smallest)
-    cut = best_cut(cells, n, smallest)
+    cut = best_truncation(cells, n, smallest)
     if cut is None or (top is not None and top <= cut.epsilon):
         if top is None:
             return None
-        cut = Cut(cells, 0.0, top)
+        cut = TruncatedBlanket(cells, 0.0, top)
     step = cut.epsilon / _POINTS if cut.epsilon > 0 else 1e-6
     grid: FloatArray = step * np.arange(_POINTS + 1, dtype=np.float64)
     price = np.array([cut.price(n, float(epsilon)) for epsilon in grid])

@@ -30,15 +30,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.accounting.blanket import blanket_epsilon
-from mechanisms.accounting.blanket_cells import BlanketCells
-from mechanisms.accounting.clone_pair import checked
+from mechanisms.accounting.clone_pair import check_arguments
 from mechanisms.accounting.clones import clones_2021, clones_2021_closed
 from mechanisms.accounting.erlingsson import erlingsson_2019
-from mechanisms.accounting.loss import LossCells
 from mechanisms.accounting.lower import lower_bounds
 from mechanisms.accounting.stronger_clone import stronger_clone, stronger_clone_renyi
 from mechanisms.accounting.truncated import truncated_epsilon
 from mechanisms.accounting.variation_ratio import variation_ratio
+from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 
 FloatArray = NDArray[np.float64]
@@ -116,7 +116,7 @@ class Amplification:
             "total_variation": self.total_variation,
             "sampler_delta": self.sampler_delta,
         }
-        return {name: plain(value) for name, value in fields.items()}
+        return {name: json_ready(value) for name, value in fields.items()}
 
 
 def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_bounded: bool = True) -> Amplification:
@@ -129,7 +129,7 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_
     mechanisms = tuple(mechanisms)
     if not mechanisms:
         raise ValueError("shuffle: nothing is released; give at least one mechanism")
-    checked(0.0, users, delta)
+    check_arguments(0.0, users, delta)
     users = int(users)
     for mechanism in mechanisms:
         if not hasattr(mechanism, "privacy_loss"):
@@ -140,33 +140,21 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_
     numeric = math.fsum(g.numeric_epsilon for g in guarantees)
     share = delta * math.exp(-numeric / 2)
     unprotected = any(math.isinf(g.worst_case(delta)) for g in guarantees)
-    loss = None if unprotected else _joint_loss([mechanism.privacy_loss() for mechanism in mechanisms])
-    if unprotected:
-        local, beta = math.inf, 1.0
-    elif loss is None:
-        local, beta = min(worst, _composed(mechanisms, share) + numeric), 1.0
-    else:
-        local, beta = min(worst, loss.epsilon(share) + numeric), min(1.0, loss.delta(0.0) + numeric)
+    local, beta = (math.inf, 1.0) if unprotected else _local(mechanisms, worst, numeric, share)
 
     bounds: dict[str, float | None] = dict.fromkeys(NAMES)
     optimistic, lower = None, {}
     if math.isfinite(worst) and _one_randomizer(mechanisms):
-        bounds["stronger_clone"] = stronger_clone(worst, users, delta)
-        bounds["stronger_clone_renyi"] = stronger_clone_renyi(worst, users, delta)
-        bounds["clones_2021"] = clones_2021(worst, users, delta)
-        bounds["clones_2021_closed"] = clones_2021_closed(worst, users, delta)
-        bounds["erlingsson_2019"] = erlingsson_2019(worst, users, delta)
-        bounds["variation_ratio"] = variation_ratio(worst, beta, users, delta)
+        bounds |= _clone_bounds(worst, beta, users, delta)
     # a single user's message is nobody else's: there is nothing to amplify
     # beyond e^600 there is no double for e^ε, and a blanket of that little mass amplifies for no number of users
     cells = None if unprotected or users == 1 or local == 0 or local > _LARGEST else joint_blanket(mechanisms)
     if cells is not None:
-        cut = truncated_epsilon(cells, users, share)
-        if cut is not None and cut + numeric < local:
-            bounds["blanket_truncated"] = cut + numeric
-        found = blanket_epsilon(cells, users, share)
-        if found is not None and found + numeric < local:
-            bounds["blanket"] = found + numeric
+        for name, bound in (("blanket_truncated", truncated_epsilon), ("blanket", blanket_epsilon)):
+            epsilon = bound(cells, users, share)
+            if epsilon is not None and epsilon + numeric < local:
+                bounds[name] = epsilon + numeric
+        if bounds["blanket"] is not None:
             optimistic = blanket_epsilon(cells, users, delta, pessimistic=False)
         lower = lower_bounds(mechanisms, users, delta) if lower_bounded else {}
     return Amplification(
@@ -182,6 +170,26 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_
         total_variation=beta,
         sampler_delta=min(1.0, users * math.fsum(g.numeric_delta for g in guarantees)),
     )
+
+
+def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta: float) -> tuple[float, float]:
+    """(local ε at δ, total variation of the worst pair), both with the samplers' numeric ε; 1 where it is not known."""
+    loss = _joint_loss([mechanism.privacy_loss() for mechanism in mechanisms])
+    if loss is None:
+        return min(worst, _composed(mechanisms, delta) + numeric), 1.0
+    return min(worst, loss.epsilon(delta) + numeric), min(1.0, loss.delta(0.0) + numeric)
+
+
+def _clone_bounds(worst: float, beta: float, users: int, delta: float) -> dict[str, float | None]:
+    """The bounds from ε0 = `worst`, and from the total variation β of the worst pair."""
+    return {
+        "stronger_clone": stronger_clone(worst, users, delta),
+        "stronger_clone_renyi": stronger_clone_renyi(worst, users, delta),
+        "clones_2021": clones_2021(worst, users, delta),
+        "clones_2021_closed": clones_2021_closed(worst, users, delta),
+        "erlingsson_2019": erlingsson_2019(worst, users, delta),
+        "variation_ratio": variation_ratio(worst, beta, users, delta),
+    }
 
 
 def _one_randomizer(mechanisms: Sequence[Mechanism]) -> bool:
@@ -238,10 +246,10 @@ def _composed(mechanisms: Sequence[Mechanism], delta: float) -> float:
     return compose([(mechanism, 1) for mechanism in mechanisms], delta=delta, method="pld").epsilon
 
 
-def plain(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
     """Infinity as "inf", tuples as lists, through mappings and sequences: JSON-ready."""
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): json_ready(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
+        return [json_ready(v) for v in value]
     return "inf" if value == math.inf else value

@@ -34,8 +34,8 @@ from mechanisms.accounting.clone_pair import (
     binomial_masses,
     binomial_range,
     block_edges,
-    checked,
-    fair_mass,
+    check_arguments,
+    fair_binomial_pmf,
     pair_epsilon,
 )
 
@@ -56,7 +56,7 @@ def stronger_clone(local_epsilon: float, users: int, delta: float) -> float | No
     local_epsilon: ε0 of pure local differential privacy, nats. users: n >= 1, one randomizer for all. delta: in
     (0, 1). None, no amplification, where ε is not below ε0.
     """
-    checked(local_epsilon, users, delta)
+    check_arguments(local_epsilon, users, delta)
     if not 0 < local_epsilon <= LARGEST_EPSILON:
         return None
     return pair_epsilon(_pair(local_epsilon), users, delta)
@@ -68,7 +68,7 @@ def stronger_clone_renyi(local_epsilon: float, users: int, delta: float) -> floa
     Arguments and None as in `stronger_clone`. Conversion: ε = D_α + log(1 - 1/α) - log(α·δ)/(α - 1) (Canonne,
     Kamath and Steinke 2020, Proposition 12).
     """
-    checked(local_epsilon, users, delta)
+    check_arguments(local_epsilon, users, delta)
     if not 0 < local_epsilon <= LARGEST_EPSILON:
         return None
 
@@ -80,8 +80,8 @@ def stronger_clone_renyi(local_epsilon: float, users: int, delta: float) -> floa
     grid = np.arange(-3.0, 13.5, 0.75)
     values = [epsilon(x) for x in grid]
     best = float(grid[int(np.argmin(values))])
-    found = minimize_scalar(epsilon, bounds=(best - 0.75, best + 0.75), method="bounded", options={"xatol": 1e-3})
-    least = max(0.0, min(float(found.fun), *values))
+    minimum = minimize_scalar(epsilon, bounds=(best - 0.75, best + 0.75), method="bounded", options={"xatol": 1e-3})
+    least = max(0.0, min(float(minimum.fun), *values))
     return least if least < local_epsilon * (1 - TOLERANCE) else None
 
 
@@ -90,7 +90,7 @@ def renyi_divergence(local_epsilon: float, users: int, order: float) -> float:
 
     Holds for the shuffled outputs of n = `users` users of one ε0-locally private randomizer.
     """
-    checked(local_epsilon, users, 0.5)
+    check_arguments(local_epsilon, users, 0.5)
     if not 1 < order < math.inf:
         raise ValueError(f"Rényi divergence: the order must be above 1 and finite, got {order}")
     if not 0 <= local_epsilon <= LARGEST_EPSILON:
@@ -156,7 +156,7 @@ def _folded(n: float, log_weight: float) -> tuple[FloatArray, FloatArray]:
         k = np.append(k, n)
     k = np.append(k, n + 1)
     inner = k[:-1]
-    atom = fair_mass(np.full_like(inner, n), inner)
+    atom = fair_binomial_pmf(np.full_like(inner, n), inner)
     above = np.append(2 * betainc(inner, n - inner + 1, 0.5), 0.0)
     moment = np.append(2 * inner * atom / n, 0.0)
     if n % 2 == 0 and inner[0] == n / 2:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.accounting.blanket import least_epsilon
-from mechanisms.accounting.blanket_cells import BlanketCells
+from mechanisms.losses.blanket_cells import BlanketCells
 
 FloatArray = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ def truncated(cells: BlanketCells, log_gamma: float) -> tuple[BlanketCells, floa
 
 
 @dataclass(frozen=True)
-class Cut:
+class TruncatedBlanket:
     """A truncated blanket: its cells, the price `eta` of each of the n - 1 others, and the ε it gives at its δ."""
 
     cells: BlanketCells
@@ -57,12 +57,12 @@ class Cut:
 
 
 def truncated_epsilon(cells: BlanketCells, n: int, delta: float) -> float | None:
-    """Least ε at δ of `best_cut`; None where none is below the local ε."""
-    cut = best_cut(cells, n, delta)
+    """Least ε at δ of `best_truncation`; None where none is below the local ε."""
+    cut = best_truncation(cells, n, delta)
     return None if cut is None else cut.epsilon
 
 
-def best_cut(cells: BlanketCells, n: int, delta: float) -> Cut | None:
+def best_truncation(cells: BlanketCells, n: int, delta: float) -> TruncatedBlanket | None:
     """The truncation of least ε at δ, over a few shares of δ spent on it; None where none is below the local ε.
 
     cells must be of a randomizer whose U has one law for every input: all that mechanisms here offer. Never worse
@@ -74,7 +74,7 @@ def best_cut(cells: BlanketCells, n: int, delta: float) -> Cut | None:
     local = cells.loss().epsilon(delta)
     if not math.isfinite(local) or n == 1:
         return None
-    best: Cut | None = None
+    best: TruncatedBlanket | None = None
     ceiling = local
     for share in _SHARES:
         # the price at a ceiling on ε is certified for every ε below it; a few passes bring the ceiling down
@@ -84,11 +84,11 @@ def best_cut(cells: BlanketCells, n: int, delta: float) -> Cut | None:
             if log_gamma is None:
                 break
             cut, eta = truncated(cells, log_gamma)
-            found = least_epsilon(cut, n, delta - (n - 1) * eta / weight, ceiling)
-            if found is None or found >= ceiling:
+            epsilon = least_epsilon(cut, n, delta - (n - 1) * eta / weight, ceiling)
+            if epsilon is None or epsilon >= ceiling:
                 break
-            settled = found > ceiling * 0.97
-            best, ceiling = Cut(cut, eta, found), found
+            settled = epsilon > ceiling * 0.97
+            best, ceiling = TruncatedBlanket(cut, eta, epsilon), epsilon
             if settled:
                 break
     return best

@@ -8,8 +8,8 @@ R1 = α·Q0 + pα·Q1 + s·Q2, where α·Q0 = (R0 - R1)_+/(p - 1), α·Q1 = (R1 
 Q1 with r = pα/q, and lets the target's Q2 hide among all who are not clones, as if their remainders held it evenly.
 They need not, and then the counts of the other outputs tell whether the target drew Q2: with p = q = 3, R0 = (0.06,
 0.02, 0.6, 0.32), R1 = (0.02, 0.06, 0.6, 0.32) and R(x) = (0.02, 0.02, 0.2, 0.76) for 14 others, the shuffled outputs
-have δ(0.4) = 7.8e-5 by enumeration, the published pair 9.2e-6 (tests/test_accounting_shuffle.py). It is the gap that
-the errata of arXiv 2208.04591 name in the proof of the stronger clone.
+have δ(0.4) = 7.8e-5 by enumeration, the published pair 9.2e-6 (tests/mechanisms/accounting/test_shuffle.py). It is the
+gap that the errata of arXiv 2208.04591 name in the proof of the stronger clone.
 
 **What we use.** R(x) >= max(R0, R1)/q = (pα·Q0 + pα·Q1 + s·Q2)/q, so Q2 is cloned as well, with probability s/q:
 `clone_pair` with a = pα, b = α, r = pα/q, t = s/q. It holds for every such randomizer.
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 
-from mechanisms.accounting.clone_pair import LARGEST_EPSILON, ClonePair, checked, pair_epsilon
+from mechanisms.accounting.clone_pair import LARGEST_EPSILON, ClonePair, check_arguments, pair_epsilon
 
 
 def variation_pair(p: float, beta: float, q: float) -> ClonePair:
@@ -53,7 +53,7 @@ def variation_ratio(
     from above. clone_epsilon: log q, the largest loss between either of the pair and any input (default: ε0).
     users: n >= 1. delta: in (0, 1). None, no amplification, where ε is not below ε0 or β is 0.
     """
-    checked(local_epsilon, users, delta)
+    check_arguments(local_epsilon, users, delta)
     if not 0 <= total_variation <= 1:
         raise ValueError(f"variation ratio: total variation must be in [0, 1], got {total_variation}")
     largest = local_epsilon if clone_epsilon is None else clone_epsilon

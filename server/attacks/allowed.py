@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.accounting.loss import LossCells
+from mechanisms.losses.loss import LossCells
 from server.attacks.tokens import randomized
 
 FloatArray = NDArray[np.float64]

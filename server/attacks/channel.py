@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.custext import CusText
-from mechanisms.exponential import Geometry
-from mechanisms.madlib import Madlib
-from mechanisms.madlib_syntax import MadlibSyntax
 from mechanisms.streams import SimulationStreams
-from mechanisms.text import Text
-from mechanisms.verbatim import Verbatim
 from mechanisms.vocabulary import NOTHING
+from mechanisms.words.custext import CusText
+from mechanisms.words.exponential import Geometry
+from mechanisms.words.madlib import Madlib
+from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.text import TextMechanism
+from mechanisms.words.verbatim import Verbatim
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -45,7 +45,7 @@ class Channel:
     ValueError where a released word depends on more of the text than the token in its place.
     """
 
-    text: Text
+    text: TextMechanism
     seed: int = 0
 
     def __post_init__(self) -> None:

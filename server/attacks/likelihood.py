@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from mechanisms.accounting.sphere_loss import log_radial_integral
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
+from mechanisms.losses.sphere import log_radial_integral
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 
 FloatArray = NDArray[np.float64]

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from mechanisms.identity import Identity
-from mechanisms.text import Text
 from mechanisms.vocabulary import NOTHING
+from mechanisms.words.text import TextMechanism
 from server.attacks.channel import Channel
 from server.attacks.likelihood import log_likelihood, posterior
 
@@ -83,7 +83,7 @@ class Evidence:
             if len(rows) and len(columns):
                 joint[np.ix_(rows, columns)] += pairs[np.ix_(place[a[rows]], place[b[columns]])]
 
-    def scores(self, text: Text) -> FloatArray:
+    def scores(self, text: TextMechanism) -> FloatArray:
         """The evidence for each pair, (n, m), when every input has been added."""
         found = _length_evidence(text)[_ends(self._first)[:, None], _ends(self._second)[None, :]]
         single = np.log(np.maximum(self._single, _LEAST))
@@ -115,13 +115,13 @@ def text_and_embedding(mechanism: Any, pool: FloatArray, read: FloatArray, relea
     return evidence
 
 
-def bound(text: Text, candidates: int) -> float:
+def bound(text: TextMechanism, candidates: int) -> float:
     """The largest probability of finding the one release among so many that the theorem allows."""
     loss = text.guarantee.worst_case()
     return 1.0 if loss == math.inf else 1 / (1 + (candidates - 1) * math.exp(-2 * min(loss, 350.0)))
 
 
-def _length_evidence(text: Text) -> FloatArray:
+def _length_evidence(text: TextMechanism) -> FloatArray:
     """(L + 1, L + 1), all lengths being alike in advance."""
     count = text.tokens + 1
     if text.lengths is None:

@@ -41,13 +41,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.custext import CusTextPlus
-from mechanisms.exponential import Geometry
 from mechanisms.guarantee import Guarantee
-from mechanisms.madlib_syntax import MadlibSyntax
-from mechanisms.santext import SanTextPlus
-from mechanisms.text import Text
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.custext import CusTextPlus
+from mechanisms.words.exponential import Geometry
+from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.santext import SanTextPlus
+from mechanisms.words.text import TextMechanism
 from server.attacks.channel import Channel
 
 FloatArray = NDArray[np.float64]
@@ -170,7 +170,7 @@ def most_frequent(draws: IntArray) -> IntArray:
     return np.take_along_axis(draws, times.argmax(axis=0)[None], axis=0)[0]
 
 
-def bound(text: Text, frequencies: FloatArray, *, releases: int = 1) -> float:
+def bound(text: TextMechanism, frequencies: FloatArray, *, releases: int = 1) -> float:
     """The largest success of any guess from one released word that the theorem allows, on tokens of these frequencies
     (V + 1,), which add to 1. See this module for the proof. releases: how often the same text was released; losses add.
 

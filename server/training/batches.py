@@ -64,12 +64,17 @@ def warmed(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_sched
 
 
 def checked(texts: Sequence[Text], labels: Any, classes: int, epochs: int, batch_size: int) -> torch.Tensor:
-    """Labels (n,) as int64. Raises ValueError, one line, where the arguments of a training do not fit."""
+    """Labels (n,) as int64, or, given how likely each class is, (n, K) as float32. Raises ValueError, one line, where
+    the arguments of a training do not fit."""
     y = np.asarray(labels)
+    if epochs < 1 or batch_size < 1:
+        raise ValueError(f"training: epochs and batch-size must be at least 1, got {epochs} and {batch_size}")
+    if y.ndim == 2:
+        if not len(texts) or y.shape != (len(texts), classes) or not (y >= 0).all() or not np.allclose(y.sum(1), 1):
+            raise ValueError(f"training: {len(texts)} texts need as many distributions over {classes} classes")
+        return torch.from_numpy(y.astype(np.float32))
     if not len(texts) or y.shape != (len(texts),):
         raise ValueError(f"training: {len(texts)} texts need as many labels, at least one; got {y.shape}")
     if y.min() < 0 or y.max() >= classes:
         raise ValueError(f"training: labels must be 0 to {classes - 1}, got {y.min()} to {y.max()}")
-    if epochs < 1 or batch_size < 1:
-        raise ValueError(f"training: epochs and batch-size must be at least 1, got {epochs} and {batch_size}")
     return torch.from_numpy(y.astype(np.int64))

@@ -1,4 +1,4 @@
-"""The encoder, fine-tuned on public labelled text before any user is asked."""
+"""The encoder, fine-tuned on public text and its labels: known ones, or what a model that users taught makes of it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def finetune(
     max_length: int = 128,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Train the checkpoint with a linear head on public texts and labels, and save it (not the head) to
-    `folder`.
+    """Train the checkpoint with a linear head on public texts (n) and labels, and save it (not the head) to `folder`.
+
+    labels: (n,), or (n, K), how likely each class is of each text.
 
     AdamW, linear warm-up over a tenth of the steps and decay to 0, gradients clipped to norm 1. The folder is
     a checkpoint that `export_encoder` takes. Same arguments and thread count, same weights; global generators

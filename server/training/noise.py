@@ -15,7 +15,7 @@ from mechanisms.streams import SimulationStreams
 def sanitize_public(mechanism: Any, z: NDArray[np.float64], *, seed: int, stage: str) -> NDArray[np.float64]:
     """One simulated draw for each unit row (n, m') of *public* text; nobody is charged for it.
 
-    With their labels such rows may join the users' in `release_once.train_head`.
+    With their labels such rows may join the users' in `head.train_head`.
     """
     n = len(z)
     rows = SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage=stage, channel="embedding")

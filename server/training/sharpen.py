@@ -14,7 +14,7 @@ from server.maps import Maps
 SHARPEN = 0.1
 
 
-def sharpened(maps: Maps, *, public: NDArray[Any]) -> Maps:
+def sharpened(maps: Maps, *, public: NDArray[Any], dim: int | None = None) -> Maps:
     """The same head, M1 shrunk to SHARPEN in the directions (of m') that the head does not read.
 
     After normalization a release spends its length on what decides. Log loss leaves the others in, to say how sure
@@ -23,12 +23,15 @@ def sharpened(maps: Maps, *, public: NDArray[Any]) -> Maps:
     (n, m) keep their decision. Where the head knows nothing, the maps stay as they are. An arm without noise is
     treated alike, so that arms differ in their noise alone. Public knowledge and post-processing only: nothing is
     charged.
+
+    dim: m' of the maps that come back, where a release is to have fewer coordinates than the head was trained on: first
+    what it reads, then where public embeddings vary most. None: as many.
     """
     weight = maps.m2.astype(np.float64) @ maps.head_w.astype(np.float64)
     contrasts = weight - weight.mean(axis=1, keepdims=True)
     u, values, vt = np.linalg.svd(contrasts, full_matrices=False)
     if values.max() < 1e-9:
-        return maps
+        return maps if dim is None else factored(maps.mean, maps.m1[:, :dim], weight[:dim], maps.head_b)
     kept = values > 1e-6 * values.max()
     read = u[:, kept]
     bias = maps.head_b - maps.head_b.mean()
@@ -40,7 +43,13 @@ def sharpened(maps: Maps, *, public: NDArray[Any]) -> Maps:
     agreement = [np.mean(np.argmax((mapped + at * shift) @ contrasts, axis=1) == before) for at in lengths]
     mean = maps.mean - np.linalg.lstsq(m1.T, lengths[np.argmax(agreement)] * shift, rcond=None)[0]
     keep = read @ read.T
-    return factored(mean, m1 @ (keep + SHARPEN * (np.eye(len(weight)) - keep)), weight, np.zeros_like(bias))
+    if dim is None:
+        return factored(mean, m1 @ (keep + SHARPEN * (np.eye(len(weight)) - keep)), weight, np.zeros_like(bias))
+    first = read[:, :dim]
+    _, rest = np.linalg.eigh(np.cov(mapped @ (np.eye(len(weight)) - keep), rowvar=False))
+    others = rest[:, ::-1][:, : dim - first.shape[1]]
+    basis = np.hstack([first, SHARPEN * others])
+    return factored(mean, m1 @ basis, np.hstack([first, others]).T @ weight, np.zeros_like(bias))
 
 
 def factored(mean: NDArray[Any], m1: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> Maps:

@@ -1,0 +1,369 @@
+"""A sentence of the device's user, classified by a deployed model that sees a release of it and no more.
+
+The sentence is encoded, numbered as a record of its own, sanitized and charged by the one path there is; then the
+release goes to the server, without the user, without the record's number, as long as any other; what the server makes
+of it comes back. The same sentence under the same question repeats its release, at no cost. The server can tell that
+it is the same again.
+
+A sentence is encoded before the server is spoken to: between its question and the answer to it, nothing here takes
+longer for a longer sentence. Sentences that are alike are sent once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.device.model import STAGE, Model, batch_size
+from client.models import encoder as encoders
+from client.models.embeddings import Embeddings
+from client.models.encoder import Encoder
+from client.node import Node, load_node
+from client.policy import Policy, Refused
+from client.sanitizer import Sanitizer
+from client.shard import Shard
+from client.store.ledger import Ledger, LedgerError
+from client.store.questions import FIRST_RECORD, QuestionRecords, sentence_hash
+from client.store.scratch import Scratch
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import SPLITS, Request
+from mechanisms.messages.sealed import seal
+from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record
+
+_ENCODED_AT_ONCE = 4096
+#: Sentences that are looked up at once.
+_LOOKED_UP = 4096
+_SECONDS_BETWEEN_LINES = 5.0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model makes of n sentences, d of them different and none of these empty.
+
+    classes: K names. probabilities: (d, K) float64. rows: (n,) int64, the row of each sentence there, -1 for an empty
+    one. charged: how many releases were new. request: the question that they answer. epsilon: the worst case of each at
+    the policy's delta; infinite where nothing is promised. public: whether the policy declares embeddings public.
+    spent: what the user has spent by now in all, at that delta, without what is declared public.
+    """
+
+    classes: tuple[str, ...]
+    probabilities: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    charged: int
+    request: Request
+    epsilon: float
+    delta: float
+    public: bool
+    spent: float
+
+
+def ask(
+    folder: Path | str, sentences: Sequence[str], *, server: str, root_certificates: Path | str,
+    user: int | None = None, progress: Progress = lambda line: None,
+) -> Predictions:  # fmt: skip
+    """The predictions of the model at `server` for sentences of a user of the device in `folder`.
+
+    server: https://HOST:PORT. root_certificates: PEM, of the one authority that may vouch for it. user: whose sentences
+    they are; None: the only user there is, or 0 where there is none yet.
+    Raises ValueError, one line that says what was charged, where the device, the policy, the ledger or the server does
+    not allow it. What was charged stays so, and the same sentences cost nothing when they are asked about again.
+    """
+    with ExitStack() as held:
+        try:
+            asking, hashes, rows, vectors = _prepared(
+                held, Path(folder), sentences, server, root_certificates, user, progress
+            )
+        except (ValueError, LedgerError, OSError) as error:
+            raise ValueError(f"{_line(error, folder)}; nothing was charged") from error
+        classes, probabilities, spent = asking.all(hashes, vectors, progress)
+    return Predictions(
+        classes, probabilities, rows, asking.charged, asking.request, asking.cost, asking.policy.delta, asking.public,
+        spent,
+    )  # fmt: skip
+
+
+def _prepared(
+    held: ExitStack, folder: Path, sentences: Sequence[str], server: str, root_certificates: Path | str,
+    user: int | None, progress: Progress,
+) -> tuple[_Asking, list[bytes], NDArray[np.int64], NDArray[np.float32]]:  # fmt: skip
+    """All that comes before the first charge, so that what can fail fails here: the question, its check, the hashes of
+    the different sentences, the row of each sentence, embeddings."""
+    node = _device(folder)
+    model = held.enter_context(Model(server, root_certificates))
+    questions = held.enter_context(QuestionRecords(node.folder))
+    user = _user(node, questions, user)
+    hashes, rows, first = _distinct(sentences)
+    if not hashes:
+        raise ValueError("there is no sentence to ask about")
+    encoder, vectors = _encoded(node, sentences, first, held.enter_context(Scratch(folder)), progress)
+    request = model.question(encoder=encoder.identity, width=encoder.dim)
+    policy = node.policy("")
+    try:
+        policy.check(request)
+    except Refused as error:
+        raise ValueError(f"{folder}: {_refusal(error, policy, request)}") from error
+    asking = _Asking(node, held.enter_context(node.ledger("")), questions, model, request, user)
+    asking.check(hashes, progress)
+    return asking, hashes, rows, vectors
+
+
+# -- the device -------------------------------------------------------------------------------------------------------
+
+
+def _device(folder: Path) -> Node:
+    if not (folder / "node.json").is_file():
+        raise ValueError(f"{folder}: is no device's folder; name the one that holds node.json")
+    node = load_node(folder)
+    if node.simulated:
+        raise ValueError(f"{folder}: is a simulation's node; a sentence is asked about by a device")
+    if node.encoder is None:
+        raise ValueError(f"{folder}: this device has no encoder, and a sentence is asked about by its embedding")
+    return node
+
+
+def _user(node: Node, questions: QuestionRecords, user: int | None) -> int:
+    """Whose sentences they are. Raises ValueError where that cannot be told, or their numbers would be records'."""
+    shards = [node.shard(split) for split in SPLITS]
+    known = sorted({*questions.users(), *(u for shard in shards for u in np.unique(shard.users).tolist())})
+    if any((shard.records >= FIRST_RECORD).any() for shard in shards):
+        raise ValueError(f"{node.folder}: has a record numbered {FIRST_RECORD} or above, where sentences' numbers are")
+    some = ", ".join(map(str, known[:5])) + (", …" if len(known) > 5 else "")
+    if user is None:
+        if len(known) > 1:
+            raise ValueError(f"{node.folder}: holds {len(known)} users ({some}); say by --user whose sentence it is")
+        return known[0] if known else 0
+    if user < 0 or (known and user not in known):
+        raise ValueError(f"{node.folder}: has no user {user}; it has {some or 'none yet: give 0 or above'}")
+    return user
+
+
+def _distinct(sentences: Sequence[str]) -> tuple[list[bytes], NDArray[np.int64], list[int]]:
+    """Hashes of the different sentences; of each sentence, the place of its hash, -1 where it is empty; and of each
+    hash, the place of a sentence."""
+    places: dict[bytes, int] = {}
+    rows, first = np.full(len(sentences), -1, np.int64), list[int]()
+    for i, sentence in enumerate(sentences):
+        if not sentence.strip():
+            continue
+        try:
+            row = places.setdefault(sentence_hash(sentence), len(places))
+        except UnicodeEncodeError:
+            raise ValueError(f"sentence {i + 1}: is not Unicode") from None
+        if row == len(first):
+            first.append(i)
+        rows[i] = row
+    return list(places), rows, first
+
+
+def _encoded(
+    node: Node, sentences: Sequence[str], first: Sequence[int], scratch: Scratch, progress: Progress
+) -> tuple[Encoder, NDArray[np.float32]]:
+    """Embeddings of the sentences at these places, on the disk where they are many."""
+    assert node.encoder is not None
+    encoder, paced = encoders.load(node.encoder), _paced(progress, "encoded", len(first))
+    for start in range(0, len(first), _ENCODED_AT_ONCE):
+        some = [sentences[i] for i in first[start : start + _ENCODED_AT_ONCE]]
+        scratch.add(encoder.encode(some))
+        paced(start + len(some))
+    return encoder, scratch.read(np.float32, encoder.dim)
+
+
+def _refusal(error: Refused, policy: Policy, request: Request) -> str:
+    """Why the policy does not allow the question, and what to change."""
+    mechanism = request.mechanism("embedding")
+    if error.reason == "minimum-users":
+        return (
+            f"its policy lets releases go only among those of at least {policy.minimum_users:,} users, and a question "
+            "goes alone; if the server may see which release is yours, set minimum_users to 0 in node.json"
+        )
+    if error.reason == "mechanism":
+        return f"its policy does not allow the mechanism {mechanism.name}, which the server asks for"
+    limit, what = (policy.total, "in total") if error.reason == "total" else (policy.embedding, "for one sentence")
+    cost = _epsilon(policy.cost(mechanism.guarantee))
+    return f"its policy allows ε up to {limit:.4g} {what}, and the server asks for {cost}"
+
+
+# -- charging and sending ---------------------------------------------------------------------------------------------
+
+
+class _Asking:
+    """One question, asked about some sentences of one user."""
+
+    def __init__(
+        self, node: Node, ledger: Ledger, questions: QuestionRecords, model: Model, request: Request, user: int
+    ) -> None:
+        self.node, self.ledger, self.questions, self.model, self.request = node, ledger, questions, model, request
+        self.user = user
+        self.policy = node.policy("")
+        self.cost = self.policy.cost(request.mechanism("embedding").guarantee)
+        self.public = "embedding" in self.policy.unprotected
+        self.charged, self._certain = 0, True
+        self._classes: tuple[str, ...] = ()
+
+    def check(self, hashes: Sequence[bytes], progress: Progress) -> None:
+        """Raise ValueError unless the policy allows all that is new: before anything is charged."""
+        new = again = 0
+        for start in range(0, len(hashes), _LOOKED_UP):
+            records = self.questions.record_numbers(self.user, hashes[start : start + _LOOKED_UP])
+            records, unknown = records[records >= 0], int((records < 0).sum())
+            fresh = records[~self._known(records)]
+            new += unknown + len(fresh)
+            spent = self.ledger.spent_on(
+                "embedding", self._people(len(fresh)), fresh, delta=self.policy.delta, declared=self.policy.unprotected
+            )
+            again += int((~self.policy.allows(spent + self.cost, "embedding")).sum())
+        if again:
+            raise ValueError(
+                f"{self.node.folder}: {again:,} of the sentences {'was' if again == 1 else 'were'} asked about before "
+                f"under another question, and the policy allows one sentence ε up to {self.policy.embedding:.4g}"
+            )
+        allowed, left = self._allowed()
+        count = f"{new:,} {'sentence is' if new == 1 else 'sentences are'}"
+        if new > allowed:
+            raise ValueError(
+                f"{self.node.folder}: {count} new, at {_epsilon(self.cost)} each, and of its policy's total "
+                f"ε = {left:.4g} is left, enough for {allowed:,.0f}"
+            )
+        most = "the policy sets no limit in total" if math.isinf(allowed) else f"the total allows {allowed:,.0f}"
+        progress(f"{count} new, at {_epsilon(self.cost)} each; {most}")
+
+    def all(
+        self, hashes: Sequence[bytes], vectors: NDArray[np.float32], progress: Progress
+    ) -> tuple[tuple[str, ...], NDArray[np.float64], float]:
+        """Classes, the probabilities of all sentences, and what the user has spent then. Raises ValueError, which says
+        what was charged."""
+        step, paced = batch_size(self.request.classes), _paced(progress, "answered", len(hashes))
+        try:
+            with Scratch(self.node.folder) as scratch:
+                for start in range(0, len(hashes), step):
+                    rows = slice(start, start + step)
+                    scratch.add(self._some(hashes[rows], vectors[rows]))
+                    paced(min(start + step, len(hashes)))
+                return self._classes, scratch.read(np.float64, self.request.classes), self._spent()
+        except (ValueError, LedgerError, Refused, OSError) as error:
+            raise ValueError(f"{_line(error, self.node.folder)}; {self._charges()}") from error
+
+    def _some(self, hashes: Sequence[bytes], vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Probabilities of a message's sentences, (n, K)."""
+        records = self.questions.assign(self.user, hashes, above=self.ledger.last_record(self.user))
+        reply = self._released(records, vectors)
+        classes, probabilities = self.model.answer(self._message(reply), len(records), self.request.classes)
+        if self._classes not in ((), classes):
+            raise ValueError(f"{self.model.address}: calls its classes otherwise than a moment ago")
+        self._classes = classes
+        return probabilities
+
+    def _released(self, records: NDArray[np.int64], vectors: NDArray[np.float32]) -> Reply:
+        """Their releases, charged. The texts are not needed any more: only their embeddings are."""
+        shard = _Held(
+            self._people(len(records)), records, None, [""] * len(records), self.node.folder, "test",
+            identity=self.request.encoder, vectors=vectors,
+        )  # fmt: skip
+        before = int(self._known(records).sum())
+        try:
+            return Sanitizer(self.policy, self.ledger, self.node.streams).answer(self.request, shard)
+        finally:  # an error too may come after the commit: where the ledger's witness cannot be written
+            self._certain = False
+            self.charged += int(self._known(records).sum()) - before
+            self._certain = True
+
+    def _message(self, reply: Reply) -> bytes:
+        """The releases, and whose they are left out: every message says user 0 and records 0, 1, ..."""
+        nobody = Reply(np.zeros(len(reply), np.int64), np.arange(len(reply), dtype=np.int64), reply.releases)
+        if self.node.seal is None:
+            return record_to_bytes(reply_to_record(nobody))
+        return record_to_bytes(sealed_to_record(seal(nobody, self.request, self.node.seal)))
+
+    def _known(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the numbers have been released under this very question."""
+        digest = self.request.digest("embedding")
+        return self.ledger.recall(STAGE, "embedding", digest, self._people(len(records)), records).known
+
+    def _people(self, n: int) -> NDArray[np.int64]:
+        return np.full(n, self.user, np.int64)
+
+    def _allowed(self) -> tuple[float, float]:
+        """How many new releases the policy's total allows, and what is left of it."""
+        if self.public or math.isinf(self.policy.total) or self.cost == 0:
+            return math.inf, math.inf
+        left = max(0.0, self.policy.total - self._spent())
+        allowed = math.floor(left / self.cost)
+        if self.policy.allows(np.array([self._spent() + (allowed + 1) * self.cost]), "total")[0]:
+            allowed += 1  # the policy forgives a rounding
+        return allowed, left
+
+    def _charges(self) -> str:
+        if not self._certain:
+            return "what was charged, `sottovoce device ledger` tells when the ledger can be read"
+        if not self.charged:
+            return "nothing was charged"
+        if self.charged == 1:
+            return f"1 sentence was charged ({_epsilon(self.cost)}), and costs nothing when it is asked about again"
+        return (
+            f"{self.charged:,} sentences were charged ({_epsilon(self.cost)} each), and cost nothing when they are "
+            "asked about again"
+        )
+
+    def _spent(self) -> float:
+        """What the user has spent in all that counts."""
+        declared = self.policy.unprotected
+        spent = self.ledger.spent(self._people(1), delta=self.policy.delta, without=declared, declared=declared)
+        return float(spent[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Held(Shard):
+    """Records whose embeddings are here, by the encoder of that identity."""
+
+    identity: str = ""
+    vectors: NDArray[np.float32] | None = None
+
+    def embeddings(self, identity: str) -> Embeddings:
+        if self.vectors is None or identity != self.identity:
+            raise Refused("encoder")
+        return _Vectors(self.vectors)
+
+
+@dataclass(frozen=True, eq=False)
+class _Vectors:
+    values: NDArray[np.float32]
+
+    @property
+    def width(self) -> int:
+        return int(self.values.shape[1])
+
+    def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        taken: NDArray[np.float32] = self.values[rows]
+        return taken
+
+
+def _line(error: Exception, folder: Path | str) -> str:
+    """What a person is told: ours say which file or server it is about."""
+    return str(error) if isinstance(error, ValueError) else f"{folder}: {getattr(error, 'strerror', None) or error}"
+
+
+def _paced(progress: Progress, what: str, total: int) -> Callable[[int], None]:
+    """Tells how many are done: the last one, and others with some seconds between."""
+    last = time.monotonic()
+
+    def done(count: int) -> None:
+        nonlocal last
+        if count == total or time.monotonic() - last > _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            progress(f"{what} {count:,} of {total:,} sentences")
+
+    return done
+
+
+def _epsilon(cost: float) -> str:
+    return "ε = ∞" if math.isinf(cost) else f"ε = {cost:.4g} at worst"

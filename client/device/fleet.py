@@ -1,0 +1,360 @@
+"""A node's connection to its SuperLink, and the one file of the client that knows Flower's Fleet API.
+
+TLS and the node's key, as Flower's own SuperNode has them, but on terms of its own: an answer is read no further than
+`MAX_RESPONSE` bytes and never unpacked, a redirection is not followed, nothing a SuperLink says ends the process or
+logs, and how long an answer took is not told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Array, Message
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node as FlowerNode
+from flwr.proto.run_pb2 import GetRunRequest
+from flwr.supercore.error import FlowerError
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_body,
+    get_object_children_ids_from_object_content,
+    get_object_tree,
+    get_object_type_from_object_content,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from client.device.https import tls_error
+from mechanisms.messages.wire import MAX_REQUEST_BYTES
+
+#: Bytes of one answer of a SuperLink, and of all objects of one message: the largest request, and its descriptions.
+MAX_RESPONSE = MAX_REQUEST_BYTES + 2**20
+#: A message is made of its records, their arrays and their chunks, each an object.
+MAX_OBJECTS = 256
+#: Seconds until a node that is not heard of counts as gone is twice this (flwr.common.constant.HEARTBEAT_PATIENCE). It
+#: is the pace of Flower's HeartbeatSender, whatever interval it was promised: with less, a node is gone between beats.
+HEARTBEAT = 30.0
+#: Seconds that the SuperLink may take for a step of an answer, and for the last words.
+_TIMEOUT = 30.0
+_LAST = 3.0
+#: Seconds that a message which was announced may take to come whole, and between two looks.
+_SENDING, _AGAIN = 60.0, 0.2
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([1-9][0-9]{0,4})", re.ASCII)
+#: What says that nobody serves for the moment, and that Flower could not activate a node.
+_BUSY = (502, 503, 504)
+_NOT_ACTIVATED = 2004
+
+T = TypeVar("T")
+
+
+class Lost(Exception):
+    """The SuperLink cannot be reached now. tls: because what answers is not what the certificate says, or no TLS."""
+
+    def __init__(self, why: str, *, tls: bool = False) -> None:
+        self.tls = tls
+        super().__init__(why)
+
+
+class Rejected(Exception):
+    """The SuperLink does not know this node's key."""
+
+
+class Unusable(Exception):
+    """What the SuperLink answered is an error, or of no use."""
+
+
+class Fleet:
+    """The connection of one node. Its methods raise Lost, Rejected or Unusable, and nothing else."""
+
+    def __init__(self, address: str, root_certificates: Path, key: Path) -> None:
+        """Raises ValueError, one line, where an argument cannot be used. Connects to nothing yet."""
+        self._private_key = _key(key)
+        _check(address)
+        self._client = _Client(f"https://{address}", _trusting(root_certificates), self._private_key)
+        self._node = FlowerNode()
+
+    @property
+    def node_id(self) -> int:
+        """What the SuperLink calls this node, once it is active."""
+        return int(self._node.node_id)
+
+    def activate(self, before: int | None) -> None:
+        """Tell the SuperLink that the node is there.
+
+        before: the node id of a process that did so and has ended, maybe without a word. Flower lets no node in that
+        it believes to be there.
+        """
+        key = public_key_to_bytes(self._private_key.public_key())
+        request = ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT)
+        try:
+            self._node = FlowerNode(node_id=self._call(self._client.ActivateNode, request).node_id)
+        except Rejected:
+            if before is None:
+                raise
+            self._call(self._client.DeactivateNode, DeactivateNodeRequest(node_id=before))
+            self._node = FlowerNode(node_id=self._call(self._client.ActivateNode, request).node_id)
+
+    def beat(self) -> bool:
+        """Tell the SuperLink that the node is still there. Returns whether it heard it. Never raises."""
+        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
+        try:
+            return bool(self._call(self._client.SendNodeHeartbeat, request).success)
+        except Exception:  # of a thread of its own; the next question finds out what is wrong
+            return False
+
+    def close(self) -> None:
+        """Tell the SuperLink that the node goes, where it listens, and disconnect. Never raises."""
+        self._client.hurry()
+        try:
+            if self.node_id:
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=self.node_id))
+        except Exception:
+            pass
+        self._client.close()
+
+    def receive(self) -> tuple[Message, Any] | None:
+        """A message for this node, without its content, and the tree of its objects; None where there is none."""
+        answer = self._call(self._client.PullMessages, PullMessagesRequest(node=self._node))
+        if not answer.messages_list:
+            return None
+        with _reading():
+            message = message_from_proto(answer.messages_list[0])
+            tree = answer.message_object_trees[0]
+        return message, tree
+
+    def fab(self, run: int) -> tuple[str, bytes]:
+        """What a run ships: its SHA-256 (hex) as the run names it, and the archive."""
+        name = str(self._call(self._client.GetRun, GetRunRequest(node=self._node, run_id=run)).run.fab_hash)
+        answer = self._call(self._client.GetFab, GetFabRequest(node=self._node, hash_str=name, run_id=run))
+        return name, bytes(answer.fab.content)
+
+    def fetch(self, message: Message, tree: Any) -> Message:
+        """The message with its content."""
+        run, end = message.metadata.run_id, time.monotonic() + _SENDING
+
+        def pull(name: str) -> bytes:
+            request = PullObjectRequest(node=self._node, run_id=run, object_id=name)
+            while True:
+                answer = self._call(self._client.PullObject, request)
+                if answer.object_available:
+                    return bytes(answer.object_content)
+                if not answer.object_found or time.monotonic() > end:
+                    raise Unusable("an object of a message is missing")
+                time.sleep(_AGAIN)  # whoever asks has announced the message, and is still sending it
+
+        whole = assemble(tree, pull, limit=MAX_RESPONSE)
+        with _reading():
+            return make_message(message.metadata, whole.content)
+
+    def confirm(self, message: Message) -> None:
+        """Tell the SuperLink that it may forget a message."""
+        about = message.metadata
+        self._call(
+            self._client.ConfirmMessageReceived,
+            ConfirmMessageReceivedRequest(node=self._node, run_id=about.run_id, message_object_id=about.message_id),
+        )
+
+    def parts(self, reply: Message) -> tuple[PushMessagesRequest, dict[str, bytes]]:
+        """A reply as it is sent: who it is for, and its objects by their hashes."""
+        with _reading(), no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            objects = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}
+            about = PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[get_object_tree(reply)],
+            )
+        return about, objects
+
+    def announce(self, about: PushMessagesRequest) -> tuple[str, list[str]]:
+        """Say that a reply comes. Returns under which session, and which of its objects are asked for."""
+        answer = self._call(self._client.PushMessages, about)
+        return str(answer.session_id), [str(name) for name in answer.objects_to_push]
+
+    def push(self, run: int, session: str, name: str, content: bytes) -> None:
+        """Send an object of a reply."""
+        request = PushObjectRequest(
+            node=self._node, run_id=run, session_id=session, object_id=name, object_content=content
+        )
+        self._call(self._client.PushObject, request)
+
+    def _call(self, method: Callable[[Any], T], request: Any) -> T:
+        try:
+            return method(request)
+        except httpx.HTTPStatusError as error:
+            raise _refusal(error.response) from None
+        except httpx.TransportError as error:
+            raise _lost(error) from None
+        except Unusable:
+            raise
+        except Exception as error:  # of what reads the answer
+            raise Unusable(f"an answer of the SuperLink cannot be read ({type(error).__name__})") from None
+
+
+def assemble(tree: Any, pull: Callable[[str], bytes], *, limit: int) -> Any:
+    """A message of Flower's from its objects. pull: gives an object by its name.
+
+    limit: bytes, of all objects together, and of what they grow to: an array may name the same chunk many times.
+    Raises Unusable, and whatever `pull` raises.
+    """
+    with _reading():
+        names = [part.object_id for part in islice(iterate_object_tree(tree), MAX_OBJECTS + 1)]
+    if len(names) > MAX_OBJECTS:
+        raise Unusable("a message has too many objects")
+    contents: dict[str, bytes] = {}
+    size = 0
+    for name in names:
+        if name not in contents:
+            contents[name] = pull(name)
+            size += len(contents[name])
+        if size > limit:
+            raise Unusable("a message is too large")
+    with _reading():
+        if sum(_grown(content, contents) for content in contents.values()) > limit:
+            raise Unusable("a message is too large")
+        return inflate_object_from_contents(tree.object_id, contents)
+
+
+def _grown(content: bytes, contents: Mapping[str, bytes]) -> int:
+    """How many bytes an object takes once it is put together, where it is an array; 0 of others."""
+    if get_object_type_from_object_content(content) != "Array":
+        return 0
+    chunks = get_object_children_ids_from_object_content(content)
+    named = json.loads(get_object_body(content, Array))["arraychunk_ids"]
+    return sum(len(contents[chunks[i]]) for i in named)
+
+
+class _reading:
+    """Turns whatever reading a SuperLink's words may raise into Unusable."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, Unusable):
+            raise Unusable(f"a message cannot be read ({type(error).__name__})") from None
+
+
+class _Client(FleetHttpClient):
+    """Flower's client of the Fleet API over a transport that bounds what it reads."""
+
+    def __init__(self, url: str, context: ssl.SSLContext, key: ec.EllipticCurvePrivateKey) -> None:
+        super().__init__(url, interceptors=[NodeAuthHttpInterceptor(key, key.public_key())], verify=context)
+        self._client.close()
+        self._client = httpx.Client(transport=_Transport(context), timeout=_TIMEOUT, follow_redirects=False)
+
+    def hurry(self) -> None:
+        self._client.timeout = httpx.Timeout(_LAST)
+
+
+class _Transport(httpx.BaseTransport):
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._inner = httpx.HTTPTransport(verify=context)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        request.headers["accept-encoding"] = "identity"
+        response = self._inner.handle_request(request)
+        headers = response.headers
+        size = headers.get("content-length", "0")
+        if headers.get("content-encoding", "identity") != "identity":  # a little may unpack to very much
+            response.close()
+            raise Unusable("an answer of the SuperLink is compressed")
+        if not (size.isascii() and size.isdecimal() and len(size) < 20 and int(size) <= MAX_RESPONSE):
+            response.close()
+            raise Unusable("an answer of the SuperLink is too large")
+        response.stream = _Bounded(response.stream)
+        return response
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _Bounded(httpx.SyncByteStream):
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = MAX_RESPONSE
+        for part in self._inner:
+            left -= len(part)
+            if left < 0:
+                raise Unusable("an answer of the SuperLink is too large")
+            yield part
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _refusal(response: httpx.Response) -> Exception:
+    status = response.status_code
+    if status in _BUSY:
+        return Lost(f"HTTP status {status}")
+    said = FlowerError.from_json(response.text)
+    if status == httpx.codes.UNAUTHORIZED or (said is not None and said.code == _NOT_ACTIVATED):
+        return Rejected()
+    return Unusable(f"the SuperLink answers with HTTP status {status}")
+
+
+def _lost(error: httpx.TransportError) -> Lost:
+    cause = tls_error(error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return Lost(f"its certificate is not good for it: {cause.verify_message}", tls=True)
+    if cause is not None and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return Lost("what answers there does not speak TLS", tls=True)
+    return Lost(str(error) or type(error).__name__)
+
+
+def _check(address: str) -> None:
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None or int(parts[2]) >= 2**16:
+        raise ValueError(f"--superlink {address}: must be HOST:PORT, without a scheme")
+
+
+def _trusting(path: Path) -> ssl.SSLContext:
+    """Trust in what these certificates sign, and in nothing that the system trusts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cadata=path.read_text(encoding="ascii"))
+    except (ssl.SSLError, ValueError):
+        raise ValueError(f"--root-certificates {path}: holds no certificate in PEM") from None
+    except OSError as error:
+        raise ValueError(f"--root-certificates {path}: cannot be read ({error.strerror})") from None
+    return context
+
+
+def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_ssh_private_key(path.read_bytes(), None)
+    except OSError as error:
+        raise ValueError(f"--key {path}: cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"--key {path}: is no elliptic-curve private key in OpenSSH's format without a password")
+    return key

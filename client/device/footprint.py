@@ -1,0 +1,288 @@
+"""What one sentence costs a device: time by step, memory, bytes and energy, on the very path that answers a server.
+
+`measure` counts memory as that of its own process, so `in_fresh_process` is what a person wants: a new process, on one
+core, that opens the bundle, answers one sentence after another as a device does, and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client.device.bundle import Bundle, open_bundle
+from client.models import encoder as encoders
+from client.models.tokens import padded_word_ids
+from client.node import Node, load_node
+from client.sanitizer import Sanitizer
+from client.shard import write_shard
+from client.store.ledger import Ledger
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.sealed import generate_keys, seal
+from mechanisms.messages.wire import reply_to_record, request_from_record, request_to_record, sealed_to_record
+
+STEPS = ("read", "tokenize", "encode", "sanitize", "ledger", "wire")
+PERCENTILES = (50, 90, 99)
+#: Sentences whose times do not count: the first ones load the model and fill caches.
+WARM_UP = 5
+
+_LEDGER = ("commit", "recall", "spent", "spent_on")
+_POWERCAP = Path("/sys/class/powercap")
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+def in_fresh_process(bundle: Path | str, sentences: Sequence[str]) -> dict[str, Any]:
+    """`measure` in a new process on one core, which says on stderr how far it is. Raises ValueError where it fails."""
+    one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM")}
+    done = subprocess.run(
+        [sys.executable, "-m", "client.device.footprint", str(bundle)], input=json.dumps(list(sentences)), text=True,
+        stdout=subprocess.PIPE, env=os.environ | one_thread, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise ValueError("profile: the process that measures has died")
+    measured: dict[str, Any] = json.loads(done.stdout)
+    if "error" in measured:
+        raise ValueError(measured["error"])
+    return measured
+
+
+def measure(
+    bundle: Bundle, sentences: Sequence[str], folder: Path, *, progress: Callable[[int], None] = lambda done: None
+) -> dict[str, Any]:
+    """Answers each sentence as that of a user of its own, one at a time, in `folder`, which a ledger fills.
+
+    "milliseconds": percentiles by step and of "all" but the warm-up; "read" is a record from the disk, "wire" the
+    question as it came and the answer as it goes; "seal" is what sealing the answer takes beside, on a device that has
+    a key to seal to, and is not in "all". "first_seconds": the first answer, with the model's loading.
+    "memory": the peak of this process, in bytes. "wire": median bytes of a question, an answer, and a sealed answer,
+    with their framing. "joules": of the processor's package for each sentence, with whatever else it does meanwhile;
+    None where the platform does not tell. progress: told how many sentences are answered. ValueError where there are
+    too few.
+    """
+    if len(sentences) <= WARM_UP:
+        raise ValueError(f"profile: give at least {WARM_UP + 1} sentences, the first {WARM_UP} only warm up")
+    nodes = [_node(bundle, text, user, folder / str(user)) for user, text in enumerate(sentences)]
+    clock = _Clock()
+    request = request_to_record(bundle.request)
+    ledger_file = folder / "ledger.sqlite"
+    answers: list[tuple[Reply, int]] = []
+    joules = None
+    start, first = time.perf_counter(), 0.0
+    with _timed_encoder(bundle, clock):
+        for user, node in enumerate(nodes):
+            if user == WARM_UP:
+                clock.forget()
+                answers.clear()
+                joules = _energy()
+            answers.append(_answer(node, request, ledger_file, clock))
+            progress(user + 1)
+            first = first or time.perf_counter() - start
+    spent = None if joules is None or (now := _energy()) is None or now < joules else now - joules
+    tokenizing = _tokenizing(bundle, sentences[WARM_UP:])
+    holder = "encode" if bundle.encoder is not None else "sanitize"
+    times = {name: np.array(clock.steps[name]) for name in STEPS if name != "tokenize"}
+    times["tokenize"] = np.minimum(tokenizing, times[holder])
+    times[holder] = times[holder] - times["tokenize"]
+    times["all"] = np.sum([times[name] for name in STEPS], axis=0)
+    times["seal"], sealed = _sealing(bundle, [reply for reply, _ in answers])
+    return {
+        "milliseconds": {
+            name: {f"p{p}": 1000 * float(np.percentile(times[name], p)) for p in PERCENTILES}
+            for name in (*STEPS, "all", "seal")
+        },
+        "sentences": len(answers),
+        "first_seconds": first,
+        "memory": _peak_memory(),
+        "wire": {"question": _size(request), "answer": int(np.median([size for _, size in answers])), "sealed": sealed},
+        "joules": None if spent is None else spent / len(answers),
+    }
+
+
+def processor() -> str:
+    """The processor's name, as the system has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def environment() -> dict[str, Any]:
+    """Of the machine: its processor's name; and the bytes of the Python environment that runs this."""
+    places = {Path(place).resolve() for place in sys.path if Path(place).name in ("site-packages", "dist-packages")}
+    files = (p for place in places if place.is_dir() for p in place.rglob("*"))
+    installed = sum(p.stat().st_size for p in files if p.is_file() and not p.is_symlink())
+    return {"processor": processor(), "python": platform.python_version(), "installed": installed}
+
+
+class _Clock:
+    """Seconds by step, one number for each answer."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, list[float]] = {name: [] for name in STEPS}
+        self._now: dict[str, float] = {}
+
+    def timed(self, step: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same call, its time added to the step's."""
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._now[step] = self._now.get(step, 0.0) + time.perf_counter() - start
+
+        return called
+
+    def answered(self) -> None:
+        """An answer is done. Sanitizing is what is left of its time without the encoder's and the ledger's."""
+        inside = self._now.get("encode", 0.0) + self._now.get("ledger", 0.0)
+        self._now["sanitize"] = self._now.get("sanitize", 0.0) - inside
+        for name in STEPS:
+            self.steps[name].append(self._now.get(name, 0.0))
+        self._now.clear()
+
+    def forget(self) -> None:
+        for times in self.steps.values():
+            times.clear()
+
+
+@contextmanager
+def _timed_encoder(bundle: Bundle, clock: _Clock) -> Iterator[None]:
+    """The encoder that `Shard.embeddings` calls, loaded and timed."""
+    if bundle.encoder is None:
+        yield
+        return
+    model = encoders.load(bundle.encoder)
+    model.encode = clock.timed("encode", model.encode)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del model.encode
+
+
+def _node(bundle: Bundle, text: str, user: int, folder: Path) -> Node:
+    """A device that holds one sentence, of the label 0."""
+    bundle.install(folder)
+    number, none = np.array([user], dtype=np.int64), np.zeros(1, np.int64)
+    write_shard(folder, "train", number, none, [text], none)
+    return load_node(folder)
+
+
+def _answer(node: Node, content: Any, ledger_file: Path, clock: _Clock) -> tuple[Reply, int]:
+    """As `client.app.answer` in clear, timed; the reply, and its bytes. The device has one ledger for all sentences."""
+    request = clock.timed("wire", request_from_record)(content, node.vocabulary)
+    shard = clock.timed("read", node.shard)(request.split)
+
+    def sanitized() -> Any:
+        with clock.timed("ledger", Ledger)(ledger_file) as ledger:
+            for name in _LEDGER:
+                setattr(ledger, name, clock.timed("ledger", getattr(ledger, name)))
+            return Sanitizer(node.policy(""), ledger, node.streams).answer(request, shard)
+
+    reply = clock.timed("sanitize", sanitized)()
+    size: int = clock.timed("wire", lambda: _size(reply_to_record(reply)))()
+    clock.answered()
+    return reply, size
+
+
+def _sealing(bundle: Bundle, replies: Sequence[Reply]) -> tuple[np.ndarray, int]:
+    """Seconds to seal each reply, to a key that nobody keeps; and the median bytes of a sealed answer."""
+    _, key = generate_keys()
+    times, sizes = [], []
+    for reply in replies:
+        start = time.perf_counter()
+        sealed = seal(reply, bundle.request, key)
+        times.append(time.perf_counter() - start)
+        sizes.append(_size(sealed_to_record(sealed)))
+    return np.array(times), int(np.median(sizes))
+
+
+def _tokenizing(bundle: Bundle, sentences: Sequence[str]) -> np.ndarray:
+    """Seconds to cut each sentence into what the encoder, or else the text's mechanism, reads."""
+    text: Any = bundle.request.mechanism("text") if "text" in bundle.request.channels else None
+
+    def tokenize_for_the_text(sentence: str) -> Any:
+        return padded_word_ids([sentence], text)
+
+    tokenize: Callable[[str], Any] = tokenize_for_the_text
+    if bundle.encoder is not None:
+        from tokenizers import Tokenizer
+
+        tokenize = Tokenizer.from_file(str(bundle.encoder / "tokenizer.json")).encode
+    times = []
+    for sentence in sentences:
+        start = time.perf_counter()
+        tokenize(sentence)
+        times.append(time.perf_counter() - start)
+    return np.array(times)
+
+
+def _size(record: Any) -> int:
+    """Bytes of a Flower record as it travels, with those of the records inside."""
+    inside = (getattr(record, "children", None) or {}).values()
+    return len(record.deflate()) + sum(map(_size, inside))
+
+
+def _peak_memory() -> int:
+    """Bytes. Not `ru_maxrss` where /proc is there: Linux hands that down from the process that started this one."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _energy() -> float | None:
+    """Joules that the processor's packages have used since some time in the past; None where nothing tells."""
+    try:
+        packages = [p for p in _POWERCAP.glob("intel-rapl:*") if p.name.count(":") == 1]
+        values = [int((p / "energy_uj").read_text()) for p in packages]
+    except (OSError, ValueError):
+        return None
+    return sum(values) / 1e6 if values else None
+
+
+def _cores() -> set[int]:
+    """The cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def main() -> int:
+    """Reads a JSON list of sentences from stdin; prints what was measured as JSON, or {"error": one line}."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(_cores())})
+    sentences = json.load(sys.stdin)
+    said = time.monotonic()
+
+    def progress(done: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            print(f"{done:,} of {len(sentences):,} sentences", file=sys.stderr, flush=True)
+
+    try:
+        bundle = open_bundle(sys.argv[1])
+        with tempfile.TemporaryDirectory() as folder:
+            measured = measure(bundle, sentences, Path(folder), progress=progress)
+    except (ValueError, OSError) as error:
+        measured = {"error": " ".join(str(error).split())}
+    print(json.dumps(measured))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""One server over HTTPS, which may be hostile: known by one authority, read up to a limit, followed nowhere."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+_CONNECT_SECONDS = 10.0
+_SILENT_SECONDS = 30.0
+#: An answer takes no longer, however slowly it trickles.
+_ANSWER_SECONDS = 120.0
+_DEEPEST = 16
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """An error, and what it came from, one after another."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and len(chain) < _DEEPEST:
+        chain.append(cause)
+    return chain
+
+
+def tls_error(error: BaseException) -> ssl.SSLError | None:
+    """What TLS has against the other side, where an error comes from that."""
+    return next((cause for cause in causes(error) if isinstance(cause, ssl.SSLError)), None)
+
+
+class ServerError(ValueError):
+    """The server is not there, is another one, or gives no answer: one line."""
+
+
+class Server:
+    """A server at https://HOST:PORT whose certificate one authority has signed. Use it in a `with`.
+
+    Nothing else of this machine matters to the connection: no proxy, no other authority, no stored password.
+    root_certificates: the authority's certificate, PEM. Raises ServerError.
+    """
+
+    def __init__(self, address: str, root_certificates: Path | str) -> None:
+        self.address, self._authority = address, root_certificates
+        try:
+            url = httpx.URL(address)
+        except (httpx.InvalidURL, TypeError):
+            url = httpx.URL("")
+        plain = not (url.userinfo or url.query or url.fragment) and url.path in ("", "/")
+        if url.scheme != "https" or not url.host or not plain or not 0 < (url.port or 443) < 2**16:
+            raise ServerError(f"{address[:200]}: is no address of a server; give https://HOST:PORT")
+        try:
+            context = ssl.create_default_context(cafile=str(root_certificates))
+        except (OSError, ssl.SSLError):
+            raise ServerError(f"{root_certificates}: cannot be read as an authority's certificate (PEM)") from None
+        self._client = httpx.Client(
+            base_url=url, verify=context, trust_env=False,
+            timeout=httpx.Timeout(_SILENT_SECONDS, connect=_CONNECT_SECONDS),
+            headers={"Accept-Encoding": "identity", "User-Agent": "sottovoce"},
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def get(self, path: str, *, limit: int) -> bytes:
+        """What is there, if it takes no more than `limit` bytes. Raises ServerError."""
+        return self._answer(self._client.build_request("GET", path), limit)
+
+    def post(self, path: str, body: bytes, *, limit: int) -> bytes:
+        """The answer to a message, if it takes no more than `limit` bytes. Raises ServerError."""
+        headers = {"Content-Type": "application/octet-stream"}
+        return self._answer(self._client.build_request("POST", path, content=body, headers=headers), limit)
+
+    def _answer(self, request: httpx.Request, limit: int) -> bytes:
+        end = time.monotonic() + _ANSWER_SECONDS
+        try:
+            answer = self._client.send(request, stream=True)
+            try:
+                if answer.status_code != 200:
+                    raise ServerError(f"{self.address}: answered with the status {answer.status_code}")
+                data = bytearray()
+                for piece in answer.iter_raw():  # not unpacked: a small answer could become a huge one
+                    data += piece
+                    if len(data) > limit:
+                        raise ServerError(f"{self.address}: answered with more than the {limit:,} bytes that are read")
+                    if time.monotonic() > end:
+                        raise ServerError(f"{self.address}: did not finish its answer in {_ANSWER_SECONDS:.0f} s")
+            finally:
+                answer.close()
+        except httpx.HTTPError as error:
+            raise ServerError(f"{self.address}: {self._said(error)}") from error
+        return bytes(data)
+
+    def _said(self, error: BaseException) -> str:
+        """What went wrong, in our words: the library's may be any."""
+        tls = tls_error(error)
+        if isinstance(tls, ssl.SSLCertVerificationError):
+            return f"shows a certificate that {self._authority} does not vouch for ({tls.verify_message})"
+        if tls is not None and isinstance(error, httpx.ConnectError):
+            return "does not speak TLS as this client does; is it the right port?"
+        if isinstance(error, httpx.TimeoutException):
+            return "does not answer in time"
+        if isinstance(error, httpx.ConnectError):
+            told = (c.strerror for c in reversed(causes(error)) if isinstance(c, OSError) and c.strerror)
+            return f"cannot be reached ({next(told, 'no way there')})"
+        return "broke the connection off, or does not speak HTTP"

@@ -1,0 +1,98 @@
+"""Records that a device is given after it was made: a user's own, numbered behind those that the user has.
+
+A number under which something was released is not given again, even where a shard was deleted meanwhile: the ledger
+would repeat that release for the new record. So new numbers are above those of all splits and of the ledger, and below
+those of the sentences that the device asks about. A device may be served meanwhile: it answers without the new records,
+or with all of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models.embeddings import keeps_embeddings
+from client.node import Node, load_node
+from client.shard import extend_shard
+from client.store.ledger import LedgerError
+from client.store.questions import FIRST_RECORD, QuestionRecords
+from client.store.text_column import Text
+from mechanisms.messages.request import SPLITS
+
+
+def add_records(
+    folder: Path, split: str, texts: Sequence[Text], labels: NDArray[np.int64] | None, user: int | None = None
+) -> tuple[int, range]:
+    """Gives a user of the device in `folder` records, durably; the user, and the numbers that the records have got.
+
+    labels: (n,) int64 class numbers, or None. user: None for the only user there is, or 0 where there is none yet.
+    Raises ValueError, one line, where the device or what it holds does not allow it; nothing is added then.
+    """
+    node = _device(folder)
+    if split not in SPLITS:
+        raise ValueError(f"{folder}: has no split {split}; its records are of {' or '.join(SPLITS)}")
+    if node.encoder is None and keeps_embeddings(folder, split):
+        raise ValueError(f"{folder}: keeps embeddings, and has no encoder for those of new records")
+    with _alone(folder):
+        try:
+            owner = _owner(node, user)
+            numbers = _numbers(node, owner, len(texts))
+            extend_shard(
+                folder, split, np.full(len(texts), owner, np.int64), np.array(numbers, np.int64), texts, labels
+            )
+        except LedgerError as error:
+            raise ValueError(f"{folder}: {error}; nothing was added") from error
+        except OSError as error:
+            raise ValueError(f"{folder}: cannot be written ({error.strerror or error}); nothing was added") from error
+    return owner, numbers
+
+
+def _device(folder: Path) -> Node:
+    if not (folder / "node.json").is_file():
+        raise ValueError(f"{folder}: is no device's folder; make it one with: sottovoce device install")
+    node = load_node(folder)
+    if node.simulated:
+        raise ValueError(f"{folder}: is a simulation's node, whose records a study hands out")
+    return node
+
+
+def _owner(node: Node, user: int | None) -> int:
+    if user is not None:
+        if not 0 <= user < 2**63:
+            raise ValueError(f"--user {user}: must be 0 or above, and below 2^63")
+        return user
+    known = {u for split in SPLITS for u in np.unique(node.shard(split).users).tolist()}
+    if QuestionRecords.path_in(node.folder).exists():
+        with QuestionRecords(node.folder) as questions:
+            known.update(questions.users())
+    if len(known) > 1:
+        raise ValueError(f"{node.folder}: holds {len(known)} users; say by --user whose records these are")
+    return known.pop() if known else 0
+
+
+def _numbers(node: Node, user: int, n: int) -> range:
+    shards = [node.shard(split) for split in SPLITS]
+    with node.ledger("") as ledger:
+        known = [shard.records[shard.users == user] for shard in shards] + [ledger.records_of(user)]
+    records = np.concatenate(known)
+    start = int(records[records < FIRST_RECORD].max(initial=-1)) + 1
+    if start + n > FIRST_RECORD:
+        raise ValueError(f"{node.folder}: there are no numbers left for {n:,} more records of user {user}")
+    return range(start, start + n)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One at a time adds records to a device; the next one waits."""
+    opened = os.open(folder / "node.json", os.O_RDONLY)  # not the folder: its lock is the witness's
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)

@@ -1,0 +1,195 @@
+"""A device's ledger in words: what left it, when, at what cost, and what its policy still allows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client.node import Node, load_node
+from client.policy import Policy
+from client.store.ledger import Ledger, LedgerError, LedgerRow
+from mechanisms.composition import metric_statement
+from mechanisms.guarantee import EXPOSURES, Guarantee
+from mechanisms.messages.release import CHANNELS
+
+#: Records that are listed one by one; of more, the costliest.
+LISTED = 20
+_NONE = "nothing has left this device"
+
+
+def read_statement(folder: Path) -> dict[str, Any]:
+    """{"folder", "policy", "answers", "records", "users", "clock_set_back"}, JSON-ready but for infinity.
+
+    answers: what was released together, in the order in which it was charged: time (UTC seconds), stage, channel,
+    digest, records (how many), statement, worst_case (of each record, at the policy's δ). records: what each has cost
+    by channel. users: what each has cost in all that counts.
+    Raises ValueError where there is no device, or its ledger cannot be trusted.
+    """
+    node = _device(folder)
+    path = node.folder / "ledger.sqlite"
+    policy = node.policy("")
+    if not path.exists() and not path.with_name(f".{path.name}.made").exists():
+        rows: list[LedgerRow] = []
+    else:
+        try:
+            with node.ledger("") as ledger:
+                rows = ledger.rows()
+                spent = _spent(ledger, rows, policy)
+        except LedgerError as error:
+            raise ValueError(f"{folder}: {error}") from error
+    times = [row.time for row in sorted(rows, key=lambda row: row.commit)]
+    return {
+        "folder": str(folder),
+        "policy": policy.to_dict(),
+        "answers": _answers(rows, policy),
+        "records": _records(rows, policy),
+        "users": spent if rows else [],
+        "clock_set_back": any(later < before for before, later in pairwise(times)),
+    }
+
+
+def format_statement(statement: dict[str, Any]) -> str:
+    """What `read_statement` gives, for people: lines."""
+    policy = Policy.from_dict(statement["policy"])
+    answers = statement["answers"]
+    lines = [f"What left this device ({statement['folder']})"]
+    if not answers:
+        lines.append(f"  {_NONE}")
+    for answer in answers:
+        n = answer["records"]
+        lines.append(
+            f"  {_when(answer['time'])}  the {answer['channel']} of {n:,} record{'s' if n > 1 else ''}, to the stage "
+            f"{answer['stage']}: {describe_cost(answer['worst_case'])} each ({answer['statement']})"
+        )
+    if statement["clock_set_back"]:
+        lines.append("  The clock was set back in between; the order is that of the ledger, and nothing depends on it.")
+    if answers:
+        lines += ["", "What it has cost", *_cost_lines(statement)]
+    return "\n".join([*lines, "", "What the policy still allows", *_allowed(statement, policy)])
+
+
+def _device(folder: Path) -> Node:
+    if not (folder / "node.json").is_file():
+        raise ValueError(f"{folder}: is no device's folder; name the one that holds node.json and ledger.sqlite")
+    node = load_node(folder)
+    if node.simulated:
+        raise ValueError(
+            f"{folder}: is a simulation's node, of many users; read its ledgers with "
+            "sottovoce budget ladder --ledger FILE"
+        )
+    return node
+
+
+def _spent(ledger: Ledger, rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
+    users = np.unique(np.array([row.user for row in rows], dtype=np.int64))
+    declared = policy.unprotected
+    total = ledger.spent(users, delta=policy.delta, without=declared, declared=declared)
+    counts = Counter(row.user for row in rows)
+    return [
+        {"user": user, "releases": counts[user], "worst_case": float(cost)}
+        for user, cost in zip(users.tolist(), total, strict=True)
+    ]
+
+
+def _answers(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
+    together: dict[tuple[Any, ...], list[LedgerRow]] = {}
+    for row in sorted(rows, key=lambda row: row.commit):
+        together.setdefault((row.commit, row.stage, row.channel, row.digest), []).append(row)
+    return [
+        {
+            "time": held[0].time,
+            "stage": stage,
+            "channel": channel,
+            "digest": digest,
+            "records": len(held),
+            "statement": describe_guarantee(held[0].guarantee),
+            "worst_case": policy.cost(held[0].guarantee),
+        }
+        for (_, stage, channel, digest), held in together.items()
+    ]
+
+
+def describe_guarantee(guarantee: Guarantee) -> str:
+    """A guarantee as the ledger words it."""
+    said = f"σ = {guarantee.sigma:g}" if guarantee.sigma is not None else f"ε = {metric_statement([guarantee])}"
+    if said == "ε = inf":
+        said = "in clear"
+    if guarantee.exposes:
+        said += f"; shows {', '.join(EXPOSURES[name] for name in guarantee.exposes)}"
+    return said
+
+
+def _records(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
+    """By user and record: the costs by channel, those of channels declared public among them."""
+    by_record: dict[tuple[int, int], dict[str, float]] = {}
+    for row in rows:
+        costs = by_record.setdefault((row.user, row.record), {})
+        costs[row.channel] = costs.get(row.channel, 0.0) + policy.cost(row.guarantee)
+    listed = [{"user": user, "record": record, "channels": costs} for (user, record), costs in by_record.items()]
+    return sorted(listed, key=lambda one: -sum(one["channels"].values()))
+
+
+def _cost_lines(statement: dict[str, Any]) -> list[str]:
+    records, users = statement["records"], statement["users"]
+    lines = []
+    for one in records[:LISTED]:
+        whose = f"record {one['record']}" + (f" of user {one['user']}" if len(users) > 1 else "")
+        costs = ", ".join(f"{c} {describe_cost(one['channels'][c])}" for c in CHANNELS if c in one["channels"])
+        lines.append(f"  {whose}: {costs}")
+    if len(records) > LISTED:
+        lines.append(f"  and {len(records) - LISTED:,} records that cost no more than the last one above")
+    for one in users:
+        whose = f"user {one['user']}" if len(users) > 1 else "all together"
+        lines.append(f"  {whose}, without what is declared public: {describe_cost(one['worst_case'])}")
+    return lines
+
+
+def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
+    lines = []
+    reasons = policy.declared
+    at = f" at δ = {policy.delta:g}" if policy.delta else ""
+    for channel in CHANNELS:
+        limit = getattr(policy, channel)
+        if channel in reasons:
+            lines.append(f"  {channel}: anything, declared public ({reasons[channel]})")
+        elif limit == 0:
+            lines.append(f"  {channel}: nothing")
+        else:
+            most = max((one["channels"].get(channel, 0.0) for one in statement["records"]), default=0.0)
+            left = _left(limit, most, "the costliest one has")
+            lines.append(f"  {channel}: {_upto(limit)}{at} for each record; {left}")
+    for name, why in reasons.items():
+        if name in EXPOSURES:
+            lines.append(f"  texts may show {EXPOSURES[name]} ({why})")
+    if math.isinf(policy.total):
+        lines.append("  in total: no limit")
+    else:
+        most = max((one["worst_case"] for one in statement["users"]), default=0.0)
+        lines.append(f"  in total: {_upto(policy.total)}{at}; {_left(policy.total, most, 'there is')}")
+    lines.append(f"  mechanisms: {', '.join(policy.mechanisms) or 'none'}")
+    if policy.minimum_users:
+        lines.append(f"  only among at least {policy.minimum_users:,} users whose releases are shuffled")
+    return lines
+
+
+def _left(limit: float, spent: float, who: str) -> str:
+    return f"{who} {max(0.0, limit - spent):.4g} left" if math.isfinite(limit) else "no limit is set"
+
+
+def _upto(limit: float) -> str:
+    return "any ε" if math.isinf(limit) else f"ε up to {limit:.4g}"
+
+
+def describe_cost(epsilon: float) -> str:
+    """A worst case as the ledger words it."""
+    return "ε = ∞" if math.isinf(epsilon) else f"ε = {epsilon:.4g} at worst"
+
+
+def _when(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

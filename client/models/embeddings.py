@@ -1,0 +1,126 @@
+"""Embeddings that a node need not compute: a file of its own, or row numbers into tables that it shares with others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models.encoder import Encoder
+from client.store.tables import Tables
+from client.store.text_column import Text
+
+
+class Embeddings(Protocol):
+    """Embeddings of n texts, (n, width) float32, of which a few are read at a time."""
+
+    @property
+    def width(self) -> int: ...
+    def take(self, rows: NDArray[Any]) -> NDArray[np.float32]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class TableEmbeddings:
+    """Text i has the embedding in row rows[i] of the tables. rows: (n,) int64."""
+
+    tables: Tables
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def width(self) -> int:
+        return self.tables.width
+
+    def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        return self.tables.take(self.rows[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class LazyEmbeddings:
+    """Texts' embeddings, computed when they are read: those of a few texts are here at a time."""
+
+    encoder: Encoder
+    texts: Sequence[Text]
+
+    @property
+    def width(self) -> int:
+        return int(self.encoder.dim)
+
+    def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        return self.encoder.encode([self.texts[i] for i in rows.tolist()])
+
+
+def embeddings_path(folder: Path | str, split: str, identity: str) -> Path:
+    """Where a node keeps the embeddings of a split by the encoder of that hash: float32 (n, width), or int64 (n,) rows
+    of the tables beside it that the .json file names."""
+    return Path(folder) / f"{split}-{identity}.npy"
+
+
+def write_embeddings(
+    folder: Path | str, split: str, identity: str, values: NDArray[np.float32] | TableEmbeddings
+) -> None:
+    """Keeps the embeddings of a split's texts by the encoder of that hash.
+
+    Shared tables are linked into the folder, so that it may be moved and they may be deleted where they came from; on a
+    file system that cannot link them here, the node's own rows are copied.
+    """
+    path = embeddings_path(folder, split, identity)
+    if isinstance(values, TableEmbeddings):
+        if values.rows.dtype != np.int64 or values.rows.ndim != 1:
+            raise ValueError("embeddings: row numbers must be int64, one for each text")
+        named = [f"{path.stem}.table-{i}.npy" for i in range(len(values.tables.paths))]
+        try:
+            for name, table in zip(named, values.tables.paths, strict=True):
+                (path.parent / name).unlink(missing_ok=True)
+                os.link(table.resolve(), path.parent / name)
+        except OSError:
+            values = values.take(np.arange(len(values)))
+        else:
+            path.with_suffix(".json").write_text(json.dumps(named), encoding="utf-8")
+            np.save(path, values.rows, allow_pickle=False)
+            return
+    if values.dtype != np.float32 or values.ndim != 2:
+        raise ValueError("embeddings: they must be float32 (n, width)")
+    np.save(path, values, allow_pickle=False)
+
+
+def forget_embeddings(folder: Path | str, split: str) -> None:
+    """Removes what a node keeps of a split's embeddings, by any encoder: its texts will be others."""
+    for path in _kept(folder, split):
+        path.unlink(missing_ok=True)
+
+
+def keeps_embeddings(folder: Path | str, split: str) -> bool:
+    """Whether a node keeps embeddings of a split, by any encoder."""
+    return bool(_kept(folder, split))
+
+
+def _kept(folder: Path | str, split: str) -> list[Path]:
+    return [path for kind in ("npy", "json") for path in Path(folder).glob(f"{split}-*.{kind}")]
+
+
+def read_embeddings(folder: Path | str, split: str, identity: str, n: int) -> Embeddings | None:
+    """The embeddings of a split's n texts, None where the node keeps none. Raises ValueError where they do not fit."""
+    path = embeddings_path(folder, split, identity)
+    if not path.exists():
+        return None
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+        if values.dtype == np.int64:
+            named = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            kept = TableEmbeddings(Tables(tuple(path.parent / name for name in named)), np.array(values))
+        else:
+            kept = TableEmbeddings(Tables((path,)), np.arange(len(values)))
+    except (OSError, ValueError, EOFError, TypeError):
+        raise ValueError(f"embeddings: {path} does not hold the embeddings of a split") from None
+    if kept.rows.shape != (n,) or (n and not 0 <= kept.rows.min() <= kept.rows.max() < len(kept.tables)):
+        raise ValueError(f"embeddings: {path} does not fit its records")
+    return kept

@@ -1,0 +1,130 @@
+"""An exported sentence encoder, known by the hash of its content: ONNX Runtime and tokenizers, nothing
+else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+from client.models.content import content_hash
+from client.models.onnx import cores, session
+from client.store.text_column import Text
+
+FILES = ("model.onnx", "tokenizer.json", "encoder.json")
+_POOLINGS = ("mean", "cls")
+PRECISIONS = ("fp32", "int8")
+
+#: Tokens of a batch, about: what a layer makes of them stays in a core's cache.
+_TOKENS = 1024
+#: Texts that are tokenized at once: enough for full batches of every length, and a tokenized text is large.
+_CHUNK = 1 << 14
+_PROBE = (5, 7)  # texts, tokens
+
+
+def identity(folder: Path | str) -> str:
+    """SHA-256 (hex) over the names and contents of an encoder's three files. Raises ValueError where one is
+    missing."""
+    return content_hash(folder, FILES, "encoder")
+
+
+class Encoder:
+    """The encoder in a folder: model.onnx (token ids to the last hidden state), tokenizer.json, and
+    encoder.json: {"pooling": "mean" | "cls", "max_length": tokens, "dim": m, "precision": "fp32" | "int8"}, fp32 where
+    it is not said.
+
+    It is a function of one text. Batches hold texts of one length in tokens, so nothing is padded, and ONNX Runtime's
+    CPU kernels then work row by row: a row's sums run in the same order whatever rows stand beside it, on however many
+    threads. An embedding's bits therefore depend on the text alone, not on its batch, and may be kept text by text. It
+    rests on the kernels of the ONNX Runtime at hand, so it is tried on every start; a graph that fails, such as one
+    with dynamic quantization, whose scale is that of a whole batch, would carry something of one user's text into
+    another's embedding, and is refused.
+
+    threads: batches that are at work at once, each on one thread; None takes $OMP_NUM_THREADS where it is set, as in
+        an actor that has one of the cores, and else all cores.
+    Raises ValueError where the folder holds no encoder, or one that depends on the batch.
+    """
+
+    def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
+        folder = self.folder = Path(folder)
+        self.identity = identity(folder)
+        try:
+            about = json.loads((folder / "encoder.json").read_text())
+            self.pooling, self.max_length, self.dim = about["pooling"], about["max_length"], about["dim"]
+            self.precision = about.get("precision", "fp32")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"encoder: {folder / 'encoder.json'} lacks pooling, max_length or dim") from None
+        for value, known in ((self.pooling, _POOLINGS), (self.precision, PRECISIONS)):
+            if value not in known:
+                raise ValueError(f"encoder: {folder / 'encoder.json'}: {value!r} is not one of {', '.join(known)}")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self._session = session(folder / "model.onnx", 1)
+        except Exception:  # both libraries raise bare exceptions of their own
+            raise ValueError(f"encoder: {folder} holds a model or tokenizer that cannot be loaded") from None
+        self.threads = cores() if threads is None else threads
+        self._tokenizer.enable_truncation(self.max_length)
+        self._tokenizer.no_padding()
+        self._inputs = [i.name for i in self._session.get_inputs()]
+        self._refuse_a_dependence_on_the_batch()
+
+    def encode(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        """Embeddings of texts or (first, second) pairs, (n, m) float32, in the order given. The same text has the same
+        bits in any list."""
+        embeddings = np.empty((len(texts), self.dim), dtype=np.float32)
+        with ThreadPoolExecutor(self.threads) as pool:
+            run = map if self.threads == 1 else pool.map
+            for start in range(0, len(texts), _CHUNK):
+                batches = list(self._batches(texts[start : start + _CHUNK]))
+                answers = run(self._batch, [encodings for _, encodings in batches])
+                for (rows, _), answer in zip(batches, answers, strict=True):
+                    embeddings[start + rows] = answer
+        return embeddings
+
+    def _batches(self, texts: Sequence[Text]) -> Iterator[tuple[NDArray[np.int64], list[Encoding]]]:
+        """Places of texts of one length in tokens, and these texts; longest first: the last to be at work are short."""
+        encodings = self._tokenizer.encode_batch(list(texts))
+        lengths = np.array([len(e) for e in encodings])
+        for length in np.unique(lengths)[::-1].tolist():
+            rows = np.flatnonzero(lengths == length)
+            for part in np.array_split(rows, -(-len(rows) // max(1, _TOKENS // length))):
+                yield part, [encodings[i] for i in part]
+
+    def _batch(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        ids = np.array([e.ids for e in encodings], dtype=np.int64)
+        return self._embed(ids, np.array([e.type_ids for e in encodings], dtype=np.int64))
+
+    def _embed(self, ids: NDArray[np.int64], types: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Embeddings of texts (n, length) of token ids."""
+        feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": types}
+        hidden: NDArray[np.float32] = self._session.run(None, {name: feeds[name] for name in self._inputs})[0]
+        return hidden[:, 0] if self.pooling == "cls" else hidden.mean(axis=1)
+
+    def _refuse_a_dependence_on_the_batch(self) -> None:
+        ids = np.arange(math.prod(_PROBE)).reshape(_PROBE) % self._tokenizer.get_vocab_size()
+        ids, types = ids[:, : self.max_length], np.zeros(_PROBE, dtype=np.int64)[:, : self.max_length]
+        try:
+            together = self._embed(ids, types)
+            alone = [self._embed(ids[i : i + 1], types[i : i + 1]) for i in range(len(ids))]
+        except Exception:  # as above
+            raise ValueError(f"encoder: {self.folder} holds a model that does not run") from None
+        if together.shape != (len(ids), self.dim) or together.dtype != np.float32:
+            raise ValueError(f"encoder: {self.folder} holds a model that gives no float32 states of width {self.dim}")
+        if together.tobytes() != np.concatenate(alone).tobytes():
+            raise ValueError(
+                f"encoder: {self.folder} embeds a text otherwise alone than beside others (dynamic quantization does): "
+                "one user's text would show in another's embedding"
+            )
+
+
+@lru_cache(maxsize=1)
+def load(folder: Path | str, threads: int | None = None) -> Encoder:
+    """The encoder in a folder, kept for the life of the process: loading costs far more than a batch."""
+    return Encoder(folder, threads=threads)

@@ -1,0 +1,242 @@
+"""An exported masked language model, known by the hash of its content: ONNX Runtime and tokenizers, nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from client.models.content import content_hash
+from client.models.onnx import session
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.language_model import Scores
+
+FILES = ("model.onnx", "tokenizer.json", "masked_lm.json")
+_FIELDS = ("before", "between", "after", "segments", "mask", "unknown", "padding", "special", "max_length", "low",
+           "high", "aligned")  # fmt: skip
+_BATCH = 32
+#: Inputs are padded to the next multiple. The width of an input then depends on its own text alone, and a row has the
+#: same last bits in every batch of its width (tested), so that a text is sanitized alike alone and in a cohort.
+_STEP = 8
+
+#: The pieces of each column of a text; none where there is NOTHING.
+Columns = list[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """A vocabulary in the model's pieces: ids[word id], V + 1 of them, and the piece that a word is (V,), or -1."""
+
+    ids: Columns
+    single: NDArray[np.int64]
+
+
+def identity(folder: Path | str) -> str:
+    """SHA-256 (hex) over the names and contents of the three files. Raises ValueError where one is missing."""
+    return content_hash(folder, FILES, "masked-lm")
+
+
+class MaskedLM:
+    """The masked language model in a folder that `server.masked_lm.export_masked_lm` wrote.
+
+    low, high: bounds of its logits, calibrated on public text. threads: see `client.models.onnx.session`.
+    Raises ValueError where the folder holds no masked language model.
+    """
+
+    def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
+        folder = Path(folder)
+        self.identity = identity(folder)
+        try:
+            about = json.loads((folder / "masked_lm.json").read_text())
+            self._about: dict[str, Any] = {name: about[name] for name in _FIELDS}
+            self.low, self.high = float(about["low"]), float(about["high"])
+            self.max_length = int(about["max_length"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"masked-lm: {folder / 'masked_lm.json'} lacks one of {', '.join(_FIELDS)}") from None
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self._session = session(folder / "model.onnx", threads)
+        except Exception:  # both libraries raise bare exceptions of their own
+            raise ValueError(f"masked-lm: {folder} holds a model or tokenizer that cannot be loaded") from None
+        self._inputs = [i.name for i in self._session.get_inputs()]
+        self._run_options = onnxruntime.RunOptions()
+        self._run_options.only_execute_path_to_fetches = True
+        self._known: dict[str, _Pieces] = {}
+
+    def scores(self, x: NDArray[Any], vocabulary: Vocabulary) -> Scores:
+        """What `DpMlm.sample` asks: raw logits of the vocabulary's words, given the original texts x, (n, L) word
+        ids, unknown ones included, NOTHING after the end.
+
+        The input is the original, then the text as it is now with its position masked (Meisenbacher et al. 2024,
+        Algorithm 1). Where both do not fit into max_length pieces, a window around the position is cut from both,
+        word by word. A word that is no single piece of this model has the logit -inf (it is then clipped to the lower
+        bound); in a text it stands in all its pieces, an unknown word as the model's own.
+        ValueError where the vocabulary has no word in common with the model.
+        """
+        pieces = self._pieces(vocabulary)
+        originals = [self._columns(row, pieces) for row in np.asarray(x)]
+        there = np.flatnonzero(pieces.single >= 0)
+
+        def ask(
+            positions: NDArray[np.int64], word_ids: NDArray[np.int64], rows: NDArray[np.int64]
+        ) -> NDArray[np.float64]:
+            pairs = [
+                self._pair(originals[row], self._columns(word_ids[row], pieces), int(at))
+                for at, row in zip(positions, rows, strict=True)
+            ]
+            table = np.full((len(rows), len(vocabulary)), -np.inf)
+            for batch, (logits,) in self._run([(ids, first, at) for ids, first, at in pairs], "logits"):
+                table[np.ix_(batch, there)] = logits[:, pieces.single[there]]
+            return table
+
+        return ask
+
+    def importance(self, x: NDArray[Any], vocabulary: Vocabulary) -> NDArray[np.float64]:
+        """How much attention each word gets from the words of its text, (n, L) word ids -> (n, L), summing to 1 a text.
+
+        Averaged over heads and layers, the special tokens left out (Fu 2024, section 4); the attention that a word
+        gets is that of its pieces together. 0 where there is NOTHING. A long text is read in stretches that fit, each
+        with a share according to its words.
+        """
+        pieces = self._pieces(vocabulary)
+        texts = [self._columns(row, pieces) for row in np.asarray(x)]
+        result = np.zeros(np.shape(x))
+        where: list[tuple[int, list[int]]] = []
+        inputs = []
+        for row, columns in enumerate(texts):
+            for stretch in self._stretches(columns):
+                ids = [*self._about["before"], *(i for j in stretch for i in columns[j]), *self._about["after"]]
+                inputs.append((ids, len(ids), 0))
+                where.append((row, stretch))
+        start = len(self._about["before"])
+        for batch, (attention,) in self._run(inputs, "attention"):
+            for matrix, i in zip(attention, batch, strict=True):
+                row, stretch = where[i]
+                ends = start + np.cumsum([len(texts[row][j]) for j in stretch])
+                inner = matrix[start : ends[-1], start : ends[-1]].astype(np.float64)
+                received = np.add.reduceat(inner.sum(axis=0), np.concatenate([[start], ends[:-1]]) - start)
+                result[row, stretch] = received / received.sum() * len(stretch)
+        total = result.sum(axis=1, keepdims=True)
+        shares: NDArray[np.float64] = np.divide(result, total, out=np.zeros_like(result), where=total > 0)
+        return shares
+
+    def _pieces(self, vocabulary: Vocabulary) -> _Pieces:
+        if vocabulary.identity not in self._known:
+            special = set(self._about["special"])
+            by_name = json.loads(self._tokenizer.to_str())["model"]["type"] in ("WordPiece", "WordLevel")
+            # a space before: byte-level pieces of whole words begin with one, and others do not mind it
+            encoded = self._tokenizer.encode_batch([" " + word for word in vocabulary.words], add_special_tokens=False)
+            ids: Columns = []
+            single = np.full(len(vocabulary), -1, dtype=np.int64)
+            for word_id, (word, encoding) in enumerate(zip(vocabulary.words, encoded, strict=True)):
+                named = self._tokenizer.token_to_id(word) if by_name else None
+                pieces = tuple(encoding.ids) if named is None else (named,)
+                if not pieces or special & set(pieces):
+                    pieces = (self._about["unknown"],)
+                elif len(pieces) == 1:
+                    single[word_id] = pieces[0]
+                ids.append(pieces)
+            if not (single >= 0).any():
+                raise ValueError("masked-lm: no word of the vocabulary is a piece of this model; take its own words")
+            self._known[vocabulary.identity] = _Pieces([*ids, (self._about["unknown"],)], single)
+        return self._known[vocabulary.identity]
+
+    def _columns(self, row: NDArray[np.int64], pieces: _Pieces) -> Columns:
+        room = self._room
+        return [pieces.ids[i][:room] if i != NOTHING else () for i in row.tolist()]
+
+    @property
+    def _room(self) -> int:
+        """Pieces for each of two texts."""
+        return (self.max_length - sum(len(self._about[name]) for name in ("before", "between", "after"))) // 2
+
+    def _pair(self, first: Columns, second: Columns, at: int) -> tuple[list[int], int, int]:
+        """(piece ids, how many of them before the second text, the place of the mask)."""
+        second = [*second]
+        second[at] = (self._about["mask"],)
+        if sum(map(len, first)) + sum(map(len, second)) > 2 * self._room:
+            low, high = _window(first, second, at, self._room)
+            first, second, at = first[low:high], second[low:high], at - low
+        ids = [*self._about["before"], *(i for word in first for i in word), *self._about["between"]]
+        start = len(ids)
+        ids += [i for word in second for i in word]
+        return [*ids, *self._about["after"]], start, start + sum(map(len, second[:at]))
+
+    def _stretches(self, columns: Columns) -> Iterator[list[int]]:
+        """The columns that hold a word, cut where max_length is reached."""
+        room = self.max_length - len(self._about["before"]) - len(self._about["after"])
+        stretch: list[int] = []
+        used = 0
+        for j, word in enumerate(columns):
+            if word and used + len(word) > room:
+                yield stretch
+                stretch, used = [], 0
+            if word:
+                stretch.append(j)
+                used += len(word)
+        if stretch:
+            yield stretch
+
+    def _run(
+        self, inputs: Sequence[tuple[list[int], int, int]], output: str
+    ) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.float32]]]]:
+        """(which inputs, their output), 32 of one width at once. inputs: (ids, start of the second text, place)."""
+        widths = np.array([-(-len(ids) // _STEP) * _STEP for ids, _, _ in inputs], dtype=np.int64)
+        for width in np.unique(widths):
+            alike = np.flatnonzero(widths == width)
+            for begin in range(0, len(alike), _BATCH):
+                batch = alike[begin : begin + _BATCH]
+                shape = (len(batch), min(int(width), self.max_length))
+                feeds = {
+                    "input_ids": np.full(shape, self._about["padding"], dtype=np.int64),
+                    "attention_mask": np.zeros(shape, dtype=np.int64),
+                    "token_type_ids": np.zeros(shape, dtype=np.int64),
+                    "position_ids": np.tile(np.arange(shape[1]), (shape[0], 1)),
+                    "positions": np.array([inputs[i][2] for i in batch], dtype=np.int64),
+                }
+                for row, i in enumerate(batch):
+                    ids, start, _ = inputs[i]
+                    feeds["input_ids"][row, : len(ids)] = ids
+                    feeds["attention_mask"][row, : len(ids)] = 1
+                    feeds["token_type_ids"][row, start : len(ids)] = int(self._about["segments"])
+                    # of a model that is not aligned, nobody asks for them
+                    feeds["position_ids"][row, start : len(ids)] -= start - len(self._about["before"])
+                inputs_of_graph = {name: feeds[name] for name in self._inputs}
+                yield batch, self._session.run([output], inputs_of_graph, self._run_options)
+
+
+def _window(first: Columns, second: Columns, at: int, room: int) -> tuple[int, int]:
+    """The columns [low, high) around `at` that fit into `room` pieces in either text, grown to both sides in turn."""
+    length = max(len(first), len(second))
+    sizes = np.zeros((2, length), dtype=np.int64)
+    for row, columns in enumerate((first, second)):
+        sizes[row, : len(columns)] = [len(word) for word in columns]
+    low, high = at, at + 1
+    used = sizes[:, at].copy()
+    open_ = True
+    while open_:
+        open_ = False
+        for column in (high if high < length else None, low - 1 if low > 0 else None):
+            if column is not None and (used + sizes[:, column] <= room).all():
+                used += sizes[:, column]
+                low, high = min(low, column), max(high, column + 1)
+                open_ = True
+    return low, high
+
+
+def load(folder: Path | str, threads: int | None = None) -> MaskedLM:
+    """The masked language model in a folder, kept for the life of the process."""
+    return _load(str(folder), threads)
+
+
+@lru_cache(maxsize=1)
+def _load(folder: str, threads: int | None) -> MaskedLM:
+    return MaskedLM(folder, threads=threads)

@@ -1,0 +1,45 @@
+"""Private texts, sanitized: tokenized, drawn in pieces of bounded memory, each text from a stream of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models.reading import private_arguments
+from client.models.tokens import padded_word_ids
+from mechanisms.streams import SecureStreams, SimulationStreams
+from mechanisms.words.text import TextMechanism
+
+#: Texts that are drawn at once, at most, and of those that a language model reads; uniforms, at most (64 MB). A large
+#: block pays: tables that do not fit into memory are made once for each.
+_TEXTS, _READ, _UNIFORMS = 2**14, 2**10, 2**23
+
+
+def batch_size(mechanism: TextMechanism) -> int:
+    """How many texts to draw in one call, for bounded memory."""
+    return _READ if mechanism.word.reads else min(_TEXTS, max(1, _UNIFORMS // max(1, mechanism.uniforms)))
+
+
+def draw(
+    mechanism: TextMechanism, texts: Sequence[str], users: NDArray[np.int64], records: NDArray[np.int64], *,
+    streams: SimulationStreams | SecureStreams, stage: str, step: int = 0, masked_lm: Path | None = None,
+) -> NDArray[np.int32]:  # fmt: skip
+    """One draw for each of n texts, that of users[i] as their record records[i]: (n, L) int32 word ids.
+
+    masked_lm: the folder of the model that some mechanisms read. No draw depends on how texts are grouped.
+    """
+    drawn = np.empty((len(texts), mechanism.tokens), dtype=np.int32)
+    size = batch_size(mechanism)
+    for start in range(0, len(texts), size):
+        piece = slice(start, start + size)
+        x = padded_word_ids(texts[piece], mechanism)
+        private: dict[str, Any] = {}
+        if mechanism.word.reads:
+            private = private_arguments(mechanism, texts[piece], x, masked_lm)
+        rng = streams.rows(users[piece], records[piece], stage=stage, channel="text", step=step)
+        drawn[piece] = mechanism.sample(x, rng=rng, **private)
+    return drawn

@@ -1,0 +1,274 @@
+"""Text in any script as the words of a vocabulary, by their ids.
+
+What happens to what is not simply a word of the vocabulary (`mechanisms.words.text` says what each costs):
+
+chunk between spaces   looked up whole first, as written, then in lower case: what is tokenized already ("do n't",
+                       ":)") stays so
+unknown word           looked up again in Unicode's composed and compatibility forms, and without accents or skins
+                       ("café" as "cafe"); else it is one unknown word: see `TextMechanism.unknown`
+contraction            "it's" is "it", "'s", and "don't" is "do", "n't"; where the vocabulary has "'" and "s", but no
+                       "'s", "it", "'", "s" (and "don", "'", "t"); else the contraction is one unknown word
+hyphen, apostrophe or  the parts, where one of them is known; a mark that the vocabulary does not have is left out of
+underscore inside      them
+number                 digits with . , : / - inside ("1,000.5", "12:30") are one word, and most often an unknown one:
+                       `TextMechanism.numbers` is about those in the vocabulary
+punctuation            each mark is a word, unless the vocabulary has several together ("...", ":)"); the Penn
+                       Treebank's "``" and "-lrb-" also pass for the marks that they stand for;
+                       `TextMechanism.punctuation` is about those in the vocabulary, another is an unknown word
+emoji                  one word with its modifiers (a skin, a flag, a family)
+Han characters         each one a word, unless the vocabulary has a run of them; of other scripts that leave no spaces,
+                       a run of letters is one word
+casing                 not kept: what is released is the vocabulary's spelling
+control characters     as spaces, NUL and zero-width spaces too; soft hyphens and marks of direction are left out
+length                 words after `TextMechanism.tokens` are cut; an empty text has no words
+
+All of it is a function of the text and the public vocabulary, takes time linear in the text's length, and never fails.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.text import TextMechanism
+
+#: Chunks whose word ids are remembered: those of at most so many characters, and at most so many of them.
+_LONGEST, _MOST = 64, 2**17
+
+_APOSTROPHES, _HYPHENS, _IN_NUMBERS = "'’ʼ＇", "-‐‑_", ".,:/"
+_INNER = re.compile(f"([{re.escape(_APOSTROPHES + _HYPHENS)}])")
+_STRAIGHT = str.maketrans(dict.fromkeys(_APOSTROPHES, "'"))
+_CLITICS = ("n't", "'re", "'ve", "'ll", "'s", "'d", "'m")
+#: Marks as the Penn Treebank writes them.
+_TREEBANK = {"``": '"', "''": '"', "`": "'", "-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]"}
+
+#: Joiners, variants and skins: what a word may be looked up without.
+_PLAINER = "\u200c\u200d\ufe0e\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
+
+_ODD = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+_CLEAN = {c: " " for c in (*range(0x20), *range(0x7F, 0xA0), 0x200B)} | dict.fromkeys(
+    (0xAD, 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), 0x2060, *range(0x2066, 0x206A), 0xFEFF), ""
+)
+
+# Pieces are found among the characters' classes (one letter for each character), because `re` knows no Unicode
+# property: W letter, M combining mark, D digit, H Han, A apostrophe, Y hyphen, N mark that may stand inside a number,
+# P other mark, E emoji, R half a flag, S skin, J joiner. Possessive: nothing is tried twice.
+_PIECE = re.compile(
+    r"(?P<emoji>RR|[ERS]M*+(?:SM*+)?+(?:JEM*+(?:SM*+)?+)*+)"
+    r"|(?P<number>D[DM]*+(?:[NY]D[DM]*+)++)"
+    r"|(?P<han>H[HM]*+)"
+    r"|(?P<word>[WDM][WDMJ]*+(?:[AY][WDM][WDMJ]*+)*+)"
+    r"|(?P<marks>[PNAY]++)"
+)
+_HAN = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00), (0x20000, 0x32000))
+_EMOJI = ((0x2300, 0x2400), (0x2600, 0x27C0), (0x2B00, 0x2C00), (0x1F000, 0x1FB00))
+
+
+class _Classes(dict[int, str]):
+    """The class of each character, by its number; those asked for are remembered, as far as that stays small."""
+
+    def __missing__(self, code: int) -> str:
+        name = _class(code)
+        if len(self) < 2**16:
+            self[code] = name
+        return name
+
+
+def _class(code: int) -> str:
+    character = chr(code)
+    for members, name in ((_APOSTROPHES, "A"), (_HYPHENS, "Y"), (_IN_NUMBERS, "N"), ("\u200c\u200d", "J")):
+        if character in members:
+            return name
+    if 0x1F1E6 <= code <= 0x1F1FF:
+        return "R"
+    if 0x1F3FB <= code <= 0x1F3FF:
+        return "S"
+    category = unicodedata.category(character)
+    if category[0] == "M" or 0xE0020 <= code <= 0xE007F:
+        return "M"
+    if category[0] == "L":
+        return "H" if any(low <= code < high for low, high in _HAN) else "W"
+    if category[0] == "N":
+        return "D"
+    return "E" if category[0] == "S" and any(low <= code < high for low, high in _EMOJI) else "P"
+
+
+_CLASSES = _Classes()
+
+
+class _Reader:
+    """The chunks of texts as words of one vocabulary. See this module's table."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._remembered: dict[str, tuple[int, ...]] = {}
+
+    def word_ids(self, chunk: str) -> tuple[int, ...]:
+        ids = self._remembered.get(chunk)
+        if ids is None:
+            ids = tuple(self._vocabulary.word_id(token) for token in self.tokens(chunk))
+            if len(chunk) <= _LONGEST:
+                if len(self._remembered) >= _MOST:
+                    self._remembered.clear()
+                self._remembered[chunk] = ids
+        return ids
+
+    def tokens(self, chunk: str) -> Iterator[str]:
+        whole = self._known(chunk)
+        if whole is not None:
+            yield whole
+            return
+        if (clitic := _clitic(chunk)) == chunk:
+            yield from self._clitic(clitic)
+            return
+        for piece in _PIECE.finditer(chunk.translate(_CLASSES)):
+            text = chunk[piece.start() : piece.end()]
+            if piece.lastgroup == "word":
+                yield from self._word(text)
+            elif piece.lastgroup in ("han", "marks"):
+                yield from self._run(text, each=piece.lastgroup == "han")
+            else:
+                yield self._known(text) or text
+
+    def _known(self, word: str) -> str | None:
+        """The word in a form in which the vocabulary finds it; None where there is none."""
+        if self._has(word):
+            return word
+        if len(word) > _LONGEST:  # to normalize a long run of combining marks takes the square of its length
+            return None
+        for form in _forms(word):
+            if self._has(form):
+                return form
+        return None
+
+    def _has(self, word: str) -> bool:
+        return bool(word) and self._vocabulary.word_id(word) != self._vocabulary.unknown
+
+    def _word(self, word: str) -> Iterator[str]:
+        known = self._known(word)
+        if known is not None:
+            yield known
+            return
+        parts = [p for p in _INNER.split(word) if p]
+        forms = [self._known(p) for p in parts]
+        clitic = _clitic(word)
+        if clitic and (self._known(clitic) or None in forms):
+            yield from self._parts(word[: -len(clitic)])
+            yield from self._clitic(clitic)
+        else:
+            yield from self._parts(word)
+
+    def _parts(self, word: str) -> Iterator[str]:
+        """A word that is known, or its parts where one of them is, or itself."""
+        known = self._known(word)
+        parts = [] if known else [p for p in _INNER.split(word) if p]
+        forms = [self._known(p) for p in parts]
+        if known or not any(f for p, f in zip(parts, forms, strict=True) if not _INNER.fullmatch(p)):
+            if word:
+                yield known or word
+            return
+        for part, form in zip(parts, forms, strict=True):
+            if form or not _INNER.fullmatch(part):
+                yield form or part
+
+    def _clitic(self, clitic: str) -> Iterator[str]:
+        """One word, or its parts where all of them are known and it is not."""
+        known = self._known(clitic)
+        forms = [self._known(p) for p in _INNER.split(clitic) if p]
+        if known or None in forms:
+            yield known or clitic
+        else:
+            yield from (form for form in forms if form)
+
+    def _run(self, run: str, *, each: bool) -> Iterator[str]:
+        """Marks or Han characters: together where they are known together, else same marks together, else each."""
+        known = self._known(run)
+        if known:
+            yield known
+            return
+        same = run if each else ("".join(group) for _, group in groupby(run))
+        for part in same:
+            together = self._known(part)
+            if together:
+                yield together
+            else:
+                yield from (self._known(character) or character for character in part)
+
+
+def _forms(word: str) -> Iterator[str]:
+    if word.isascii():
+        if word.lower() in _TREEBANK:
+            yield _TREEBANK[word.lower()]
+        return
+    composed = unicodedata.normalize("NFC", word)
+    yield composed
+    straight = composed.translate(_STRAIGHT)
+    yield straight
+    compatible = unicodedata.normalize("NFKD", straight)
+    yield unicodedata.normalize("NFC", compatible)
+    yield "".join(c for c in compatible if not unicodedata.combining(c) and c not in _PLAINER)
+
+
+def _clitic(word: str) -> str:
+    """The contraction that a word ends with, as written; "" where there is none."""
+    for clitic in _CLITICS:
+        tail = word[-len(clitic) :]
+        if tail.translate(_STRAIGHT).lower() == clitic:
+            return tail
+    return ""
+
+
+_reader = lru_cache(maxsize=4)(_Reader)
+
+
+def _chunks(text: str) -> list[str]:
+    if _ODD.search(text):
+        text = text.translate(_CLEAN)
+    return text.split()
+
+
+def tokenize(text: str, vocabulary: Vocabulary) -> list[str]:
+    """The words of a text, in the form in which `vocabulary.word_id` knows them, the unknown ones as written."""
+    reader = _reader(vocabulary)
+    return [token for chunk in _chunks(text) for token in reader.tokens(chunk)]
+
+
+def word_ids(text: str, vocabulary: Vocabulary) -> list[int]:
+    """The ids of all words of a text, `vocabulary.unknown` for the unknown ones."""
+    reader = _reader(vocabulary)
+    return [word_id for chunk in _chunks(text) for word_id in reader.word_ids(chunk)]
+
+
+def joined(text: str | tuple[str, str]) -> str:
+    """A text; a pair as its two texts with a space between."""
+    return text if isinstance(text, str) else " ".join(text)
+
+
+def padded_word_ids(texts: Sequence[str | tuple[str, str]], mechanism: TextMechanism) -> NDArray[np.int64]:
+    """What `mechanism.sample` takes: (n, L) word ids of n texts or pairs (see `joined`), those of kinds that the
+    mechanism drops left out, cut after L = `mechanism.tokens`, NOTHING after the end."""
+    reader = _reader(mechanism.vocabulary)
+    padded = np.full((len(texts), mechanism.tokens), NOTHING, dtype=np.int64)
+    dropped = frozenset(np.flatnonzero(mechanism.dropped).tolist())
+    for row, text in enumerate(texts):
+        ids = _first(reader, _chunks(joined(text)), dropped, mechanism.tokens)
+        padded[row, : len(ids)] = ids
+    return padded
+
+
+def _first(reader: _Reader, chunks: Iterable[str], dropped: frozenset[int], most: int) -> list[int]:
+    """The first word ids that are not dropped, at most so many."""
+    ids: list[int] = []
+    for chunk in chunks:
+        new = reader.word_ids(chunk)
+        ids.extend(i for i in new if i not in dropped) if dropped else ids.extend(new)
+        if len(ids) >= most:
+            return ids[:most]
+    return ids

@@ -1,0 +1,483 @@
+"""The client's memory of what left it: durable, append-only, and written before anything is sent.
+
+A row is a block: releases that were drawn together, whose they are, what each was charged, and the very bytes. The
+releases of a cohort on one channel are one block, and so is a single release. Rows are never changed or deleted
+(triggers forbid it). One process at a time writes: `exclusive` holds the file from the first look at what was spent
+to the commit, so two requests at once can neither spend the same budget nor draw one key twice.
+A file that is damaged, empty or of another format is an error: a client without its ledger answers nothing.
+Nor does a device whose ledger is gone, or is an older copy: a hidden file beside it, the witness, names its last
+commit. The time of a commit is for people; nothing depends on the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.store import witness
+from client.store.durable import creating
+from client.store.witness import Commit
+from mechanisms.guarantee import Guarantee
+
+SCHEMA = "sottovoce-ledger-2"
+_WAIT_SECONDS = 60.0
+_PAIR = 16  # bytes of a user and a record
+_RECORDS = 2**32  # numbers of records, as random streams have them
+
+# keys: n pairs of user and record; payload: n rows of the same number of bytes; both little-endian. The checks are
+# CRC-32 of the two: SQLite alone would not see a changed byte in them, and a ledger that names another user charges
+# this one too little. The four bounds let a request pass over the blocks of others.
+_CREATE = f"""
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO meta VALUES ('schema', '{SCHEMA}');
+CREATE TABLE draws (
+    id INTEGER PRIMARY KEY, stage TEXT NOT NULL, channel TEXT NOT NULL, digest TEXT NOT NULL,
+    guarantee TEXT NOT NULL, UNIQUE (stage, channel, digest)
+);
+CREATE TABLE commits (
+    id INTEGER PRIMARY KEY, time INTEGER NOT NULL, nonce BLOB NOT NULL CHECK (length(nonce) = {witness.NONCE_BYTES})
+);
+CREATE TABLE releases (
+    id INTEGER PRIMARY KEY, at INTEGER NOT NULL REFERENCES commits,
+    draw INTEGER NOT NULL REFERENCES draws, n INTEGER NOT NULL CHECK (n > 0),
+    epsilon REAL NOT NULL, delta REAL NOT NULL,
+    first_user INTEGER NOT NULL, last_user INTEGER NOT NULL,
+    first_record INTEGER NOT NULL, last_record INTEGER NOT NULL,
+    keys_check INTEGER NOT NULL, payload_check INTEGER NOT NULL,
+    keys BLOB NOT NULL CHECK (length(keys) = {_PAIR} * n),
+    payload BLOB NOT NULL CHECK (length(payload) % n = 0)
+);
+CREATE INDEX blocks ON releases (draw, first_user, last_user, first_record, last_record);
+"""
+_FORBID = """
+CREATE TRIGGER {0}_{1} BEFORE {1} ON {0} BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+"""
+_INSERT = f"INSERT INTO releases VALUES (NULL{', ?' * 13})"
+_COMMIT = "INSERT INTO commits (time, nonce) VALUES (?, ?)"
+_BLOCKS = """
+FROM releases WHERE draw = ? AND first_user <= ? AND last_user >= ? AND first_record <= ? AND last_record >= ?
+"""
+_ROWS = """
+SELECT stage, channel, digest, guarantee, epsilon, delta, n, keys_check, keys, payload_check, payload,
+    commits.id, time
+FROM releases JOIN draws ON draw = draws.id JOIN commits ON at = commits.id
+"""
+
+
+class LedgerError(Exception):
+    """The ledger cannot be read or written; nothing may leave the client."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """New releases of one channel to be written: the key of their draw, what each costs, and each row's
+    bytes.
+
+    users, records: (n,) int64, no pair twice; records are from 0 to below 2^32. epsilon: the guarantee's worst case at
+        delta, for each row. payloads: (n, width) uint8, the rows' bytes.
+    """
+
+    stage: str
+    channel: str
+    digest: str
+    guarantee: Guarantee
+    epsilon: float
+    delta: float
+    users: NDArray[np.int64]
+    records: NDArray[np.int64]
+    payloads: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """What the ledger knows of n records under one key.
+
+    known: (n,) bool, which rows were released under this key. payloads: (n, width) uint8, the bytes of those; the
+        other rows mean nothing, and width is 0 where there are none.
+    earlier: (n,) int64, how many releases each record made at the same stage and channel under other digests.
+    """
+
+    known: NDArray[np.bool_]
+    payloads: NDArray[np.uint8]
+    earlier: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """One line of the ledger, for people. epsilon is the worst case at delta, as it was charged.
+
+    commit, time: the number of its commit, and when that was by the clock, in whole seconds since 1970 UTC.
+    """
+
+    user: int
+    record: int
+    stage: str
+    channel: str
+    digest: str
+    guarantee: Guarantee
+    epsilon: float
+    delta: float
+    payload: bytes
+    commit: int
+    time: int
+
+
+class Ledger:
+    """The ledger in one SQLite file, made where there is none. Close it, or use it in a `with`.
+
+    durable: a device's: wait until every commit lies on the disk, and refuse where the witness names a commit that
+        is not on it. A simulation's folder is new for each run, and need not survive a power cut.
+    A device uses synchronous=EXTRA, which is FULL and syncs the folder too: with a rollback journal, FULL
+    alone may lose the last commit to a power cut, and then the ledger would count less than what left.
+    Every method raises LedgerError where the file cannot be trusted.
+    """
+
+    def __init__(self, path: Path | str, durable: bool = True) -> None:
+        self.path = Path(path)
+        self._witness = self.path.with_name(f".{self.path.name}.made") if durable else None
+        with _failing_closed():
+            known = None if self._witness is None else witness.read(self._witness)  # first: others may commit meanwhile
+            if not self.path.exists():
+                if known is not None:
+                    raise LedgerError(f"ledger: {self.path} is gone, and what was spent with it; put it back")
+                _create(self.path, durable)
+            self._connection = _connect(self.path, durable)
+            try:
+                self._verify(known)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the only right to write. What is not committed when the block ends is undone."""
+        with _failing_closed():
+            self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def commit(self, charges: Sequence[Charge]) -> None:
+        """Write all charges with their bytes and make them last, or write nothing and raise. Inside
+        `exclusive`. On a device, a failure after that leaves them charged: the witness could not be written."""
+        if not self._connection.in_transaction:
+            raise LedgerError("ledger: commit outside of exclusive")
+        if not charges:
+            return
+        nonce = os.urandom(witness.NONCE_BYTES)
+        with _failing_closed():
+            number = self._connection.execute(_COMMIT, (int(time.time()), nonce)).lastrowid
+            assert number is not None
+            for charge in charges:
+                self._write(charge, number)
+            self._connection.execute("COMMIT")
+            if self._witness is not None:
+                witness.advance(self._witness, Commit(number, nonce))
+
+    def recall(
+        self, stage: str, channel: str, digest: str, users: NDArray[np.int64], records: NDArray[np.int64]
+    ) -> Recalled:
+        """What each of n records released at this stage and channel, under this digest and under others."""
+        known = np.zeros(len(users), dtype=np.bool_)
+        payloads = np.zeros((len(users), 0), dtype=np.uint8)
+        earlier = np.zeros(len(users), dtype=np.int64)
+        with _failing_closed():
+            draws = self._connection.execute(
+                "SELECT id, digest FROM draws WHERE stage = ? AND channel = ?", (stage, channel)
+            ).fetchall()
+            for draw, other in draws:
+                if other != digest:
+                    earlier += _Pairs(self._keys(draw, users, records)).count(users, records)
+                    continue
+                keys, released = self._releases(draw, users, records)
+                known, place = _Pairs(keys).find(users, records)
+                payloads = np.zeros((len(users), released.shape[1]), dtype=np.uint8)
+                payloads[known] = released[place[known]]
+        return Recalled(known, payloads, earlier)
+
+    def spent(
+        self, users: NDArray[np.int64], *, delta: float = 0.0, without: Collection[str] = (),
+        declared: frozenset[str] = frozenset(),
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Worst-case ε at delta that each user has spent, (n,), over all records, stages and channels but
+        those `without`. Basic composition: k releases hold together at k·delta. declared: exposures that are
+        declared public (`Guarantee.worst_case`)."""
+        sums = np.zeros(len(users))
+        with _failing_closed():
+            for draw, channel, guarantee in self._draws():
+                if channel in without:
+                    continue
+                theirs = np.sort(self._keys(draw, users)[:, 0])
+                count = np.searchsorted(theirs, users, "right") - np.searchsorted(theirs, users, "left")
+                _add(sums, count, _worst_case(guarantee, delta, declared))
+        return sums
+
+    def spent_on(
+        self, channel: str, users: NDArray[np.int64], records: NDArray[np.int64], *, delta: float = 0.0,
+        declared: frozenset[str] = frozenset(),
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Worst-case ε at delta that each record has spent on one channel, (n,), over all stages and
+        digests. declared: as in `spent`."""
+        sums = np.zeros(len(users))
+        with _failing_closed():
+            for draw, where, guarantee in self._draws():
+                if where == channel:
+                    count = _Pairs(self._keys(draw, users, records)).count(users, records)
+                    _add(sums, count, _worst_case(guarantee, delta, declared))
+        return sums
+
+    def last_record(self, user: int) -> int:
+        """A number that no record of the user on this ledger is above: the highest one, or that of another user whose
+        releases were drawn together with this one's; -1 where there is none."""
+        with _failing_closed():
+            (last,) = self._connection.execute(
+                "SELECT max(last_record) FROM releases WHERE first_user <= ? AND last_user >= ?", (user, user)
+            ).fetchone()
+        return -1 if last is None else int(last)
+
+    def records_of(self, user: int) -> NDArray[np.int64]:
+        """The numbers of a user's records that have released anything, (n,), in order."""
+        users = np.array([user], dtype=np.int64)
+        with _failing_closed():
+            keys = [self._keys(draw, users) for draw, _, _ in self._draws()]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *(k[k[:, 0] == user, 1] for k in keys)]))
+
+    def rows(self) -> list[LedgerRow]:
+        """Everything that was charged, ordered by user, record, stage, channel and digest."""
+        rows: list[LedgerRow] = []
+        with _failing_closed():
+            for block in self._connection.execute(_ROWS):
+                stage, channel, digest, guarantee, epsilon, delta, n, check, keys, payload_check, payload, *made = block
+                commit, seconds = made
+                payloads = _checked(payload, payload_check)
+                width, theorem = len(payloads) // n, _guarantee(guarantee)
+                rows += (
+                    LedgerRow(
+                        user, record, stage, channel, digest, theorem, epsilon, delta, payloads[i * width :][:width],
+                        commit, seconds,
+                    )
+                    for i, (user, record) in enumerate(_pairs([_checked(keys, check)]).tolist())
+                )
+        return sorted(rows, key=lambda row: (row.user, row.record, row.stage, row.channel, row.digest))
+
+    def _draws(self) -> list[tuple[int, str, str]]:
+        return self._connection.execute("SELECT id, channel, guarantee FROM draws").fetchall()
+
+    def _write(self, charge: Charge, commit: int) -> None:
+        """A charge as one block of that commit. Raises where a release of the same record is there under this key."""
+        users, records, rows = charge.users, charge.records, charge.payloads
+        n = len(users)
+        if not (n == len(records) == len(rows) and rows.dtype == np.uint8 and rows.ndim == 2):
+            raise LedgerError("ledger: a charge needs a user, a record and the bytes of each release")
+        if (records < 0).any() or (records >= _RECORDS).any():
+            raise LedgerError("ledger: a record's number is out of range")
+        draw = self._draw(charge)
+        keys = np.stack([users, records], axis=1)
+        if _Pairs(np.concatenate([keys, self._keys(draw, users, records)])).repeated:
+            raise LedgerError("ledger: one key cannot be written twice")
+        data, payload = keys.astype("<i8").tobytes(), rows.tobytes()
+        self._connection.execute(
+            _INSERT,
+            (
+                commit, draw, n, charge.epsilon, charge.delta, *_bounds(users), *_bounds(records),
+                zlib.crc32(data), zlib.crc32(payload), data, payload,
+            ),
+        )  # fmt: skip
+
+    def _keys(
+        self, draw: int, users: NDArray[np.int64], records: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
+        """Users and records (N, 2) of a draw's blocks, of all that may hold one of these."""
+        rows = self._connection.execute(f"SELECT keys_check, keys {_BLOCKS}", (draw, *_block_bounds(users, records)))
+        return _pairs([_checked(keys, check) for check, keys in rows])
+
+    def _releases(
+        self, draw: int, users: NDArray[np.int64], records: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """As `_keys`, with the releases' bytes, (N, width) uint8."""
+        rows = self._connection.execute(
+            f"SELECT n, keys_check, keys, payload_check, payload {_BLOCKS}", (draw, *_block_bounds(users, records))
+        )
+        keys, payloads, widths = [], [], set()
+        for n, check, pairs, payload_check, payload in rows:
+            keys.append(_checked(pairs, check))
+            payloads.append(_checked(payload, payload_check))
+            widths.add(len(payload) / n)
+        if len(widths) > 1:
+            raise LedgerError("ledger: the releases of one draw differ in their length")
+        known = _pairs(keys)
+        return known, np.frombuffer(b"".join(payloads), dtype=np.uint8).reshape(len(known), int(max(widths, default=0)))
+
+    def _draw(self, charge: Charge) -> int:
+        """The id of a draw's public description, written where it is new."""
+        key = (charge.stage, charge.channel, charge.digest)
+        guarantee = json.dumps(charge.guarantee.to_dict(), sort_keys=True)
+        self._connection.execute(
+            "INSERT INTO draws (stage, channel, digest, guarantee) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (stage, channel, digest) DO NOTHING",
+            (*key, guarantee),
+        )
+        draw, known = self._connection.execute(
+            "SELECT id, guarantee FROM draws WHERE stage = ? AND channel = ? AND digest = ?", key
+        ).fetchone()
+        if known != guarantee:
+            raise LedgerError("ledger: one digest under two guarantees")
+        return int(draw)
+
+    def _verify(self, known: Commit | None) -> None:
+        """known: what the witness names. Brings the witness up to a commit that nobody was told of."""
+        schema = self._connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+        if schema != (SCHEMA,):
+            raise LedgerError(f"ledger: {self.path} is not of schema {SCHEMA}")
+        if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise LedgerError(f"ledger: {self.path} is damaged")
+        if self._witness is None:
+            return
+        self._require(known)
+        last = self._connection.execute("SELECT id, nonce FROM commits ORDER BY id DESC LIMIT 1").fetchone()
+        if last is None:
+            raise LedgerError(f"ledger: {self.path} is damaged")
+        if known is None and last[0] > 1:  # the first commit is the ledger's making; the next ones have a witness
+            known = witness.read(self._witness)  # which another may have made since we looked, as the ledger
+            if known is None:
+                raise LedgerError(f"ledger: {self._witness} is gone, and whether this is the last copy cannot be told")
+            self._require(known)
+        if known is None or known.number < last[0]:
+            witness.advance(self._witness, Commit(*last))
+
+    def _require(self, known: Commit | None) -> None:
+        """Raises unless the commit that the witness names is on the ledger."""
+        if known is None:
+            return
+        there = self._connection.execute("SELECT nonce FROM commits WHERE id = ?", (known.number,)).fetchone()
+        if there != (known.nonce,):
+            raise LedgerError(f"ledger: {self.path} is an older copy or another ledger; put the last one back")
+
+
+class _Pairs:
+    """Pairs of user and record, (N, 2) int64 in any order, to be looked up. Records are from 0 to below 2^32."""
+
+    def __init__(self, keys: NDArray[np.int64]) -> None:
+        self._people = np.unique(keys[:, 0])
+        codes = self._codes(keys[:, 0], keys[:, 1])
+        self._order = np.argsort(codes, kind="stable")
+        self._sorted = codes[self._order]
+
+    @property
+    def repeated(self) -> bool:
+        return bool((self._sorted[1:] == self._sorted[:-1]).any())
+
+    def count(self, users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How often each of n pairs occurs."""
+        codes = self._codes(users, records)
+        return np.searchsorted(self._sorted, codes, "right") - np.searchsorted(self._sorted, codes, "left")
+
+    def find(
+        self, users: NDArray[np.int64], records: NDArray[np.int64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Which of n pairs occur, and the row of each that does."""
+        if not len(self._sorted):
+            return np.zeros(len(users), np.bool_), np.zeros(len(users), np.int64)
+        codes = self._codes(users, records)
+        place = np.minimum(np.searchsorted(self._sorted, codes), len(self._sorted) - 1)
+        return self._sorted[place] == codes, self._order[place]
+
+    def _codes(self, users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One number for each pair, -1 for a user who does not occur."""
+        if not len(self._people):
+            return np.full(len(users), -1, dtype=np.int64)
+        person = np.minimum(np.searchsorted(self._people, users), len(self._people) - 1)
+        return np.where(self._people[person] == users, person * _RECORDS + records, -1)
+
+
+def _block_bounds(users: NDArray[np.int64], records: NDArray[np.int64] | None) -> tuple[int, int, int, int]:
+    """The parameters of _BLOCKS, for the blocks that may hold one of these."""
+    (low, high), (first, last) = _bounds(users), (0, _RECORDS) if records is None else _bounds(records)
+    return high, low, last, first
+
+
+def _bounds(numbers: NDArray[np.int64]) -> tuple[int, int]:
+    """The least and the largest number; of none, bounds that nothing lies within."""
+    return (int(numbers.min()), int(numbers.max())) if len(numbers) else (1, 0)
+
+
+def _checked(data: bytes, check: int) -> bytes:
+    if zlib.crc32(data) != check:
+        raise LedgerError("ledger: a block is damaged")
+    return data
+
+
+def _pairs(blocks: Sequence[bytes]) -> NDArray[np.int64]:
+    return np.frombuffer(b"".join(blocks), dtype="<i8").reshape(-1, 2).astype(np.int64, copy=False)
+
+
+def _add(sums: NDArray[np.float64], count: NDArray[np.int64], cost: float) -> None:
+    """Adds what so many releases cost; no release costs nothing, even where one costs infinitely much."""
+    some = count > 0
+    sums[some] += cost * count[some]
+
+
+def _create(path: Path, durable: bool) -> None:
+    """Make an empty ledger whole, then give it its name: a ledger that exists is never half-made."""
+    with creating(path, durable=durable) as draft, closing(_connect(draft, durable)) as connection:
+        triggers = (
+            _FORBID.format(table, verb)
+            for table in ("meta", "draws", "commits", "releases")
+            for verb in ("UPDATE", "DELETE")
+        )
+        first = f"INSERT INTO commits VALUES (1, {int(time.time())}, x'{os.urandom(witness.NONCE_BYTES).hex()}');"
+        connection.executescript("BEGIN;" + _CREATE + first + "".join(triggers) + "COMMIT;")
+
+
+def _connect(path: Path, durable: bool) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA synchronous = {'EXTRA' if durable else 'NORMAL'}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA recursive_triggers = ON")  # else REPLACE deletes without a trigger
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def _failing_closed() -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError, witness.Damaged) as error:  # "database or disk is full" says more than a name
+        raise LedgerError(f"ledger: it cannot be used: {error}") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise LedgerError(f"ledger: it cannot be used ({type(error).__name__})") from error
+
+
+def _guarantee(text: str) -> Guarantee:
+    return Guarantee.from_dict(json.loads(text))
+
+
+@lru_cache(maxsize=1024)
+def _worst_case(guarantee: str, delta: float, declared: frozenset[str]) -> float:
+    """Taken from the theorem, not from the charge: a policy may have been written at another δ since."""
+    return _guarantee(guarantee).worst_case(delta, declared=declared)

@@ -1,0 +1,123 @@
+"""Sentences that a device has asked about: which number each has as a record, and nothing else of them.
+
+A sentence keeps its number whatever it is asked for: what it has cost counts under that number, whichever question of
+whichever server it was, and the ledger repeats a release where the question is the same. The number is durable before
+anything is drawn for it, so a crash never leaves it to another sentence.
+
+A sentence is known by its SHA-256. That hides nothing from whoever has the file and can guess the sentence; the file
+is the device's own, beside its records' texts. Numbers begin at `FIRST_RECORD`, above any record of a shard. Without
+the file they go on above the highest that the ledger has; sentences asked before are then new ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.store.durable import sync
+
+#: Records of a shard are numbered below this.
+FIRST_RECORD = 2**31
+_END = 2**32
+_WAIT_SECONDS = 60.0
+_CREATE = """
+CREATE TABLE IF NOT EXISTS sentences (
+    user INTEGER NOT NULL, sha256 BLOB NOT NULL CHECK (length(sha256) = 32), record INTEGER NOT NULL,
+    PRIMARY KEY (user, sha256), UNIQUE (user, record)
+) WITHOUT ROWID
+"""
+
+
+class QuestionRecordsError(ValueError):
+    """The numbers cannot be read or kept; nothing was charged for what they were wanted for. One line."""
+
+
+class QuestionRecords:
+    """The record numbers in a device's folder, in the file asked.sqlite, made where there is none. Use it in a `with`.
+
+    Every method raises QuestionRecordsError where the file cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = self.path_in(folder)
+        with self._failing():
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
+            try:
+                self._connection.execute("PRAGMA synchronous = EXTRA")
+                self._connection.execute(_CREATE)
+                sync(folder)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    @staticmethod
+    def path_in(folder: Path) -> Path:
+        return folder / "asked.sqlite"
+
+    def __enter__(self) -> QuestionRecords:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def users(self) -> list[int]:
+        """Those who have asked about anything."""
+        with self._failing():
+            return [user for (user,) in self._connection.execute("SELECT DISTINCT user FROM sentences")]
+
+    def record_numbers(self, user: int, hashes: Sequence[bytes]) -> NDArray[np.int64]:
+        """The record numbers of a user's sentences, (n,), by `sentence_hash`; -1 for one that has none."""
+        select = "SELECT record FROM sentences WHERE user = ? AND sha256 = ?"
+        with self._failing():
+            rows = (self._connection.execute(select, (user, sha256)).fetchone() for sha256 in hashes)
+            return np.array([-1 if row is None else row[0] for row in rows], dtype=np.int64)
+
+    def assign(self, user: int, hashes: Sequence[bytes], *, above: int) -> NDArray[np.int64]:
+        """As `record_numbers`, with one for every sentence that had none, no two alike, for good when this returns.
+
+        above: the highest number of the user's on the ledger; new ones are higher.
+        """
+        with self._failing():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                (highest,) = self._connection.execute(
+                    "SELECT max(record) FROM sentences WHERE user = ?", (user,)
+                ).fetchone()
+                numbers = self.record_numbers(user, hashes)
+                new = list(dict.fromkeys(sha256 for sha256, known in zip(hashes, numbers, strict=True) if known < 0))
+                start = max(FIRST_RECORD, above + 1, 0 if highest is None else highest + 1)
+                if start + len(new) > _END:
+                    raise QuestionRecordsError(f"{self.path}: there are no numbers left for more sentences")
+                rows = ((user, sha256, start + i) for i, sha256 in enumerate(new))
+                self._connection.executemany("INSERT INTO sentences VALUES (?, ?, ?)", rows)
+                numbers = self.record_numbers(user, hashes)
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+        return numbers
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.OperationalError, OSError) as error:  # a full disk, a folder that cannot be written
+            said = getattr(error, "strerror", None) or str(error)
+            raise QuestionRecordsError(f"{self.path}: cannot be used ({said})") from error
+        except sqlite3.Error as error:
+            raise QuestionRecordsError(
+                f"{self.path}: is damaged; move it away, and sentences asked before are new ones, which cost again"
+            ) from error
+
+
+def sentence_hash(sentence: str) -> bytes:
+    """What a sentence is known by: SHA-256 of its UTF-8 bytes."""
+    return hashlib.sha256(sentence.encode()).digest()

@@ -1,0 +1,162 @@
+"""Many texts in little memory: their UTF-8 bytes one after another, and where each begins."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+Text = str | tuple[str, str]
+
+#: Texts that are copied or read at once.
+_BLOCK = 1 << 14
+#: A JSON file may hold half of a surrogate pair, which plain UTF-8 refuses.
+_ERRORS = "surrogatepass"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TextColumn(Sequence[Text]):
+    """n texts, or pairs of two texts, in any mixture; equal to a list of the same.
+
+    data: uint8, all their bytes. starts: (n + 1,) int64, where each begins and the last ends. second_starts: (n,)
+        int64, where the second text of a pair begins, -1 where there is none; None where no text is a pair.
+    Raises ValueError where these do not fit one another.
+    """
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    second_starts: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        whole = self.data.dtype == np.uint8 and self.starts.dtype == np.int64 and self.starts.ndim == 1
+        if not (whole and len(self.starts) and self.starts[0] == 0 and self.starts[-1] == len(self.data)):
+            raise ValueError("texts: where they begin does not fit their bytes")
+        if (self.starts[1:] < self.starts[:-1]).any():
+            raise ValueError("texts: one begins before the last")
+        if self.second_starts is not None:
+            second = self.second_starts
+            pair = second >= 0
+            inside = (second >= self.starts[:-1]) & (second <= self.starts[1:])
+            if second.dtype != np.int64 or second.shape != (len(self),) or not inside[pair].all():
+                raise ValueError("texts: a pair's second text does not lie within it")
+
+    @classmethod
+    def of(cls, texts: Iterable[Text]) -> TextColumn:
+        """The column of some texts."""
+        if isinstance(texts, TextColumn):
+            return texts
+        writer = TextColumnWriter()
+        for text in texts:
+            writer.add(text)
+        return writer.column()
+
+    @classmethod
+    def load(cls, path: Path | str, n: int | None = None) -> TextColumn:
+        """The column that `save` has written, mapped: what is not read takes no memory. Raises ValueError.
+
+        n: only the first so many texts, where there are more. Bytes behind the last text are not read either: somebody
+        may be adding texts.
+        """
+        try:
+            table = np.load(f"{path}.starts.npy", allow_pickle=False)
+            if table.ndim != 2 or len(table) not in (1, 2) or not table.size or table.dtype != np.int64:
+                raise ValueError
+            table = table if n is None else table[:, : n + 1]
+            with open(path, "rb") as file:
+                empty = not file.seek(0, 2)
+            data = np.zeros(0, np.uint8) if empty else np.memmap(path, np.uint8, "r")
+            return cls(data[: table[0, -1]], table[0], table[1, :-1] if len(table) == 2 else None)
+        except (OSError, ValueError, EOFError):  # NumPy's texts may quote the file, which is private
+            raise ValueError(f"texts: {path} does not hold a column of texts") from None
+
+    def save(self, path: Path | str) -> None:
+        """Writes path, the bytes, and {path}.starts.npy, int64: the starts (1, n + 1), and the second starts below."""
+        self.data.tofile(path)
+        rows = [self.starts] if self.second_starts is None else [self.starts, np.append(self.second_starts, -1)]
+        np.save(f"{path}.starts.npy", np.stack(rows), allow_pickle=False)
+
+    def take(self, rows: NDArray[Any]) -> TextColumn:
+        """The texts of some rows (k,), in that order."""
+        rows = np.asarray(rows, dtype=np.int64)
+        begin = self.starts[rows]
+        starts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(self.starts[rows + 1] - begin, out=starts[1:])
+        data = np.empty(starts[-1], np.uint8)
+        shift = begin - starts[:-1]
+        for first in range(0, len(rows), _BLOCK):
+            last = min(first + _BLOCK, len(rows))
+            source = np.arange(starts[first], starts[last])
+            source += np.repeat(shift[first:last], np.diff(starts[first : last + 1]))
+            data[starts[first] : starts[last]] = self.data[source]
+        if self.second_starts is None:
+            return TextColumn(data, starts)
+        second = self.second_starts[rows]
+        return TextColumn(data, starts, np.where(second < 0, -1, second - shift))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Text: ...
+    @overload
+    def __getitem__(self, index: slice) -> TextColumn: ...
+    def __getitem__(self, index: int | slice) -> Text | TextColumn:
+        if isinstance(index, slice):
+            return self.take(np.arange(*index.indices(len(self))))
+        row = range(len(self))[index]
+        return next(self._read(row, row + 1))
+
+    def __iter__(self) -> Iterator[Text]:
+        for first in range(0, len(self), _BLOCK):
+            yield from self._read(first, min(first + _BLOCK, len(self)))
+
+    def _read(self, first: int, last: int) -> Iterator[Text]:
+        starts = self.starts[first : last + 1].tolist()
+        second_starts = [-1] * (last - first) if self.second_starts is None else self.second_starts[first:last].tolist()
+        data = self.data[starts[0] : starts[-1]].tobytes()
+        for i, second in enumerate(second_starts):
+            cuts = [starts[i], starts[i + 1]] if second < 0 else [starts[i], second, starts[i + 1]]
+            parts = [data[a - starts[0] : b - starts[0]] for a, b in pairwise(cuts)]
+            try:
+                texts = [part.decode(errors=_ERRORS) for part in parts]
+            except UnicodeDecodeError:
+                raise ValueError("texts: one is not UTF-8") from None
+            yield texts[0] if second < 0 else (texts[0], texts[1])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"TextColumn({len(self)} texts)"  # and not what they say
+
+
+class TextColumnWriter:
+    """Makes a column of texts that come one by one."""
+
+    def __init__(self) -> None:
+        self._data, self._starts, self._second_starts, self._pairs = bytearray(), array("q", [0]), array("q"), False
+
+    def add(self, text: Text) -> None:
+        if isinstance(text, str):
+            self._second_starts.append(-1)
+        else:
+            self._data += text[0].encode(errors=_ERRORS)
+            self._second_starts.append(len(self._data))
+            text, self._pairs = text[1], True
+        self._data += text.encode(errors=_ERRORS)
+        self._starts.append(len(self._data))
+
+    def column(self) -> TextColumn:
+        """What was added. Nothing may be added after."""
+        second_starts = np.frombuffer(self._second_starts, np.int64) if self._pairs else None
+        return TextColumn(np.frombuffer(self._data, np.uint8), np.frombuffer(self._starts, np.int64), second_starts)

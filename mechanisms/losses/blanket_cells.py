@@ -1,0 +1,88 @@
+"""The privacy blanket of a randomizer and its dominating pair, cut into cells of outputs.
+
+A randomizer with densities p_z has the blanket γ·ω(y) = inf_z p_z(y) (Balle, Bell, Gascón and Nissim 2019): each
+user draws from ω with probability γ, whatever the input. With W ~ ω the pair x, x' is known by the joint law of
+U = p_x(W)/ω(W) and V = p_x'(W)/ω(W), both at least γ and of mean 1 (where p_x, p_x' << ω).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from mechanisms.losses.loss import LossCells
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class BlanketCells:
+    """Outputs in J cells, under the blanket ω and under the inputs x and x' of the dominating pair.
+
+    log_gamma: log of the blanket's weight γ. log_w, log_p, log_q: (J,) log masses of the cells under ω, x, x'
+    (relative error below 1e-12). log_u_low, log_u_high, log_v_low, log_v_high: (J,) bounds of log U and log V
+    that hold everywhere in the cell. tail: bound on the mass under x, and on that under x', of the outputs that
+    lie in no cell. The exchanged pair must have the same law.
+    """
+
+    log_gamma: float
+    log_w: FloatArray
+    log_p: FloatArray
+    log_q: FloatArray
+    log_u_low: FloatArray
+    log_u_high: FloatArray
+    log_v_low: FloatArray
+    log_v_high: FloatArray
+    tail: float = 0.0
+
+    def __post_init__(self) -> None:
+        size = self.log_w.shape
+        for name in ("log_p", "log_q", "log_u_low", "log_u_high", "log_v_low", "log_v_high"):
+            if getattr(self, name).shape != size or len(size) != 1:
+                raise ValueError(f"blanket cells: {name} has shape {getattr(self, name).shape}, log_w has {size}")
+        if not self.log_gamma <= 1e-9:
+            raise ValueError(f"blanket cells: log_gamma must be at most 0, got {self.log_gamma}")
+        if not 0 <= self.tail <= 1:
+            raise ValueError(f"blanket cells: tail must be from 0 to 1, got {self.tail}")
+
+    def product(self, other: BlanketCells) -> BlanketCells:
+        """The joint randomizer of two independent releases of one user, J·J' cells.
+
+        The blanket of a product is the product of the blankets where inputs vary independently (any embedding with
+        any label), and its dominating pair is the pair of dominating pairs: given the other's (U2, V2) = (u, v),
+        (U1, V1) -> φ(u·U1 - c·v·V1) is submodular for convex φ, so each coordinate's countermonotone pair is
+        the largest in the convex order (see mechanisms.losses.sphere_blanket).
+        """
+
+        def outer(name: str) -> FloatArray:
+            table: FloatArray = getattr(self, name)[:, None] + getattr(other, name)[None, :]
+            return table.ravel()
+
+        return BlanketCells(
+            log_gamma=self.log_gamma + other.log_gamma,
+            log_w=outer("log_w"),
+            log_p=outer("log_p"),
+            log_q=outer("log_q"),
+            log_u_low=outer("log_u_low"),
+            log_u_high=outer("log_u_high"),
+            log_v_low=outer("log_v_low"),
+            log_v_high=outer("log_v_high"),
+            tail=min(1.0, self.tail + other.tail),
+        )
+
+    def loss(self) -> LossCells:
+        """The privacy loss log(U/V) of the same cells: the pair without shuffling."""
+        from mechanisms.losses.loss import LossCells
+
+        return LossCells(
+            low=self.log_u_low - self.log_v_high,
+            high=self.log_u_high - self.log_v_low,
+            log_p=self.log_p,
+            log_q=self.log_q,
+            symmetric=True,
+            left_out=self.tail,
+        )

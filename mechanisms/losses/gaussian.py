@@ -1,0 +1,64 @@
+"""The loss of Gaussian noise: itself Gaussian, N(r²/2, r²) with r = distance/σ (Balle and Wang 2018, Lemma 3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from mechanisms.losses.loss import LossCells, no_loss
+from mechanisms.losses.quadrature import log_difference, mirrored_edges
+
+FloatArray = NDArray[np.float64]
+
+#: Cells within `_REACH` standard deviations, and how far all but the two outermost cells reach.
+_CELLS, _REACH, _FAR = 4096, 12.0, 37.0
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianLoss(LossCells):
+    """Cells of a Gaussian loss, whose Rényi divergence is known in closed form (ratio: r = distance/σ)."""
+
+    ratio: float = 0.0
+
+    def renyi(self, order: float) -> float:
+        """D_α = α·r²/2 (Mironov 2017, Proposition 7); inf at α = inf. ValueError unless order is above 1."""
+        if not order > 1:
+            raise ValueError(f"Rényi divergence: order must be above 1, got {order}")
+        return order * self.ratio**2 / 2
+
+
+@lru_cache(maxsize=64)
+def gaussian_loss(ratio: float) -> LossCells:
+    """Cells of N(0, 1) against N(r, 1), r = ratio >= 0. ValueError where the ratio is not a finite number.
+
+    In units of r the loss is z ~ N(r/2, 1) under x and N(-r/2, 1) under x'. Distance d <= D is bounded by
+    distance D: δ(ε) rises with r (Balle and Wang 2018, Theorem 8; the loss at d is a post-processing of that
+    at D, by added noise).
+    """
+    if not (0 <= ratio < math.inf):
+        raise ValueError(f"gaussian loss: ratio must be a finite number of at least 0, got {ratio}")
+    if ratio == 0:
+        return no_loss()
+    near = np.linspace(ratio / 2 - _REACH, ratio / 2 + _REACH, _CELLS + 1)
+    far = np.linspace(ratio / 2 - _FAR, ratio / 2 + _FAR, 256)
+    grid = mirrored_edges(np.concatenate([near, far]), ratio / 2 + _FAR)
+    edges = np.concatenate([[-np.inf], grid, [np.inf]])
+    return GaussianLoss(
+        low=ratio * edges[:-1],
+        high=ratio * edges[1:],
+        log_p=_log_masses(edges - ratio / 2),
+        log_q=_log_masses(edges + ratio / 2),
+        ratio=ratio,
+    )
+
+
+def _log_masses(z: FloatArray) -> FloatArray:
+    """Log masses of N(0, 1) between rising edges, each from the tail that is small there."""
+    lower = log_difference(log_ndtr(z[1:]), log_ndtr(z[:-1]))
+    upper = log_difference(log_ndtr(-z[:-1]), log_ndtr(-z[1:]))
+    return np.where(z[:-1] > 0, upper, lower)

@@ -1,0 +1,170 @@
+"""Blankets of x + noise in R^m for unit inputs x: raw planar Laplace and Gaussian.
+
+For |y| = r the farthest unit input is -y/r, at distance r + 1, so inf_x p_x(y) is the noise's density at r + 1.
+
+- Planar Laplace: γ·ω(y) = C·e^(-ε(r+1)): ω is the mechanism's output at the origin, γ = e^(-ε), and
+  U = exp(-ε(|w - x| - |w|)), at most e^ε.
+- Gaussian: ω ∝ exp(-(r+1)²/2σ²), γ its integral, U = γ·exp((<w, x> + r)/σ²), unbounded.
+
+**The antipodal pair dominates.** Given |w| = r, U is a rising function of the cosine t between w and x, with one law
+for every x: the argument of mechanisms.losses.sphere_blanket applies given r, and the convex order survives
+mixing over r.
+
+With t and r independent under ω, (1 + t)/2 ~ Beta((m-1)/2, (m-1)/2), outputs are cut into cells r x t. U rises in
+both, V rises in r and falls in t, so corners bound them. A radius beyond R, or a t so near ±1 that no input makes it,
+lies in no cell; its mass under x is bounded: beyond R by Pr[|noise| > R - 1].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc, betaln, gammainccinv, gammaincinv, gammaln, logsumexp
+
+from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.quadrature import gauss_legendre
+
+FloatArray = NDArray[np.float64]
+#: (radii, cosines) -> log density ratio of the output to the blanket's, log U; rising in both.
+LogRatio = Callable[[FloatArray, FloatArray], FloatArray]
+
+_RADII, _COSINES, _NODES = 160, 320, 4
+_TAIL = 1e-24
+
+
+@lru_cache(maxsize=8)
+def planar_laplace(dim: int, epsilon: float) -> BlanketCells:
+    """Blanket cells of the antipodal pair of raw planar Laplace in R^dim, dim >= 2, ε per unit length above 0."""
+    constant = dim * math.log(epsilon) - float(gammaln(dim))
+
+    def log_radius(r: FloatArray) -> FloatArray:
+        return constant + (dim - 1) * np.log(r) - epsilon * r
+
+    def log_ratio(r: FloatArray, t: FloatArray) -> FloatArray:
+        # |w - x| - |w| = (1 - 2rt)/(|w - x| + |w|), without cancellation at large r
+        return -epsilon * (1 - 2 * r * t) / (np.sqrt((r - t) ** 2 + (1 - t) * (1 + t)) + r)
+
+    # U is at most e^ε, so this ball has mass at most _TAIL under any input
+    first = float(gammaincinv(dim, _TAIL * math.exp(-min(epsilon, 600.0)))) / epsilon
+    last = 1 + float(gammainccinv(dim, _TAIL)) / epsilon
+    return _cells(dim, -epsilon, log_radius, log_ratio, first, last, 2 * _TAIL)
+
+
+@lru_cache(maxsize=8)
+def gaussian(dim: int, sigma: float) -> BlanketCells:
+    """Blanket cells of the antipodal pair of x + N(0, σ²I) in R^dim, dim >= 1."""
+    last = 1 + sigma * math.sqrt(2 * float(gammainccinv(dim / 2, _TAIL)))
+    constant = math.log(2) - dim / 2 * math.log(2 * sigma**2) - float(gammaln(dim / 2))
+
+    def log_part(r: FloatArray) -> FloatArray:  # γ times the density of r under ω
+        return constant + (dim - 1) * np.log(r) - ((r + 1) / sigma) ** 2 / 2
+
+    # The peak of (m-1)·log r - (r+1)²/2σ² and its neighbourhood hold γ
+    peak = max((-1 + math.sqrt(1 + 4 * (dim - 1) * sigma**2)) / 2, 0.0)
+    nodes, weights = gauss_legendre(64)
+    edges = np.linspace(max(peak - 15 * sigma, 0.0), peak + 15 * sigma, 61)
+    points = edges[:-1, None] + np.diff(edges)[:, None] * nodes
+    log_gamma = float(logsumexp(log_part(points), b=np.diff(edges)[:, None] * weights))
+
+    def log_radius(r: FloatArray) -> FloatArray:
+        return log_part(r) - log_gamma
+
+    def log_ratio(r: FloatArray, t: FloatArray) -> FloatArray:
+        return log_gamma + r * (1 + t) / sigma**2
+
+    # the density is at most (2πσ²)^(-m/2): the ball of this radius has mass at most _TAIL under any input
+    log_first = (math.log(_TAIL) + dim / 2 * math.log(2) + float(gammaln(dim / 2 + 1))) / dim
+    first = sigma * math.exp(log_first)
+    return _cells(dim, log_gamma, log_radius, log_ratio, first, last, 2 * _TAIL)
+
+
+def _cells(
+    dim: int,
+    log_gamma: float,
+    log_radius: Callable[[FloatArray], FloatArray],
+    log_ratio: LogRatio,
+    first: float,
+    last: float,
+    tail: float,
+) -> BlanketCells:
+    """Cells of radii in [first, last] by cosines; log_radius is the log density of r under ω."""
+    r_edges = _radii(log_radius, log_ratio, first, last)
+    if first < 1 < last:  # the input's own radius, where planar Laplace has its corner, is an edge
+        r_edges[1 + int(np.argmin(np.abs(r_edges[1:-1] - 1)))] = 1.0
+    count = 8 if dim <= 3 else _NODES
+    nodes, weights = gauss_legendre(count)
+    r = (r_edges[:-1, None] + np.diff(r_edges)[:, None] * nodes).ravel()
+    log_r = log_radius(r) + np.log((np.diff(r_edges)[:, None] * weights).ravel())
+    if dim == 1:  # the sphere is two points
+        t, log_t, per_cell = np.array([-1.0, 1.0]), np.full(2, -math.log(2)), 1
+        t_low = t_high = t
+    else:
+        a_edges, cut = _angles(dim, float(log_ratio(np.array([last]), np.array([1.0]))[0]))
+        angle = (a_edges[:-1, None] + np.diff(a_edges)[:, None] * nodes).ravel()
+        # t = cos(angle): (1 - t²)^((m-3)/2) dt = sin^(m-2) d(angle)
+        log_norm = (dim - 2) * math.log(2) + float(betaln((dim - 1) / 2, (dim - 1) / 2))
+        log_t = (dim - 2) * np.log(np.sin(angle)) - log_norm
+        log_t += np.log((np.diff(a_edges)[:, None] * weights).ravel())
+        t, per_cell = np.cos(angle), count
+        t_low, t_high = np.cos(a_edges[1:]), np.cos(a_edges[:-1])
+        tail += cut
+    shape = (len(r_edges) - 1, count, len(t) // per_cell, per_cell)
+    grid = log_r[:, None] + log_t[None, :]
+    ratio = log_ratio(r[:, None], t[None, :])
+    log_w = logsumexp(grid.reshape(shape), axis=(1, 3))
+    log_p = logsumexp((grid + ratio).reshape(shape), axis=(1, 3))
+    # what the corner costs the quadrature (below 1e-11 from m = 4 on) counts as mass in no cell
+    tail += 2 * abs(float(np.exp(log_p).sum()) - 1)
+    low = log_ratio(r_edges[:-1, None], t_low[None, :])
+    high = log_ratio(r_edges[1:, None], t_high[None, :])
+    return BlanketCells(
+        log_gamma=log_gamma,
+        log_w=((log_w + log_w[:, ::-1]) / 2).ravel(),
+        log_p=log_p.ravel(),
+        log_q=log_p[:, ::-1].ravel(),
+        log_u_low=low.ravel(),
+        log_u_high=high.ravel(),
+        log_v_low=low[:, ::-1].ravel(),
+        log_v_high=high[:, ::-1].ravel(),
+        tail=min(1.0, tail),
+    )
+
+
+def _radii(
+    log_radius: Callable[[FloatArray], FloatArray], log_ratio: LogRatio, first: float, last: float
+) -> FloatArray:
+    """Edges of radii: a third each by mass under ω, by mass under x at the best cosine, and uniform."""
+    fine = np.linspace(first, last, 8 * _RADII + 2)[1:]
+    log_w = log_radius(fine)
+    density = np.full(len(fine), 1.0 / len(fine))
+    for log_density in (log_w, log_w + log_ratio(fine, np.zeros_like(fine))):
+        mass = np.exp(log_density - log_density.max())
+        density += mass / mass.sum()
+    share = np.concatenate([[0.0], np.cumsum(density)])
+    edges: FloatArray = np.interp(np.linspace(0, share[-1], _RADII + 1), share, np.concatenate([[first], fine]))
+    return edges
+
+
+def _angles(dim: int, log_largest: float) -> tuple[FloatArray, float]:
+    """Edges of angles, symmetric about π/2, and a bound on the mass under x of what they leave out at the poles."""
+    half = (dim - 1) / 2
+    low, high = 1e-9, math.pi / 2
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        mass = float(betainc(half, half, math.sin(middle / 2) ** 2))
+        low, high = (low, middle) if math.log(max(mass, 1e-320)) + log_largest > math.log(_TAIL) else (middle, high)
+    start = low if low > 1e-3 and log_largest < 600 else 0.0
+    cut = 2 * float(betainc(half, half, math.sin(start / 2) ** 2)) * math.exp(min(log_largest, 600.0))
+    fine = np.linspace(start, math.pi - start, 8 * _COSINES + 1)
+    with np.errstate(divide="ignore"):
+        log_mass = (dim - 2) * np.log(np.sin(fine)) if dim > 2 else np.zeros_like(fine)
+    density = np.exp(log_mass - log_mass.max())
+    density = density / density.sum() + 1.0 / len(fine)
+    share = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    edges = np.interp(np.linspace(0, share[-1], _COSINES + 1), share, fine)
+    edges = (edges + math.pi - edges[::-1]) / 2
+    return edges, cut

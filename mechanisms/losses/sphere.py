@@ -1,0 +1,217 @@
+"""Losses of randomizers on the sphere whose density falls with the angle to the input.
+
+**The antipodal pair dominates all pairs (proved).** Let p_x(y) = f(angle(x, y)), f falling, on S^(m-1), and ω the
+uniform distribution. For a pair (x, x') put U = p_x(W)/ω(W), V = p_x'(W)/ω(W), W ~ ω. By rotation invariance U and
+V have the same law for every pair. For convex φ and c >= 0, (u, v) -> φ(u - c·v) is submodular, so among all
+couplings of two given marginals E φ(U - cV) is largest for the countermonotone one (Lorentz 1953; Tchen 1980,
+Theorem 2). For x' = -x, U = f(θ)/ω falls and V = f(π - θ)/ω rises with θ: that is the countermonotone one.
+φ = (.)_+ gives every hockey-stick divergence. QED.
+
+Its loss l(θ) = log f(θ) - log f(π - θ) falls with θ, so cells of angles are cells of losses, and the reflection
+θ -> π - θ exchanges the inputs.
+
+**Purkayastha at an angle α.** Its hockey-stick divergence grows with the angle: slice by circles about the plane
+span(x, x'); superlevel sets of the loss on a half circle are arcs symmetric about its middle, and the derivative
+with respect to the angle is a difference g(b - α) - g(a - α) >= 0. So the pair at α speaks for all within α.
+Given θ = angle(x, Y) and the azimuth ψ of Y about x, with (1 - cos ψ)/2 ~ Beta(a, a), a = (m - 2)/2, the loss is
+κ(θ' - θ), cos θ' = cos α cos θ + sin α sin θ cos ψ. It is at most l = κs iff cos θ' >= cos(θ + s), that is, with
+θ- = (α - s)/2 and θ+ = π - (α + s)/2: never for θ < θ-, always for θ > θ+, and between them iff
+    (1 - cos ψ)/2 <= sin((α + s)/2)·sin(θ - θ-)/(sin α sin θ),
+whose complement to 1 is sin((α - s)/2)·sin(θ+ - θ)/(sin α sin θ): products, no cancellation. For m = 2, ψ is 0 or
+π, and the loss has atoms at -κα and κα.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.losses.angle_table import log_angle_integral
+from mechanisms.losses.loss import LossCells, no_loss
+from mechanisms.losses.mirrored import mirrored_cells
+from mechanisms.losses.quadrature import beta_tails, gauss_legendre, log_panel_masses, mirrored_edges
+
+FloatArray = NDArray[np.float64]
+LogDensity = Callable[[FloatArray], FloatArray]
+
+#: Cells where the mass is, cells over the whole half circle, and the log of what is left to the latter.
+_FINE, _COARSE, _LOG_SMALL = 3072, 512, -80.0
+#: Panels of the integral over the radius.
+_RADIAL_PANELS = 20
+
+
+@lru_cache(maxsize=64)
+def purkayastha_loss(dim: int, kappa: float, angle: float = math.pi) -> LossCells:
+    """Loss of two inputs at `angle` (0..π) under C·e^(-κ·angle) on S^(m-1), m = dim >= 2, κ >= 0."""
+    if angle == 0 or kappa == 0:
+        return no_loss()
+    if angle == math.pi:
+        return antipodal_cells(dim, lambda theta: -kappa * theta, kappa * math.pi)
+    return mirrored_cells(_PurkayasthaTails(dim, kappa, angle), kappa * angle)
+
+
+@lru_cache(maxsize=64)
+def normalized_laplace_loss(dim: int, epsilon: float) -> LossCells:
+    """Worst-case loss of the normalized planar Laplace: its antipodal pair, at most 2ε.
+
+    Its density at angle θ is proportional to ∫ r^(m-1) exp(-ε·sqrt(r² - 2r cos θ + 1)) dr, which falls with
+    θ because the root rises, so the antipodal pair dominates (above).
+    """
+    if epsilon == 0:
+        return no_loss()
+
+    return antipodal_cells(dim, lambda theta: log_radial_integral(dim, epsilon, theta), 2 * epsilon)
+
+
+def antipodal_cells(dim: int, log_f: LogDensity, largest: float) -> LossCells:
+    """Loss cells of the antipodal pair. log_f: angles (N,) -> log density up to a constant, falling on [0, π].
+
+    largest: a proved bound on the loss, for rounding not to exceed it.
+    """
+
+    def log_angle_density(theta: FloatArray) -> FloatArray:
+        if dim == 2:
+            return log_f(theta)
+        with np.errstate(divide="ignore"):
+            value: FloatArray = log_f(theta) + (dim - 2) * np.log(np.sin(theta))
+        return value
+
+    edges = angle_edges(log_angle_density)
+    log_p = log_panel_masses(log_angle_density, edges, nodes=4)
+    log_p -= np.logaddexp.reduce(log_p)
+    # At the edges' mirror images the loss is the exact negative, so that both directions are one
+    height = log_f(edges)
+    bounds = np.minimum.accumulate(np.clip(height - height[::-1], -largest, largest))
+    return LossCells(low=bounds[:0:-1], high=bounds[-2::-1], log_p=log_p[::-1], log_q=log_p.copy())
+
+
+def angle_edges(log_angle_density: LogDensity) -> FloatArray:
+    """Edges of angle cells from 0 to π, symmetric about π/2, close together where the angle of either input lies.
+
+    log_angle_density: log density of θ up to a constant, with one peak.
+    """
+    theta = np.linspace(0.0, math.pi, 2049)
+    low, high = 0.0, math.pi
+    for _ in range(3):
+        values = log_angle_density(theta)
+        seen = np.flatnonzero(values > values.max() + _LOG_SMALL)
+        low, high = theta[max(seen[0] - 1, 0)], theta[min(seen[-1] + 1, len(theta) - 1)]
+        theta = np.linspace(low, high, 2049)
+    fine = np.linspace(low, high, _FINE + 1)
+    coarse = np.linspace(0.0, math.pi, _COARSE + 1)
+    return math.pi / 2 + mirrored_edges(np.concatenate([fine, coarse]) - math.pi / 2, math.pi / 2)
+
+
+def log_radial_integral(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
+    """log ∫ r^(m-1) exp(-ε·sqrt(r² - 2r cos θ + 1)) dr over r > 0, at angles (N,) -> (N,); ε > 0.
+
+    The integrand is log-concave; Gauss-Legendre on panels about its peak, out to where it has fallen by 50
+    nats (what lies beyond is below e^-45 of the whole).
+    """
+    cosine, square = np.cos(theta), np.square(np.sin(theta))
+
+    def log_integrand(r: FloatArray) -> FloatArray:
+        shifted = r - cosine[:, None]
+        with np.errstate(divide="ignore"):
+            return (dim - 1) * np.log(r) - epsilon * np.sqrt(shifted * shifted + square[:, None])
+
+    def slope(r: FloatArray) -> FloatArray:
+        shifted = r - cosine
+        return (dim - 1) / r - epsilon * shifted / np.maximum(np.hypot(shifted, np.sqrt(square)), 1e-300)
+
+    # the peak: the slope falls from +inf, and is below 0 at 2 + (m-1)·2/ε
+    low, high = np.zeros_like(theta), np.full_like(theta, 3.0 + 4.0 * dim / epsilon)
+    for _ in range(45):
+        middle = (low + high) / 2
+        rising = slope(middle) > 0
+        low, high = np.where(rising, middle, low), np.where(rising, high, middle)
+    peak = (low + high) / 2
+    top = log_integrand(peak[:, None])[:, 0]
+
+    def fallen(start: FloatArray, far: FloatArray) -> FloatArray:
+        inside, outside = start, far
+        for _ in range(12):
+            middle = (inside + outside) / 2
+            still = log_integrand(middle[:, None])[:, 0] > top - 50.0
+            inside, outside = np.where(still, middle, inside), np.where(still, outside, middle)
+        return outside
+
+    left = fallen(peak, np.zeros_like(theta))
+    right = fallen(peak, peak + 2.0 + 200.0 * dim / epsilon)
+    # r = cos θ + sin θ·sinh v smooths the corner that the root has at r = cos θ where sin θ is small
+    scale = np.maximum(np.sqrt(square), 1e-9)
+    first, last = np.arcsinh((left - cosine) / scale), np.arcsinh((right - cosine) / scale)
+    width = (last - first) / _RADIAL_PANELS
+    x, w = gauss_legendre(16)
+    total = np.zeros_like(theta)
+    for panel in range(_RADIAL_PANELS):
+        v = (first + panel * width)[:, None] + width[:, None] * x
+        r = np.maximum(cosine[:, None] + scale[:, None] * np.sinh(v), 1e-300)
+        values = np.exp(log_integrand(r) - top[:, None]) * np.cosh(v)
+        total += width * scale * (values @ w)
+    result: FloatArray = top + np.log(total)
+    return result
+
+
+class _PurkayasthaTails:
+    """Pr[L <= l] and Pr[L > l] under x, for a pair at an angle below π (see the module's formulas)."""
+
+    _PANELS, _NODES = 16, 16
+
+    def __init__(self, dim: int, kappa: float, angle: float) -> None:
+        self._dim, self._kappa, self._angle = dim, kappa, angle
+        self._log_total = log_angle_integral(dim - 2, kappa)
+        edges = angle_edges(self._log_angle_density)
+        masses = np.exp(log_panel_masses(self._log_angle_density, edges))
+        self._edges = edges
+        self._below = np.concatenate([[0.0], np.cumsum(masses)])
+        self._above = np.concatenate([np.cumsum(masses[::-1])[::-1], [0.0]])
+
+    def _log_angle_density(self, theta: FloatArray) -> FloatArray:
+        value: FloatArray = -self._kappa * theta - self._log_total
+        if self._dim == 2:
+            return value
+        with np.errstate(divide="ignore"):
+            value += (self._dim - 2) * np.log(np.sin(theta))
+        return value
+
+    def _part(self, theta: FloatArray, upper: bool) -> FloatArray:
+        """Pr[angle > theta] (upper) or Pr[angle < theta]: whole cells, and the rest of the one it lies in."""
+        cell = np.clip(np.searchsorted(self._edges, theta, side="right") - 1, 0, len(self._edges) - 2)
+        end = self._edges[cell + 1] if upper else self._edges[cell]
+        x, w = gauss_legendre(8)
+        points = theta[:, None] + (end - theta)[:, None] * x
+        density = np.exp(self._log_angle_density(points.ravel())).reshape(points.shape)
+        whole = self._above[cell + 1] if upper else self._below[cell]
+        part: FloatArray = whole + np.abs(end - theta) * (density @ w)
+        return part
+
+    def __call__(self, losses: FloatArray) -> tuple[FloatArray, FloatArray]:
+        alpha = self._angle
+        s = np.clip(losses / self._kappa, -alpha, alpha)
+        start, stop = (alpha - s) / 2, math.pi - (alpha + s) / 2
+        below, above = self._part(stop, upper=True), self._part(start, upper=False)
+        # θ = start + (stop - start)·sin²(t/2): powers of half integers at the ends become smooth in t
+        x, w = gauss_legendre(self._NODES)
+        t = (math.pi * (np.arange(self._PANELS)[:, None] + x) / self._PANELS).ravel()
+        weight = np.tile(w, self._PANELS) * math.pi / self._PANELS * np.sin(t) / 2
+        share, rest = np.sin(t / 2) ** 2, np.cos(t / 2) ** 2
+        for row in range(0, len(s), 256):
+            part = slice(row, row + 256)
+            width = (stop - start)[part, None]
+            theta = start[part, None] + width * share
+            density = np.exp(self._log_angle_density(theta.ravel())).reshape(theta.shape) * weight * width
+            scale = math.sin(alpha) * np.sin(theta)
+            lower = np.sin((alpha + s[part]) / 2)[:, None] * np.sin(width * share) / scale
+            upper = np.sin((alpha - s[part]) / 2)[:, None] * np.sin(width * rest) / scale
+            if self._dim == 2:
+                inside_below = inside_above = np.full_like(theta, 0.5)
+            else:
+                inside_below, inside_above = beta_tails((self._dim - 2) / 2, lower, upper)
+            below[part] += np.sum(density * inside_below, axis=1)
+            above[part] += np.sum(density * inside_above, axis=1)
+        return below, above

@@ -1,0 +1,1 @@
+"""Requests and replies, sealed or not, and their form on the wire."""

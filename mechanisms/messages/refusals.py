@@ -1,0 +1,37 @@
+"""What a client answers in place of a release, and what such an answer stands for: constants, never its own words."""
+
+from __future__ import annotations
+
+#: Everything a client may answer instead of a release: a code and a text, both constant.
+REFUSALS = {
+    "malformed": (101, "the request is malformed"),
+    "arm": (102, "the request names an arm that this client does not have"),
+    "encoder": (103, "the request names an encoder that this client does not have"),
+    "mechanism": (104, "the policy does not allow the mechanism"),
+    "unprotected": (105, "the policy does not accept an unprotected channel"),
+    "channel": (106, "the policy does not allow so large an epsilon on the channel"),
+    "total": (107, "the policy does not allow so large a total epsilon"),
+    "minimum-users": (108, "the policy asks for a larger minimum batch"),
+    "no-labels": (109, "this client has no labels"),
+    "failed": (110, "the request could not be answered"),
+    "vocabulary": (111, "the request names a vocabulary that this client does not have"),
+    "masked-lm": (112, "the request names a masked language model that this client does not have"),
+    "storage": (113, "this client cannot write its ledger"),
+    "code": (114, "this client runs its own code, and the run ships another"),
+}
+
+#: Flower's own codes, for nodes that could not answer at all.
+_FLOWER = (
+    (0, "a worker died, or no reason was given"),
+    (1, "the client app could not be loaded"),
+    (2, "the client app raised"),
+    (5, "the node is not there"),
+    (8, "the client app crashed"),
+)
+_TEXTS = {f"code {code}": text for code, text in (*_FLOWER, *REFUSALS.values())}
+
+
+def describe_error(error: str) -> str:
+    """What an error of a node stands for: "code N" in words of ours, and not in what came over the wire. Another error
+    stays as it is."""
+    return _TEXTS.get(error, error)

@@ -1,0 +1,44 @@
+"""What a client answers: releases, and whose they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.messages.release import Release
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """Stacked releases of one node, row i of each belonging to record records[i] of user users[i].
+
+    users, records: (n,) int64, the pseudonyms of the population; how many records a user has is public.
+    releases: at most one for each channel, n rows each. A user who refuses has no rows.
+    """
+
+    users: NDArray[np.int64]
+    records: NDArray[np.int64]
+    releases: tuple[Release, ...]
+
+    def __post_init__(self) -> None:
+        for ids in (self.users, self.records):
+            if not (isinstance(ids, np.ndarray) and ids.dtype == np.int64 and ids.ndim == 1):
+                raise ValueError("reply: users and records must be int64 arrays of one axis")
+        lengths = {len(self.users), len(self.records), *map(len, self.releases)}
+        if len(lengths) != 1:
+            raise ValueError("reply: users, records and releases differ in their number of rows")
+        if len({r.channel for r in self.releases}) != len(self.releases):
+            raise ValueError("reply: a channel occurs twice")
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def take(self, rows: NDArray[np.bool_]) -> Reply:
+        """The reply of some rows alone, (n,) bool."""
+        releases = tuple(
+            Release({k: v[rows] for k, v in r.payload.items()}, r.channel, r.stage, r.guarantee, r.digest)
+            for r in self.releases
+        )
+        return Reply(self.users[rows], self.records[rows], releases)

@@ -1,0 +1,182 @@
+"""Releases sealed to the training server: whoever carries them sees whose they are, and nothing of what they say.
+
+A row is what one record releases on all channels of a request, as plain little-endian bytes in the order of the
+request's channels, with zeros up to a multiple of 64: every row of a request is as long as every other. It is sealed
+by itself (HPKE, RFC 9180, base mode), so that rows can be permuted, under an info that names the request: a row opens
+at its own stage, under its own public parameters, or not at all. No user and no record is in it.
+
+The one file here that knows the library of HPKE.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from numpy.typing import NDArray
+
+from mechanisms.messages.release import Release
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+
+#: DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-128-GCM.
+SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
+KEY_BYTES = 32
+#: What sealing adds to a row: the ephemeral public key in front, and the tag behind.
+OVERHEAD = 32 + 16
+#: Requests whose rows differ by less than this are not told apart by their length.
+BLOCK = 64
+_PURPOSE = "sottovoce sealed release 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Sealed:
+    """What a client answers where it seals: whose the rows are, in clear, and the rows.
+
+    users, records: (n,) int64, as in `Reply`. rows: (n, L) uint8, row i of record records[i] of user users[i].
+    """
+
+    users: NDArray[np.int64]
+    records: NDArray[np.int64]
+    rows: NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        for ids in (self.users, self.records):
+            if not (isinstance(ids, np.ndarray) and ids.dtype == np.int64 and ids.ndim == 1):
+                raise ValueError("sealed: users and records must be int64 arrays of one axis")
+        if not (isinstance(self.rows, np.ndarray) and self.rows.dtype == np.uint8 and self.rows.ndim == 2):
+            raise ValueError("sealed: rows must be a uint8 array of two axes")
+        if len({len(self.users), len(self.records), len(self.rows)}) != 1:
+            raise ValueError("sealed: users, records and rows differ in their number")
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+
+def generate_keys() -> tuple[bytes, bytes]:
+    """A new private key and its public key, 32 bytes each, by the operating system's generator."""
+    key = X25519PrivateKey.generate()
+    return key.private_bytes_raw(), key.public_key().public_bytes_raw()
+
+
+def require_public_key(key: bytes) -> None:
+    """Raise ValueError unless releases can be sealed to this key."""
+    _public(key)
+
+
+def row_bytes(request: Request) -> int:
+    """Bytes of one row before it is sealed, with its zeros."""
+    used = sum(_size(request, channel) for channel in request.channels)
+    return BLOCK * math.ceil(used / BLOCK)
+
+
+def sealed_bytes(request: Request) -> int:
+    """Bytes of one sealed row."""
+    return row_bytes(request) + OVERHEAD
+
+
+def hpke_info(request: Request) -> bytes:
+    """What binds a row to its request: JSON of the stage, the split, and the channels in their order with their
+    digests, behind a name of this use and version."""
+    digests = [[channel, request.digest(channel)] for channel in request.channels]
+    return json.dumps([_PURPOSE, request.stage, request.split, digests], separators=(",", ":")).encode()
+
+
+def seal(reply: Reply, request: Request, public_key: bytes) -> Sealed:
+    """A reply to the request, for the owner of the private key alone. Two seals of one reply share no row.
+
+    Raises ValueError for a reply to another request, and for bytes that are no public key.
+    """
+    info, key = hpke_info(request), _public(public_key)
+    sealed = [SUITE.encrypt(row.tobytes(), key, info) for row in _plaintext_rows(reply, request)]
+    rows = np.frombuffer(b"".join(sealed), np.uint8).reshape(len(reply), sealed_bytes(request))
+    return Sealed(reply.users, reply.records, rows)
+
+
+def unseal(
+    rows: NDArray[np.uint8], request: Request, private_key: bytes
+) -> tuple[tuple[Release, ...], NDArray[np.bool_]]:
+    """The releases of the rows that open, one release a channel, in the rows' order; and which rows those are, (n,).
+
+    rows: (n, L) uint8, of anybody. A row does not open where it was sealed to another key or for another request, where
+    a bit of it changed, or where it is not of the request's length or form. Whether what it says is within the
+    mechanism's range is for the server's validation. Raises ValueError for a private key that is none.
+    """
+    info, key, length = hpke_info(request), _private(private_key), row_bytes(request)
+    used = sum(_size(request, channel) for channel in request.channels)
+    opened = np.zeros(len(rows), np.bool_)
+    plaintexts = []
+    for i, row in enumerate(rows if rows.shape[1] == length + OVERHEAD else ()):
+        try:
+            opened_row = SUITE.decrypt(row.tobytes(), key, info)
+        except (InvalidTag, ValueError):  # a wrong tag; an ephemeral key of low order
+            continue
+        if not any(opened_row[used:]):
+            opened[i] = True
+            plaintexts.append(opened_row)
+    table = np.frombuffer(b"".join(plaintexts), np.uint8).reshape(len(plaintexts), length)
+    releases, start = [], 0
+    for channel in request.channels:
+        name, dtype, shape = request.payload_form(channel)
+        end = start + _size(request, channel)
+        values = np.ascontiguousarray(table[:, start:end]).view(dtype.newbyteorder("<"))
+        payload = {name: values.astype(dtype).reshape(len(plaintexts), *shape)}
+        guarantee = request.mechanism(channel).guarantee
+        releases.append(Release(payload, channel, request.stage, guarantee, request.digest(channel)))
+        start = end
+    return tuple(releases), opened
+
+
+def batch_identity(rows: bytes) -> str:
+    """The name of a batch: SHA-256 (hex) of its sealed rows in their order."""
+    return hashlib.sha256(rows).hexdigest()
+
+
+def _plaintext_rows(reply: Reply, request: Request) -> NDArray[np.uint8]:
+    """The rows of a reply before they are sealed, (n, `row_bytes`)."""
+    releases = {release.channel: release for release in reply.releases}
+    if set(releases) != set(request.channels):
+        raise ValueError("sealed: a reply of other channels than the request's")
+    table = np.zeros((len(reply), row_bytes(request)), np.uint8)
+    start = 0
+    for channel in request.channels:
+        name, dtype, shape = request.payload_form(channel)
+        release = releases[channel]
+        values: NDArray[Any] | None = release.payload.get(name)
+        if values is None or values.dtype != dtype or values.shape != (len(reply), *shape) or len(release.payload) != 1:
+            raise ValueError("sealed: a release of another form than the request's")
+        if (release.stage, release.digest) != (request.stage, request.digest(channel)):
+            raise ValueError("sealed: a release of another request")
+        end = start + _size(request, channel)
+        data = np.ascontiguousarray(values, dtype.newbyteorder("<"))
+        table[:, start:end] = np.frombuffer(data.tobytes(), np.uint8).reshape(len(reply), end - start)
+        start = end
+    return table
+
+
+def _size(request: Request, channel: str) -> int:
+    _, dtype, shape = request.payload_form(channel)
+    return dtype.itemsize * math.prod(shape)
+
+
+def _public(key: bytes) -> X25519PublicKey:
+    try:
+        read = X25519PublicKey.from_public_bytes(key)
+        X25519PrivateKey.generate().exchange(read)  # refuses points of low order, with which everybody shares a secret
+    except (ValueError, TypeError):
+        raise ValueError(f"sealed: these are not the {KEY_BYTES} bytes of a public key") from None
+    return read
+
+
+def _private(key: bytes) -> X25519PrivateKey:
+    try:
+        return X25519PrivateKey.from_private_bytes(key)
+    except (ValueError, TypeError):
+        raise ValueError(f"sealed: these are not the {KEY_BYTES} bytes of a private key") from None

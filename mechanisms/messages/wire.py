@@ -1,0 +1,156 @@
+"""Requests and replies as Flower records, and back, and these as bytes: the one file here that knows Flower.
+
+Arrays travel as their plain little-endian bytes in C order, with dtype and shape beside them. No format is
+parsed, so a hostile sender can neither make the reader unpickle nor make it allocate more than was sent.
+Readers raise ValueError, one line, on anything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from numpy.typing import NDArray
+
+from mechanisms.messages.release import CHANNELS, Release
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import Sealed
+from mechanisms.vocabulary import Vocabulary
+
+MAX_REQUEST_BYTES = 2**26
+#: Of a description: names, hashes, mechanisms' parameters. Read as JSON, a long text takes many times its own memory.
+MAX_DESCRIPTION = 2**18
+_STYPE = "sottovoce.raw"
+_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "int16", "int32", "int64", "uint8")}
+
+
+def request_to_record(request: Request) -> RecordDict:
+    """A request as a message's content."""
+    arrays, about = request.parts()
+    return RecordDict({"request.arrays": _pack(arrays), "request.about": ConfigRecord(dict(about))})
+
+
+def request_from_record(record: RecordDict, vocabulary: Callable[[str], Vocabulary] | None = None) -> Request:
+    """Inverse of `request_to_record`. Raises ValueError on anything that is not a valid request.
+
+    vocabulary: gives the one of an identity, for a text, and may raise; None where there is none.
+    """
+    _keys(record, {"request.arrays", "request.about"})
+    arrays = _unpack(record["request.arrays"], limit=MAX_REQUEST_BYTES)
+    return Request.from_parts(arrays, _about(record["request.about"]), vocabulary)
+
+
+def reply_to_record(reply: Reply) -> RecordDict:
+    """A reply as a message's content."""
+    content: dict[str, Any] = {"ids": _pack({"users": reply.users, "records": reply.records})}
+    for release in reply.releases:
+        arrays, about = release.parts()
+        content[f"{release.channel}.arrays"] = _pack(arrays)
+        content[f"{release.channel}.about"] = ConfigRecord(dict(about))
+    return RecordDict(content)
+
+
+def reply_from_record(record: RecordDict) -> Reply:
+    """Inverse of `reply_to_record`. Raises ValueError on anything that is not a reply; whether its releases
+    are those that were asked for is for the server's validation to say."""
+    channels = [c for c in CHANNELS if f"{c}.arrays" in record]
+    _keys(record, {"ids"} | {f"{c}.{part}" for c in channels for part in ("arrays", "about")})
+    ids = _unpack(record["ids"])
+    if set(ids) != {"users", "records"}:
+        raise ValueError("message: ids are not users and records")
+    releases = []
+    for channel in channels:
+        try:
+            arrays, about = _unpack(record[f"{channel}.arrays"]), _about(record[f"{channel}.about"])
+            release = Release.from_parts(arrays, about)
+        except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
+            raise ValueError("message: a release cannot be read") from None
+        if release.channel != channel:
+            raise ValueError("message: a release names another channel")
+        releases.append(release)
+    return Reply(ids["users"], ids["records"], tuple(releases))
+
+
+def sealed_to_record(sealed: Sealed) -> RecordDict:
+    """A sealed reply as a message's content."""
+    ids = {"users": sealed.users, "records": sealed.records}
+    return RecordDict({"ids": _pack(ids), "sealed.arrays": _pack({"rows": sealed.rows})})
+
+
+def sealed_from_record(record: RecordDict) -> Sealed:
+    """Inverse of `sealed_to_record`. Raises ValueError on anything that is not a sealed reply; what its rows hold is
+    for the owner of the key to say."""
+    _keys(record, {"ids", "sealed.arrays"})
+    ids, arrays = _unpack(record["ids"]), _unpack(record["sealed.arrays"])
+    if set(ids) != {"users", "records"} or set(arrays) != {"rows"}:
+        raise ValueError("message: not the arrays of a sealed reply")
+    return Sealed(ids["users"], ids["records"], arrays["rows"])
+
+
+def record_to_bytes(record: RecordDict) -> bytes:
+    """A record for another way than Flower's, in Flower's own format (protobuf)."""
+    data: bytes = recorddict_to_proto(record).SerializeToString()
+    return data
+
+
+def record_from_bytes(data: bytes) -> RecordDict:
+    """Inverse of `record_to_bytes`. Raises ValueError on anything unreadable.
+
+    A message of nothing but empty parts takes some 70 times its bytes as objects: bound the bytes before.
+    """
+    try:
+        return recorddict_from_proto(ProtoRecordDict.FromString(data))
+    except Exception:  # protobuf's own errors, and whatever Flower's records raise on what they may not hold
+        raise ValueError("message: its bytes are no records") from None
+
+
+def _pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    packed = {}
+    for name, values in arrays.items():
+        dtype = values.dtype.name
+        if dtype not in _DTYPES:
+            raise ValueError(f"message: array {name!r} has dtype {dtype}, which the wire does not carry")
+        data = np.ascontiguousarray(values, dtype=_DTYPES[dtype]).tobytes()
+        packed[name] = Array(dtype=dtype, shape=tuple(values.shape), stype=_STYPE, data=data)
+    return ArrayRecord(packed)
+
+
+def _unpack(record: object, limit: float = math.inf) -> dict[str, NDArray[Any]]:
+    if not isinstance(record, ArrayRecord):
+        raise ValueError("message: arrays are missing")
+    if sum(len(a.data) for a in record.values()) > limit:
+        raise ValueError("message: its arrays are too large")
+    return {name: _read(array) for name, array in record.items()}
+
+
+def _read(array: Array) -> NDArray[Any]:
+    shape = tuple(array.shape)
+    if array.stype != _STYPE or array.dtype not in _DTYPES or len(shape) > 3:
+        raise ValueError("message: an array of a kind that the wire does not carry")
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError("message: an array's shape is not one")
+    dtype = _DTYPES[array.dtype]
+    if math.prod(shape) * dtype.itemsize != len(array.data):
+        raise ValueError("message: an array's bytes do not fit its shape")
+    values = np.frombuffer(array.data, dtype=dtype).astype(dtype.newbyteorder("="), copy=False)
+    return values.reshape(shape)
+
+
+def _about(record: object) -> dict[str, Any]:
+    if not isinstance(record, ConfigRecord):
+        raise ValueError("message: its description is missing")
+    about = dict(record)
+    if sum(len(v) for v in about.values() if isinstance(v, str | bytes | list)) > MAX_DESCRIPTION:
+        raise ValueError("message: its description is too long")
+    return about
+
+
+def _keys(record: object, expected: set[str]) -> None:
+    if not isinstance(record, RecordDict) or set(record) != expected:
+        raise ValueError("message: its records are not those that the wire carries")

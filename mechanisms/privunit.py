@@ -1,0 +1,193 @@
+"""PrivUnit: one unit vector under pure local differential privacy, by the mechanism that is optimal for means.
+
+Bhowmick, Duchi, Freudiger, Kapoor and Rogers 2018 (arXiv 1812.00984), section 4.1; Asi, Feldman and Talwar 2022 (arXiv
+2205.02466) show that with the best cap no ε-LDP mechanism of unit vectors has a smaller error of the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import betaincinv, betaln, expit
+
+from mechanisms import checks
+from mechanisms.grid import SPHERE, Grid
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.cap import cap_blanket, cap_loss
+from mechanisms.losses.loss import LossCells, no_loss
+from mechanisms.mechanism import Uniforms
+from mechanisms.streams import LATTICE
+from mechanisms.tangent import tangent_normal
+
+FloatArray = NDArray[np.float64]
+
+MAX_DIM = 8192
+MAX_EPSILON = 100.0
+#: Decimals of a cap probability that is chosen here.
+_DECIMALS = 6
+#: Coordinates worked on at once stay in a core's cache.
+_AT_ONCE = 2**16
+
+
+@dataclass(frozen=True)
+class PrivUnit:
+    """A vector of the cap around x with probability p, else one outside it, uniform in either: ε-LDP on S^(D-1).
+
+    The cap {y: <x, y> >= γ} has mass c under the uniform law, log((1 - c)/c) = ε + log((1 - p)/p), so that its density
+    is e^ε times the other's, and γ >= 0. For any two unit vectors, whatever their distance, the loss is at most ε: the
+    metric is discrete. E[y] = x·`scale`, so y/`scale` is unbiased, and its squared error is 1/scale² - 1.
+
+    dim: D, 2..8192. epsilon: 0..100. cap_probability: p, at most e^ε/(1 + e^ε) (c <= 1/2); None: the one of least
+    error, to six decimals. Inputs are rows of length 1 to 1e-6, then normalized exactly; ValueError otherwise.
+    """
+
+    dim: int
+    epsilon: float
+    cap_probability: float | None = None
+
+    name: ClassVar[str] = "privunit"
+    channel: ClassVar[str] = "statistic"
+    needs_prior: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        most = float(expit(self.epsilon))
+        chosen = best_cap_probability(self.dim, self.epsilon) if self.cap_probability is None else self.cap_probability
+        value = checks.real(self.name, "cap_probability", chosen, 0, 1)
+        if not 0 < value <= most:
+            raise ValueError(
+                f"{self.name}: cap_probability must be above 0 and at most e^ε/(1 + e^ε) = {most:.4g}, got {value:g}"
+            )
+        object.__setattr__(self, "cap_probability", value)
+
+    @property
+    def grid(self) -> Grid:
+        return SPHERE
+
+    @property
+    def guarantee(self) -> Guarantee:
+        crossings = math.sqrt(self.dim) * math.pi / SPHERE.step + 2 * self.dim  # of each uniform: see spherical
+        return Guarantee(
+            epsilon=self.epsilon,
+            metric="discrete",
+            diameter=1.0,
+            protects="record",
+            numeric_epsilon=_ROUNDOFF,
+            numeric_delta=(self.dim + 1) * crossings * LATTICE,
+        )
+
+    @property
+    def log_mass(self) -> float:
+        """log c, of the cap's mass under the uniform law."""
+        return -float(np.logaddexp(0.0, self.epsilon + _log_odds(1.0 - self._p)))
+
+    @property
+    def scale(self) -> float:
+        """E<x, y>, by which a mean of draws is to be divided."""
+        return _expected_cosine(self.dim, self.epsilon, self._p)
+
+    @property
+    def _p(self) -> float:
+        assert self.cap_probability is not None
+        return self.cap_probability
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
+        """One draw for each row: (n, D) unit rows -> (n, D) float64 unit rows; D + 1 uniforms a row."""
+        x, length = checks.unit_rows(self.name, x, self.dim)
+        out = np.empty(x.shape)
+        uniforms = rng.uniform(len(x), self.dim + 1)
+        step = max(1, _AT_ONCE // self.dim)
+        for at in range(0, len(x), step):
+            row = slice(at, at + step)
+            sine, cosine = self._sine_cosine(uniforms[row, 0])
+            tangent_normal(x[row], length[row], sine, cosine, uniforms[row, 1:], out[row])
+        return out
+
+    def _sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Of the angle to x, (n,) each, by its inverse distribution function, which falls.
+
+        (1 - cos θ)/2 of a uniform vector is Beta((D-1)/2, (D-1)/2): the first p of the uniforms lie in the cap, of mass
+        c, the others outside it. The quantile is taken in the nearer tail, where it keeps its relative precision.
+        """
+        half, c = (self.dim - 1) / 2, math.exp(self.log_mass)
+        inside = uniforms < self._p
+        # the mass of the uniform law that lies nearer to x than the draw, and that which lies farther
+        near = np.where(inside, uniforms / self._p * c, 0.0)
+        far = np.where(inside, 1.0 - near, (1.0 - uniforms) / (1.0 - self._p) * (1.0 - c))
+        near = np.where(inside, near, 1.0 - far)
+        nearer = near < far
+        quantile = betaincinv(half, half, np.where(nearer, near, far))  # of (1 - |cos θ|)/2
+        cosine = np.where(nearer, 1.0, -1.0) * (1.0 - 2.0 * quantile)
+        return 2.0 * np.sqrt(quantile * (1.0 - quantile)), cosine
+
+    def decoded_mean(self, codes: NDArray[Any]) -> FloatArray:
+        """The unbiased estimate of the mean of x, (D,), from grid integers (n, D) of n >= 1 draws.
+
+        Of squared error (1/scale² - E|x|²)/n around it, the rounding to the grid (at most 3e-5 a coordinate) aside.
+        """
+        total: FloatArray = codes.sum(axis=0, dtype=np.int64).astype(np.float64)
+        return total * (SPHERE.step / self.scale / len(codes))
+
+    def blanket(self) -> BlanketCells:
+        """The blanket and the antipodal pair, in three cells: see mechanisms.losses.cap."""
+        return cap_blanket(self.epsilon, self.log_mass)
+
+    def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
+        """Log density at y given x, rows (n, D) -> (n,), relative to the uniform law on the sphere."""
+        c = math.exp(self.log_mass)
+        inside = np.einsum("ij,ij->i", x, y) >= self.threshold
+        return np.where(inside, math.log(self._p) - self.log_mass, math.log1p(-self._p) - math.log1p(-c))
+
+    @property
+    def threshold(self) -> float:
+        """γ, the cosine at which the cap ends."""
+        half = (self.dim - 1) / 2
+        return 1.0 - 2.0 * float(betaincinv(half, half, math.exp(self.log_mass)))
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Exact loss of two inputs with disjoint caps, which dominates all pairs; `distance` is 0, 1 or None."""
+        if not checks.differs(self.name, distance):
+            return no_loss()
+        return cap_loss(self.epsilon, self.log_mass)
+
+
+#: Of the inverse beta function (relative, tests hold it to this) and of masses: what it may add to a loss.
+_ROUNDOFF = 1e-11
+
+
+@lru_cache(maxsize=256)
+def best_cap_probability(dim: int, epsilon: float) -> float:
+    """The p of least error for PrivUnit of D = dim at ε, to six decimals; 1/2 where ε says that no cap helps."""
+    most = float(expit(epsilon))
+    step = 10.0**-_DECIMALS
+    low, high = step, min(1.0 - step, math.floor(most / step) * step)
+    if epsilon == 0 or high <= 0.5:
+        return 0.5
+    best = minimize_scalar(
+        lambda p: -_expected_cosine(dim, epsilon, p), bounds=(low, high), method="bounded", options={"xatol": step}
+    )
+    return float(min(max(round(float(best.x), _DECIMALS), low), high))
+
+
+def _expected_cosine(dim: int, epsilon: float, p: float) -> float:
+    """E<x, y> = I(γ)·(p/c - (1 - p)/(1 - c)), I(γ) = ∫_γ^1 t dF(t) = (1 - γ²)^((D-1)/2)/((D - 1)·B(1/2, (D-1)/2))."""
+    if epsilon == 0:
+        return 0.0
+    half = (dim - 1) / 2
+    log_mass = -float(np.logaddexp(0.0, epsilon + _log_odds(1.0 - p)))
+    c = math.exp(log_mass)
+    quantile = float(betaincinv(half, half, c))  # (1 - γ)/2
+    log_first = half * (math.log(4.0 * quantile) + math.log1p(-quantile)) - math.log(dim - 1) - float(betaln(0.5, half))
+    return math.exp(log_first + math.log(p) - log_mass) - math.exp(log_first + math.log1p(-p) - math.log1p(-c))
+
+
+def _log_odds(p: float) -> float:
+    return math.log(p) - math.log1p(-p)

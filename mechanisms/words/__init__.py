@@ -1,0 +1,1 @@
+"""Text mechanisms: what draws a word in place of a word, and a whole text."""

@@ -1,0 +1,300 @@
+"""CusText, with and without stop words, and by importance: words of one group stand for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import categorical, checks
+from mechanisms.guarantee import Guarantee, exposed
+from mechanisms.losses.categorical import pure_loss
+from mechanisms.losses.loss import LossCells, no_loss
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.custext_mapping import MAX_K, SIMILARITIES, Mapping, mapping
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+MAX_EPSILON = 1000.0
+#: Draws treated at once.
+_CHUNK = 16384
+
+
+class _Grouped:
+    """What the mechanisms over one mapping share: its parameters, and draws with an ε for each token."""
+
+    epsilon: float
+    vocabulary: Vocabulary
+    k: int
+    similarity: str
+    name: ClassVar[str]
+
+    def _check(self) -> None:
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "k", checks.integer(self.name, "k", self.k, 2, MAX_K))
+        _one_of(self.name, "similarity", self.similarity, SIMILARITIES)
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def mapping(self) -> Mapping:
+        """Its groups, and the scores in them."""
+        return mapping(self.vocabulary, self.k, self.similarity)
+
+    def _guarantee(self, epsilon: float, protects: str, exposes: tuple[str, ...] = ()) -> Guarantee:
+        groups = ("group",) if len(self.mapping.members) > 1 else ()
+        return Guarantee(
+            epsilon=epsilon, metric="discrete", diameter=1.0, protects=protects,
+            numeric_delta=categorical.numeric_delta(self.mapping.members.shape[1]),
+            exposes=exposed([*exposes, *groups]),
+        )  # fmt: skip
+
+    def _draw(self, x: IntArray, epsilon: FloatArray, u: FloatArray) -> IntArray:
+        """A word for each of (n,) inputs, with ε (n,) and uniforms (n,)."""
+        drawn = np.empty(len(x), dtype=np.int64)
+        for at in range(0, len(x), _CHUNK):
+            part = slice(at, at + _CHUNK)
+            weights = self.mapping.scores[x[part]] * (np.maximum(epsilon[part], 1e-300) / 2)[:, None]
+            drawn[part] = self.mapping.members[self.mapping.group[x[part]], categorical.sample(weights, u[part])]
+        return drawn
+
+    def _log_prob(self, y: IntArray, x: IntArray, epsilon: FloatArray) -> FloatArray:
+        """Log probability of (n,) words given (n,) inputs and ε (n,); -inf out of the group."""
+        out = np.full(len(x), -np.inf)
+        for at in range(0, len(x), _CHUNK):
+            part = slice(at, at + _CHUNK)
+            weights = self.mapping.scores[x[part]] * (np.maximum(epsilon[part], 1e-300) / 2)[:, None]
+            members = self.mapping.members[self.mapping.group[x[part]]]
+            row, column = np.nonzero((members == y[part, None]) & (members != NOTHING))
+            out[at + row] = categorical.log_normalize(weights)[row, column]
+        return out
+
+
+@dataclass(frozen=True)
+class CusText(_Grouped):
+    """Pr[y | x] proportional to exp(ε·u(x, y)/2), y in the K words of x's group: ε-LDP inside one group.
+
+    Chen et al. 2022: see `mechanisms.words.custext_mapping.mapping` for the groups. u is the similarity, for each input
+    brought to [0, 1] over its output set (1 minus the distance so normalized for "euclidean"), so that its
+    sensitivity is at most 1.
+
+    **Theorem** (the exponential mechanism, McSherry and Talwar 2007, inside a group). exp(ε·u/2) lies in
+    [1, e^(ε/2)], so that each of K probabilities lies within e^(±ε/2) of 1/K, whichever word of the group is x: two of
+    them differ by at most e^ε. **Across groups nothing is promised**: output sets of different groups are disjoint,
+    one draw tells the group, and the loss is infinite. That is the exposure "group"; the published claim of ε-LDP
+    holds with it alone. Where K is at least V there is one group, and nothing is exposed.
+
+    epsilon: 0..1000, not scaled by any distance. k: K, 2..256. similarity: "euclidean" or "cosine".
+    """
+
+    epsilon: float
+    vocabulary: Vocabulary
+    k: int = 20
+    similarity: str = "euclidean"
+
+    name: ClassVar[str] = "custext"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._guarantee(self.epsilon, "token")
+
+    def kept(self, x: IntArray) -> BoolArray:
+        """Which inputs are passed through as they are: none."""
+        return np.zeros(x.shape, dtype=bool)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """One word for each word id, (n,) or (n, L) -> same shape; one uniform each. ValueError if out of range."""
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        u = uniforms(rng, x.shape, 1)[:, 0]
+        out = x.ravel().copy()
+        drawn = (out != NOTHING) & ~self.kept(out)
+        out[drawn] = self._draw(out[drawn], np.full(int(drawn.sum()), self.epsilon), u[drawn])
+        return out.reshape(x.shape)
+
+    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
+        """Log probability of y given x, (n,) -> (n,); -inf out of the group."""
+        y, x = np.asarray(y), checks.word_id_row(self.name, x, self.vocabulary)
+        drawn = self._log_prob(y, x, np.full(len(x), self.epsilon))
+        return np.where(self.kept(x), np.where(y == x, 0.0, -np.inf), drawn)
+
+    def log_probs(self, x: NDArray[Any]) -> FloatArray:
+        """Log probability of every word, (n,) -> (n, V)."""
+        x = checks.word_id_row(self.name, x, self.vocabulary)
+        out = np.full((len(x), len(self.vocabulary)), -np.inf)
+        members = self.mapping.members[self.mapping.group[x]]
+        row, column = np.nonzero(members != NOTHING)
+        out[row, members[row, column]] = self.log_prob(members[row, column], x[row])
+        return out
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """A loss that dominates any two words of one group: that of binary randomized response. The group, and what
+        else is exposed, is declared public where this is used."""
+        return pure_loss(self.epsilon) if checks.differs(self.name, distance) else no_loss()
+
+
+@dataclass(frozen=True)
+class CusTextPlus(CusText):
+    """CusText+: stop words are kept, all others go through `CusText` (Chen et al. 2022).
+
+    A stop word's loss is infinite to any other word: the exposure "stop-words". Groups are those of CusText, so a
+    stop word that comes out may also stand for another word of its group.
+    """
+
+    name: ClassVar[str] = "custext+"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._guarantee(self.epsilon, "token", ("stop-words",))
+
+    def kept(self, x: IntArray) -> BoolArray:
+        """Which inputs are passed through as they are: stop words."""
+        kept: BoolArray = self.vocabulary.kinds["stop_words"][x]
+        return kept
+
+
+@dataclass(frozen=True)
+class CusTextImportance(_Grouped):
+    """CusText with a smaller ε on the share of a text's tokens that matters most (or least) in it (Fu 2024).
+
+    `importance`, a weight for each token (the masked LM's attention, see `client.models.reading`), is read from the
+    private text: ceil(share·n) of a text's n tokens, of highest importance ("top") or lowest ("bottom"), ties to the
+    earlier, are chosen.
+
+    **repaired** (the default): chosen tokens are drawn with `epsilon`, all others with `rest`; nothing passes
+    unchanged. **Theorem.** With scores in [0, 1], exp(a·u/2) lies in [1, e^(a/2)] for parameter a, so that a
+    probability of the K words of a group lies within e^(±a/2) of 1/K. Two probabilities of one output, under any two
+    words of the group and any two parameters a, b, hence differ by at most e^((a+b)/2) <= e^max(a, b); for the same
+    word it is e^(|a-b|/2). Other words of a text can change the choice at every position, and with it a token that is
+    itself unchanged: so it is the *sequence* that is protected, max(epsilon, rest) for each of its tokens, whatever
+    the importance reads and however few tokens differ. Inside groups: "group" is exposed.
+    **paper**: tokens that are not chosen are kept (but for the unknown word, which cannot be shown and is drawn with
+    `epsilon`; `rest` is not used). What was chosen, and all the rest of the text, is exposed ("choice"): epsilon for
+    each token holds only between texts that agree in it.
+
+    strategy: "aggressive", a fresh draw for each token; or "conservative", one draw for each distinct word of a text,
+    a word being chosen as soon as one of its tokens is. Then equal words stay equal, and texts that differ in which
+    of their tokens are the same word are told apart: the exposure "repetition". Between texts that agree in it, the
+    bound above holds for each distinct word.
+
+    epsilon, rest: 0..1000. share: 0..1. k, similarity: as `CusText`.
+    """
+
+    epsilon: float
+    rest: float
+    vocabulary: Vocabulary
+    share: float = 0.3
+    which: str = "top"
+    strategy: str = "aggressive"
+    k: int = 20
+    similarity: str = "euclidean"
+    mode: str = "repaired"
+
+    name: ClassVar[str] = "custext-importance"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ("importance",)
+
+    def __post_init__(self) -> None:
+        self._check()
+        object.__setattr__(self, "rest", checks.real(self.name, "rest", self.rest, 0, MAX_EPSILON))
+        object.__setattr__(self, "share", checks.real(self.name, "share", self.share, 0, 1))
+        _one_of(self.name, "which", self.which, ("top", "bottom"))
+        _one_of(self.name, "strategy", self.strategy, ("aggressive", "conservative"))
+        _one_of(self.name, "mode", self.mode, ("repaired", "paper"))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        repetition = ("repetition",) if self.strategy == "conservative" else ()
+        if self.mode == "paper":
+            return self._guarantee(self.epsilon, "token", ("choice", *repetition))
+        return self._guarantee(max(self.epsilon, self.rest), "sequence", repetition)
+
+    def chosen(self, x: NDArray[Any], importance: NDArray[Any]) -> BoolArray:
+        """Which tokens are protected with `epsilon`, (n, L) word ids and weights -> (n, L). ValueError on a weight
+        that is missing or not finite where a token is."""
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        weights = np.asarray(importance)
+        if weights.shape != x.shape or weights.dtype.kind not in "iuf":
+            raise ValueError(f"{self.name}: importance must be a number for each token, {x.shape}, got {weights.shape}")
+        there = x != NOTHING
+        if not np.isfinite(weights[there]).all():
+            raise ValueError(f"{self.name}: an importance is not finite")
+        there, weights = np.atleast_2d(there.T).T, np.atleast_2d(weights.T).T  # (n,) are n texts of one token
+        key = np.where(there, -weights if self.which == "top" else weights, np.inf)
+        order = np.argsort(key, axis=1, kind="stable")
+        rank = np.empty_like(order)
+        np.put_along_axis(rank, order, np.broadcast_to(np.arange(order.shape[1]), order.shape), axis=1)
+        count = np.ceil(self.share * there.sum(axis=1) - 1e-9)
+        chosen: BoolArray = (there & (rank < count[:, None])).reshape(x.shape)
+        if self.strategy == "conservative":
+            _, same = self._distinct(x)
+            chosen = (np.bincount(same, weights=chosen.ravel())[same] > 0).reshape(x.shape)
+        protected: BoolArray = chosen & (x != NOTHING)
+        return protected
+
+    def _distinct(self, x: IntArray) -> tuple[IntArray, IntArray]:
+        """Of all tokens (flat): where its word stands first in its text, and a number of that word in that text."""
+        texts = np.arange(x.size) // max(1, x[:1].size)
+        _, first, same = np.unique(
+            texts * (len(self.vocabulary) + 2) + x.ravel() + 1, return_index=True, return_inverse=True
+        )
+        return first[same], same
+
+    def _parameters(self, x: IntArray, importance: NDArray[Any]) -> tuple[BoolArray, FloatArray]:
+        """Of all tokens (flat): whether it is kept as it is, and its ε."""
+        chosen = self.chosen(x, importance).ravel()
+        if self.mode == "paper":
+            kept = ~chosen & (x.ravel() != self.vocabulary.unknown)
+            return kept, np.full(x.size, self.epsilon)
+        return np.zeros(x.size, dtype=bool), np.where(chosen, self.epsilon, self.rest)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms, importance: NDArray[Any]) -> IntArray:
+        """One word for each word id, (n, L) -> same shape; one uniform each. (n,) are n texts of one token.
+
+        importance: the shape of x; what stands where there is no token is not read. ValueError on anything else.
+        """
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        u = uniforms(rng, x.shape, 1)[:, 0]
+        kept, epsilon = self._parameters(x, importance)
+        if self.strategy == "conservative":
+            u = u[self._distinct(x)[0]]
+        out = x.ravel().copy()
+        drawn = (out != NOTHING) & ~kept
+        out[drawn] = self._draw(out[drawn], epsilon[drawn], u[drawn])
+        return out.reshape(x.shape)
+
+    def log_prob(self, y: NDArray[Any], x: NDArray[Any], *, importance: NDArray[Any]) -> FloatArray:
+        """Log probability of whole texts y given x, (n, L) -> (n,); (n,) are n texts of one token."""
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        y = np.asarray(y)
+        kept, epsilon = self._parameters(x, importance)
+        flat, out = x.ravel(), y.ravel()
+        drawn = (flat != NOTHING) & ~kept
+        each = np.where(out == flat, 0.0, -np.inf)
+        each[drawn] = self._log_prob(out[drawn], flat[drawn], epsilon[drawn])
+        if self.strategy == "conservative":
+            first = self._distinct(x)[0]
+            repeated = first != np.arange(x.size)
+            each = np.where(repeated, np.where(out == out[first], 0.0, -np.inf), each)
+        total: FloatArray = each.reshape(len(x), -1).sum(axis=1)
+        return total
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """A loss that dominates one token's, at any parameter, inside its group; exposures declared public."""
+        return pure_loss(self.guarantee.epsilon) if checks.differs(self.name, distance) else no_loss()
+
+
+def _one_of(owner: str, name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{owner}: {name} must be {' or '.join(allowed)}, got {value!r}")

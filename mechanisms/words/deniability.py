@@ -1,0 +1,193 @@
+"""Plausible deniability of a word mechanism: how often a word stays, how many it may become, how many become it.
+
+N_x = Pr[M(x) = x]; S_x, the effective support of M(x); S*_y, from how many x a y may come (Bindschaedler et al. 2017;
+Feyisetan et al. 2020; Yue et al. 2021, section 5). These describe a mechanism on given words; they are no guarantee.
+
+S_x has two definitions in the literature, and both are here: the distinct outputs of n draws, as everybody measures
+it, in expectation Σ_y 1 - (1 - p_y)^n; and the least number of outputs that hold a given share of the probability.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import checks
+from mechanisms.mechanism import Uniforms
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Probabilities held at once: 32 MB.
+_CELLS = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class Deniability:
+    """Figures for n words of a vocabulary of V.
+
+    word_ids: (n,) distinct. stays: (n,) N_x, 0 for the unknown word, which is never an output. distinct:
+    (n,) S_x as the expected number of distinct outputs of `draws` draws. core: (n,) S_x as the least number of
+    outputs that hold a share `mass` of the probability. origins: (V,) S*_y, from how many of the n words y comes
+    within `draws` draws of each, in expectation.
+    stays_se, distinct_se: (n,) standard errors, 0 where the figures are exact. That of `distinct` is a bound: by Efron
+    and Stein its variance is at most the expected number of outputs that were drawn once. `core` of a sample is that
+    of the empirical distribution, which is too small where draws are few.
+    """
+
+    word_ids: IntArray
+    draws: int
+    mass: float
+    stays: FloatArray
+    distinct: FloatArray
+    core: IntArray
+    origins: FloatArray
+    stays_se: FloatArray
+    distinct_se: FloatArray
+    exact: bool
+
+
+def exact(mechanism: Any, word_ids: NDArray[Any], *, draws: int = 100, mass: float = 0.95) -> Deniability:
+    """From log_probs, in blocks of bounded memory. ValueError where the mechanism has none."""
+    word_ids, draws, mass = _checked(mechanism, word_ids, draws, mass)
+    if not has_probabilities(mechanism):
+        raise ValueError(f"{mechanism.name}: has no closed probabilities; sample it")
+    size = len(mechanism.vocabulary)
+    stays, distinct, core = np.zeros(len(word_ids)), np.zeros(len(word_ids)), np.zeros(len(word_ids), dtype=np.int64)
+    origins = np.zeros(size)
+    rows = max(1, _CELLS // size)
+    for at in range(0, len(word_ids), rows):
+        part = slice(at, at + rows)
+        p = np.exp(mechanism.log_probs(word_ids[part]))
+        known = np.flatnonzero(word_ids[part] < size)
+        stays[at + known] = p[known, word_ids[part][known]]
+        with np.errstate(divide="ignore"):  # log 0 where an output is certain
+            seen = -np.expm1(draws * np.log1p(-np.minimum(p, 1.0)))
+        distinct[part] = seen.sum(axis=1)
+        origins += seen.sum(axis=0)
+        core[part] = _core(p, mass)
+    none = np.zeros(len(word_ids))
+    return Deniability(word_ids, draws, mass, stays, distinct, core, origins, none, none, exact=True)
+
+
+def sampled(
+    mechanism: Any, word_ids: NDArray[Any], *, rng: Uniforms, draws: int = 100, mass: float = 0.95
+) -> Deniability:
+    """From `draws` draws of each word; the rows of rng are the words. ValueError where the mechanism reads a text."""
+    word_ids, draws, mass = _checked(mechanism, word_ids, draws, mass)
+    return tallied(mechanism, word_ids, draw(mechanism, word_ids, draws=draws, rng=rng), mass=mass)
+
+
+def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray, *, mass: float = 0.95) -> Deniability:
+    """From outputs (n, draws) that `draw` gave."""
+    word_ids, draws, mass = _checked(mechanism, word_ids, outputs.shape[1], mass)
+    stays = (outputs == word_ids[:, None]).mean(axis=1)
+    ordered = np.sort(outputs, axis=1)
+    first = np.ones(ordered.shape, dtype=bool)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    last = np.ones(ordered.shape, dtype=bool)
+    last[:, :-1] = first[:, 1:]
+    given = first & (ordered >= 0)  # NOTHING is no output
+    # lengths of the runs of equal outputs are their counts: zeros fill the places that begin no run
+    begins, ends = np.nonzero(first), np.nonzero(last)
+    counts = np.zeros(ordered.shape)
+    counts[begins] = ends[1] - begins[1] + 1
+    counts[ordered < 0] = 0
+    return Deniability(
+        word_ids, draws, mass,
+        stays=stays,
+        distinct=given.sum(axis=1).astype(np.float64),
+        core=_core(counts / draws, mass),
+        origins=np.bincount(ordered[given], minlength=len(mechanism.vocabulary)).astype(np.float64),
+        stays_se=np.sqrt(stays * (1 - stays) / draws),
+        distinct_se=np.sqrt((counts == 1).sum(axis=1)),
+        exact=False,
+    )  # fmt: skip
+
+
+def draw(mechanism: Any, word_ids: IntArray, *, draws: int, rng: Uniforms) -> IntArray:
+    """(n, draws) outputs for n words; the rows of rng are the words. ValueError where the mechanism reads a text."""
+    if mechanism.reads:
+        raise ValueError(f"{mechanism.name}: reads {', '.join(mechanism.reads)} of a text, which a word alone has not")
+    drawn: IntArray = mechanism.sample(np.repeat(word_ids[:, None], draws, axis=1), rng=rng)
+    return drawn
+
+
+def stays(
+    mechanism: Any, word_ids: NDArray[Any], *, draws: int = 100, rng: Callable[[], Uniforms] | None = None
+) -> FloatArray:
+    """N_x of each word (n,): exact where there are probabilities, else from draws of rng(). ValueError without rng."""
+    if has_probabilities(mechanism):
+        x = np.asarray(word_ids, dtype=np.int64)
+        size, out = len(mechanism.vocabulary), np.zeros(len(x))
+        known = np.flatnonzero(x < size)
+        rows = max(1, _CELLS // size)
+        for at in range(0, len(known), rows):
+            which = known[at : at + rows]
+            out[which] = np.exp(mechanism.log_prob(x[which], x[which]))
+        return out
+    if rng is None:
+        raise ValueError(f"{mechanism.name}: has no closed probabilities; give streams to sample it")
+    x, draws, _ = _checked(mechanism, word_ids, draws, 0.5)
+    shares: FloatArray = (draw(mechanism, x, draws=draws, rng=rng()) == x[:, None]).mean(axis=1)
+    return shares
+
+
+def has_probabilities(mechanism: Any) -> bool:
+    """Whether log_probs(x) answers: a field of the mechanism may take it away, so it is asked for one word."""
+    try:
+        mechanism.log_probs(np.zeros(1, dtype=np.int64))
+    except (AttributeError, NotImplementedError):
+        return False
+    return True
+
+
+def calibrate(
+    level: Callable[[float], float], target: float, *, low: float = 1e-3, high: float = 1000.0,
+    relative: float = 1e-4, slack: float = 0.0,
+) -> float:  # fmt: skip
+    """The largest ε, to a relative precision, at which level(ε) is at most `target`, for a level that rises with ε.
+
+    level: such as a quantile of `stays` over given words. It rises with ε for the exponential mechanism, where
+    1/N_x = Σ_y exp(-ε·d(x, y)/2) falls, and for MADLIB: the set of points nearest to x is convex and holds x, so a
+    draw that stays at one ε stays at every larger one (draw by draw, on the same uniforms). Whatever was evaluated is
+    checked: ValueError where it falls by more than `slack`, or where the target is not between level(low) and
+    level(high).
+    """
+    checks.real("calibrate", "low", low, 0, high)
+    seen = {low: level(low), high: level(high)}
+    if not seen[low] <= target < seen[high]:
+        raise ValueError(
+            f"calibrate: {target:g} is not reached: the figure is {seen[low]:.4g} at ε = {low:g} and "
+            f"{seen[high]:.4g} at ε = {high:g}"
+        )
+    first, last = math.log(low), math.log(high)
+    while last - first > relative:
+        middle = (first + last) / 2
+        value = seen[math.exp(middle)] = level(math.exp(middle))
+        first, last = (middle, last) if value <= target else (first, middle)
+    values = [seen[epsilon] for epsilon in sorted(seen)]
+    if any(later < earlier - slack for earlier, later in itertools.pairwise(values)):
+        raise ValueError("calibrate: the figure does not rise with ε, so no ε can be singled out")
+    return math.exp(first)
+
+
+def _core(p: FloatArray, mass: float) -> IntArray:
+    """How many of the largest probabilities of each row it takes to make `mass` of its sum, (n,)."""
+    held = np.cumsum(-np.sort(-p, axis=1), axis=1)
+    share = mass * held[:, -1:] * (1 - 1e-12)  # a sum that should be the mass exactly may round below it
+    needed: IntArray = (held < share).sum(axis=1).astype(np.int64) + (held[:, -1] > 0)
+    return needed
+
+
+def _checked(mechanism: Any, word_ids: NDArray[Any], draws: int, mass: float) -> tuple[IntArray, int, float]:
+    x = checks.word_ids(mechanism.name, word_ids, mechanism.vocabulary)
+    if x.ndim != 1 or (x.size and x.min() < 0) or len(np.unique(x)) != len(x):
+        raise ValueError("deniability: words must be a row of distinct word ids")
+    return x, checks.integer("deniability", "draws", draws, 1, 10**6), checks.real("deniability", "mass", mass, 0, 1)

@@ -1,0 +1,168 @@
+"""DP-MLM: every word of a text drawn anew by a masked language model that reads the whole text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import categorical, checks
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words import language_model
+from mechanisms.words.language_model import FromLogits, Scores
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+MODES = ("repaired", "paper")
+
+
+@dataclass(frozen=True)
+class DpMlm(FromLogits):
+    """Word w at a masked position with probability proportional to exp(clip(u_w, low, high)/T), T = 2(high - low)/ε,
+    u the logits of a masked language model (Meisenbacher et al. 2024, Algorithms 1 and 2).
+
+    **Guarantee.** One draw is ε-LDP about everything that its logits come from (their Theorem 1; see
+    `language_model.log_weights`). That is the whole text: the original stands beside the masked one at every draw
+    (Algorithm 1). So two texts that differ in a single word may differ in every draw, and the bound of a token *is*
+    the bound of a text: the draws of one text, each given those before, compose to (number of draws)·ε, whether one
+    word differs or all. Hence `protects="sequence"`.
+
+    Stop words are drawn like any other word (the paper keeps them: `TextMechanism.stop_words`). The similarity of the
+    candidate sentence that the paper's program adds to the logits (its appendix A) is left out.
+
+    epsilon: for one draw, 0..1000. low, high: the bounds of the logits, public numbers; the paper takes mean and mean
+    + 4 standard deviations, here over *public* text (`client.models.masked_lm` carries them). antonyms: pairs of words,
+    never to replace each other. In `paper` mode such a word cannot come out, which shows that its antonym did not go in
+    (the guarantee exposes "filter"); `repaired` gives it the weight of the least likely word, which costs nothing,
+    because a score is a score.
+    """
+
+    epsilon: float
+    low: float
+    high: float
+    vocabulary: Vocabulary
+    antonyms: tuple[tuple[str, str], ...] = ()
+    mode: str = "repaired"
+
+    name: ClassVar[str] = "dp-mlm"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode not in MODES:
+            raise ValueError(f"{self.name}: mode must be {' or '.join(MODES)}, got {self.mode!r}")
+        pairs = tuple(tuple(pair) for pair in self.antonyms)
+        if not all(len(pair) == 2 and all(isinstance(w, str) for w in pair) and len(set(pair)) == 2 for pair in pairs):
+            raise ValueError(f"{self.name}: antonyms must be pairs of two different words")
+        object.__setattr__(self, "antonyms", pairs)
+
+    @property
+    def exposes(self) -> tuple[str, ...]:
+        """In paper mode, that a word's antonyms were filtered out."""
+        return ("filter",) if self.mode == "paper" and len(self._pairs) else ()
+
+    def log_probs(self, scores: NDArray[Any], x: IntArray | None = None) -> FloatArray:
+        """Log probabilities of all words, raw logits (k, V) -> (k, V). x: (k,) words that stand there, for the
+        antonyms."""
+        weights = self._log_weights(scores)
+        return categorical.log_normalize(weights if x is None else self._filtered(weights, x))
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms, scores: Scores) -> IntArray:
+        """Algorithm 2: position by position, each draw given the original (which `scores` holds), the words drawn
+        before it and the original words after it. (n, L) or (n,) word ids in, the same shape out; NOTHING stays NOTHING
+        and asks for no scores. One uniform for each position. ValueError where scores have another shape.
+        """
+        current, there = language_model.rows_of(self.name, x, self.vocabulary)
+        u = uniforms(rng, current.shape, 1).reshape(current.shape)
+        for block in language_model.blocks(there):
+            for position in range(current.shape[1]):
+                rows = block[there[block, position]]
+                if len(rows):
+                    before = current[rows, position]
+                    at = np.full(len(rows), position, dtype=np.int64)
+                    current[rows, position] = self._draw(
+                        scores, at, current, rows, u[rows, position], lift=partial(self._filtered, x=before)
+                    )
+        return current.reshape(np.shape(x))
+
+    @cached_property
+    def _pairs(self) -> IntArray:
+        """(p, 2): word ids of the antonyms that the vocabulary knows, both ways round."""
+        known = [(self.vocabulary.exact_word_id(a), self.vocabulary.exact_word_id(b)) for a, b in self.antonyms]
+        pairs = [pair for a, b in known if a is not None and b is not None for pair in ((a, b), (b, a))]
+        return np.array(sorted(set(pairs)), dtype=np.int64).reshape(-1, 2)
+
+    def _filtered(self, weights: FloatArray, x: IntArray) -> FloatArray:
+        if len(self._pairs):
+            row, pair = np.nonzero(np.asarray(x)[:, None] == self._pairs[None, :, 0])
+            weights[row, self._pairs[pair, 1]] = -np.inf if self.mode == "paper" else 0.0
+        return weights
+
+
+@dataclass(frozen=True)
+class DpMlmResized(FromLogits):
+    """DP-MLM with additions and deletions (Meisenbacher et al. 2024, Algorithm 3), by coins that do not read the text.
+
+    At each position the word is left out with probability `deletion`, else drawn anew as in `DpMlm`; then, with
+    probability `addition`, one more word is drawn behind it, at a mask that replaces none.
+
+    **Guarantee.** Coins are thrown without looking at the text, so the bound may be shown with the coins published:
+    every draw is then ε-LDP about the whole text, and each draw is one word of the output. A text of at most L tokens
+    gives at most L words here (what comes after is neither drawn nor released), so L·ε bounds it: ε for a position, as
+    for `DpMlm`, where the paper's unlimited output costs up to 2Lε. A deletion draws nothing and costs nothing. That
+    the paper promises (A - D)nε "on average" is no bound: an average over coins protects nobody.
+
+    epsilon, low, high: as for `DpMlm`. addition, deletion: probabilities; the paper's .1 or .25, and .05.
+    """
+
+    epsilon: float
+    low: float
+    high: float
+    vocabulary: Vocabulary
+    addition: float = 0.1
+    deletion: float = 0.05
+
+    name: ClassVar[str] = "dp-mlm-resized"
+    moves: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("addition", "deletion"):
+            object.__setattr__(self, name, checks.real(self.name, name, getattr(self, name), 0, 1))
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms, scores: Scores) -> IntArray:
+        """Algorithm 3, cut to L words. (n, L) word ids -> (n, L), NOTHING after the last word; four uniforms for each
+        position (two coins, two draws). `word_ids`, as `scores` sees them, are up to 2L wide."""
+        word_ids, there = language_model.rows_of(self.name, x, self.vocabulary)
+        n, length = word_ids.shape
+        u = uniforms(rng, word_ids.shape, 4).reshape(n, length, 4)
+        out = np.full((n, length), NOTHING, dtype=np.int64)
+        count = np.zeros(n, dtype=np.int64)
+        for block in language_model.blocks(there):
+            for position in range(length):
+                here = block[there[block, position]]
+                for coin, chance, uniform in ((0, 1 - self.deletion, 2), (1, self.addition, 3)):
+                    # a word stays where its coin is below 1 - D, one is added where its coin is below A
+                    rows = here[(u[here, position, coin] < chance) & (count[here] < length)]
+                    if len(rows):
+                        at = count[rows]
+                        context = _current(out[rows], at, word_ids[rows], position)
+                        whole = np.full((n, context.shape[1]), NOTHING, dtype=np.int64)
+                        whole[rows] = context
+                        out[rows, at] = self._draw(scores, at, whole, rows, u[rows, position, uniform])
+                        count[rows] += 1
+        return out.reshape(np.shape(x))
+
+
+def _current(out: IntArray, count: IntArray, word_ids: IntArray, position: int) -> IntArray:
+    """(k, 2L): the words drawn, one place that is to be masked, and the original words behind `position`."""
+    length = word_ids.shape[1]
+    padded = np.concatenate([out, np.full_like(out, NOTHING)], axis=1)
+    column = np.arange(2 * length)[None]
+    source = column - count[:, None] + position
+    rest = np.take_along_axis(word_ids, np.clip(source, 0, length - 1), axis=1)
+    current: IntArray = np.where(column < count[:, None], padded, np.where(source < length, rest, NOTHING))
+    return current

@@ -1,0 +1,78 @@
+"""DP-Prompt and DP-Paraphrase: a text generated anew, token by token, by a model that is shown the original."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words import language_model
+from mechanisms.words.language_model import FromLogits, Scores
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DpPrompt(FromLogits):
+    """The next token v with probability proportional to exp(clip(u_v, low, high)/T), T = 2(high - low)/ε, u the logits
+    of a language model after a prompt that holds the original text and the tokens drawn so far (Utpala et al. 2023).
+
+    **Guarantee.** One draw is ε-LDP about the whole original (see `language_model.log_weights`); m draws compose to
+    m·ε. A text has as many draws as it has positions, and `Text` draws that number before (the paper, too, generates
+    as many tokens as the input has). What comes after the end token is dropped, not left undrawn: its draws are
+    charged, and forgetting them is post-processing.
+
+    epsilon: for one draw, 0..1000. low, high: the bounds of the logits, public numbers. vocabulary: the model's tokens
+    (`server.generation`). end: the token that ends a text; "" where there is none.
+    """
+
+    epsilon: float
+    low: float
+    high: float
+    vocabulary: Vocabulary
+    end: str = ""
+
+    name: ClassVar[str] = "dp-prompt"
+    moves: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.end, str) or (self.end and self.vocabulary.exact_word_id(self.end) is None):
+            raise ValueError(f"{self.name}: the end token {self.end!r} is not in the vocabulary")
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms, scores: Scores) -> IntArray:
+        """(n, L) or (n,): a token wherever x has one; of x itself nothing else is read. One uniform for each position.
+        The `word_ids` that `scores` sees are those drawn so far, NOTHING behind. A text that has ended asks for no more
+        scores, which changes nothing of what is released.
+        """
+        word_ids, there = language_model.rows_of(self.name, x, self.vocabulary)
+        u = uniforms(rng, word_ids.shape, 1).reshape(word_ids.shape)
+        out = np.full(word_ids.shape, NOTHING, dtype=np.int64)
+        end = self.vocabulary.exact_word_id(self.end) if self.end else None
+        open_ = np.ones(len(word_ids), dtype=np.bool_)
+        for block in language_model.blocks(there):
+            for position in range(word_ids.shape[1]):
+                rows = block[there[block, position] & open_[block]]
+                if len(rows):
+                    at = np.full(len(rows), position, dtype=np.int64)
+                    drawn = self._draw(scores, at, out, rows, u[rows, position])
+                    ended = drawn == end
+                    out[rows, position] = np.where(ended, NOTHING, drawn)
+                    open_[rows[ended]] = False
+        return out.reshape(np.shape(x))
+
+
+@dataclass(frozen=True)
+class DpParaphrase(DpPrompt):
+    """DP-Paraphrase (Mattern et al. 2022): `DpPrompt` with a model that was trained to paraphrase what precedes.
+
+    Its authors scale the logits by their smallest and largest value, which depend on the private text; as in
+    Meisenbacher et al. 2024 (appendix B), they are clipped to public bounds here.
+    """
+
+    name: ClassVar[str] = "dp-paraphrase"

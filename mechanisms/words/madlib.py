@@ -1,0 +1,134 @@
+"""MADLIB: planar Laplace noise on a word's vector, then the nearest word (Feyisetan et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.loss import LossCells, checked_distance
+from mechanisms.losses.planar_laplace import laplace_loss
+from mechanisms.mechanism import Uniforms
+from mechanisms.spherical import MAX_DIM, MAX_EPSILON, PlanarLaplace
+from mechanisms.streams import LATTICE
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.diameter import diameter
+from mechanisms.words.nearest import nearest
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MIN_EPSILON = 1e-6
+#: Tokens whose uniforms are held at once: 10 MB at 300 dimensions, unless a batch has more rows than that.
+_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Madlib:
+    """The word nearest to φ(x) + r·ξ, ξ uniform on the sphere of R^m, r ~ Gamma(m, 1/ε): ε·|φ(x) - φ(x')|-LDP.
+
+    Theorem (Feyisetan et al. 2020, Theorem 1). The noisy vector has density proportional to exp(-ε|z - φ(x)|), and by
+    the triangle inequality those of x and x' differ by at most a factor exp(ε|φ(x) - φ(x')|) at every z. Which word
+    is nearest depends on z and on public vectors alone: post-processing. So the loss distribution of the raw planar
+    Laplace noise, which is much smaller than its worst case at a small δ, dominates that of the words. There is no
+    closed log probability: it is the mass of a Voronoi cell in m dimensions.
+
+    The nearest word is the exact one (mechanisms.words.nearest), as in the definition; published code takes an
+    approximate one, which is post-processing too. An unknown word is an input at the mean of all vectors.
+
+    **numeric_delta (proved).** As in mechanisms.spherical: replace the uniforms of a token by midpoints one at a
+    time, the others held fixed. One normal moves z along at most half a circle, on which the squared distances to the
+    V words are V functions a·cos θ + b·sin θ + c, any two of which agree at most twice: their lower envelope has at
+    most 2V - 1 pieces (Davenport and Schinzel 1965, order 2). The radius moves z along a ray, where two agree at most
+    once: V pieces. A lattice cell whose midpoint gives another word than a real uniform in it holds a break: at most
+    2^-52·(2m + 1)·(V - 1) for a token.
+
+    epsilon: for each unit of Euclidean distance, 1e-6..1000. vocabulary: of 2..1024 dimensions.
+    """
+
+    epsilon: float
+    vocabulary: Vocabulary
+
+    name: ClassVar[str] = "madlib"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        check_dimensions(self.name, self.vocabulary)
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        normals = self.vocabulary.vectors.shape[1]
+        return Guarantee(
+            epsilon=self.epsilon,
+            metric="euclidean",
+            diameter=diameter(self.vocabulary),
+            protects="token",
+            numeric_delta=min(1.0, (2 * normals + 1) * (len(self.vocabulary) - 1) * LATTICE),
+        )
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """The raw noise's loss at `distance` (None: the diameter), of which the words are post-processing."""
+        apart = checked_distance(self.name, distance, diameter(self.vocabulary))
+        return laplace_loss(self.vocabulary.vectors.shape[1], self.epsilon, apart)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """One draw for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays. m + 1 uniforms a token.
+
+        ValueError where one is out of range.
+        """
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        return perturbed(x, self.epsilon, self.vocabulary, rng, lambda z, _: nearest(z, self.vocabulary))
+
+
+def check_dimensions(owner: str, vocabulary: Vocabulary) -> None:
+    """ValueError where the vectors have too few or too many coordinates for planar Laplace noise."""
+    width = vocabulary.vectors.shape[1]
+    if not 2 <= width <= MAX_DIM:
+        raise ValueError(f"{owner}: the vocabulary's vectors must have 2 to {MAX_DIM} coordinates, these have {width}")
+
+
+def perturbed(
+    x: IntArray, epsilon: float, vocabulary: Vocabulary, rng: Uniforms,
+    choose: Callable[[FloatArray, IntArray], IntArray],
+) -> IntArray:  # fmt: skip
+    """choose(noisy vectors (k, m), their words (k,)) -> (k,) for each number of x, (n,) or (n, L); NOTHING stays.
+
+    Uniforms are asked for a few columns at a time, m + 1 for each token, there or not; the work is done for those
+    that are there, in blocks of bounded memory.
+    """
+    width = vocabulary.vectors.shape[1]
+    noise = PlanarLaplace(width, epsilon, normalize=False)
+    grid = x if x.ndim == 2 else x[:, None]
+    out = np.full(grid.shape, NOTHING, dtype=np.int64)
+    together = max(1, _TOKENS // max(1, len(grid)))
+    for at in range(0, grid.shape[1], together):
+        word_ids = grid[:, at : at + together]
+        uniforms = rng.uniform(len(grid), word_ids.shape[1] * (width + 1)).reshape(*word_ids.shape, width + 1)
+        there = np.argwhere(word_ids != NOTHING)
+        for start in range(0, len(there), _TOKENS):
+            row, column = there[start : start + _TOKENS].T
+            present_ids = word_ids[row, column]
+            z = noise.sample(vocabulary.points[present_ids], rng=_Drawn(uniforms[row, column]))
+            out[row, at + column] = choose(z, present_ids)
+    return out.reshape(x.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """Uniforms that were drawn already."""
+
+    values: FloatArray
+
+    def uniform(self, rows: int, k: int) -> FloatArray:
+        return self.values.reshape(rows, k)

@@ -1,0 +1,213 @@
+"""Syntax-guided MADLIB: substitutes with the word's own part of speech (Arnold et al. 2023), and what that costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.categorical import pure_loss
+from mechanisms.losses.loss import LossCells, checked_distance
+from mechanisms.losses.planar_laplace import laplace_loss
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.spherical import MAX_EPSILON
+from mechanisms.streams import LATTICE
+from mechanisms.vocabulary import NOTHING, TAGS, Vocabulary
+from mechanisms.words.diameter import diameter
+from mechanisms.words.exponential import UNIFORMS, Exponential, Geometry
+from mechanisms.words.madlib import MIN_EPSILON, check_dimensions, perturbed
+from mechanisms.words.nearest import nearest_alike
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MODES = ("repaired", "paper")
+MAX_PENALTY = 1000.0
+#: Rows of probabilities held at once.
+_ROWS = 256
+#: The unknown word's part of speech: one that no word has.
+_NO_TAG = len(TAGS)
+
+
+@dataclass(frozen=True)
+class MadlibSyntax:
+    """A substitute near x that probably has the part of speech tag(x). The two modes are two mechanisms.
+
+    **mode = "paper"** (Arnold et al. 2023, section 3). Planar Laplace noise on φ(x) as in MADLIB; of the k words
+    nearest to the noisy vector the first with x's own tag, the nearest word where none has it. The choice looks at
+    the private word again, so it is no post-processing, and the published ε·d does not hold: words of two tags may
+    be told apart by one output, at any ε (where k is the whole vocabulary, for certain). What does hold: among
+    inputs of *one* tag that tag is a constant, the choice a function of the noisy vector and of public things, and
+    ε·|φ(x) - φ(x')| follows by post-processing. So the guarantee exposes the tag. An unknown word has a tag of its
+    own and gets the nearest word.
+
+    **mode = "repaired"** (the way that the paper leaves open). The exponential mechanism with both wishes in the score:
+    Pr[y | x] proportional to exp(-ε·d'(x, y)/2), d'(x, y) = |φ(x) - φ(y)| + penalty·[tag(x) is not tag(y)].
+    Theorem: ε·d'(x, x') for all inputs, nothing exposed. Proof: [tag(x) is not tag(y)] is the discrete metric of the
+    tags, a pseudometric of words, so the sum d' is one (for words at different places a metric): the triangle
+    inequality bounds the ratio of two weights by exp(ε·d'(x, x')/2), and that of their sums again (as for SanText,
+    Yue et al. 2021, Theorem 1). Words of one tag are as far apart as before, words of two tags by `penalty` more:
+    what guidance costs is ε·penalty in the worst case. The guarantee's distances are those d', its diameter the
+    Euclidean one and the penalty.
+
+    **numeric_delta in paper mode (proved).** The argument of mechanisms.words.madlib, with three kinds of breaks along
+    the path of one uniform. The nearest word: at most 2V; the nearest of the tag: likewise; and that word enters or
+    leaves the first k: it then exchanges the ranks k and k + 1 with another, where k - 1 others are nearer. Of such
+    points there are at most 2e·k·V on a half circle: leave each word in with probability 1/k; the point is a break of
+    the lower envelope of what is left with probability at least 1/k²·(1 - 1/k)^(k - 1) >= 1/(e·k²), and that envelope
+    has at most 2V/k breaks in expectation (Clarkson and Shor 1989).
+
+    epsilon: for each unit of distance, 1e-6..1000. vocabulary: with tags. k: the pool of paper mode, 1..V. penalty: of
+    repaired mode, in units of distance, 0..1000; 0 is SanText.
+    """
+
+    epsilon: float
+    vocabulary: Vocabulary
+    k: int = 20
+    penalty: float = 1.0
+    mode: str = "repaired"
+
+    name: ClassVar[str] = "madlib-syntax"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "k", checks.integer(self.name, "k", self.k, 1, 2**31))
+        object.__setattr__(self, "penalty", checks.real(self.name, "penalty", self.penalty, 0, MAX_PENALTY))
+        if self.mode not in MODES:
+            raise ValueError(f"{self.name}: mode must be {' or '.join(MODES)}, got {self.mode!r}")
+        if self.vocabulary.tags is None:
+            raise ValueError(f"{self.name}: the vocabulary has no tags; give it parts of speech first")
+        if self.mode == "paper":
+            check_dimensions(self.name, self.vocabulary)
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        size, width = self.vocabulary.vectors.shape
+        if self.mode == "repaired":
+            sampler = self._sampler
+            return Guarantee(
+                epsilon=self.epsilon,
+                metric="euclidean",
+                diameter=diameter(self.vocabulary) + self.penalty,
+                protects="token",
+                inputs=f"all; the distance of words of two parts of speech is {self.penalty:g} more",
+                numeric_epsilon=sampler.numeric_epsilon,
+                numeric_delta=sampler.numeric_delta,
+            )
+        breaks = (width + 1) * (4 + 2 * np.e * min(self.k, size)) * size
+        return Guarantee(
+            epsilon=self.epsilon,
+            metric="euclidean",
+            diameter=diameter(self.vocabulary),
+            protects="token",
+            numeric_delta=min(1.0, breaks * LATTICE),
+            exposes=("tag",),
+        )
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Paper mode: the raw noise's, for words of one tag. Repaired: what ε·d' allows. At worst where None."""
+        guarantee = self.guarantee
+        apart = checked_distance(self.name, distance, guarantee.diameter)
+        if self.mode == "paper":
+            return laplace_loss(self.vocabulary.vectors.shape[1], self.epsilon, apart)
+        return pure_loss(guarantee.loss(apart))
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """One draw for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays.
+
+        Two uniforms a token, in paper mode m + 1. ValueError where one is out of range.
+        """
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        if self.mode == "paper":
+            tags = _tags(self.vocabulary)
+            return perturbed(
+                x, self.epsilon, self.vocabulary, rng,
+                lambda z, word_ids: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
+            )  # fmt: skip
+        drawn = uniforms(rng, x.shape, UNIFORMS)
+        out, flat = np.full(x.size, NOTHING, dtype=np.int64), x.reshape(-1)
+        there = flat != NOTHING
+        out[there] = self._sampler.sample(flat[there], drawn[there])
+        return out.reshape(x.shape)
+
+    def log_probs(self, x: NDArray[Any]) -> FloatArray:
+        """Log probabilities of all words, (n,) -> (n, V). Paper mode has none in closed form: NotImplementedError."""
+        if self.mode == "paper":
+            raise NotImplementedError("madlib-syntax: paper mode has no closed probabilities")
+        return self._sampler.log_probs(checks.word_ids(self.name, x, self.vocabulary))
+
+    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
+        """Log probability of y given x, (n,) and (n,) -> (n,)."""
+        chosen = np.empty(len(x))
+        for at in range(0, len(x), _ROWS):
+            table = self.log_probs(x[at : at + _ROWS])
+            chosen[at : at + _ROWS] = table[np.arange(len(table)), y[at : at + _ROWS]]
+        return chosen
+
+    @property
+    def _sampler(self) -> Exponential:
+        return _sampler(self.vocabulary, self.epsilon, self.penalty)
+
+
+def _tags(vocabulary: Vocabulary) -> IntArray:
+    """(V + 1,) the tags, the unknown word's last."""
+    return np.append(np.asarray(vocabulary.tags, dtype=np.int64), _NO_TAG)
+
+
+@dataclass(frozen=True, eq=False)
+class _Guided(Geometry):
+    """Distances d': the Euclidean ones, and `penalty` more where the tags (N,) of the rows differ."""
+
+    tags: IntArray
+    penalty: float
+
+    def _more(self, x: IntArray) -> NDArray[np.bool_]:
+        differ: NDArray[np.bool_] = self.tags[x][:, None] != self.tags[self.outputs][None]
+        return differ
+
+    def lowered(self, start: int, stop: int) -> NDArray[np.float32]:
+        low = super().lowered(start, stop)
+        low[:, : len(self.outputs)] += np.float32(self.penalty) * self._more(np.arange(start, stop))
+        return low
+
+    def pairs(self, x: IntArray, y: IntArray) -> FloatArray:
+        apart: FloatArray = super().pairs(x, y) + self.penalty * (self.tags[x] != self.tags[y])
+        return apart
+
+    def distances(self, x: IntArray) -> FloatArray:
+        return super().distances(x) + self.penalty * self._more(x)
+
+
+@dataclass(frozen=True, eq=False)
+class _GuidedExponential(Exponential):
+    """The same sampler over d'."""
+
+    geometry: _Guided
+
+    @cached_property
+    def _far(self) -> float:
+        return 0.0  # the squeeze is proved for Euclidean distances: settle every point by its distance
+
+    @property
+    def numeric_epsilon(self) -> float:
+        """As for Euclidean distances; the penalty is added with one rounding, and multiplied with another."""
+        far = self.geometry.penalty + 2 * math.sqrt(self.geometry.largest)
+        return super().numeric_epsilon + 2 * self.epsilon * 8 * 2.0**-53 * far
+
+
+@lru_cache(maxsize=4)
+def _sampler(vocabulary: Vocabulary, epsilon: float, penalty: float) -> Exponential:
+    geometry = _Guided(vocabulary.points, np.arange(len(vocabulary)), _tags(vocabulary), penalty)
+    return _GuidedExponential(geometry, epsilon)

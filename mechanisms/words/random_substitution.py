@@ -1,0 +1,57 @@
+"""Any word in place of any other: the baseline that protects everything."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.loss import LossCells, no_loss
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING, Vocabulary
+
+
+@dataclass(frozen=True)
+class RandomSubstitution:
+    """Every token becomes a word drawn uniformly from the vocabulary: 0-LDP (the baseline of Yue et al. 2021)."""
+
+    vocabulary: Vocabulary
+
+    name: ClassVar[str] = "random"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        # each of V cells has two ends, off by one lattice point of the uniform each
+        delta = len(self.vocabulary) * 2.0**-51
+        return Guarantee(epsilon=0.0, metric="discrete", diameter=1.0, protects="token", numeric_delta=delta)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
+        """One word for each word id, (n,) or (n, L) -> same shape; one uniform each. ValueError if out of range."""
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        size = len(self.vocabulary)
+        drawn = np.minimum(uniforms(rng, x.shape, 1)[:, 0] * size, size - 1).astype(np.int64)
+        return np.where(x == NOTHING, NOTHING, drawn.reshape(x.shape))
+
+    def log_probs(self, x: NDArray[Any]) -> NDArray[np.float64]:
+        """Log probability of every word, (n,) -> (n, V)."""
+        return np.full((len(x), len(self.vocabulary)), -math.log(len(self.vocabulary)))
+
+    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> NDArray[np.float64]:
+        """Log probability of y given x, (n,) -> (n,)."""
+        return np.full(len(x), -math.log(len(self.vocabulary)))
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """None."""
+        checks.differs(self.name, distance)
+        return no_loss()

@@ -1,0 +1,226 @@
+"""SanText and SanText+: words that lie near, by the exponential mechanism (Yue et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.categorical import pure_loss
+from mechanisms.losses.loss import LossCells, checked_distance
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words import exponential
+from mechanisms.words.diameter import diameter
+from mechanisms.words.exponential import Exponential
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MAX_EPSILON = 1000.0
+#: Rows of probabilities held at once by `log_prob`.
+_ROWS = 64
+
+
+@dataclass(frozen=True)
+class SanText:
+    """Pr[y | x] proportional to exp(-ε·d(x, y)/2), d the Euclidean distance of the words' vectors: ε·d-metric-LDP.
+
+    **Theorem** (Yue et al. 2021, Theorem 1, here for V words and the unknown one as inputs). By the triangle
+    inequality exp(-ε·d(x, y)/2) <= exp(ε·d(x, x')/2)·exp(-ε·d(x', y)/2) for every y, hence also for the sum over y,
+    and the ratio of two probabilities is at most exp(ε·d(x, x')). Two words at one place are the same input to it.
+
+    epsilon: per unit of the vectors' length, 0..1000. Its scale is the vectors': the same number means another
+    protection under another vocabulary, and the worst case is ε times the vocabulary's diameter.
+    """
+
+    epsilon: float
+    vocabulary: Vocabulary
+
+    name: ClassVar[str] = "santext"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(
+            epsilon=self.epsilon, metric="euclidean", diameter=diameter(self.vocabulary), protects="token",
+            numeric_epsilon=self._draws.numeric_epsilon, numeric_delta=self._draws.numeric_delta,
+        )  # fmt: skip
+
+    @property
+    def _draws(self) -> Exponential:
+        return exponential.exponential(self.vocabulary, self.epsilon)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """One word for each word id, (n,) or (n, L) -> same shape; two uniforms each. ValueError if out of range."""
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        u = uniforms(rng, x.shape, exponential.UNIFORMS)
+        flat = x.ravel()
+        there = flat != NOTHING
+        out = np.full(flat.shape, NOTHING)
+        out[there] = self._draws.sample(flat[there], u[there])
+        return out.reshape(x.shape)
+
+    def log_probs(self, x: NDArray[Any]) -> FloatArray:
+        """Log probability of every word, (n,) -> (n, V)."""
+        return self._draws.log_probs(checks.word_id_row(self.name, x, self.vocabulary))
+
+    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
+        """Log probability of y given x, (n,) -> (n,)."""
+        return _picked(self, y, x)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """A loss that dominates any two words at most `distance` apart (None: any): that of pure LDP at the bound.
+
+        The true loss is smaller (on GloVe 0.5 to 0.7 of it).
+        """
+        apart = checked_distance(self.name, distance, self.guarantee.diameter)
+        return pure_loss(self.guarantee.loss(apart))
+
+
+@dataclass(frozen=True)
+class SanTextPlus:
+    """SanText+: sensitive words by SanText among themselves; frequent ones kept with probability 1 - p, else so too.
+
+    Sensitive (V_S) are the share w of the words that is least frequent in a *public* corpus, by `vocabulary.counts`
+    (ceil(w·V) of them; of equal counts the later number is taken first), and the unknown word. An output is always a
+    sensitive word, or the frequent input itself.
+
+    **Theorem** (Yue et al. 2021, Definition 3 and Theorem 2: (V_S, V_S, ε, ln 1/p)-UMLDP). For all x, x' and every
+    *sensitive* output y, Pr[y | x] <= exp(ε·d(x, x') + ln(1/p))·Pr[y | x']. Two sensitive words, or two frequent
+    ones, need no ln(1/p): it is what a sensitive x has over a frequent x', whose coin must fall first.
+
+    **What that does not say.** A frequent word that is kept, probability 1 - p, is an output that no other input can
+    give: it reveals itself, and that the token was not sensitive; the loss there is infinite. So the theorem protects
+    which sensitive word was written, and hides a frequent word only where it was replaced. That is the exposure
+    "frequent-words": inputs that agree in them (both sensitive, or the same frequent word) lose at most ε·d. With
+    p = 1, or w = 1, nothing is ever kept: then it is SanText onto the sensitive words, ε·d, and exposes nothing.
+
+    epsilon: per unit of the vectors' length, 0..1000. w: above 0, up to 1. p: above 0 (1e-9), up to 1.
+    ValueError where the vocabulary has no counts.
+    """
+
+    epsilon: float
+    vocabulary: Vocabulary
+    w: float = 0.9
+    p: float = 0.3
+
+    name: ClassVar[str] = "santext+"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "w", checks.real(self.name, "w", self.w, 0, 1))
+        object.__setattr__(self, "p", checks.real(self.name, "p", self.p, 1e-9, 1))
+        if self.w == 0:
+            raise ValueError(f"{self.name}: w must be above 0: a word that is replaced needs another to become")
+        if self.vocabulary.counts is None:
+            raise ValueError(
+                f"{self.name}: the vocabulary has no counts; count its words in a public corpus, never in private text"
+            )
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def sensitive(self) -> NDArray[np.bool_]:
+        """(V + 1,) which inputs are sensitive, the unknown word among them."""
+        return _sensitive(self.vocabulary, self.w)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether any word may be kept."""
+        return self.p < 1 and not bool(self.sensitive.all())
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(
+            epsilon=self.epsilon, metric="euclidean", diameter=diameter(self.vocabulary), protects="token",
+            offset=-math.log(self.p) if self.keeps else 0.0,
+            numeric_epsilon=self._draws.numeric_epsilon,
+            numeric_delta=self._draws.numeric_delta + 2.0**-51,
+            exposes=("frequent-words",) if self.keeps else (),
+        )  # fmt: skip
+
+    @property
+    def _draws(self) -> Exponential:
+        return exponential.exponential(self.vocabulary, self.epsilon, _outputs(self.vocabulary, self.w))
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """One word for each word id, (n,) or (n, L) -> same shape; three uniforms each. ValueError if out of range."""
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        u = uniforms(rng, x.shape, 1 + exponential.UNIFORMS)
+        flat = x.ravel()
+        there = flat != NOTHING
+        drawn = there & (self.sensitive[flat] | (u[:, 0] < self.p))
+        out = flat.copy()
+        out[drawn] = self._draws.sample(flat[drawn], u[drawn, 1:])
+        return out.reshape(x.shape)
+
+    def log_probs(self, x: NDArray[Any]) -> FloatArray:
+        """Log probability of every word, (n,) -> (n, V); -inf for a frequent word that is not x."""
+        x = checks.word_id_row(self.name, x, self.vocabulary)
+        out = np.full((len(x), len(self.vocabulary)), -np.inf)
+        out[:, self.sensitive[:-1]] = self._draws.log_probs(x)
+        frequent = np.flatnonzero(~self.sensitive[x])
+        out[frequent] += math.log(self.p)
+        if self.p < 1:
+            out[frequent, x[frequent]] = math.log1p(-self.p)
+        return out
+
+    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
+        """Log probability of y given x, (n,) -> (n,)."""
+        return _picked(self, y, x)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """A loss that dominates any two words at most `distance` apart, given that no word is kept: pure LDP at
+        ε·distance + ln(1/p). What is kept is exposed, and declared public where this is used."""
+        apart = checked_distance(self.name, distance, self.guarantee.diameter)
+        return pure_loss(self.guarantee.loss(apart))
+
+
+def _picked(mechanism: SanText | SanTextPlus, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
+    """log_probs(x) at y, a few distinct words at a time."""
+    y = np.asarray(y)
+    distinct_ids, back = np.unique(checks.word_id_row(mechanism.name, x, mechanism.vocabulary), return_inverse=True)
+    order = np.argsort(back, kind="stable")
+    starts = np.searchsorted(back[order], np.arange(0, len(distinct_ids) + _ROWS, _ROWS))
+    picked = np.empty(len(back))
+    for at, start, stop in zip(range(0, len(distinct_ids), _ROWS), starts[:-1], starts[1:], strict=False):
+        table, part = mechanism.log_probs(distinct_ids[at : at + _ROWS]), order[start:stop]
+        picked[part] = table[back[part] - at, y[part]]
+    return picked
+
+
+@lru_cache(maxsize=8)
+def _sensitive(vocabulary: Vocabulary, w: float) -> NDArray[np.bool_]:
+    counts = vocabulary.counts
+    assert counts is not None
+    size = len(vocabulary)
+    rarest = np.lexsort((-np.arange(size), counts))[: math.ceil(w * size - 1e-9)]
+    sensitive = np.zeros(size + 1, dtype=bool)
+    sensitive[rarest] = True
+    sensitive[-1] = True
+    sensitive.flags.writeable = False
+    return sensitive
+
+
+@lru_cache(maxsize=8)
+def _outputs(vocabulary: Vocabulary, w: float) -> bytes:
+    return np.flatnonzero(_sensitive(vocabulary, w)[:-1]).astype(np.int64).tobytes()

@@ -1,0 +1,43 @@
+"""A text's words passed through unchanged: the identity of the text channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import checks
+from mechanisms.guarantee import Guarantee, unprotected
+from mechanisms.losses.loss import LossCells, no_loss, unbounded_loss
+from mechanisms.mechanism import Uniforms
+from mechanisms.vocabulary import NOTHING, Vocabulary
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """No protection: `identity` where the channel is text. An unknown word has no id to give, and is left out."""
+
+    vocabulary: Vocabulary
+
+    name: ClassVar[str] = "identity"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return unprotected("discrete", "token", 1.0)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Unbounded for any two words that differ."""
+        return unbounded_loss() if checks.differs(self.name, distance) else no_loss()
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
+        """The word ids themselves, NOTHING for the unknown word; no uniform is drawn. ValueError if out of range."""
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        return np.where(x == self.vocabulary.unknown, NOTHING, x)

@@ -1,0 +1,48 @@
+"""Releases as numbers, and what a released label says of the true one. Post-processing: it costs no privacy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.identity import Identity
+from mechanisms.mechanism import Mechanism
+from mechanisms.messages.release import Release
+from mechanisms.projection import softmax
+from server.training.statistic_head import mean_noise
+
+
+def decoded(mechanism: Mechanism, release: Release) -> NDArray[np.float64]:
+    """Released embeddings (n, m') as numbers."""
+    codes = release.payload["z"]
+    return codes.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(codes)
+
+
+
+def statistic_mean(mechanism: Mechanism, release: Release) -> tuple[NDArray[np.float64], float]:
+    """The debiased mean (D,) of released statistics, at least one, and the variance of the noise in each coordinate."""
+    s = release.payload["s"]
+    noise = mean_noise(mechanism, users=len(s))
+    if np.isinf(noise):
+        return np.zeros(s.shape[1]), noise
+    mean: NDArray[np.float64] = mechanism.decoded_mean(s) if hasattr(mechanism, "decoded_mean") else s.mean(axis=0)
+    return mean, noise
+
+
+def log_transition(
+    label: Mechanism, y: NDArray[np.int64], *, classes: int, z: NDArray[np.float64] | None = None, prior: Any = None
+) -> NDArray[np.float64]:
+    """log P[released label y | true class c] for each row and class, (n, K): public, since y and z were released.
+
+    prior: (weights, bias) of a mechanism that needs one, to be read off the released embeddings z (n, m').
+    A label in clear says nothing of noise: zeros.
+    """
+    log_prob: Any = getattr(label, "log_prob", None)
+    columns = []
+    for c in range(classes):
+        truth = np.full(len(y), c, np.int64)
+        extra = {} if prior is None else {"prior": softmax(z, *prior)}
+        columns.append(np.zeros(len(y)) if isinstance(label, Identity) else log_prob(y, truth, **extra))
+    return np.stack(columns, axis=1)

@@ -1,0 +1,98 @@
+"""Trained models: of users who release embeddings, and of users who release texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.mechanism import Mechanism
+from mechanisms.messages.batch import Batch
+from mechanisms.messages.request import Request
+from server.maps import Maps
+from server.protocols.decoding import decoded
+from server.protocols.protocol import Channels, Encoding, PublicRewriter, Text
+
+if TYPE_CHECKING:
+    from server.model import Pipeline
+
+#: The stage in which users ask a trained model, the split that they hold for it, and where a saved model keeps the maps
+#: that training users were sent.
+QUESTION, ASKED = "test", "asked"
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingModel:
+    """Maps and head on embeddings. mechanism: of those that users release, at the m' that was chosen; None where users
+    release none."""
+
+    channels: Channels
+    encoder: Encoding
+    mechanism: Mechanism | None
+    maps: Maps
+    asked: Maps | None = None
+
+    @property
+    def embedding(self) -> Mechanism | None:
+        return self.mechanism if self.channels.asking else None
+
+    def question(self) -> Request | None:
+        if self.embedding is None:
+            return None
+        return self.channels.embeddings(
+            self.encoder.identity, self.maps, self.embedding, stage=QUESTION, split=QUESTION
+        )
+
+    def answer(self, batch: Batch) -> NDArray[np.int64] | None:
+        release = batch.channel("embedding")
+        if release is None or self.mechanism is None:
+            return None
+        return self.maps.predict(decoded(self.mechanism, release))
+
+    def classify(self, texts: Sequence[Text]) -> NDArray[np.int64]:
+        return self.maps.predict(self.maps.project(self.encoder.embed(texts)))
+
+    def save(self, folder: Path) -> None:
+        self.maps.save(folder)
+        if self.asked is not None:
+            self.asked.save(folder / ASKED)
+
+
+@dataclass(frozen=True, eq=False)
+class TextModel:
+    """BERT, maps and head on released texts."""
+
+    channels: Channels
+    rewriter: PublicRewriter
+    pipeline: Pipeline
+    asked: Maps | None = None
+    encoder: Encoding | None = None
+    embedding: Mechanism | None = None
+
+    @property
+    def maps(self) -> Maps:
+        return self.pipeline.maps()
+
+    def question(self) -> Request | None:
+        return self.channels.texts(self.rewriter, stage=QUESTION, split=QUESTION)
+
+    def answer(self, batch: Batch) -> NDArray[np.int64] | None:
+        release = batch.channel("text")
+        if release is None:
+            return None
+        return self._guesses([self.rewriter.vocabulary.text(numbers) for numbers in release.payload["w"]])
+
+    def classify(self, texts: Sequence[Text]) -> NDArray[np.int64]:
+        return self._guesses(self.rewriter.lines(texts))
+
+    def save(self, folder: Path) -> None:
+        self.pipeline.save_pretrained(folder, about={})
+
+    def _guesses(self, lines: list[str]) -> NDArray[np.int64]:
+        maps: Any = self.maps
+        classes: NDArray[np.int64] = maps.predict(maps.project(self.pipeline.embed(lines)))
+        return classes

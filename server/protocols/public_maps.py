@@ -1,0 +1,85 @@
+"""What a server learns before any user is asked: each mechanism's maps, and the best m', from public data alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.mechanism import Mechanism, parameters
+from server.maps import Maps
+from server.training.head import train_head
+from server.training.noise import sanitize_public
+from server.training.public_maps import learn_maps, pca_maps
+from server.training.sharpen import sharpened
+
+#: Share of the public rows that choose among candidates for m'.
+HELD_OUT = 0.25
+#: Draws for each held-out row, so that the choice is not the noise's.
+DRAWS = 10
+
+
+class PublicMaps:
+    """Maps from public embeddings (n, m). Arms of the same mechanism share them, and each is computed once.
+
+    labels: (n,); None where they are not public. learned: whether M1 is learned from labels, or principal components.
+    """
+
+    def __init__(
+        self, embeddings: NDArray[np.float32], labels: NDArray[np.int64] | None, *, classes: int, learned: bool,
+        seed: int,
+    ) -> None:  # fmt: skip
+        self.embeddings = embeddings
+        self.labels = labels
+        self.classes = classes
+        self.learned = learned
+        self.seed = seed
+        self._maps: dict[Mechanism, Maps] = {}
+        self._accuracy: dict[Mechanism, float] = {}
+
+    def best(self, candidates: Sequence[Mechanism]) -> Mechanism:
+        """The one of highest sanitized accuracy on held-out public rows; a single one needs no labels to choose."""
+        return candidates[0] if len(candidates) == 1 else max(candidates, key=self._held_out_accuracy)
+
+    def of(self, mechanism: Mechanism) -> Maps:
+        """Maps for releases of the mechanism. Without public labels the head knows nothing yet."""
+        if mechanism not in self._maps:
+            self._maps[mechanism] = self._fit(mechanism)
+        return self._maps[mechanism]
+
+    def _fit(self, mechanism: Mechanism) -> Maps:
+        dim = dim_of(mechanism)
+        if self.learned:
+            return learn_maps(
+                self.embeddings, self.labels, classes=self.classes, mechanism=mechanism, dim=dim, seed=self.seed
+            )
+        maps = pca_maps(self.embeddings, dim=dim, classes=self.classes)
+        if self.labels is None:
+            return maps
+        noisy = sanitize_public(mechanism, maps.project(self.embeddings), seed=self.seed, stage="public-head")
+        return train_head(maps, noisy, self.labels, seed=self.seed)
+
+    def _held_out_accuracy(self, mechanism: Mechanism) -> float:
+        """Sanitized accuracy on held-out public rows: what may be looked at to choose m'."""
+        if mechanism not in self._accuracy:
+            assert self.labels is not None
+            order = np.random.default_rng([self.seed, 1]).permutation(len(self.embeddings))
+            cut = int(len(order) * HELD_OUT)
+            held, rest = order[:cut], order[cut:]
+            learned = learn_maps(
+                self.embeddings[rest], self.labels[rest], classes=self.classes, mechanism=mechanism,
+                dim=dim_of(mechanism), seed=self.seed,
+            )  # fmt: skip
+            maps = sharpened(learned, public=self.embeddings[rest])
+            z = np.tile(maps.project(self.embeddings[held]), (DRAWS, 1))
+            guesses = maps.predict(sanitize_public(mechanism, z, seed=self.seed, stage="choose-dim"))
+            self._accuracy[mechanism] = float(np.mean(guesses == np.tile(self.labels[held], DRAWS)))
+        return self._accuracy[mechanism]
+
+
+def dim_of(mechanism: Any) -> int:
+    """m' of an embedding mechanism; identity calls it its size."""
+    about = parameters(mechanism)
+    return int(about.get("dim") or about["size"])

@@ -1,0 +1,51 @@
+"""Users release an embedding and a label once, under maps from public data; M2 and the head are trained on these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mechanisms.identity import Identity
+from server.protocols.decoding import decoded, log_transition
+from server.protocols.models import EmbeddingModel
+from server.protocols.protocol import Channels, Conversation, Progress, Public, Training
+from server.training.head import train_head
+from server.training.sharpen import sharpened
+
+
+def release_once(
+    public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
+) -> Conversation:
+    """Disjoint users, stage by stage; after each stage, M2 and the head are trained on all that has come.
+
+    A later stage's label prior is the model of the stages before it. Training users are asked for all m' directions,
+    since the best ones are not known yet; those who ask the model, for what decides (`sharpened`). Nothing is written
+    into `folder`.
+    """
+    del folder
+    assert public.maps is not None and public.encoder is not None and public.embeddings is not None
+    progress(f"learning maps on {len(public.texts):,} public texts")
+    mechanism = public.maps.best(channels.embedding)
+    maps, asked, label = public.maps.of(mechanism), None, channels.label
+    z, y, transitions = [], [], []
+    for stage in range(training.label_stages if channels.teaching else 0):
+        asked = asked or maps
+        prior = maps.folded() if getattr(label, "needs_prior", False) else None
+        batch = yield channels.embeddings(
+            public.encoder.identity, maps, mechanism, split="train", label=True, prior=prior,
+            stage="train" if training.label_stages == 1 else f"train-{stage + 1}", part=(stage, training.label_stages),
+        )  # fmt: skip
+        embedding, labels = batch.channel("embedding"), batch.channel("label")
+        if embedding is None or labels is None:
+            continue
+        z.append(decoded(mechanism, embedding))
+        y.append(labels.payload["y"].astype(np.int64))
+        transitions.append(log_transition(label, y[-1], classes=channels.classes, z=z[-1], prior=prior))
+        maps = train_head(
+            maps, np.concatenate(z), np.concatenate(y),
+            label_transition=None if isinstance(label, Identity) else np.exp(np.concatenate(transitions)),
+            seed=training.seed,
+        )  # fmt: skip
+    maps = sharpened(maps, public=public.embeddings)
+    return EmbeddingModel(channels, public.encoder, mechanism, maps, asked)

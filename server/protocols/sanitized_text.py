@@ -1,0 +1,89 @@
+"""Users release a sanitized text and a label once; BERT, the maps and the head are trained end to end on these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.identity import Identity
+from mechanisms.mechanism import Mechanism
+from mechanisms.messages.batch import Batch
+from server.protocols.decoding import log_transition
+from server.protocols.models import TextModel
+from server.protocols.protocol import Channels, Conversation, Progress, Public, Training
+from server.training.on_text import train_on_text
+
+if TYPE_CHECKING:
+    from server.model import Pipeline
+
+#: m' of a pipeline whose users release texts: nothing of it leaves a device (Du et al. 2023, section 4.2, take it for
+#: all main results).
+DIM = 16
+
+
+def sanitized_text(
+    public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
+) -> Conversation:
+    """One stage of all users. Nothing is written into `folder`."""
+    del folder
+    assert public.rewriter is not None
+    batch = None
+    if channels.teaching:
+        batch = yield channels.texts(public.rewriter, stage="train", split="train", label=True)
+    pipeline = trained_on(batch, public, channels, training, dim=DIM, progress=progress)
+    return None if pipeline is None else TextModel(channels, public.rewriter, pipeline)
+
+
+def trained_on(
+    batch: Batch | None, public: Public, channels: Channels, training: Training, *, dim: int, progress: Progress,
+    mechanism: Mechanism | None = None,
+) -> Pipeline | None:  # fmt: skip
+    """A pipeline from labelled public text and released texts with labels; None where there is neither.
+
+    Labelled public text joins what users release, sanitized by the same mechanism: a model that has to read sanitized
+    texts learns nothing from clean ones that it could not learn from these. mechanism: of embeddings of m' = dim that
+    users will be asked for under the encoder; its noise is then in the loop.
+    """
+    assert public.rewriter is not None and channels.text is not None
+    texts, labels, likelihood = _public(public, channels, training)
+    if batch is not None:
+        released = _released(batch, public, channels)
+        texts += released[0]
+        labels, likelihood = np.concatenate([labels, released[1]]), np.concatenate([likelihood, released[2]])
+    if not texts:
+        return None
+    return train_on_text(
+        public.rewriter.checkpoint(channels.text, public.texts, progress=progress), texts, labels,
+        classes=channels.classes, dim=dim, label_transition=likelihood, mechanism=mechanism, epochs=training.epochs,
+        batch_size=training.batch_size, seed=training.seed, pooling=training.pooling, max_length=training.max_length,
+        progress=progress,
+    )  # fmt: skip
+
+
+Labelled = tuple[list[str], NDArray[np.int64], NDArray[np.float64]]
+
+
+def _public(public: Public, channels: Channels, training: Training) -> Labelled:
+    """Sanitized public texts, their labels and the likelihoods of these; nothing where they have no labels."""
+    if public.labels is None or not len(public.texts):
+        return [], np.zeros(0, np.int64), np.zeros((0, channels.classes))
+    assert public.rewriter is not None and channels.text is not None
+    lines = public.rewriter.sanitize(channels.text, public.texts, seed=training.seed, stage="public-text")
+    return lines, public.labels, np.eye(channels.classes)[public.labels]
+
+
+def _released(batch: Batch, public: Public, channels: Channels) -> Labelled:
+    """What training users released: texts, labels, and the likelihood of each label under each class."""
+    text, labels = batch.channel("text"), batch.channel("label")
+    if text is None or labels is None:
+        return [], np.zeros(0, np.int64), np.zeros((0, channels.classes))
+    assert public.rewriter is not None
+    y = labels.payload["y"].astype(np.int64)
+    if isinstance(channels.label, Identity):
+        likelihood = np.eye(channels.classes)[y]
+    else:
+        likelihood = np.exp(log_transition(channels.label, y, classes=channels.classes))
+    return [public.rewriter.vocabulary.text(numbers) for numbers in text.payload["w"]], y, likelihood

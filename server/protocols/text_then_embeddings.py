@@ -1,0 +1,54 @@
+"""Half of the users releases sanitized texts, which train the encoder under which the others release embeddings.
+
+Nobody releases both, so each pays once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mechanisms.identity import Identity
+from server.export import export_encoder
+from server.protocols.decoding import decoded, log_transition
+from server.protocols.models import EmbeddingModel
+from server.protocols.protocol import Channels, Conversation, Progress, Public, Publish, Training
+from server.protocols.public_maps import dim_of
+from server.protocols.sanitized_text import trained_on
+from server.training.head import train_head
+from server.training.sharpen import sharpened
+
+#: Users of even numbers release texts, the others embeddings.
+FIRST, SECOND = (0, 2), (1, 2)
+
+
+def text_then_embeddings(
+    public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
+) -> Conversation:
+    """The trained checkpoint goes into `folder`, and, as clients run it, into `folder`/client."""
+    assert public.rewriter is not None
+    (mechanism,) = channels.embedding
+    batch = yield channels.texts(public.rewriter, stage="train-text", split="train", label=True, part=FIRST)
+    pipeline = trained_on(
+        batch, public, channels, training, dim=dim_of(mechanism), mechanism=mechanism, progress=progress
+    )
+    if pipeline is None:
+        return None
+    asked = pipeline.maps()
+    pipeline.save_pretrained(folder, about={})
+    export_encoder(folder, folder / "client", **training.export)
+    encoder = yield Publish(folder / "client")
+    batch = yield channels.embeddings(
+        encoder.identity, asked, mechanism, stage="train-embedding", split="train", label=True, part=SECOND
+    )
+    maps = asked
+    embedding, labels = batch.channel("embedding"), batch.channel("label")
+    if embedding is not None and labels is not None:
+        z, y = decoded(mechanism, embedding), labels.payload["y"].astype(np.int64)
+        noisy = not isinstance(channels.label, Identity)
+        transition = np.exp(log_transition(channels.label, y, classes=channels.classes)) if noisy else None
+        maps = train_head(asked, z, y, label_transition=transition, seed=training.seed)
+    if len(public.texts):
+        maps = sharpened(maps, public=encoder.embed(public.texts))
+    return EmbeddingModel(channels, encoder, mechanism, maps, asked)

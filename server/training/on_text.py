@@ -1,0 +1,74 @@
+"""BERT, maps and head from texts that users sanitized and released once: post-processing, end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from server.model import Pipeline
+from server.training.batches import checked
+from server.training.end_to_end import fit, started
+from server.training.noise import Noise
+
+
+def train_on_text(
+    checkpoint: str | Path,
+    texts: Sequence[str],
+    labels: Any,
+    *,
+    classes: int,
+    dim: int,
+    label_transition: NDArray[np.float64] | None = None,
+    mechanism: Any = None,
+    epochs: int = 3,
+    batch_size: int = 32,
+    encoder_lr: float = 5e-5,
+    maps_lr: float = 1e-3,
+    seed: int,
+    pooling: str = "mean",
+    max_length: int = 128,
+    progress: Callable[[str], None] | None = None,
+) -> Pipeline:
+    """A pipeline trained on released texts (n), as their words with spaces between, and released labels (n,).
+
+    label_transition: (n, K), for row i and class k the probability of the released labels[i] if k were the truth;
+    None where labels are the truth. The loss is the likelihood of what was released, the truth summed out (forward
+    correction, Patrini et al. 2017), as in `head.train_head`.
+
+    mechanism: of embeddings that will be asked for under this encoder and M1; its noise is then in the loop.
+
+    The texts need no such correction: whoever asks the model sanitizes their text by the same mechanism. A text that
+    nothing is left of is trained on as the empty one. Same arguments and thread count, same weights.
+
+    Raises ValueError where arguments do not fit, a label is impossible for every class, and where `checkpoint.load`
+    does.
+    """
+    y = checked(texts, labels, classes, epochs, batch_size)
+    likelihood = None if label_transition is None else np.asarray(label_transition, dtype=np.float64)
+    if likelihood is not None:
+        if likelihood.shape != (len(y), classes):
+            raise ValueError(f"training: label_transition {likelihood.shape} must be {(len(y), classes)}")
+        if not (likelihood >= 0).all() or not (likelihood.max(axis=1) > 0).all():
+            raise ValueError("training: a row of label_transition is not a likelihood")
+        with np.errstate(divide="ignore"):
+            log = torch.from_numpy(np.log(likelihood).astype(np.float32))
+
+    def loss(logits: torch.Tensor, at: np.ndarray) -> torch.Tensor:
+        if likelihood is None:
+            return torch.nn.functional.cross_entropy(logits, y[at])
+        return -torch.logsumexp(torch.log_softmax(logits, dim=1) + log[at], dim=1).mean()
+
+    rng = np.random.default_rng([seed, 0])
+    pipeline = started(
+        checkpoint, texts, dim=dim, classes=classes, rng=rng, pooling=pooling, max_length=max_length
+    )
+    return fit(
+        pipeline, texts, loss, epochs=epochs, batch_size=batch_size, encoder_lr=encoder_lr, maps_lr=maps_lr,
+        seed=seed, rng=rng, noise=None if mechanism is None else Noise(mechanism, seed=seed, stage="sanitized-text"),
+        said="training on sanitized text", progress=progress,
+    )  # fmt: skip

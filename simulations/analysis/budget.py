@@ -1,0 +1,155 @@
+"""What ε is there: of one linked release, of an experiment before it runs, and of a text by the ε of its words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from client.models.vocabulary import load
+from client.policy import Policy
+from mechanisms import catalogue
+from mechanisms.accounting.compose import compose
+from mechanisms.accounting.ladder import ladder
+from mechanisms.mechanism import Mechanism, parameters
+from mechanisms.words.text import KEPT, TextMechanism
+from simulations.artifacts.text_channel import rewriter_to_price
+from simulations.artifacts.vocabulary import vocabulary_folder
+from simulations.corpora.parts import load_split
+from simulations.errors import UserError
+from simulations.experiment import UNIT_BOUNDS, Experiment, text_mechanism
+from simulations.experiment.ladder import PAPER, of_experiment
+
+#: Ways of composing several releases, as `mechanisms.accounting.compose` calls them.
+METHODS = ("basic", "advanced", "renyi", "pld")
+
+
+@dataclass(frozen=True)
+class Release:
+    """One linked release of one record: a mechanism by its name in experiment files, and a label beside an embedding.
+
+    epsilon, sigma, dim: None where the mechanism takes none; classes: of a label. raw: planar Laplace without its
+    normalization. label_epsilon: of randomized response; None where no label is released beside. delta: at which
+    gaussian's sigma follows from its ε.
+    """
+
+    mechanism: str
+    epsilon: float | None = None
+    sigma: float | None = None
+    dim: int | None = None
+    classes: int = 2
+    raw: bool = False
+    label_epsilon: float | None = None
+    delta: float = 1e-6
+
+    def mechanisms(self) -> list[Mechanism]:
+        """The embedding's or label's mechanism, then the label's beside it. ValueError as `catalogue.build`; UserError
+        for a label beside a label."""
+        name = self.mechanism
+        if name not in catalogue.CATALOGUE:
+            catalogue.build({"mechanism": name}, channel="embedding")  # raises, and says which names there are
+        channel = "embedding" if name == "identity" else catalogue.CATALOGUE[name].channel
+        spec: dict[str, Any] = {"mechanism": name}
+        spec |= {k: v for k, v in (("epsilon", self.epsilon), ("sigma", self.sigma)) if v is not None}
+        if self.raw:
+            spec["normalize"] = False
+        if name == "gaussian" and self.sigma is None and self.epsilon is not None:
+            spec["delta"] = self.delta
+        released = [catalogue.build(spec, channel=channel, dim=self.dim, classes=self.classes)]
+        if self.label_epsilon is not None:
+            if channel == "label":
+                raise UserError(f"--label-epsilon: {name} is a label mechanism already; leave it out")
+            label = {"mechanism": "randomized-response", "epsilon": self.label_epsilon}
+            released.append(catalogue.build(label, channel="label", classes=self.classes))
+        return released
+
+    def with_losses(self) -> list[Mechanism]:
+        """As `mechanisms`. UserError for one without a privacy loss distribution."""
+        if self.mechanism == "identity":
+            raise UserError(
+                "identity: has no privacy loss distribution: it passes values through, so ε = ∞ at every δ"
+            )
+        return self.mechanisms()
+
+
+def local(released: Sequence[Mechanism], *, times: int, delta: float) -> dict[str, Any]:
+    """{"mechanisms", "times", "delta", "worst_case", "epsilon", "methods", "sampler_delta"} of so many releases of one
+    user, without a shuffler: ε at delta by each of METHODS, and the least of these."""
+    parts = [(mechanism, times) for mechanism in released]
+    methods = {method: compose(parts, delta=delta, method=method).epsilon for method in METHODS}
+    return {
+        "mechanisms": [described(mechanism) for mechanism in released],
+        "times": times,
+        "delta": delta,
+        "worst_case": sum(m.guarantee.worst_case() for m in released) * times,
+        "epsilon": min(methods.values()),
+        "methods": methods,
+        "sampler_delta": sum(m.guarantee.numeric_delta for m in released) * times,
+    }
+
+
+def ladder_of_release(
+    released: Sequence[Mechanism], *, users: int | None, records: int, stages: int, delta: float
+) -> dict[str, Any]:
+    """{"delta", "users", "ladder"}; arguments as in `mechanisms.accounting.ladder.ladder`, rungs as dicts."""
+    channels = {mechanism.channel: mechanism for mechanism in released}
+    rungs = ladder(
+        channels.get("embedding"), channels.get("label"), records=records, stages=stages, users=users, delta=delta
+    )
+    return {"delta": delta, "users": users, "ladder": [rung.to_dict() for rung in rungs]}
+
+
+def ladders_of_experiment(experiment: Experiment, *, records: int | None, classes: int | None) -> dict[str, Any]:
+    """{"name", "way", "delta", "arms"}, arms as `simulations.experiment.ladder.of_experiment` describes them; and
+    "way_sentence" where the way is not private. Reads the data where arms release texts. Raises UserError."""
+    way = experiment.training.way
+    arms = of_experiment(experiment, texts=texts_to_price(experiment), records=records, classes=classes)
+    ladders = {"name": experiment.name, "way": way, "delta": experiment.shuffle.delta, "arms": arms}
+    return ladders | ({"way_sentence": f"{PAPER}: NOT private"} if way == "paper" else {})
+
+
+def texts_to_price(experiment: Experiment) -> dict[str, TextMechanism]:
+    """By the names of the arms that release texts, each one's mechanism with its vocabulary, of an experiment that is
+    not run: not to be drawn from. Reads the data only where there is such an arm. Raises UserError."""
+    arms = [arm for arm in experiment.arms if arm.text is not None]
+    if not arms:
+        return {}
+    rewriter = rewriter_to_price(experiment, load_split(experiment)[0].public.texts)
+    assert rewriter is not None  # some arm releases texts
+    return {arm.name: rewriter.mechanism(arm) for arm in arms}
+
+
+@dataclass(frozen=True)
+class TextToPlan:
+    """What a plan for a text says beside its word mechanism; None: the default.
+
+    tokens: most of them. length: the ε of its length, or KEPT. words: word vectors, a file or a checkpoint.
+    accept_unprotected: what the text exposes and is declared public, as in a client's policy.
+    """
+
+    tokens: int | None = None
+    length: str | None = None
+    words: str | None = None
+    accept_unprotected: Sequence[str] | None = None
+
+    @property
+    def public(self) -> dict[str, str]:
+        """What is declared public, each with its reason. ValueError on what no client's policy takes."""
+        return Policy(accept_unprotected=tuple(self.accept_unprotected or ())).declared
+
+    def by_epsilon(self, mechanism: str) -> Callable[[float], TextMechanism]:
+        """The text by the ε of its word mechanism, whose other parameters are the catalogue's defaults. UserError."""
+        spec: dict[str, Any] = {"mechanism": mechanism} | ({} if self.tokens is None else {"tokens": self.tokens})
+        if self.length is not None:
+            try:
+                spec["length"] = self.length if self.length == KEPT else float(self.length)
+            except ValueError:
+                raise UserError(f"--length: must be an ε from 0 to 1000, or {KEPT}, got {self.length!r}") from None
+        vocabulary = load(vocabulary_folder(self.words or "minilm", tags="syntax" in mechanism))
+        return lambda epsilon: text_mechanism(spec | {"epsilon": epsilon}, vocabulary, bounds=UNIT_BOUNDS)
+
+
+def described(mechanism: Mechanism) -> str:
+    """A mechanism as people read it: its name and parameters."""
+    given = parameters(mechanism)
+    return f"{given.pop('mechanism')}({', '.join(f'{k} = {v}' for k, v in given.items())})"

@@ -1,0 +1,320 @@
+"""`sottovoce deniability`: what word mechanisms do to single words, at given ε or at equal deniability.
+
+The analyses of Arnold et al. 2023, section 4: parts of speech before and after (linguistic), how far the substitutes
+lie (geometric), N_x and S_x (privacy), and S*_y of Yue et al. 2021. Each of a sample of public words is drawn many
+times. Nothing here is a guarantee; that of each mechanism stands beside its figures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client.models.vocabulary import load
+from mechanisms import catalogue
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import TAGS, Vocabulary
+from mechanisms.words import deniability
+from mechanisms.words.diameter import diameter
+from simulations.analysis import deniability_figures
+from simulations.artifacts.vocabulary import vocabulary_folder
+from simulations.errors import UserError
+from simulations.output.jsonable import json_ready
+from simulations.progress import Progress
+
+#: Words drawn at once between two lines of progress.
+_WORDS = 500
+#: Quantiles that the tables show.
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is asked: mechanisms as NAME[:key=value,...], and how they are measured.
+
+    epsilons: tried for each mechanism that takes an ε, unless `target` is given: then each mechanism's ε is the
+    largest at which the `quantile` of N_x over the sampled words is at most `target`.
+    """
+
+    mechanisms: tuple[str, ...]
+    epsilons: tuple[float, ...] = (5.0, 10.0, 25.0)
+    words: str = "minilm"
+    sample: int = 1000
+    draws: int = 100
+    quantile: float = 0.5
+    target: float | None = None
+    seed: int = 1
+
+
+def check(study: Study) -> None:
+    """UserError, one line, where a number is out of range or a mechanism is no NAME[:key=value,...]."""
+    if not study.mechanisms:
+        raise UserError("--mechanism: name at least one, as madlib or madlib-syntax:mode=paper,k=20")
+    for text in study.mechanisms:
+        spec_of(text)
+    for name, value, low, high in (
+        ("--sample", study.sample, 1, 10**6), ("--draws", study.draws, 2, 10**5),
+        ("--quantile", study.quantile, 0, 1), ("--target", study.target, 0, 1),
+    ):  # fmt: skip
+        if value is not None and not low <= value <= high:
+            raise UserError(f"{name}: must be from {low:,} to {high:,}, got {value:g}")
+    for epsilon in study.epsilons:
+        if not 0 <= epsilon <= 1000:  # also true for not-a-number
+            raise UserError(f"--epsilon: must be from 0 to 1000, got {epsilon:g}")
+
+
+def spec_of(text: str) -> dict[str, Any]:
+    """{"mechanism": NAME, key: value, ...} of NAME[:key=value,...]; numbers and true/false are read as such."""
+    name, _, rest = text.partition(":")
+    spec: dict[str, Any] = {"mechanism": name.strip()}
+    for pair in filter(None, rest.split(",")):
+        key, sign, value = (part.strip() for part in pair.partition("="))
+        if not sign or not key or not value or key in spec:
+            raise UserError(f"--mechanism {text}: write NAME or NAME:key=value,key=value, each key once")
+        spec[key] = _value(value)
+    if not spec["mechanism"]:
+        raise UserError(f"--mechanism {text!r}: the mechanism has no name")
+    return spec
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def load_words(source: str) -> Vocabulary:
+    """The tagged vocabulary of a file or a checkpoint, cached."""
+    return load(vocabulary_folder(source, tags=True))
+
+
+# --- measuring
+
+
+def run(study: Study, vocabulary: Vocabulary, *, progress: Progress) -> dict[str, Any]:
+    """All figures, as a dict that is JSON-ready but for arrays. `vocabulary` must have tags."""
+    rng = np.random.default_rng(study.seed)
+    inputs = np.sort(rng.permutation(len(vocabulary))[: study.sample]).astype(np.int64)
+    progress(f"{len(vocabulary):,} words, {len(inputs):,} of them drawn {study.draws} times each")
+    runs: list[dict[str, Any]] = []
+    first: dict[int, np.ndarray] = {}  # the first mechanism's draws, at each place of `_settings`
+    for text in study.mechanisms:
+        for place, mechanism in enumerate(_settings(study, text, vocabulary, inputs, progress)):
+            outputs = _draw(study, mechanism, inputs, progress)
+            measured = _measure(study, text, mechanism, inputs, outputs)
+            measured["against_first"] = _against(vocabulary, inputs, outputs, first.get(place))
+            first.setdefault(place, outputs)
+            runs.append(measured)
+            progress(f"{label(measured)}: N_x {measured['stays']['mean']:.3f}, tag kept {measured['tag_kept']:.3f}")
+    return {
+        "words": study.words, "vocabulary": vocabulary.identity, "vocabulary_size": len(vocabulary),
+        "vocabulary_tags": _counts(vocabulary.tags), "sample": len(inputs),
+        "sample_tags": _counts(vocabulary.tags[inputs]),
+        "draws": study.draws, "seed": study.seed, "quantile": study.quantile, "target": study.target, "runs": runs,
+    }  # fmt: skip
+
+
+def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarray, progress: Progress) -> list[Any]:
+    """The word mechanisms to measure: one for each ε, or one at the calibrated ε, or one where there is no ε."""
+    spec = spec_of(text)
+    kind = catalogue.CATALOGUE.get(spec["mechanism"])
+    takes = kind is not None and "epsilon" in getattr(kind, "__dataclass_fields__", {})
+
+    def build(epsilon: float | None) -> Any:
+        given = {"epsilon": epsilon} if takes and "epsilon" not in spec else {}
+        word = catalogue.build(given | spec, channel="text", vocabulary=vocabulary).word
+        if word.reads:
+            raise UserError(f"--mechanism {text}: reads the whole text, so single words say nothing about it")
+        return word
+
+    if not takes or "epsilon" in spec:
+        return [build(None)]
+    if study.target is None:
+        return [build(epsilon) for epsilon in study.epsilons]
+    progress(f"{text}: looking for the ε of N_x = {study.target:g} at quantile {study.quantile:g}")
+    return [build(_calibrated(study, build, inputs, study.target))]
+
+
+def _calibrated(study: Study, build: Callable[[float], Any], inputs: np.ndarray, target: float) -> float:
+    def level(epsilon: float) -> float:
+        shares = deniability.stays(
+            build(epsilon), inputs, draws=study.draws, rng=lambda: _streams(study, inputs)
+        )  # fmt: skip
+        return float(np.quantile(shares, study.quantile))
+
+    # The draws of paper modes may be out of order by a little; a figure that falls by more has no ε of its own.
+    return deniability.calibrate(level, target, low=1e-2, high=1000.0, relative=3e-3, slack=2 / study.draws)
+
+
+def _streams(study: Study, inputs: np.ndarray) -> Any:
+    """The same uniforms for a word, whatever mechanism draws: noise is shared by those that use it alike."""
+    streams = SimulationStreams(study.seed)
+    return streams.rows(inputs, np.zeros(len(inputs), np.int64), stage="deniability", channel="text")
+
+
+def _draw(study: Study, mechanism: Any, inputs: np.ndarray, progress: Progress) -> np.ndarray:
+    parts = []
+    for at in range(0, len(inputs), _WORDS):
+        part = inputs[at : at + _WORDS]
+        parts.append(deniability.draw(mechanism, part, draws=study.draws, rng=_streams(study, part)))
+        if at + _WORDS < len(inputs):
+            progress(f"{mechanism.name}: {at + len(part):,} of {len(inputs):,} words")
+    return np.concatenate(parts)
+
+
+def _measure(study: Study, text: str, mechanism: Any, inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
+    vocabulary = mechanism.vocabulary
+    if deniability.has_probabilities(mechanism):
+        figures = deniability.exact(mechanism, inputs, draws=study.draws)
+    else:
+        figures = deniability.tallied(mechanism, inputs, outputs)
+    changed = outputs != inputs[:, None]
+    confusion = confusion_of(vocabulary, inputs, outputs)
+    same = vocabulary.tags[outputs] == vocabulary.tags[inputs][:, None]
+    by_word = same.mean(axis=1)
+    rows = confusion.sum(axis=1)
+    distances = _distances(vocabulary, inputs, outputs)[changed]
+    guarantee = mechanism.guarantee
+    return {
+        "mechanism": text, "epsilon": getattr(mechanism, "epsilon", None), "exact": figures.exact,
+        "worst_case": guarantee.worst_case(), "exposes": list(guarantee.exposes),
+        "stays": _spread(figures.stays), "distinct": _spread(figures.distinct), "core": _spread(figures.core),
+        # of the sampled inputs alone: an output that none of them gives has no origin among them
+        "origins": _spread(figures.origins), "stays_by_word": figures.stays, "distinct_by_word": figures.distinct,
+        "tag_kept": float(by_word.mean()), "tag_kept_se": float(by_word.std() / math.sqrt(len(by_word))),
+        "tag_kept_mean_of_tags": float(np.mean(np.diag(confusion)[rows > 0] / rows[rows > 0])),
+        "tag_kept_where_substituted": float(same[changed].mean()) if changed.any() else math.nan,
+        "confusion": confusion, "distance": _spread(distances),
+        "distances": np.histogram(distances, bins=HISTOGRAM, range=(0, _reach(vocabulary)))[0],
+        "distances_up_to": _reach(vocabulary),
+    }  # fmt: skip
+
+
+HISTOGRAM = 60
+
+
+def confusion_of(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """(tags before, tags after) counts of all draws (n, draws) of words (n,)."""
+    before = np.repeat(vocabulary.tags[inputs].astype(np.int64), outputs.shape[1])
+    pairs = before * len(TAGS) + vocabulary.tags[outputs.reshape(-1)]
+    return np.bincount(pairs, minlength=len(TAGS) ** 2).reshape(len(TAGS), len(TAGS))
+
+
+def _distances(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    apart = np.empty(outputs.shape)
+    for i, word in enumerate(inputs):
+        apart[i] = np.linalg.norm(vocabulary.vectors[outputs[i]] - vocabulary.vectors[word], axis=1)
+    return apart
+
+
+def _reach(vocabulary: Vocabulary) -> float:
+    return diameter(vocabulary)
+
+
+def _against(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray, first: np.ndarray | None) -> Any:
+    """Where both substitute, and differently: the distances of either (Arnold et al. 2023, section 4.2)."""
+    if first is None:
+        return None
+    both = (outputs != first) & (outputs != inputs[:, None]) & (first != inputs[:, None])
+    if not both.any():
+        return {"share": 0.0, "own": None, "first": None}
+    own, other = (_distances(vocabulary, inputs, y)[both] for y in (outputs, first))
+    return {"share": float(both.mean()), "own": _spread(own), "first": _spread(other)}
+
+
+def _spread(values: np.ndarray) -> dict[str, float]:
+    if not len(values):
+        return {"mean": math.nan} | {f"q{q:g}": math.nan for q in QUANTILES}
+    return {"mean": float(np.mean(values))} | {f"q{q:g}": float(np.quantile(values, q)) for q in QUANTILES}
+
+
+def _counts(tags: np.ndarray) -> dict[str, int]:
+    return {name: int(n) for name, n in zip(TAGS, np.bincount(tags, minlength=len(TAGS)), strict=True) if n}
+
+
+# --- saying
+
+
+def label(run_: dict[str, Any]) -> str:
+    return run_["mechanism"] if run_["epsilon"] is None else f"{run_['mechanism']}, ε = {run_['epsilon']:.4g}"
+
+
+HEADINGS = (
+    "mechanism", "ε", "N_x mean", "N_x median", "N_x .9", "S_x mean", "S_x core", "S*_y median",
+    "tag kept", "by tag", "substituted", "distance", "worst case",
+)  # fmt: skip
+
+
+def table(results: dict[str, Any]) -> str:
+    """The table of all runs in Markdown, with its legend."""
+    rows = [HEADINGS, ("---", *["---:"] * (len(HEADINGS) - 1))]
+    for r in results["runs"]:
+        worst = f"∞ ({', '.join(r['exposes'])})" if r["exposes"] else _short(r["worst_case"])
+        rows.append((
+            r["mechanism"], _short(r["epsilon"]), *(f"{r['stays'][k]:.3f}" for k in ("mean", "q0.5", "q0.9")),
+            f"{r['distinct']['mean']:.1f}", f"{r['core']['mean']:,.0f}", f"{r['origins']['q0.5']:.1f}",
+            f"{r['tag_kept']:.3f} ± {r['tag_kept_se']:.3f}", f"{r['tag_kept_mean_of_tags']:.3f}",
+            f"{r['tag_kept_where_substituted']:.3f}", f"{r['distance']['q0.5']:.2f}", worst,
+        ))  # fmt: skip
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    sampled = any(not r["exact"] for r in results["runs"])
+    return "\n".join([
+        *lines, "",
+        f"{results['sample']:,} of {results['vocabulary_size']:,} words, {results['draws']} draws each. N_x: how often "
+        "a word stays. S_x: distinct outputs of these draws; core: outputs that hold .95 of the probability"
+        + (" (of the draws, where there are no closed probabilities)" if sampled else "")
+        + ". S*_y: from how many of the sampled words an output comes. Tag kept: draws with the word's own part of "
+        "speech, ± standard error over words; by tag: mean over the parts of speech; substituted: of the draws that "
+        "changed the word. Distance: median, of these. Worst case: ε of a token, any two words.",
+    ])  # fmt: skip
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else "∞" if math.isinf(value) else f"{value:.4g}"
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The table, what differs from the first mechanism, and each confusion of parts of speech."""
+    how = "at given ε" if results["target"] is None else (
+        f"at equal deniability: quantile {results['quantile']:g} of N_x is {results['target']:g}"
+    )  # fmt: skip
+    lines = [f"# Deniability {how}", "", table(results), "", "![N_x and S_x](deniability.png)", ""]
+    lines += ["![Parts of speech before and after](tags.png)", "", "![Distances of substitutes](distances.png)", ""]
+    compared = [r for r in results["runs"] if (r["against_first"] or {}).get("own")]
+    if compared:
+        lines += ["## Where both substitute, and differently", ""]
+        lines += ["| mechanism | draws | its distance, mean | the first mechanism's |", "| --- | ---: | ---: | ---: |"]
+        for r in compared:
+            a = r["against_first"]
+            lines.append(f"| {label(r)} | {a['share']:.3f} | {a['own']['mean']:.3f} | {a['first']['mean']:.3f} |")
+        lines.append("")
+    for r in results["runs"]:
+        lines += [f"## Parts of speech, {label(r)}", "", "Rows before, columns after, in % of the row.", ""]
+        used = [i for i in range(len(TAGS)) if r["confusion"][i].sum() or r["confusion"][:, i].sum()]
+        lines.append("| | " + " | ".join(TAGS[i] for i in used) + " |")
+        lines.append("| --- |" + " ---: |" * len(used))
+        for i in (i for i in used if r["confusion"][i].sum()):
+            shares = 100 * r["confusion"][i] / r["confusion"][i].sum()
+            lines.append(f"| {TAGS[i]} | " + " | ".join(f"{shares[j]:.1f}" for j in used) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def write(results: dict[str, Any], folder: Path) -> Sequence[Path]:
+    """deniability.json, deniability.md and the figures, in a folder that is there."""
+    readable = json.dumps(json_ready(results), ensure_ascii=False, allow_nan=False) + "\n"
+    paths = [folder / "deniability.json", folder / "deniability.md"]
+    for path, text in zip(paths, (readable, markdown(results)), strict=True):
+        path.write_text(text, encoding="utf-8")
+    return [*paths, *deniability_figures.write(results, folder)]

@@ -1,0 +1,92 @@
+"""The ladder of a client's ledger: what was charged, whatever anybody planned."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from client.node import load_node
+from client.store.ledger import Ledger, LedgerError, LedgerRow
+from mechanisms.accounting.ladder import ledger_rung
+from simulations.errors import UserError
+
+_NOTE = "from the ledger: worst cases of all releases, added; a ledger keeps theorems, not loss distributions"
+
+
+def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str, Any]:
+    """{"user", "users", "releases", "delta", "ladder"}: the rungs of one user, or of the one who has spent most.
+
+    The record and channel rungs are those of the user's costliest record. delta: of each release that needs one.
+    Between which neighbours a text's worst case is finite depends on what the client's policy declares public of what
+    the text exposes: that is read from the node.json beside the ledger; where there is none, nothing is declared.
+    Raises UserError where there is no ledger, it cannot be read, or it does not know the user.
+    """
+    if not path.is_file():  # a Ledger would make a new one
+        raise UserError(f"--ledger {path}: there is no such file")
+    try:
+        with Ledger(path, durable=False) as ledger:
+            rows = ledger.rows()
+    except LedgerError as error:
+        raise UserError(f"--ledger {path}: {error}") from error
+    public = _declared(path)
+    by_user: dict[int, list[LedgerRow]] = {}
+    for row in rows:
+        by_user.setdefault(row.user, []).append(row)
+    if not rows:
+        raise UserError(f"--ledger {path}: holds no release")
+    if user is not None and user not in by_user:
+        raise UserError(f"--user {user}: the ledger has no release of this user")
+    chosen = user if user is not None else max(by_user, key=lambda u: _cost(by_user[u], delta, public))
+    mine = by_user[chosen]
+    records: dict[int, list[LedgerRow]] = {}
+    for row in mine:
+        records.setdefault(row.record, []).append(row)
+    record = max(records.values(), key=lambda held: _cost(held, delta, public))
+    note = f"{_NOTE}; record {record[0].record}, the costliest"
+    rungs = [
+        ledger_rung(
+            channel, (r.guarantee for r in record if r.channel == channel), delta=delta, unit=channel,
+            neighbours="any two labels" if channel == "label" else "any two texts", note=note, public=public,
+        )
+        for channel in ("text", "embedding", "label")
+    ]  # fmt: skip
+    every = (r.guarantee for r in record)
+    rungs.append(
+        ledger_rung("record", every, delta=delta, unit="record", neighbours="any two records", note=note, public=public)
+    )
+    all_of_it = f"{_NOTE}; {len(mine)} releases of {len(records)} records in {len({r.stage for r in mine})} stages"
+    rungs.append(
+        ledger_rung(
+            "user", (r.guarantee for r in mine), delta=delta, unit="user", neighbours="any two users' data",
+            note=all_of_it, public=public,
+        )
+    )  # fmt: skip
+    return {
+        "user": chosen,
+        "users": len(by_user),
+        "releases": len(rows),
+        "delta": delta,
+        "ladder": [rung.to_dict() for rung in rungs],
+    }
+
+
+def _declared(path: Path) -> dict[str, str]:
+    """What the policy under which this ledger was written declares public, with the reasons."""
+    about = path.parent / "node.json"
+    named = re.fullmatch(r"ledger(?:-(.+))?\.sqlite", path.name)
+    if named is None or not about.is_file():
+        return {}
+    try:
+        policy = load_node(path.parent).policies.get(named[1] or "")
+    except ValueError as error:
+        raise UserError(f"--ledger {path}: {error}") from error
+    return {} if policy is None else policy.declared
+
+
+def _cost(rows: list[LedgerRow], delta: float, public: Mapping[str, str]) -> tuple[int, float]:
+    """What orders users and records: first how many releases are unprotected, then the finite ε."""
+    costs = [row.guarantee.worst_case(delta, declared=public) for row in rows]
+    return sum(math.isinf(c) for c in costs), sum(c for c in costs if math.isfinite(c))

@@ -1,0 +1,232 @@
+"""From a central budget to an experiment: the largest local parameters, as a file that `simulate` runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mechanisms import catalogue, checks
+from mechanisms.accounting.ladder import ladder
+from mechanisms.accounting.planner import Target, fits, largest
+from mechanisms.guarantee import EXPOSURES
+from mechanisms.words.text import TextMechanism
+from simulations.corpora.builtin import LIMIT
+from simulations.errors import UserError
+from simulations.experiment import from_table, to_toml
+
+PUBLIC, TEST = 1500, 1000
+#: Standard deviations below its mean at which the number of delivered users is planned: missed once in 10^9 runs.
+MARGIN = 6.0
+#: By how much a parameter is lowered where rounding, or another bound's tolerance, put it just above the budget.
+STEP = 0.995
+#: Label ε that are tried where none is given.
+LABEL_EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a plan has to keep: a central (ε, δ) of each user who is invited, and the labels beside what is planned.
+
+    users: None plans without a shuffler. dropout: share of them who never answer. records: most of one user; stages:
+    in which one user releases anew. label_epsilons: each is tried, under randomized response of so many classes.
+    """
+
+    epsilon: float
+    delta: float
+    users: int | None
+    dropout: float = 0.0
+    records: int = 1
+    stages: int = 1
+    label_epsilons: Sequence[float] = LABEL_EPSILONS
+    classes: int = 2
+
+    @property
+    def target(self) -> Target:
+        """The budget, of as many users as will be delivered: with drop-outs, six standard deviations below the mean.
+        Raises ValueError, one line."""
+        delivered = None if self.users is None else _delivered(self.users, self.dropout)
+        return Target(self.epsilon, self.delta, delivered, self.records, self.stages)
+
+    def label(self, epsilon: float) -> Any:
+        """The mechanism of the labels beside."""
+        spec = {"mechanism": "randomized-response", "epsilon": epsilon}
+        return catalogue.build(spec, channel="label", classes=self.classes)
+
+
+def plan(terms: Terms, *, mechanism: str, dim: int) -> dict[str, Any]:
+    """For each label ε the largest embedding ε, to three digits, whose ladder keeps within the terms.
+
+    {"epsilon", "delta", "users", "delivered", "dropout", "mechanism", "dim", "classes", "splits"}; a split is
+    {"label_epsilon", "embedding_epsilon", "worst_case", "central_epsilon"}, the last three None where none fits.
+    "delivered" is what is planned for. Raises ValueError, one line.
+    """
+    target = terms.target
+    spec: dict[str, Any] = {"mechanism": mechanism} | ({"delta": terms.delta} if mechanism == "gaussian" else {})
+
+    def build(embedding: float) -> Any:
+        return catalogue.build(spec | {"epsilon": embedding}, channel="embedding", dim=dim)
+
+    def split(label: float) -> dict[str, Any]:
+        response = terms.label(label)
+        best, central = _best(
+            lambda e: fits([build(e), response], target), lambda e: _central(target, build(e), response), terms.epsilon
+        )
+        worst = None if best is None else build(best).guarantee.worst_case(terms.delta)
+        return {"label_epsilon": label, "embedding_epsilon": best, "worst_case": worst, "central_epsilon": central}
+
+    return _planned(terms, target, {"mechanism": mechanism, "dim": dim}, split)
+
+
+def plan_text(
+    terms: Terms, build: Callable[[float], TextMechanism], *, public: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """As `plan`, for a text: for each label ε the largest ε of its word mechanism.
+
+    build: the text by that ε. public: what the text exposes and is declared public, each with its reason. {"epsilon",
+    "delta", "users", "delivered", "dropout", "mechanism", "tokens", "classes", "splits"}; a split is {"label_epsilon",
+    "text_epsilon", "worst_case", "central_epsilon"}, the worst case that of the whole text. Raises UserError where it
+    exposes what is not declared.
+    """
+    public = public or {}
+    text = build(1.0)
+    if open_ := [name for name in text.guarantee.exposes if name not in public]:
+        raise UserError(
+            f"{text.name}: no ε holds between texts that differ in {' and '.join(EXPOSURES[n] for n in open_)}; plan "
+            f'for texts that agree in it with --accept-unprotected "{open_[0]}: why it is public"'
+        )
+    target = terms.target
+
+    def split(label: float) -> dict[str, Any]:
+        response = terms.label(label)
+
+        def worst_case(e: float) -> float:
+            return build(e).guarantee.worst_case(terms.delta, declared=public)
+
+        def cost(e: float) -> float | None:
+            return _central(target, None, response, build(e), public)
+
+        def fitting(e: float) -> bool:
+            worst = worst_case(e) + response.guarantee.worst_case()
+            if worst * terms.records * terms.stages <= terms.epsilon:
+                return True  # and the ladder, which takes its time, says no more than that
+            central = cost(e)
+            return central is not None and central <= terms.epsilon
+
+        best, central = _best(fitting, cost, terms.epsilon)
+        worst = None if best is None else worst_case(best)
+        return {"label_epsilon": label, "text_epsilon": best, "worst_case": worst, "central_epsilon": central}
+
+    return _planned(terms, target, {"mechanism": text.name, "tokens": text.tokens}, split)
+
+
+def _planned(
+    terms: Terms, target: Target, about: Mapping[str, Any], split: Callable[[float], dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "epsilon": terms.epsilon, "delta": terms.delta, "users": terms.users, "delivered": target.users,
+        "dropout": terms.dropout, **about, "classes": terms.classes,
+        "splits": [split(label) for label in terms.label_epsilons],
+    }  # fmt: skip
+
+
+def experiment_file(planned: dict[str, Any], *, name: str) -> str:
+    """An experiment of the built-in corpus with an arm for each split, as TOML that `simulate` runs.
+
+    No batch below the planned number of users is ever handed to the server (`minimum-users`), so the budget holds
+    whoever drops out. There are as many test users as training users, so their batch keeps within it too.
+    Raises UserError where no split fits, or the corpus has too few reviews.
+    """
+    splits = [s for s in planned["splits"] if s["embedding_epsilon"] is not None]
+    if not splits:
+        raise UserError("--out: no local parameters fit this budget; raise --epsilon or --users")
+    most = LIMIT - PUBLIC - TEST
+    if planned["users"] > most:
+        raise UserError(f"--out: the built-in corpus has reviews for {most:,} users, no more; plan for fewer")
+    task = {2: "sentiment", 12: "genre"}.get(planned["classes"])
+    if task is None:
+        raise UserError(f"--out: the built-in corpus has 2 or 12 classes, not {planned['classes']}")
+    spec = {"mechanism": planned["mechanism"], "dim": planned["dim"]}
+    spec |= {"delta": planned["delta"]} if planned["mechanism"] == "gaussian" else {}
+    table = {
+        "name": name,
+        "data": {
+            "source": "built-in", "task": task, "public-size": PUBLIC, "test-size": TEST,
+            "test-repeats": math.ceil(planned["delivered"] / TEST),
+        },
+        "population": {"users": planned["users"], "dropout": planned["dropout"]},
+        "shuffle": {"minimum-users": planned["delivered"], "delta": planned["delta"]},
+        "policy": {
+            "embedding": _up(max(s["worst_case"] for s in splits)),
+            "label": _up(max(s["label_epsilon"] for s in splits)),
+        },
+        "arm": [
+            {
+                "name": f"ε = {s['embedding_epsilon']:g}, label ε = {s['label_epsilon']:g}",
+                "embedding": spec | {"epsilon": s["embedding_epsilon"]},
+                "label": {"mechanism": "randomized-response", "epsilon": s["label_epsilon"]},
+            }
+            for s in splits
+        ],
+    }  # fmt: skip
+    if planned["mechanism"] == "gaussian":
+        table["policy"]["delta"] = planned["delta"]
+    head = (
+        f"# Planned for a central ε of {planned['epsilon']:g} at δ = {planned['delta']:g} with "
+        f"{planned['delivered']:,} users delivered.\n# What it costs: sottovoce budget ladder THIS_FILE\n"
+    )
+    return head + to_toml(from_table(table))
+
+
+def _delivered(users: int, dropout: float) -> int:
+    if not 0 <= dropout < 1:
+        raise UserError(f"--dropout: must be at least 0 and below 1, got {dropout:g}")
+    users = checks.integer("plan", "users", users, 1, 10**10)
+    delivered = math.floor(users * (1 - dropout) - MARGIN * math.sqrt(users * dropout * (1 - dropout)) + 1e-9)
+    if delivered < 1:
+        raise UserError(f"--users: of {users} users, too few may be left at dropout {dropout:g}; invite more")
+    return delivered
+
+
+def _best(
+    fitting: Callable[[float], bool], central: Callable[[float], float | None], epsilon: float
+) -> tuple[float | None, float | None]:
+    """The largest parameter that fits, to three digits, and what it costs by the ladder; None where none fits."""
+    most = largest(fitting)
+    best, cost = None if most is None else _rounded(most), None
+    while best is not None and best > 0:
+        cost = central(best)
+        if cost is not None and cost <= epsilon and fitting(best):
+            break
+        best = _rounded(best * STEP)
+    return best, cost
+
+
+def _central(
+    target: Target, embedding: Any, label: Any, text: TextMechanism | None = None,
+    public: Mapping[str, str] | None = None,
+) -> float | None:  # fmt: skip
+    """The ε of a user by the ladder: shuffled, or their own where nothing is amplified."""
+    rungs = {
+        r.name: r.epsilon
+        for r in ladder(
+            embedding, label, records=target.records, stages=target.stages, users=target.users, delta=target.delta,
+            text=text, public=public,
+        )
+    }  # fmt: skip
+    return rungs["shuffled"] if rungs["shuffled"] is not None else rungs["user"]
+
+
+def _rounded(value: float) -> float | None:
+    """Down to three digits; None where nothing is left."""
+    if value < 1e-4:
+        return None
+    digits = 2 - math.floor(math.log10(value))
+    return math.floor(value * 10**digits) / 10**digits
+
+
+def _up(value: float) -> float:
+    """Up to three digits: a policy's limit that the planned release just passes."""
+    digits = 2 - math.floor(math.log10(value))
+    return math.ceil(value * 10**digits) / 10**digits

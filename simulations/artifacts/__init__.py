@@ -1,0 +1,1 @@
+"""What is computed once and kept: encoders, embeddings, vocabularies, language models."""

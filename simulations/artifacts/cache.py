@@ -1,0 +1,114 @@
+"""What costs time and depends on public things alone is kept between runs: exported encoders and embeddings.
+
+The folder is $XDG_CACHE_HOME/sottovoce (~/.cache/sottovoce). Everything in it is named by the hash of what it
+was made from, is written beside and renamed when whole, and may be deleted at any time. Embeddings of *users'*
+texts are in it too, because a simulation owns them; a device keeps no such cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from client.models.embeddings import TableEmbeddings
+from client.models.encoder import Encoder
+from client.store.tables import Tables
+from client.store.text_column import TextColumn
+from simulations.artifacts.segments import Keys, Segments
+from simulations.corpora.corpus import Text
+from simulations.output.atomic import made_once
+from simulations.progress import Progress
+
+#: Texts whose embeddings become one segment, and those between two looks at the clock.
+_SEGMENT, _PIECE = 1 << 15, 1 << 11
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def cache_folder() -> Path:
+    """The cache's folder; it need not exist."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "sottovoce"
+
+
+def folder_once(name: str, make: Callable[[Path], None]) -> Path:
+    """The cached folder of that name, made by make(folder) the first time; whole or absent, never half-written."""
+    folder = cache_folder() / name
+    if not folder.is_dir():
+        with made_once(folder) as part:
+            make(part)
+    return folder
+
+
+class CachedEmbeddings(TableEmbeddings):
+    """Embeddings of n texts that lie in the cache's tables, of which none is in memory: `take` reads some, and
+    `np.asarray` all of them, (n, m) float32."""
+
+    def __getitem__(self, index: Any) -> CachedEmbeddings:
+        return CachedEmbeddings(self.tables, self.rows[index])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError("embeddings in tables cannot be an array without a copy")
+        return self.tables.take(self.rows).astype(dtype or np.float32, copy=False)
+
+
+def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> CachedEmbeddings:
+    """Embeddings of texts, in their order. Each distinct text is encoded once, in this run or an earlier one.
+
+    An embedding's bits depend on the text and the encoder alone (`client.models.encoder.Encoder`), so each is kept by
+    itself, under the hash of its text. They rest on ONNX Runtime's kernels too: another version has a folder of its
+    own.
+    """
+    folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{onnxruntime.__version__}"
+    segments = Segments(folder, encoder.dim)
+    segments.compact()
+    column = TextColumn.of(texts)
+    keys, first, inverse = _distinct(_keys(column))
+    missing = np.flatnonzero(segments.find(keys)[1] < 0)
+    start = said = time.monotonic()
+    for begin in range(0, len(missing), _SEGMENT):
+        part = missing[begin : begin + _SEGMENT]
+        values = np.empty((len(part), encoder.dim), np.float32)
+        for at in range(0, len(part), _PIECE):
+            rows = first[part[at : at + _PIECE]]
+            values[at : at + _PIECE] = encoder.encode(list(column.take(rows)))
+            done, now = begin + at + len(rows), time.monotonic()
+            if now - said > _SECONDS_BETWEEN_LINES or done == len(missing):
+                progress(f"encoded {done:,} of {len(missing):,} texts, {done / max(now - start, 1e-9):,.0f}/s")
+                said = now
+        segments.add(keys[part], values)
+    paths, rows = segments.find(keys)
+    if (rows < 0).any():
+        raise OSError(f"{folder} has lost embeddings while they were being made; run again")
+    if not paths:
+        paths = (segments.add(keys, np.empty((0, encoder.dim), np.float32)),)
+    return CachedEmbeddings(Tables(paths), rows[inverse])
+
+
+def _keys(texts: Sequence[Text]) -> Keys:
+    """A hash of each text, (n, 2). A pair is told from a text, and from other cuts of the same letters."""
+    hashes = bytearray()
+    for text in texts:
+        parts = [p.encode(errors="surrogatepass") for p in ((text,) if isinstance(text, str) else text)]
+        said = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+        hashes += hashlib.blake2b(said, digest_size=16).digest()
+    return np.frombuffer(hashes, dtype=np.uint64).reshape(-1, 2)
+
+
+def _distinct(keys: Keys) -> tuple[Keys, NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct keys ascending, where each occurs first, and which of them each key is."""
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    ordered = keys[order]
+    new = np.ones(len(keys), bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    inverse = np.empty(len(keys), np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    return ordered[new], order[new], inverse

@@ -1,0 +1,66 @@
+"""The encoder of a study, as clients run it: fine-tuned and exported once, then cached."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simulations.artifacts.cache import folder_once
+from simulations.corpora import builtin
+from simulations.corpora.corpus import Corpus
+from simulations.experiment import Encoder as EncoderSettings
+from simulations.experiment import Experiment
+from simulations.progress import Progress
+
+#: Built-in texts from which an int8 encoder takes its ranges: always these, so that it follows from the model alone.
+CALIBRATION_TEXTS, CALIBRATION_SEED = 256, 0
+
+
+def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress) -> Path:
+    """The exported encoder, fine-tuned on the public part first if the experiment says so; made once, then cached."""
+    from server.checkpoint_files import fingerprint
+    from server.export import export_encoder
+
+    settings = experiment.encoder
+    made_from: list[object] = [fingerprint(settings.model), settings.pooling, settings.max_length]
+    if settings.fine_tune_on_public:
+        made_from += [
+            settings.fine_tune_epochs, settings.fine_tune_lr, experiment.training.batch_size, experiment.seed,
+            list(public.texts), public.labels.tolist(),
+        ]  # fmt: skip
+    if settings.layers:
+        made_from += [["layers", *settings.layers]]
+    if settings.precision != "fp32":
+        made_from += [settings.precision, CALIBRATION_TEXTS, CALIBRATION_SEED]
+    name = hashlib.sha256(repr(made_from).encode()).hexdigest()[:32]
+
+    def make(folder: Path) -> None:
+        checkpoint: str | Path = settings.model
+        if settings.fine_tune_on_public:
+            from server.training.finetune import finetune
+
+            checkpoint = finetune(
+                settings.model, public.texts, public.labels, folder / "checkpoint", classes=len(public.classes),
+                epochs=settings.fine_tune_epochs, lr=settings.fine_tune_lr,
+                batch_size=experiment.training.batch_size, seed=experiment.seed, pooling=settings.pooling,
+                max_length=settings.max_length, progress=progress,
+            )  # fmt: skip
+        progress(f"exporting the encoder {settings.model}")
+        export_encoder(checkpoint, folder, **export_settings(settings))
+
+    return folder_once(f"encoders/{name}", make)
+
+
+def export_settings(settings: EncoderSettings) -> dict[str, Any]:
+    """How `server.export.export_encoder` is told to make the encoder of an experiment."""
+    calibration: Sequence[Any] = ()
+    if settings.precision == "int8":
+        calibration = builtin.builtin(
+            task="sentiment", public=CALIBRATION_TEXTS, train=1, test=1, seed=CALIBRATION_SEED
+        ).public.texts
+    return {
+        "pooling": settings.pooling, "max_length": settings.max_length, "layers": settings.layers,
+        "precision": settings.precision, "calibration": calibration,
+    }  # fmt: skip

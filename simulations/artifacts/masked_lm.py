@@ -1,0 +1,81 @@
+"""A masked language model that clients can run, made once from a checkpoint and public texts, then cached."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from client.models.tokens import joined, tokenize
+from mechanisms.mechanism import parameters
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.text import KEPT, TextMechanism
+from simulations.artifacts.cache import folder_once
+from simulations.errors import UserError
+
+
+def masked_lm_folder(
+    model: str | Path,
+    public_texts: Sequence[str | tuple[str, str]],
+    *,
+    seed: int,
+    sanitizer: TextMechanism | None = None,
+    steps: int = 500,
+    max_length: int = 256,
+    progress: Callable[[str], None],
+) -> Path:
+    """The folder of an exported masked language model (`client.models.masked_lm`), clip bounds from the public texts.
+
+    A checkpoint without a prediction head, as the bundled "minilm" is, gets one by training on the public texts (see
+    `server.training.pretrain`, minutes); so does any, if a sanitizer is given: it then learns to predict the original
+    word in text that this mechanism sanitized, and its trained checkpoint lies in the folder `checkpoint` within.
+    The sanitizer's length mechanism is left aside, so that words stay in their places.
+    """
+    from server.checkpoint_files import fingerprint
+    from server.masked_lm import export_masked_lm, read
+    from server.training.pretrain import pretrain
+
+    texts = [joined(text) for text in public_texts]
+    kept = None if sanitizer is None else replace(sanitizer, length=KEPT)
+    if kept is not None and kept.word.reads:
+        raise UserError(f"masked-lm: {kept.name} reads {', '.join(kept.word.reads)}; pretrain with another mechanism")
+    about = [fingerprint(model), texts, seed, None if kept is None else parameters(kept), steps, max_length]
+    name = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
+
+    def make(folder: Path) -> None:
+        checkpoint: str | Path = model
+        if kept is not None or not read(model)[2]:
+            clean, noisy = (texts, texts) if kept is None else sanitized(texts, kept, seed=seed)
+            checkpoint = pretrain(
+                model, clean, folder / "checkpoint", sanitizer=lambda _: noisy, steps=steps, seed=seed,
+                progress=progress,
+            )  # fmt: skip
+        progress(f"exporting the masked language model {model}")
+        export_masked_lm(checkpoint, folder, public_texts=texts, seed=seed, max_length=max_length)
+
+    return folder_once(f"masked-lms/{name}", make)
+
+
+def sanitized(texts: Sequence[str], text: TextMechanism, *, seed: int) -> tuple[list[str], list[str]]:
+    """(the texts' words, what `text` draws for each), with spaces between: word i of one stands for word i of the
+    other, whatever is unknown or not drawn, as the vocabulary's own unknown word."""
+    vocabulary: Vocabulary = text.vocabulary
+    x = np.full((len(texts), text.tokens), NOTHING, dtype=np.int64)
+    clean = []
+    for row, each in enumerate(texts):
+        found = [(word, vocabulary.word_id(word)) for word in tokenize(each, vocabulary)]
+        found = [(word, number) for word, number in found if not text.dropped[number]][: text.tokens]
+        x[row, : len(found)] = [number for _, number in found]
+        clean.append(" ".join(word for word, _ in found))
+    people = np.arange(len(texts))
+    rng = SimulationStreams(seed).rows(people, np.zeros_like(people), stage="pretraining", channel="text")
+    drawn = text.sample(x, rng=rng)
+    noisy = [
+        " ".join(vocabulary.words[w] if w != NOTHING else "[UNK]" for w in row[: int((given != NOTHING).sum())])
+        for row, given in zip(drawn, x, strict=True)
+    ]
+    return clean, noisy

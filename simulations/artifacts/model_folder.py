@@ -1,0 +1,68 @@
+"""A trained model's folder: what it predicts by, what stands before it, and a card that states its guarantee."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.card import model_card
+from server.maps import Maps
+from server.protocols.protocol import Public, Text
+from simulations.errors import UserError
+from simulations.output.jsonable import json_ready
+
+_ABOUT = "model.json"
+#: What a pipeline that was trained end to end is known by.
+PIPELINE = "pipeline.json"
+
+
+def save_model(folder: Path, model: Any, public: Public, result: Mapping[str, Any]) -> None:
+    """Writes the model (`server.protocols.protocol.Model`), if there is one, and its card; in asked/ the maps that
+    training users were sent, under which their releases are to be read.
+
+    model.json: {"classes", "encoder"} and, where the encoder is not in the folder itself, "encoder_folder". result: the
+    arm's line, as results.json has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    encoder = None
+    if model is not None:
+        model.save(folder)
+        encoder = model.encoder
+    about: dict[str, Any] = {"classes": list(public.classes), "encoder": None if encoder is None else encoder.identity}
+    if encoder is not None and folder not in encoder.folder.parents:
+        about["encoder_folder"] = str(encoder.folder)
+    (folder / _ABOUT).write_text(json.dumps(about, ensure_ascii=False) + "\n", encoding="utf-8")
+    named = None if encoder is None else f"{encoder.identity}, {encoder.precision}"
+    card = dict(result) | {"encoder": named, "classes": list(public.classes)}
+    card |= {"released": "text"} if public.rewriter is not None and encoder is None else {}
+    (folder / "README.md").write_text(model_card(card), encoding="utf-8")
+    (folder / "guarantee.json").write_text(json.dumps(json_ready(result["budget"]), indent=1), encoding="utf-8")
+
+
+def read_about(folder: Path) -> tuple[tuple[str, ...], str]:
+    """The names of a saved model's classes and the identity of its encoder. Raises UserError."""
+    try:
+        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        return tuple(map(str, about["classes"])), str(about["encoder"])
+    except (OSError, ValueError, TypeError, KeyError):
+        raise UserError(f"{folder / _ABOUT}: does not say what the model is; run the study again") from None
+
+
+def classify(folder: Path, public: Public, texts: Sequence[Text]) -> NDArray[np.int64]:
+    """What a saved model makes of texts as they are, (n,), as a user's own device would. Raises ValueError where there
+    is none."""
+    if (folder / PIPELINE).is_file():
+        from server.model import Pipeline  # torch
+
+        assert public.rewriter is not None
+        pipeline = Pipeline.from_pretrained(folder)
+        maps = pipeline.maps()
+        return maps.predict(maps.project(pipeline.embed(public.rewriter.lines(texts))))
+    assert public.encoder is not None
+    maps = Maps.load(folder)
+    return maps.predict(maps.project(public.encoder.embed(texts)))

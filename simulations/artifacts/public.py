@@ -1,0 +1,130 @@
+"""What a study's training server may hold: public texts, the encoder, and whatever public text is sanitized by."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models.encoder import Encoder
+from server.protocols.protocol import Public, Text
+from server.protocols.public_maps import PublicMaps
+from simulations.artifacts.cache import CachedEmbeddings, embed
+from simulations.artifacts.encoder import encoder_folder
+from simulations.artifacts.text_channel import prepare_rewriter, saved_rewriter
+from simulations.corpora.corpus import Corpus
+from simulations.errors import UserError
+from simulations.experiment import TEXT_WAYS, Experiment
+from simulations.output.atomic import staged
+from simulations.progress import Progress
+
+#: Of the folder of a public part: its format, and the files in it.
+FORMAT = 1
+_ABOUT, _TEXTS = "public.json", "texts.jsonl"
+_PARTS = ("encoder", "vocabulary", "masked_lm")
+
+
+class CachedEncoder:
+    """An exported encoder whose embeddings are kept, text by text (`server.protocols.protocol.Encoding`)."""
+
+    def __init__(self, folder: Path, *, progress: Progress) -> None:
+        self._encoder = Encoder(folder)
+        self._progress = progress
+        self.folder = folder
+
+    @property
+    def identity(self) -> str:
+        return self._encoder.identity
+
+    @property
+    def precision(self) -> str:
+        return str(self._encoder.precision)
+
+    @property
+    def width(self) -> int:
+        """m, the number of coordinates of an embedding."""
+        return int(self._encoder.dim)
+
+    def embed(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        """Sentence embeddings (n, m)."""
+        return np.asarray(self.embedded(texts))
+
+    def embedded(self, texts: Sequence[Text]) -> CachedEmbeddings:
+        """The same, left on the disk."""
+        return embed(self._encoder, texts, progress=self._progress)
+
+
+def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress) -> Public:
+    """The public part of an experiment's data as its training server has it. Raises UserError and ValueError, in one
+    line."""
+    encoder = None
+    if experiment.training.way not in TEXT_WAYS:
+        encoder = CachedEncoder(encoder_folder(experiment, corpus, progress=progress), progress=progress)
+    rewriter = prepare_rewriter(experiment, corpus.texts, progress=progress)
+    labels = corpus.labels if experiment.data.public.labels else None
+    return _with_maps(experiment, Public(corpus.texts, labels, corpus.classes, encoder, rewriter=rewriter))
+
+
+def save_public(experiment: Experiment, public: Public, out: Path) -> None:
+    """Writes all that a training server needs into a folder of its own, whole or not at all, for `load_public`."""
+    with staged(out) as folder:
+        parts = {
+            "encoder": getattr(public.encoder, "folder", None), "vocabulary": getattr(public.rewriter, "folder", None),
+            "masked_lm": getattr(public.rewriter, "masked_lm", None),
+        }  # fmt: skip
+        for name, place in parts.items():
+            if place is not None:
+                shutil.copytree(place, folder / name)
+        about = {
+            "format": FORMAT, "experiment": experiment.name, "classes": list(public.classes),
+            "labels": public.labels is not None, **{name: place is not None for name, place in parts.items()},
+        }  # fmt: skip
+        (folder / _ABOUT).write_text(json.dumps(about, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        with open(folder / _TEXTS, "w", encoding="utf-8", errors="surrogatepass") as file:
+            for row, text in enumerate(public.texts):
+                line: dict[str, Any] = {"text": text}
+                if public.labels is not None:
+                    line["label"] = int(public.labels[row])
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> Public:
+    """What `save_public` has written for the experiment. Raises UserError, in one line, for anything else."""
+    try:
+        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        with open(folder / _TEXTS, encoding="utf-8", errors="surrogatepass") as file:
+            lines = [json.loads(line) for line in file]
+        texts = [text if isinstance(text, str) else tuple(text) for text in (line["text"] for line in lines)]
+        labels = np.array([line["label"] for line in lines], np.int64) if about["labels"] else np.zeros(len(lines), int)
+        if about["format"] != FORMAT or about["labels"] != experiment.data.public.labels:
+            raise ValueError
+        corpus = Corpus(texts, labels, tuple(about["classes"]))
+        encoder = CachedEncoder(folder / "encoder", progress=progress) if about["encoder"] else None
+        rewriter = None
+        if about["vocabulary"]:
+            models = folder / "masked_lm" if about["masked_lm"] else None
+            rewriter = saved_rewriter(experiment, folder / "vocabulary", models)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder}: is no public part of {experiment.name}; make it anew with: sottovoce deploy public"
+        ) from error
+    known = corpus.labels if about["labels"] else None
+    return _with_maps(experiment, Public(corpus.texts, known, corpus.classes, encoder, rewriter=rewriter))
+
+
+def _with_maps(experiment: Experiment, public: Public) -> Public:
+    """The same with embeddings of the texts, and what learns maps from them, where users release embeddings."""
+    if public.encoder is None:
+        return public
+    embeddings = public.encoder.embed(public.texts)
+    maps = PublicMaps(
+        embeddings, public.labels, classes=len(public.classes), learned=experiment.training.maps == "learned",
+        seed=experiment.seed,
+    )  # fmt: skip
+    return replace(public, embeddings=embeddings, maps=maps)

@@ -1,0 +1,92 @@
+"""Rows of float32 kept on the disk under 16-byte keys, in segments that never change once they are there.
+
+A segment is a folder: keys.npy, uint64 (k, 2) ascending, and values.npy, float32 (k, m), row i under key i. It is
+written beside, renamed when whole, and named by the hash of its keys: two processes that add the same rows add one
+segment, and neither waits for the other. What is deleted is merely absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.store.tables import Tables
+from simulations.output.atomic import made_once
+
+#: More segments than this that nobody has used for a day are made one.
+_MANY = 16
+_DAY = 86_400.0
+_ROWS = 1 << 14  # rows that are copied at once
+
+Keys = NDArray[np.uint64]
+RowNumbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments in a folder, which need not exist. width: m."""
+
+    folder: Path
+    width: int
+
+    def find(self, keys: Keys) -> tuple[tuple[Path, ...], RowNumbers]:
+        """Tables, and the row of each of some distinct keys (k, 2) in them stacked, -1 where there is none."""
+        rows, paths, start = np.full(len(keys), -1, np.int64), [], 0
+        for segment, known in self._open():
+            missing = np.flatnonzero(rows < 0)
+            place = np.searchsorted(known[:, 0], keys[missing, 0])
+            place[place == len(known)] = 0
+            here = (known[place] == keys[missing]).all(axis=1) if len(known) else np.zeros(len(missing), bool)
+            if here.any():
+                rows[missing[here]] = start + place[here]
+                paths.append(segment / "values.npy")
+                start += len(known)
+                os.utime(segment)  # so that nobody merges it away under us
+        return tuple(paths), rows
+
+    def add(self, keys: Keys, values: NDArray[np.float32]) -> Path:
+        """The table that holds the values (k, m) of distinct keys (k, 2), row i under the i-th least key."""
+        order = np.lexsort((keys[:, 1], keys[:, 0]))
+        return self._write(keys[order], iter([values[order]]))
+
+    def compact(self) -> None:
+        """Makes one segment of those that nobody has used for a day, where they are many."""
+        old = [s for s, _ in self._open() if time.time() - s.stat().st_mtime > _DAY]
+        if len(old) <= _MANY:
+            return
+        whole = np.concatenate([np.load(segment / "keys.npy") for segment in old])
+        keys, first = np.unique(whole, axis=0, return_index=True)
+        tables = Tables(tuple(segment / "values.npy" for segment in old))
+        pieces = (tables.take(first[i : i + _ROWS]) for i in range(0, len(first), _ROWS))
+        merged = self._write(keys, pieces).parent
+        for segment in old:
+            if segment != merged:
+                shutil.rmtree(segment, ignore_errors=True)
+
+    def _open(self) -> Iterator[tuple[Path, Keys]]:
+        """The segments and their keys, mapped; what another process is taking away is passed over."""
+        for segment in sorted(self.folder.glob("[0-9a-f]*")):
+            try:
+                yield segment, np.load(segment / "keys.npy", mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError, EOFError):
+                continue
+
+    def _write(self, keys: Keys, pieces: Iterator[NDArray[np.float32]]) -> Path:
+        segment = self.folder / hashlib.sha256(np.ascontiguousarray(keys).tobytes()).hexdigest()[:32]
+        if not segment.is_dir():
+            with made_once(segment) as part:
+                with open(part / "values.npy", "wb") as file:
+                    header = {"descr": "<f4", "fortran_order": False, "shape": (len(keys), self.width)}
+                    np.lib.format.write_array_header_1_0(file, header)
+                    for piece in pieces:
+                        file.write(np.ascontiguousarray(piece, dtype="<f4").tobytes())
+                np.save(part / "keys.npy", keys, allow_pickle=False)
+        return segment / "values.npy"

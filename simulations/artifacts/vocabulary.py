@@ -1,0 +1,145 @@
+"""Where public vocabularies come from: a checkpoint's input embeddings, or a file of word vectors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from client.models import tokens
+from client.models import vocabulary as vocabularies
+from mechanisms.vocabulary import Vocabulary
+from server.checkpoint_files import fingerprint
+from simulations.artifacts.cache import folder_once
+from simulations.errors import UserError
+
+# Nothing here may import torch before a checkpoint has to be read: what was made once lies in the cache.
+
+MINILM = "minilm"
+#: Part of the cached folders' names: to be raised when the same sources come to give other vocabularies.
+_VERSION = 1
+_PLACEHOLDERS = re.compile(r"\[unused\d+\]|madeupword\d+")
+_FILES = (".txt", ".vec", ".gz", ".glove", ".bin", ".tsv", ".csv")
+
+
+def from_checkpoint(model: str | Path = MINILM) -> Vocabulary:
+    """The whole words among the pieces of a checkpoint, with their input embeddings, in the order of their numbers.
+
+    WordPiece: all but the ##pieces; byte-level BPE and SentencePiece: those that begin a word. Neither special pieces
+    nor [unused] ones, and of several that spell one word the first. model: what `server.checkpoint` loads.
+    ValueError, one line, where it cannot be read or has no such pieces.
+    """
+    from server import checkpoint
+
+    network, tokenizer = checkpoint.load(model)
+    vectors = network.get_input_embeddings().weight.detach().numpy()
+    special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+    pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    spell = _speller([piece for piece, _ in pieces], json.loads(tokenizer.backend_tokenizer.to_str())["model"])
+    rows: dict[str, int] = {}
+    for piece, row in pieces:
+        if row < len(vectors) and piece not in special and not _PLACEHOLDERS.fullmatch(piece):
+            word = spell(piece)
+            if word is not None and vocabularies.is_one_word(word):
+                rows.setdefault(word, row)
+    if len(rows) < 2:
+        raise ValueError(f"vocabulary: {model} has no pieces that are whole words; give a file of word vectors")
+    return Vocabulary(tuple(rows), np.ascontiguousarray(vectors[list(rows.values())], dtype=np.float32))
+
+
+def _speller(pieces: Sequence[str], model: dict) -> Callable[[str], str | None]:
+    """What turns a piece into the word it spells; None where it continues one."""
+    if model["type"] == "WordLevel":
+        return lambda piece: piece
+    if model["type"] == "WordPiece":
+        inside = model["continuing_subword_prefix"]
+        return lambda piece: None if piece.startswith(inside) else piece
+    spaces, bytes_ = "▁", "Ġ"
+    if sum(p.startswith(spaces) for p in pieces) > sum(p.startswith(bytes_) for p in pieces):
+        return lambda piece: piece[1:] if piece.startswith(spaces) else None
+    table = _byte_letters()
+    return lambda piece: _decoded(piece[1:], table) if piece.startswith(bytes_) else None
+
+
+def _byte_letters() -> dict[str, int]:
+    """The byte that each letter of a byte-level piece stands for (Radford et al. 2019): printable ones for themselves,
+    the others, in their order, for letters from 256 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def _decoded(letters: str, table: dict[str, int]) -> str | None:
+    try:
+        return bytes(table[letter] for letter in letters).decode("utf-8")
+    except (KeyError, UnicodeDecodeError):  # half a character is no word
+        return None
+
+
+def from_file(path: str | Path) -> Vocabulary:
+    """The vocabulary of a file of word vectors (see client.models.vocabulary.read_vectors), or of a folder that
+    client.models.vocabulary.save wrote. ValueError, one line, also where there is no such file."""
+    path = Path(path).expanduser()
+    if path.is_dir():
+        return vocabularies.load(path)
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file; give a text file of word vectors, or the name of a checkpoint")
+    return vocabularies.read_vectors(path)
+
+
+def counted(vocabulary: Vocabulary, texts: Iterable[str | tuple[str, str]]) -> Vocabulary:
+    """The same words with how often each occurs in public texts."""
+    counts = np.zeros(len(vocabulary) + 1, dtype=np.int64)
+    for text in texts:
+        found = tokens.word_ids(tokens.joined(text), vocabulary)
+        np.add.at(counts, found, 1)
+    return replace(vocabulary, counts=counts[:-1])
+
+
+def tagged(vocabulary: Vocabulary) -> Vocabulary:
+    """The same words with their universal parts of speech. ModuleNotFoundError without the tagger's package."""
+    from simulations.artifacts.pos_tags import tag
+
+    return replace(vocabulary, tags=tag(vocabulary.words))
+
+
+def vocabulary_folder(
+    source: str | Path = MINILM, *, public_texts: Sequence[str | tuple[str, str]] | None = None, tags: bool = False
+) -> Path:
+    """The folder of a vocabulary for client.models.vocabulary.load, made the first time and cached by content.
+
+    source: a file of word vectors, a folder of client.models.vocabulary.save, or a checkpoint: "minilm", its folder, or
+    a hub name. public_texts: count words on them. tags: find their parts of speech. ValueError, one line, where the
+    source cannot be read.
+    """
+    source = str(source)
+    path = Path(source).expanduser()
+    own = path.is_dir() and (path / "vocabulary.json").is_file()
+    if own and public_texts is None and not tags:
+        return path
+    file = own or path.is_file() or (source != MINILM and path.suffix.lower() in _FILES)
+    whole = hashlib.sha256(f"{_VERSION} {tags} {public_texts is not None} ".encode())
+    whole.update((_of_file(path) if file else fingerprint(source)).encode())
+    for text in public_texts or ():
+        whole.update(json.dumps(text).encode() + b"\n")
+
+    def make(folder: Path) -> None:
+        made = from_file(path) if file else from_checkpoint(source)
+        made = made if public_texts is None else counted(made, public_texts)
+        vocabularies.save(tagged(made) if tags else made, folder)
+
+    return folder_once(f"vocabularies/{whole.hexdigest()[:32]}", make)
+
+
+def _of_file(path: Path) -> str:
+    if path.is_dir():
+        return vocabularies.load(path).identity
+    if not path.exists():
+        from_file(path)  # raises
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,88 @@
+"""From an arm of an experiment to its way of training: what its users release, how the server trains, the protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mechanisms.mechanism import Mechanism
+from server.protocols import way_of_training
+from server.protocols.protocol import Channels, Conversation, Public, Training
+from simulations.artifacts.encoder import export_settings
+from simulations.artifacts.text_channel import StudyRewriter
+from simulations.experiment import (
+    DEFAULT_DIM,
+    HALVES,
+    PUBLIC_ONLY,
+    TEXT_WAYS,
+    Arm,
+    Experiment,
+    embedding_mechanism,
+    label_of,
+    slug,
+)
+from simulations.progress import Progress
+
+
+def protocol_of(
+    experiment: Experiment, arm: Arm, public: Public, *, folder: Path, progress: Progress
+) -> Conversation:
+    """The arm's protocol, of which nothing has happened yet. folder: of the arm's model, for what it trains on the way.
+
+    Raises ValueError, in one line, where the arm's parameters do not fit the data or the encoder.
+    """
+    protocol: Conversation = way_of_training(experiment.training.way)(
+        public, channels_of(experiment, arm, public), training_of(experiment), folder=folder,
+        progress=lambda line: progress(f"{arm.name}: {line}"),
+    )  # fmt: skip
+    return protocol
+
+
+def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
+    """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
+    texts, shuffle = experiment.training.way in TEXT_WAYS, experiment.shuffle
+    text = None
+    if texts:
+        assert isinstance(public.rewriter, StudyRewriter)
+        text = public.rewriter.mechanism(arm)
+    return Channels(
+        arm=slug(arm.name),
+        classes=len(public.classes),
+        label=label_of(arm, len(public.classes)),
+        embedding=embeddings_of(experiment, arm, public),
+        text=text,
+        teaching=arm.way != PUBLIC_ONLY,
+        asking=texts or arm.embedding is not None,
+        minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
+    )
+
+
+def embeddings_of(experiment: Experiment, arm: Arm, public: Public) -> tuple[Mechanism, ...]:
+    """The mechanism of the arm's embeddings at each m' that the arm names; () where the way has none.
+
+    Raises ValueError for one above the encoder's width.
+    """
+    way = experiment.training.way
+    if way in TEXT_WAYS and way != HALVES:
+        return ()
+    if way == HALVES:
+        assert arm.embedding is not None
+        return (embedding_mechanism(arm.embedding, arm.dims[0] if arm.dims else DEFAULT_DIM),)
+    assert public.embeddings is not None
+    width = public.embeddings.shape[1]
+    dims = arm.dims or (min(DEFAULT_DIM, width),)
+    if max(dims) > width:
+        raise ValueError(
+            f'arm "{arm.name}": embedding.dim: {max(dims)} is above the encoder\'s width {width}; '
+            f"choose at most {width}"
+        )
+    return tuple(embedding_mechanism(arm.embedding or {"mechanism": "identity"}, dim) for dim in dims)
+
+
+def training_of(experiment: Experiment) -> Training:
+    """How the experiment's server trains."""
+    settings, training = experiment.encoder, experiment.training
+    return Training(
+        seed=experiment.seed, label_stages=training.label_stages, epochs=training.epochs,
+        batch_size=training.batch_size, pooling=settings.pooling, max_length=settings.max_length,
+        export=export_settings(settings),
+    )  # fmt: skip

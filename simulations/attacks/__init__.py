@@ -1,0 +1,1 @@
+"""Attacks on a finished run: the server's guesses, held against the truth."""

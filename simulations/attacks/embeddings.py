@@ -1,0 +1,276 @@
+"""Attacks on released sentence embeddings: the words behind them, an attribute of their texts, who sent them.
+
+The adversary (`server.attacks`) gets releases of the nodes' ledgers, public texts, the encoder, the maps and the
+mechanism. The truth meets its guesses in `simulations.attacks.scores` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models import texts
+from mechanisms.streams import SimulationStreams
+from server.attacks import allowed, inversion, linkage
+from simulations.attacks import attributes, releases, scores
+from simulations.attacks.knowledge import Knowledge, knowledge, prepared, values
+from simulations.attacks.target import Skipped, Target, each
+from simulations.attacks.word_pieces import Pieces
+from simulations.attacks.words import mechanism_of
+from simulations.experiment import HALVES
+from simulations.progress import Progress
+
+FloatArray = NDArray[np.float64]
+
+#: What each attack does, by its name on the command line.
+ATTACKS = {
+    "inversion": "the words of a text from its embedding, by least squares for the presence of each word",
+    "inversion-two-step": "the same, by a linear map to the mean of the input embeddings and the words nearest to it",
+    "inversion-pool": "the same, by the public texts whose embeddings are likeliest",
+    "attribute-static": "an attribute of a text by a network of three layers that learnt on embeddings without noise",
+    "attribute-adaptive": "the same, by a network that learnt on embeddings with the mechanism's noise",
+    "linkage-stages": "which of two released embeddings come from one text",
+    "linkage-channels": "which sanitized text and released embedding come from one text",
+}
+#: How the columns of their table are read.
+READING = (
+    "Inversion: success is F1 of the content words guessed (word pieces of the encoder without stop words and "
+    "punctuation), over all texts together; baseline: always the words that are most frequent in public text. "
+    "Attributes: success is the share of right guesses; baseline: the most frequent value. Linkage of embeddings: "
+    "success is the share of releases matched with the right one among all; baseline: chance. The theorem allows: the "
+    "largest success of any attack on one release (of linkage, two) of any mechanism with this worst pair's δ(ε). "
+    '"No mechanism" is what the encoder gives at its full width: what a client would send without any of this.'
+)
+#: What embeddings without any mechanism are called in the table.
+UNPROTECTED = "no mechanism, full width"
+#: Draws of noise for each public text that attacks learn on, and releases that linkage matches, at most.
+_DRAWS, _LINKED = 8, 250
+_INVERSIONS = ("inversion", "inversion-two-step", "inversion-pool")
+_ATTRIBUTES = ("attribute-static", "attribute-adaptive")
+
+
+def entries(
+    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """See Target. UserError, one line, where the arm has released no embeddings, or an attribute does not exist."""
+    rows = releases.of_arm(target, "embedding")
+    if target.study.training.way != HALVES:  # nobody releases a text
+        names = [name for name in names if name != "linkage-channels"]
+    rows = releases.attacked(target, rows, "embeddings")
+    rows = [row for row in rows if row.released.digest == rows[0].released.digest]
+    progress(f"{target.arm.name}: {len(rows):,} released embeddings of stage {rows[0].released.stage}")
+    known = knowledge(target, rows[0], progress=progress)
+    lines = releases.lines(target, rows)
+    seen = np.stack([values(row, known.mechanism) for row in rows])
+    sides = [_Embeddings(target, known, rows, lines, seen, progress)]
+    if target.unprotected:
+        sides.insert(0, _Unprotected(target, known, rows, lines, known.encoded(lines), progress))
+    found: list[dict[str, Any]] = []
+    skipped: list[str] = []
+    for side in sides:
+        lines_of_side, left = each((name for name in names if name in side.applies), side.entries, on=side.name)
+        found += lines_of_side
+        skipped += left
+    return found, skipped
+
+
+@dataclass(frozen=True, eq=False)
+class _Embeddings:
+    """One arm's releases `seen` (n, m') under attack. lines: the truth, for the scores alone."""
+
+    target: Target
+    known: Knowledge
+    rows: list[releases.Row]
+    lines: list[str]
+    seen: NDArray[Any]
+    progress: Progress
+
+    applies: ClassVar[tuple[str, ...]] = tuple(ATTACKS)
+
+    @property
+    def name(self) -> str:
+        return self.target.arm.name
+
+    @property
+    def about(self) -> dict[str, Any]:
+        theorem = self.known.mechanism.guarantee
+        return {
+            "mechanism": self.known.mechanism.name,
+            "epsilon": getattr(self.known.mechanism, "epsilon", None),
+            "worst_case_epsilon": theorem.worst_case(),
+            "stage": self.rows[0].released.stage,
+            "dim": self.seen.shape[1],
+        }
+
+    def entries(self, name: str) -> list[dict[str, Any]]:
+        """An attack's lines. Raises Skipped where it does not apply."""
+        if name in _INVERSIONS:
+            found = [self._inverted(name)]
+        elif name in _ATTRIBUTES:
+            found = [self._attribute(name, attribute) for attribute in self._attributes]
+        else:
+            found = [self._linked(name)]
+        for e in found:
+            what = f"{self.name}: {name}" + (f" of {e['attribute']}" if "attribute" in e else "")
+            self.progress(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
+        empty = {"tokens": None, "best": None, "expected": None, "texts": len(self.lines)}
+        return [{"attack": name, "arm": self.name} | self.about | empty | e for e in found]
+
+    # --- what attacks learn on
+
+    @cached_property
+    def public(self) -> NDArray[Any]:
+        """(d, p, k): the same of public texts as is seen."""
+        return self.known.drawn(1 if self.about["epsilon"] is None else _DRAWS)
+
+    @cached_property
+    def clean(self) -> NDArray[Any]:
+        """(1, p, k): without noise."""
+        return self.known.points[None]
+
+    @cached_property
+    def curve(self) -> FloatArray:
+        return allowed.curve(self.known.mechanism)
+
+    # --- words
+
+    def _inverted(self, name: str) -> dict[str, Any]:
+        pieces, seed = self._pieces, self.target.study.seed
+        words = pieces.public
+        if name == "inversion":
+            fits = [inversion.regression(self.public, words, penalty) for penalty in inversion.PENALTIES]
+        elif name == "inversion-two-step":
+            fits = [
+                inversion.two_step(self.public, pieces.lower, pieces.table, pieces.content, penalty, sparsity)
+                for penalty in inversion.PENALTIES[::2] for sparsity in inversion.SPARSITIES
+            ]  # fmt: skip
+        else:
+            fits = [self._pool(words)]
+        try:
+            guesses = inversion.guessed(fits, self.public, words, self.seen, seed=seed)
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+        truth, beyond = pieces.truth(self.lines)
+        found = scores.words(guesses, truth, beyond)
+        plain = scores.words(np.tile(inversion.most_frequent(words), (len(truth), 1)), truth, beyond)
+        return {
+            "success": found.f1, "error": found.error, "precision": found.precision, "recall": found.recall,
+            "baseline": plain.f1, "baseline_precision": plain.precision, "baseline_recall": plain.recall,
+            "tokens": int(truth.sum() + beyond.sum()), "bound": allowed.f1(self.curve, truth.mean(axis=0)),
+            "note": f"precision {found.precision:.3f}, recall {found.recall:.3f}",
+        }  # fmt: skip
+
+    def _pool(self, words: NDArray[np.bool_]) -> inversion.Fit:
+        try:
+            return inversion.pool(self.known.mechanism, self.known.points, words)
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+
+    @cached_property
+    def _pieces(self) -> Pieces:
+        try:
+            return Pieces.of(str(self.known.checkpoint), tuple(self.known.texts))
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+
+    # --- attributes
+
+    @property
+    def _attributes(self) -> list[str]:
+        found = list(self.target.attributes) or attributes.of_corpus(self.target.study)
+        if not found:
+            raise Skipped("the corpus names no attribute; name a column with --attribute")
+        return found
+
+    def _attribute(self, name: str, attribute: str) -> dict[str, Any]:
+        held = prepared(self.target.run, self.progress).held
+        about = attributes.column(self.target.study, held, attribute)
+        found = attributes.collected(about, self.known.texts, self.lines)
+        if found.why:
+            raise Skipped(f"{attribute}: {found.why}")
+        learnt = self.clean if name == "attribute-static" else self.public
+        from server.attacks.attributes import guessed  # torch: seconds, for these attacks alone
+
+        guesses = guessed(
+            learnt[:, found.auxiliary], found.labels, self.seen[found.attacked], classes=len(found.classes),
+            seed=self.target.study.seed,
+        )  # fmt: skip
+        rate = scores.guesses_right(guesses, found.truth)
+        share = np.bincount(found.truth, minlength=len(found.classes)) / len(found.truth)
+        return {
+            "attribute": attribute, "success": rate.success, "error": rate.error, "baseline": float(share.max()),
+            "texts": len(found.truth), "bound": allowed.guess(self.curve, share),
+            "gain": (rate.success - share.max()) / (1 - share.max()),
+            "by_value": attributes.by_value(guesses, found),
+            "note": f"{attribute}, {len(found.classes)} values; gain {rate.success - share.max():+.3f}",
+        }  # fmt: skip
+
+    # --- linkage
+
+    def _linked(self, name: str) -> dict[str, Any]:
+        n = min(len(self.lines), _LINKED)
+        mechanism, pool = self.known.mechanism, self.known.points
+        try:
+            if name == "linkage-stages":
+                again = self.known.released(self.known.read(self.lines)[:n], "attack-again")
+                evidence = linkage.same_source(mechanism, pool, self.seen[:n], again)
+                points, what = allowed.curve(mechanism, 2), "the second drawn anew, as for another stage"
+            else:
+                sent = self._sanitized(n)
+                evidence = linkage.text_and_embedding(mechanism, pool, self.known.read(sent), self.seen[:n])
+                points, what = np.zeros((0, 2)), "the text drawn by the arm's text mechanism"
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+        rate, area = scores.matched(evidence), scores.area(evidence)
+        return {
+            "success": rate.success, "error": rate.error, "baseline": 1 / n, "texts": n,
+            "bound": allowed.guess(points, np.full(n, 1 / n)), "auc": area.success, "auc_error": area.error,
+            "note": f"AUC {area.success:.3f} ± {area.error:.3f}; {what}",
+        }  # fmt: skip
+
+    def _sanitized(self, n: int) -> list[str]:
+        """The first n texts, as the arm's other half would have released them."""
+        text, language_model = mechanism_of(self.target)
+        users, records = (np.array([row.key[i] for row in self.rows[:n]], dtype=np.int64) for i in (0, 1))
+        drawn = texts.draw(
+            text, self.lines[:n], users, records, streams=SimulationStreams(self.target.study.seed),
+            stage="attack-linkage", masked_lm=language_model,
+        )  # fmt: skip
+        return [text.vocabulary.text(row) for row in drawn]
+
+
+@dataclass(frozen=True, eq=False)
+class _Unprotected(_Embeddings):
+    """Embeddings at the encoder's full width, as they would leave a client without any mechanism."""
+
+    #: There is no noise to adapt to, and a text has one embedding.
+    applies: ClassVar[tuple[str, ...]] = (*_INVERSIONS, "attribute-static")
+
+    @property
+    def name(self) -> str:
+        return UNPROTECTED
+
+    @property
+    def about(self) -> dict[str, Any]:
+        none = {"mechanism": None, "epsilon": None, "worst_case_epsilon": float("inf")}
+        return none | {"stage": self.rows[0].released.stage, "dim": self.seen.shape[1]}
+
+    @cached_property
+    def public(self) -> NDArray[Any]:
+        return self.known.embeddings[None]
+
+    @property
+    def clean(self) -> NDArray[Any]:  # type: ignore[override]
+        return self.public
+
+    @property
+    def curve(self) -> FloatArray:  # type: ignore[override]
+        return np.zeros((0, 2))
+
+    def _pool(self, words: NDArray[np.bool_]) -> inversion.Fit:
+        return inversion.nearest(self.known.embeddings, words)

@@ -1,0 +1,90 @@
+"""Where the truth meets what attacks on a run's releases guessed: the counterpart of `simulations.study.evaluation`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.vocabulary import NOTHING
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A success rate and its standard error; one text, or one user, is one observation, however many tokens it has."""
+
+    success: float
+    error: float
+
+
+def scored(released: IntArray, truth: IntArray, size: int) -> NDArray[np.bool_]:
+    """Which tokens are scored, (n, L): a word of the vocabulary (of V = size) that was released as some word."""
+    return (truth != NOTHING) & (truth < size) & (released != NOTHING)
+
+
+def frequencies(truth: IntArray, where: NDArray[np.bool_], size: int) -> FloatArray:
+    """(V + 1,): how often each word is the truth among the tokens that are scored."""
+    counts = np.bincount(truth[where], minlength=size + 1).astype(np.float64)
+    return counts / counts.sum()
+
+
+def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
+    """How many of the scored tokens are guessed; guesses (n, L), or (n, L, k) of which one must be right."""
+    right = (guesses == truth) if guesses.ndim == 2 else (guesses == truth[:, :, None]).any(axis=2)
+    hits, tokens = (right & where).sum(axis=1), where.sum(axis=1)
+    success = hits.sum() / tokens.sum()
+    return Rate(float(success), float(math.sqrt(((hits - success * tokens) ** 2).sum()) / tokens.sum()))
+
+
+@dataclass(frozen=True)
+class Words:
+    """Of guessed sets of words, over all texts together: precision, recall, F1, and the standard error of F1, where one
+    text is one observation."""
+
+    precision: float
+    recall: float
+    f1: float
+    error: float
+
+
+def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray) -> Words:
+    """guesses, truth: (n, V). beyond: (n,) how many more true words each text has that nobody could have guessed."""
+    hits, guessed = (guesses & truth).sum(axis=1), guesses.sum(axis=1)
+    true = truth.sum(axis=1) + beyond
+    f1 = 2 * hits.sum() / max(1, guessed.sum() + true.sum())
+    away = 2 * hits - f1 * (guessed + true)
+    return Words(
+        float(hits.sum() / max(1, guessed.sum())), float(hits.sum() / max(1, true.sum())), float(f1),
+        float(math.sqrt((away**2).sum()) / max(1, guessed.sum() + true.sum())),
+    )  # fmt: skip
+
+
+def guesses_right(guesses: IntArray, truth: IntArray) -> Rate:
+    """How many of n guesses are right."""
+    right = (guesses == truth).astype(np.float64)
+    return Rate(float(right.mean()), _error(right))
+
+
+def matched(evidence: FloatArray) -> Rate:
+    """How many first releases are matched with the second of their own text, row i with column i; where several look
+    best, one of these is taken by chance."""
+    best = evidence == evidence.max(axis=1, keepdims=True)
+    credit = np.diagonal(best) / best.sum(axis=1)
+    return Rate(float(credit.mean()), _error(credit))
+
+
+def area(evidence: FloatArray) -> Rate:
+    """The probability that a release looks nearer to its own text's than to another's (area under the ROC curve)."""
+    own = np.diagonal(evidence)[:, None]
+    others = ~np.eye(len(evidence), dtype=bool)
+    wins = ((own > evidence) + 0.5 * (own == evidence)).mean(axis=1, where=others)
+    return Rate(float(wins.mean()), _error(wins))
+
+
+def _error(values: FloatArray) -> float:
+    return float(values.std() / math.sqrt(len(values)))

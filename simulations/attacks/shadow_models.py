@@ -1,0 +1,258 @@
+"""The trained model of an arm as membership attacks see it: what it says about records, and models like it.
+
+A shadow model is trained by the arm's own protocol, on what people of the adversary's choice would have released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from client.draw import draw
+from mechanisms.mechanism import Mechanism
+from mechanisms.messages.batch import Batch
+from mechanisms.messages.release import Release
+from mechanisms.messages.request import Request
+from mechanisms.streams import SimulationStreams
+from mechanisms.words.text import KEPT, TEXT_FIELDS, TextMechanism
+from server.maps import Maps
+from server.protocols.drive import Collected, Driver
+from server.protocols.protocol import Channels, Encoding, Public, Text
+from server.protocols.public_maps import dim_of
+from simulations.artifacts.text_channel import as_lines
+from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of
+from simulations.experiment import Arm, Experiment, label_of, slug, text_mechanism
+from simulations.progress import Progress
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """The records that the adversary asks about: n texts and their labels (n,). trained: how many records the attacked
+    model was trained on."""
+
+    texts: Sequence[Text]
+    labels: IntArray
+    trained: int
+
+
+class Model(Protocol):
+    """shadows: how many shadow models are trained where nobody says; None where that takes too long to do unasked."""
+
+    shadows: int | None
+
+    def outputs(self) -> FloatArray:
+        """Log-probabilities of the classes (n, K) for the records that are asked about, by the run's model."""
+        ...
+
+    def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
+        """The same by a model trained like it on the records `inside` (n,), filled up with labelled public ones to the
+        number that the run's model saw, if there are enough; and how many that made."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class _People:
+    """Whose releases a shadow model is trained on, where a run has its users (`server.protocols.drive.Users`).
+
+    embeddings: (n, m), of the encoder's full width; None where texts are released.
+    """
+
+    texts: Sequence[Text]
+    labels: IntArray
+    streams: SimulationStreams
+    embeddings: Any = None
+    masked_lm: Path | None = None
+
+    def collect(self, request: Request) -> Collected:
+        """What they release when they are asked, each as user of a number of their own; in no other order."""
+        index, count = request.part
+        people = np.arange(len(self.texts), dtype=np.int64)
+        people = people[people % count == index]
+        none = np.zeros_like(people)
+        drawn: dict[str, NDArray[Any]] = {}
+        for channel in request.channels:
+            values: Any = self.labels[people]
+            if channel == "text":
+                values = as_lines([self.texts[i] for i in people])
+            elif channel == "embedding":
+                values = self.embeddings[people]
+            drawn[channel] = draw(
+                request, channel, values, people, none, streams=self.streams, released=drawn.get("embedding"),
+                masked_lm=self.masked_lm,
+            )  # fmt: skip
+        releases = tuple(
+            Release(
+                {request.payload_form(channel)[0]: payload}, channel, request.stage,
+                request.mechanism(channel).guarantee, request.digest(channel),
+            )
+            for channel, payload in drawn.items()
+        )  # fmt: skip
+        return Collected(Batch(releases, users=len(people), duplicates=0))
+
+    def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
+        raise NotImplementedError("no way that is attacked so publishes an encoder")
+
+
+def _filled(asked: Asked, inside: BoolArray, public: Public, study: Experiment, number: int) -> IntArray:
+    """Rows of labelled public text that join the records `inside` in the training of a shadow model."""
+    labelled = 0 if public.labels is None else len(public.texts)
+    rng = np.random.default_rng([study.seed, 8, number])
+    return np.sort(rng.permutation(labelled)[: max(0, asked.trained - int(inside.sum()))]).astype(np.int64)
+
+
+class _OnReleases:
+    """Of the way release-once: M2 and the head on releases, under public maps.
+
+    mechanism: of embeddings; label: of labels; before: the maps that users were asked with.
+    """
+
+    shadows: int | None = 16
+
+    def __init__(
+        self, study: Experiment, arm: Arm, public: Public, asked: Asked, *, folder: Path, progress: Progress
+    ) -> None:
+        self.study, self.arm, self.public, self.asked, self.folder = study, arm, public, asked, folder
+        assert public.maps is not None and public.encoder is not None
+        progress(f"{arm.name}: learning maps on {len(public.texts):,} public texts")
+        self.channels: Channels = channels_of(study, arm, public)
+        self.mechanism: Mechanism = public.maps.best(self.channels.embedding)
+        self.before = public.maps.of(self.mechanism)
+        self.embeddings = public.encoder.embed(asked.texts)
+
+    def outputs(self) -> FloatArray:
+        return self._log_p(Maps.load(self.folder))
+
+    def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
+        public = self.public
+        fill = _filled(self.asked, inside, public, self.study, number)
+        labels = self.asked.labels[inside]
+        if public.labels is not None:
+            labels = np.concatenate([labels, public.labels[fill]])
+        people = _People(
+            texts=[*(self.asked.texts[i] for i in np.flatnonzero(inside)), *(public.texts[i] for i in fill)],
+            labels=labels,
+            embeddings=np.concatenate([self.embeddings[inside], np.asarray(public.embeddings)[fill]]),
+            streams=_streams(self.study, number),
+        )
+        protocol = protocol_of(self.study, self.arm, public, folder=self.folder, progress=_quiet)
+        model = Driver(people).train(protocol)
+        assert model is not None
+        return self._log_p(model.maps), len(people.texts)
+
+    def units(self, embeddings: NDArray[Any]) -> FloatArray:
+        """What a user's device sanitizes: mapped, normalized rows under the maps that users were asked with."""
+        return self.before.project(embeddings)
+
+    def _log_p(self, maps: Maps) -> FloatArray:
+        log_p: FloatArray = log_softmax(maps.logits(maps.project(self.embeddings)), axis=1)
+        return log_p
+
+
+class _OnTexts:
+    """Of the way sanitized-text: BERT, maps and head on released texts and labelled public ones, sanitized alike. It is
+    asked in the form in which it was trained: the words that the vocabulary has of a text, up to the arm's length."""
+
+    shadows: int | None = None
+
+    def __init__(self, study: Experiment, arm: Arm, public: Public, asked: Asked, *, folder: Path) -> None:
+        self.study, self.arm, self.public, self.asked, self.folder = study, arm, public, asked, folder
+        assert arm.text is not None and public.rewriter is not None
+        self.channels: Channels = channels_of(study, arm, public)
+        assert self.channels.text is not None
+        self.text: TextMechanism = self.channels.text
+        form = {k: v for k, v in arm.text.items() if k in TEXT_FIELDS}
+        plain = text_mechanism({"mechanism": "identity"} | form | {"length": KEPT}, public.rewriter.vocabulary)
+        self.lines = public.rewriter.sanitize(plain, asked.texts, seed=study.seed, stage="attack-membership")
+
+    def outputs(self) -> FloatArray:
+        from server.model import Pipeline
+
+        return _log_p(Pipeline.from_pretrained(self.folder), self.lines)
+
+    def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
+        chosen = np.flatnonzero(inside)[: self.asked.trained]
+        people = _People(
+            texts=[self.asked.texts[i] for i in chosen], labels=self.asked.labels[chosen],
+            streams=_streams(self.study, number), masked_lm=getattr(self.public.rewriter, "masked_lm", None),
+        )  # fmt: skip
+        protocol = protocol_of(self.study, self.arm, self.public, folder=self.folder, progress=_quiet)
+        model: Any = Driver(people).train(protocol)
+        return _log_p(model.pipeline, self.lines), len(people.texts)
+
+
+class _AsPublished:
+    """Of the way paper: everything trained on texts, with fresh noise at every step."""
+
+    shadows: int | None = None
+
+    def __init__(self, study: Experiment, arm: Arm, public: Public, asked: Asked, *, folder: Path) -> None:
+        self.study, self.arm, self.public, self.asked, self.folder = study, arm, public, asked, folder
+        self.mechanism = embeddings_of(study, arm, public)[0]
+
+    def outputs(self) -> FloatArray:
+        from server.model import Pipeline
+
+        return _log_p(Pipeline.from_pretrained(self.folder), self.asked.texts)
+
+    def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
+        from server.training.paper import train_paper
+
+        study, public = self.study, self.public
+        fill = _filled(self.asked, inside, public, study, number)
+        texts = [*(self.asked.texts[i] for i in np.flatnonzero(inside)), *(public.texts[i] for i in fill)]
+        labels = self.asked.labels[inside]
+        if public.labels is not None:
+            labels = np.concatenate([labels, public.labels[fill]])
+        if self.arm.label is not None:
+            mechanism: Any = label_of(self.arm, len(public.classes))
+            rows = np.arange(len(labels), dtype=np.int64)
+            rng = _streams(study, number).rows(rows, np.zeros_like(rows), stage="train", channel="label")
+            labels = mechanism.sample(labels, rng=rng)
+        pipeline = train_paper(
+            study.encoder.model, texts, labels, mechanism=self.mechanism, dim=dim_of(self.mechanism),
+            classes=len(public.classes), epochs=study.training.epochs, batch_size=study.training.batch_size,
+            seed=_seed(study, number), acknowledged=True, pooling=study.encoder.pooling,
+            max_length=study.encoder.max_length,
+        )  # fmt: skip
+        return _log_p(pipeline, self.asked.texts), len(texts)
+
+
+def model_of(
+    study: Experiment, arm: Arm, public: Public, asked: Asked, *, run: Path, progress: Progress
+) -> _OnReleases | _OnTexts | _AsPublished:
+    """The arm's model in the run folder. Raises ValueError, in one line, where it cannot be loaded or made again."""
+    folder = run / "models" / slug(arm.name)
+    if study.training.way == "sanitized-text":
+        return _OnTexts(study, arm, public, asked, folder=folder)
+    if study.training.way == "paper":
+        return _AsPublished(study, arm, public, asked, folder=folder)
+    return _OnReleases(study, arm, public, asked, folder=folder, progress=progress)
+
+
+def _log_p(pipeline: Any, texts: Sequence[Text]) -> FloatArray:
+    maps = pipeline.maps()
+    log_p: FloatArray = log_softmax(maps.logits(maps.project(pipeline.embed(texts))), axis=1)
+    return log_p
+
+
+def _seed(study: Experiment, number: int) -> int:
+    """Of the adversary's own draws: none of the study's users has them."""
+    return int(np.random.default_rng([study.seed, 9, number]).integers(2**31))
+
+
+def _streams(study: Experiment, number: int) -> SimulationStreams:
+    return SimulationStreams(_seed(study, number))
+
+
+def _quiet(line: str) -> None:
+    del line

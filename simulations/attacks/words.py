@@ -1,0 +1,311 @@
+"""Attacks on sanitized texts: the words behind the released ones, and which two releases come from one text.
+
+The adversary (`server.attacks`) gets the releases of the nodes' ledgers, the vocabulary with its public counts, and the
+mechanism. The truth, which lies in the same run folder, meets its guesses in `simulations.attacks.scores` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models import masked_lm as masked_lms
+from client.models import texts
+from client.models import vocabulary as vocabularies
+from client.models.tokens import padded_word_ids
+from client.node import Node
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import NOTHING
+from mechanisms.words.text import TextMechanism
+from server.attacks import linkage, tokens
+from server.attacks.channel import Channel
+from simulations.attacks import releases, scores
+from simulations.attacks.target import Skipped, Target, each
+from simulations.errors import UserError
+from simulations.experiment import Arm, text_mechanism
+from simulations.progress import Progress
+
+IntArray = NDArray[np.int64]
+
+#: What each attack does, by its name on the command line.
+ATTACKS = {
+    "bayes": "the word of largest posterior given the released word",
+    "copy": "the released word itself",
+    "mask": "what a masked language model puts in the released word's place",
+    "query": "the word that stands most often in a place, of ten releases of the same text",
+    "linkage": "which of two releases come from one text",
+}
+#: How the columns of their table are read.
+READING = (
+    "Tokens that are scored are words of the vocabulary in whose place a word was released. Baseline: always the word "
+    "that is most frequent in public text; of linkage, chance. Best possible: the largest success of any attack that "
+    "looks at single tokens, if it knew how frequent each word is here. The theorem allows: the same for the worst "
+    "mechanism of this guarantee; of linkage, for two releases of a whole text. A mask attack reads the words around "
+    "too, and is bounded by neither. The worst-case ε is that of a word."
+)
+#: The share of unknown words that linkage reckons with: public counts say nothing of them.
+_UNKNOWN = 0.1
+#: Texts that linkage matches, at most: every pair is looked at, place by place.
+_LINKED = 250
+#: Releases of each text that `query` counts in, the one in the run among them.
+_QUERIES = 10
+
+
+@dataclass(frozen=True)
+class Held:
+    """Releases of an arm and, for the scores alone, the truth. released, truth: (n, L) numbers of words. lines: the
+    texts, of users and records (n,)."""
+
+    stage: str
+    released: IntArray
+    truth: IntArray
+    lines: list[str]
+    users: IntArray
+    records: IntArray
+
+
+def entries(
+    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """See Target. UserError, one line, where the arm has released no texts."""
+    text, language_model = mechanism_of(target)
+    held = _held(target, text)
+    progress(f"{target.arm.name}: {len(held.lines):,} released texts of stage {held.stage}")
+    attacked = _Words(target, text, held, language_model, tuple(names), progress)
+    return each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
+
+
+def mechanism_of(target: Target) -> tuple[TextMechanism, Path | None]:
+    """The arm's text mechanism, and the folder of the masked language model that it may read. UserError."""
+    words, language_model = _installed(target.nodes)
+    return _mechanism(target.arm, words, language_model), language_model
+
+
+def _installed(nodes: list[Node]) -> tuple[Any, Path | None]:
+    """The vocabulary of the run's nodes, and the folder of their masked language model."""
+    folder = nodes[0].vocabulary_folder
+    if folder is None:
+        raise UserError(f"{nodes[0].folder}: has no vocabulary; its users released no texts")
+    try:
+        return vocabularies.load_cached(folder), nodes[0].masked_lm
+    except ValueError as error:
+        raise UserError(f"{nodes[0].folder / 'node.json'}: {error}") from error
+
+
+def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechanism:
+    assert arm.text is not None
+    bounds = None
+    try:
+        if language_model is not None:
+            found = masked_lms.load(language_model)
+            bounds = found.low, found.high
+        return text_mechanism(arm.text, words, bounds=bounds)
+    except ValueError as error:
+        raise UserError(f'arm "{arm.name}": text: {error}') from error
+
+
+def _held(target: Target, text: TextMechanism) -> Held:
+    rows = releases.of_arm(target, "text")
+    for row in rows:
+        if row.released.guarantee != text.guarantee or len(row.released.payload) != 4 * text.tokens:
+            raise releases.written_by_another(row, target.arm.name)
+    chosen = releases.attacked(target, rows, "texts")
+    lines = releases.lines(target, chosen)
+    payload = b"".join(row.released.payload for row in chosen)
+    return Held(
+        stage=", ".join(sorted({row.released.stage for row in chosen})),
+        released=np.frombuffer(payload, dtype="<i4").reshape(-1, text.tokens).astype(np.int64),
+        truth=padded_word_ids(lines, text),
+        lines=lines,
+        users=np.array([row.key[0] for row in chosen], dtype=np.int64),
+        records=np.array([row.key[1] for row in chosen], dtype=np.int64),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Words:
+    """The texts of one arm under the attacks `names`."""
+
+    target: Target
+    text: TextMechanism
+    held: Held
+    language_model: Path | None
+    names: tuple[str, ...]
+    progress: Progress
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """One attack's line. Raises Skipped where it does not apply."""
+        kinds = {
+            "bayes": self._bayes, "copy": self._copy, "mask": self._mask, "query": self._query,
+            "linkage": self._linkage,
+        }  # fmt: skip
+        found = kinds[name]()
+        error = found["error"]
+        self.progress(f"{self.target.arm.name}: {name}: {found['success']:.3f}" + (f" ± {error:.3f}" if error else ""))
+        worst = self.text.word.guarantee.worst_case()
+        return {
+            "attack": name,
+            "arm": self.target.arm.name,
+            "mechanism": self.text.name,
+            "epsilon": getattr(self.text.word, "epsilon", None),
+            "worst_case_epsilon": worst,
+            "stage": self.held.stage,
+            "texts": len(self.held.lines),
+        } | found
+
+    # --- tokens
+
+    def _bayes(self) -> dict[str, Any]:
+        found = self._decoded
+        released = self.held.released
+        at_most = tokens.guessed(released, found.top)
+        extra: dict[str, Any] = {
+            "expected": found.expected(self._frequencies),
+            "best_under_prior": float(found.best[0]),
+            "success_of_5": self._rate(at_most).success,
+            "law": "exact" if self._channel.exact else f"estimated, {self._channel.draws} draws of each word",
+        }
+        extra["note"] = f"{extra['success_of_5']:.3f} among 5 guesses"
+        extra["note"] += "" if self._channel.exact else f"; law {extra['law']}"
+        return self._tokens(tokens.guessed(released, found.guesses[0])) | extra
+
+    def _copy(self) -> dict[str, Any]:
+        extra = {}
+        if self._exact:
+            extra = {"expected": float(self._frequencies[:-1] @ self._decoded.unchanged)}
+        return self._tokens(self.held.released) | extra
+
+    def _mask(self) -> dict[str, Any]:
+        from server.attacks.masked_tokens import MaskAttack  # torch: seconds, for this attack alone
+
+        checkpoint = self.target.masked_lm
+        if checkpoint is None and self.language_model is not None and (self.language_model / "checkpoint").is_dir():
+            checkpoint = self.language_model / "checkpoint"
+        if checkpoint is None:
+            raise Skipped("needs a masked language model; name its folder with --masked-lm")
+        model = MaskAttack(checkpoint, self.text.vocabulary)
+        guesses = model.guesses(
+            self.held.released, progress=lambda line: self.progress(f"{self.target.arm.name}: mask: {line}")
+        )
+        # it reads the words around: what single tokens allow does not bound it
+        return self._tokens(guesses) | {"best": None, "bound": None}
+
+    def _query(self) -> dict[str, Any]:
+        if self.text.word.reads:
+            raise Skipped("each of its draws takes a language model")
+        again = [self._drawn(len(self.held.lines), f"attack-query-{i}") for i in range(1, _QUERIES)]
+        guesses = tokens.most_frequent(np.stack([self.held.released, *again]))
+        return self._tokens(guesses) | {
+            "best": None,
+            "bound": tokens.bound(self.text, self._frequencies, releases=_QUERIES),
+            "note": f"{_QUERIES} releases of each text, each charged: what asking again gives away",
+        }
+
+    def _drawn(self, n: int, stage: str) -> IntArray:
+        """The first n texts released once more, as for another stage, from a stream of its own."""
+        held = self.held
+        drawn = texts.draw(
+            self.text, held.lines[:n], held.users[:n], held.records[:n],
+            streams=SimulationStreams(self.target.study.seed), stage=stage,
+        )  # fmt: skip
+        return drawn.astype(np.int64)
+
+    def _tokens(self, guesses: IntArray) -> dict[str, Any]:
+        found = self._rate(guesses)
+        return {
+            "success": found.success,
+            "error": found.error,
+            "tokens": int(self._scored.sum()),
+            "baseline": float(self._frequencies[self._prior.argmax()]),
+            "best": float(self._decoded.best[1]) if self._exact else None,
+            "bound": tokens.bound(self.text, self._frequencies),
+            "expected": None,
+        }
+
+    def _rate(self, guesses: IntArray) -> scores.Rate:
+        return scores.rate(guesses, self.held.truth, self._scored)
+
+    @cached_property
+    def _scored(self) -> NDArray[np.bool_]:
+        if getattr(self.text.word, "moves", False):
+            raise Skipped("its words do not stand where the text's do")
+        where = scores.scored(self.held.released, self.held.truth, len(self.text.vocabulary))
+        if not where.any():
+            raise Skipped("no word of the vocabulary was released in its place")
+        return where
+
+    @cached_property
+    def _frequencies(self) -> NDArray[np.float64]:
+        return scores.frequencies(self.held.truth, self._scored, len(self.text.vocabulary))
+
+    @cached_property
+    def _prior(self) -> NDArray[np.float64]:
+        return self._public_prior(0.0)
+
+    def _public_prior(self, unknown: float) -> NDArray[np.float64]:
+        prior = np.where(self.text.dropped, 0.0, tokens.unigram(self.text.vocabulary, unknown=unknown))
+        return prior / prior.sum()
+
+    @cached_property
+    def _exact(self) -> bool:
+        """Whether the law of a released word is known."""
+        try:
+            return self._channel.exact
+        except Skipped:
+            return False
+
+    @cached_property
+    def _channel(self) -> Channel:
+        try:
+            return Channel(self.text, self.target.study.seed)
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+
+    @cached_property
+    def _decoded(self) -> tokens.Decoded:
+        """Under the public prior, which the guesses are made by, and under the true frequencies, for the scores."""
+        priors = np.stack([self._prior, self._frequencies])
+        released = self.held.released
+        return tokens.decode(
+            self._channel, priors, wanted=np.unique(released[released != NOTHING]),
+            progress=lambda line: self.progress(f"{self.target.arm.name}: bayes: {line}"),
+            also=self._pairs.add if "linkage" in self.names else None,  # one way through the words serves both
+        )  # fmt: skip
+
+    # --- linkage
+
+    @cached_property
+    def _pairs(self) -> linkage.Evidence:
+        """Released texts, and each drawn once more."""
+        n = min(len(self.held.lines), _LINKED)
+        again = self._drawn(n, "attack-linkage")
+        return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], again)
+
+    def _linkage(self) -> dict[str, Any]:
+        channel, pairs, n = self._channel, self._pairs, min(len(self.held.lines), _LINKED)
+        if {"bayes", "copy"} & set(self.names):
+            self._decoded  # noqa: B018 - it fills the pairs
+        else:
+            for x, y, logs in channel.blocks(np.arange(channel.size + 1)):
+                pairs.add(x, y, logs)
+        evidence = pairs.scores(self.text)
+        found, auc = scores.matched(evidence), scores.area(evidence)
+        return {
+            "success": found.success,
+            "error": found.error,
+            "texts": n,
+            "tokens": None,
+            "baseline": 1 / n,
+            "best": None,
+            "bound": linkage.bound(self.text, n),
+            "expected": None,
+            "auc": auc.success,
+            "auc_error": auc.error,
+            "note": f"AUC {auc.success:.3f} ± {auc.error:.3f}",
+        }

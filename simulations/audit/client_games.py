@@ -1,0 +1,299 @@
+"""What the audit measures of the whole client and of the shuffler: through requests, ledger, rounding and the wire.
+
+Every user's record is one of two, x or x'. Beside each target stands a user whom the adversary runs itself, with the
+record x: what that one was sent may tell nothing about the target's noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.app import answer
+from client.models import vocabulary as vocabularies
+from client.node import load_node, write_node
+from client.policy import Policy
+from client.shard import write_shard
+from mechanisms.accounting.shuffle import amplify
+from mechanisms.catalogue import build
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.messages.release import Release
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from mechanisms.messages.wire import reply_from_record, reply_to_record, request_to_record
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from server.attacks.audit import finite, known, learned
+from simulations.audit import games as audit_games
+from simulations.audit.games import Claim, Game, claim, streams
+from simulations.shuffler.shuffle import shuffle
+
+FloatArray = NDArray[np.float64]
+
+_ENCODER = "ab" * 32
+_ARM = "audit"
+#: A whole client, and a whole shuffle, for each draw: fewer of them.
+_CLIENT_SHARE, _SHUFFLE_SHARE = 0.25, 0.1
+WIDTH, DIM, CLASSES = 8, 4, 3
+EMBEDDING = {"mechanism": "purkayastha", "epsilon": 0.5, "dim": DIM}
+LABEL = {"mechanism": "randomized-response", "epsilon": 1.0}
+TEXT = {"mechanism": "santext", "epsilon": 1.0, "tokens": 1, "length": 1.0}
+#: A word that no vocabulary has.
+_UNKNOWN = "zzyzxq"
+
+
+@dataclass(frozen=True)
+class Charged:
+    """What left a client, and what its ledger says of it: releases sent, and those of them that are charged, with
+    their bytes, at no less than the worst case."""
+
+    releases: int
+    charges: int
+
+
+@dataclass(eq=False)
+class Clients:
+    """A node in a folder for each side, asked once: what its users released. Kept, because several games look at it."""
+
+    folder: Path
+    text: bool
+    asked: dict[tuple[int, int, int], Reply] = field(default_factory=dict)
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        return audit_games.words() if self.text else None
+
+    def request(self) -> Request:
+        if self.text:
+            vocabulary = audit_games.words()
+            spec = TEXT | {"vocabulary": vocabulary.identity}
+            return Request(_ARM, "train", "train", "", None, None, None, None, 2, 0, text=spec, vocabulary=vocabulary)
+        mean, m1 = np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32)
+        return Request(_ARM, "train", "train", _ENCODER, mean, m1, EMBEDDING, LABEL, CLASSES, 0)
+
+    def reply(self, side: int, n: int, seed: int) -> Reply:
+        """Rows 2i belong to the adversary's own users, who hold x; rows 2i + 1 to the targets."""
+        key = (side, n, seed)
+        if key not in self.asked:
+            folder = self._node(side, n, seed)
+            record = answer(request_to_record(self.request()), load_node(folder))
+            self.asked[key] = reply_from_record(record)
+        return self.asked[key]
+
+    def _path(self, side: int, n: int, seed: int) -> Path:
+        return self.folder / f"{'text' if self.text else 'embedding'}-{side}-{n}-{seed}"
+
+    def _node(self, side: int, n: int, seed: int) -> Path:
+        folder = self._path(side, n, seed)
+        # other users on the other side: a simulation's noise is a function of seed and user
+        users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
+        records = np.zeros(2 * n, dtype=np.int64)
+        held = np.where(np.arange(2 * n) % 2 == 1, side, 0)
+        everything = Policy(embedding=math.inf, label=math.inf, text=math.inf)
+        if self.text:
+            vocabulary = audit_games.words()
+            installed = self.folder / "words"
+            if not installed.exists():
+                vocabularies.save(vocabulary, installed)
+            texts = np.array([vocabulary.words[-1], _UNKNOWN])[held].tolist()
+            write_shard(folder, "train", users, records, texts, None)
+            write_node(folder, vocabulary=installed.resolve(), seed=seed, arms={_ARM: everything})
+            return folder
+        embeddings = np.zeros((2 * n, WIDTH), np.float32)
+        embeddings[:, 0] = 1.0 - 2.0 * held
+        write_shard(
+            folder, "train", users, records, [f"text {i}" for i in held], held, embeddings=embeddings, identity=_ENCODER
+        )
+        write_node(folder, seed=seed, arms={_ARM: everything})
+        return folder
+
+    def charged(self) -> Charged:
+        """Of everything that any node answered: is it in the ledger, at its price and with its bytes?"""
+        releases = charges = 0
+        for key, reply in self.asked.items():
+            with load_node(self._path(*key)).ledger(_ARM) as ledger:
+                rows = {(r.user, r.record, r.stage, r.channel, r.digest): r for r in ledger.rows()}
+            for release in reply.releases:
+                (values,) = release.payload.values()
+                price = release.guarantee.worst_case()
+                sent = zip(reply.users.tolist(), reply.records.tolist(), values, strict=True)
+                for user, record, value in sent:
+                    row = rows.get((user, record, release.stage, release.channel, release.digest))
+                    releases += 1
+                    data = np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes()
+                    charges += row is not None and row.payload == data and row.epsilon >= price
+        return Charged(releases, charges)
+
+
+def client_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
+    """The embedding and the label of one record: the pair differs in both. One game looks at the target's release, the
+    other at whether it is that of the adversary's own user, who holds x."""
+    clients = Clients(folder, text=False)
+    request = clients.request()
+    embedding: Any = request.mechanism("embedding")
+    label: Any = request.mechanism("label")
+    parts = (embedding.guarantee, label.guarantee)
+    joint: BlanketCells = reduce(BlanketCells.product, (embedding.blanket(), label.blanket()))
+    together = _joint(parts)
+    claimed = claim(joint.loss(), together, delta)
+    inputs = np.eye(2, DIM)
+    inputs[1] = -inputs[0]
+
+    def targets(side: int, n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        reply = clients.reply(side, n, seed)
+        z, y = (next(iter(r.payload.values())) for r in reply.releases)
+        return embedding.grid.decode(z), y.astype(np.float64)
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        z, y = targets(side, n, seed)
+        return np.column_stack([z[1::2], y[1::2]])
+
+    def ratio(outputs: NDArray[Any]) -> FloatArray:
+        z, y = outputs[:, :DIM], outputs[:, DIM].astype(np.int64)
+        z = z / np.linalg.norm(z, axis=1, keepdims=True)  # the grid has rounded it
+        each = [
+            embedding.log_prob(z, np.tile(x, (len(z), 1))) + label.log_prob(y, np.full(len(y), i))
+            for i, x in enumerate(inputs)
+        ]
+        difference: FloatArray = each[0] - each[1]
+        return difference
+
+    def same(side: int, n: int, seed: int) -> NDArray[Any]:
+        z, y = targets(side, n, seed)
+        return np.column_stack([(z[1::2] == z[::2]).all(axis=1), y[1::2] == y[::2]]).astype(np.int64)
+
+    about = f"purkayastha ε={EMBEDDING['epsilon']}, m'={DIM}; randomized response ε={LABEL['epsilon']}"
+    worst = sum(g.worst_case() for g in parts)
+    return [
+        Game("client", about, "antipodal embedding and other label", worst, claimed, draw, known(ratio),
+             share=_CLIENT_SHARE),
+        Game("client", about, "the same, beside the adversary's own noise", worst, claimed, same, learned,
+             share=_CLIENT_SHARE),
+    ], clients  # fmt: skip
+
+
+def client_text_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
+    """A text of one word, in the vocabulary or not."""
+    clients = Clients(folder, text=True)
+    vocabulary = clients.vocabulary
+    assert vocabulary is not None
+    text = build(clients.request().text or {}, channel="text", vocabulary=vocabulary)
+    law = audit_games.text_law(text)
+    pair = len(vocabulary) - 1, vocabulary.unknown
+    one, other = (law(x) for x in pair)
+    apart = audit_games.text_distance(text, *pair)
+    outcomes = np.array([NOTHING, *range(len(vocabulary))])
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        (release,) = clients.reply(side, n, seed).releases
+        (values,) = release.payload.values()
+        return values[1::2].astype(np.int64)
+
+    return [
+        Game(
+            "client-text", f"santext ε={TEXT['epsilon']:g}, L=1, length ε={TEXT['length']:g}",
+            "a word / one outside the vocabulary", text.guarantee.worst_case(),
+            claim(text.privacy_loss(apart), text.guarantee, delta), draw, finite(outcomes[:, None], one - other),
+            law=audit_games.law_of(one, other, text.guarantee, delta), share=_CLIENT_SHARE,
+        )
+    ], clients  # fmt: skip
+
+
+def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
+    """For its numeric ε and δ only: those of all channels together."""
+    return Guarantee(
+        epsilon=0.0, metric="discrete", diameter=1.0, protects="record",
+        numeric_epsilon=sum(g.numeric_epsilon for g in parts), numeric_delta=sum(g.numeric_delta for g in parts),
+    )  # fmt: skip
+
+
+# --- the shuffler
+
+_SENDERS = 6
+_CROWD, _LOCAL = 100, 2.0
+#: Batches whose labels are drawn at once.
+_BATCHES = 1024
+
+
+def shuffler_games(delta: float) -> list[Game]:
+    """Who sent what, by the order of a batch; and what of one user's label a whole shuffled batch shows."""
+    return [_order_game(), _amplified_game(delta)]
+
+
+def _order_game() -> Game:
+    """One marked row, sent by the first user or by the last: its place says nothing about which."""
+    nothing = Guarantee(math.inf, "discrete", 1.0, "label")
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        marked = 0 if side == 0 else _SENDERS - 1
+        replies = [
+            _reply(range(at, at + 2), [int(user == marked) for user in range(at, at + 2)], nothing)
+            for at in range(0, _SENDERS, 2)
+        ]
+        generators = np.random.SeedSequence([seed, side, 1]).spawn(n)
+        places = np.empty(n, dtype=np.int64)
+        for i, generator in enumerate(generators):
+            batch, _ = shuffle(replies, minimum_users=2, rng=np.random.Generator(np.random.Philox(generator)))
+            places[i] = int(np.argmax(batch.releases[0].payload["y"]))
+        return places
+
+    zero = Claim(0.0, 0.0, np.zeros((1, 2)))
+    return Game(
+        "shuffler", f"{_SENDERS} users", "which user sent a row, by its place", 0.0, zero, draw, learned,
+        share=_SHUFFLE_SHARE,
+    )  # fmt: skip
+
+
+def _amplified_game(delta: float) -> Game:
+    """A user whose label is 0 or 1 among others who all hold 1; the adversary sees the first row and all counts."""
+    mechanism = RandomizedResponse(_LOCAL, 2)
+    found = [(amplify([mechanism], users=_CROWD, delta=d, lower_bounded=False).epsilon, d) for d in _deltas(delta)]
+    at_delta = next(e for e, d in found if d == delta)
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        generators = np.random.SeedSequence([seed, side, 2]).spawn(n)
+        labels = np.ones((_BATCHES, _CROWD), dtype=np.int64)
+        labels[:, 0] = side
+        out = np.empty((n, 2), dtype=np.int64)
+        for i, generator in enumerate(generators):
+            if i % _BATCHES == 0:
+                rng = streams("shuffler", side, labels.size, seed, start=i * _CROWD)
+                y = mechanism.sample(labels.ravel(), rng=rng).reshape(labels.shape)
+            reply = _reply(range(_CROWD), y[i % _BATCHES], mechanism.guarantee)
+            batch, _ = shuffle([reply], minimum_users=_CROWD, rng=np.random.Generator(np.random.Philox(generator)))
+            rows = batch.releases[0].payload["y"]
+            out[i] = rows[0], rows.sum()
+        return out
+
+    return Game(
+        "shuffler", f"{_CROWD} users, randomized response ε={_LOCAL:g}, K=2", "one user's label in a shuffled batch",
+        mechanism.guarantee.worst_case(), Claim(_LOCAL, at_delta, np.array(found)), draw, learned,
+        share=_SHUFFLE_SHARE,
+    )  # fmt: skip
+
+
+def _deltas(delta: float) -> list[float]:
+    return sorted({0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, delta}, reverse=True)
+
+
+def _reply(users: range, labels: Any, guarantee: Guarantee) -> Reply:
+    """A node's reply, over the wire."""
+    ids = np.array(users, dtype=np.int64)
+    release = Release({"y": np.asarray(labels, dtype=np.int16)}, "label", "train", guarantee, "audit")
+    return reply_from_record(reply_to_record(Reply(ids, np.zeros_like(ids), (release,))))
+
+
+#: Parts of the whole, by the name that --mechanism takes.
+PARTS: dict[str, Callable[[Path, float], tuple[list[Game], Clients | None]]] = {
+    "client": client_games,
+    "client-text": client_text_games,
+    "shuffler": lambda folder, delta: (shuffler_games(delta), None),
+}

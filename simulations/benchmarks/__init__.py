@@ -1,0 +1,1 @@
+"""How fast this is, beside peers."""

@@ -1,0 +1,1 @@
+"""The command line: options, printing, exit codes; no logic of its own."""

@@ -1,0 +1,61 @@
+"""The command `sottovoce attack`: its options; the attacks are in simulations.attacks.run and server.attacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.progress import progress_lines
+
+# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN_DIR")],
+    attack: Annotated[
+        list[str] | None,
+        typer.Option("--attack", metavar="NAME", help="Only this one; may be repeated (default: all that apply)."),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option("--arm", metavar="NAME", help="Only this arm; may be repeated (default: all)."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Texts of each arm, at most.")] = 500,
+    masked_lm: Annotated[
+        Path | None,
+        typer.Option(
+            "--masked-lm", metavar="FOLDER", show_default=False,
+            help="Checkpoint with a masked-LM head, for the attack `mask` (default: the run's own, if it has one).",
+        ),
+    ] = None,
+    shadows: Annotated[
+        int | None,
+        typer.Option(
+            "--shadows", show_default=False,
+            help="Models that membership-shadow and -lira train (default: 16; none where that means to train BERT).",
+        ),
+    ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute", metavar="NAME", show_default=False,
+            help="Column that attribute inference guesses; may be repeated (default: what the corpus has).",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
+) -> None:  # fmt: skip
+    """Attack what a run's users released, as the server would; attacks.json and attacks.md go into the run folder."""
+    from simulations.attacks import run as attacks
+    from simulations.output.jsonable import json_ready
+
+    results = attacks.attack(
+        run, *(attack or ()), arms=arm or (), limit=limit, masked_lm=masked_lm, attributes=attribute or (),
+        shadows=shadows, progress=progress_lines(),
+    )  # fmt: skip
+    if as_json:
+        print(json.dumps(json_ready(results), ensure_ascii=False, allow_nan=False))
+    else:
+        print(attacks.table(results))

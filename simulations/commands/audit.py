@@ -1,0 +1,43 @@
+"""The command `sottovoce audit`: its options; the audit itself is in simulations.audit.run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.progress import progress_lines
+
+# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+
+
+def command(
+    mechanism: Annotated[
+        list[str] | None,
+        typer.Option("--mechanism", metavar="NAME", help="Only this one; may be repeated (default: all)."),
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of each of two inputs.")] = 200_000,
+    delta: Annotated[float, typer.Option("--delta", help="δ at which ε is compared beside the pure one.")] = 1e-3,
+    seed: Annotated[int, typer.Option("--seed", help="Root seed.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for audit.json and audit.md; new or empty.", show_default=False),
+    ] = None,
+) -> None:
+    """Measure lower bounds of ε beside what is claimed; exit code 1 where a claim is violated.
+
+    NAME: a mechanism of the catalogue, length, text, client, client-text or shuffler.
+    """
+    from simulations.audit.run import audit, table
+    from simulations.output.jsonable import json_ready
+
+    results = audit(*(mechanism or ()), draws=draws, delta=delta, seed=seed, out=out, progress=progress_lines())
+    if as_json:
+        print(json.dumps(json_ready(results), ensure_ascii=False, allow_nan=False))
+    else:
+        print(table(results))
+    if results["violated"]:
+        raise typer.Exit(1)

@@ -1,0 +1,399 @@
+"""The commands `sottovoce budget`: what ε is there, what shuffling makes of it, and which parameters a budget buys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulations.commands.options import AsJson
+from simulations.errors import UserError
+
+if TYPE_CHECKING:
+    from simulations.analysis.budget import Release, TextToPlan
+    from simulations.analysis.plan import Terms
+
+# Nothing here may import SciPy, matplotlib or the accounting before a command runs: `--help` must answer at once.
+
+app = typer.Typer(help="What ε do I have, and what does a budget buy?", no_args_is_help=True)
+
+Name = Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as purkayastha.")]
+Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Its ε, in its own metric.", show_default=False)]
+Sigma = Annotated[float | None, typer.Option("--sigma", help="Of gaussian, instead of --epsilon.", show_default=False)]
+Dim = Annotated[int | None, typer.Option("--dim", help="m', coordinates of an embedding.", show_default=False)]
+Classes = Annotated[int, typer.Option("--classes", help="Of a label.")]
+Raw = Annotated[bool, typer.Option("--raw", help="planar-laplace without its normalization.")]
+LabelEpsilon = Annotated[
+    float | None,
+    typer.Option("--label-epsilon", help="A label under randomized response beside the embedding.", show_default=False),
+]
+Users = Annotated[int | None, typer.Option("--users", help="Users delivered by the shuffler.", show_default=False)]
+Delta = Annotated[float, typer.Option("--delta", help="δ, of every figure.")]
+Records = Annotated[int | None, typer.Option("--records", help="Most records of one user.", show_default=False)]
+Stages = Annotated[int, typer.Option("--stages", help="Stages in which one user releases anew.")]
+
+
+@app.command("local")
+def local_(
+    mechanism: Name,
+    epsilon: Epsilon = None,
+    sigma: Sigma = None,
+    dim: Dim = None,
+    classes: Classes = 2,
+    raw: Raw = False,
+    label_epsilon: LabelEpsilon = None,
+    times: Annotated[int, typer.Option("--times", help="How many releases of one user.")] = 1,
+    delta: Delta = 1e-6,
+    as_json: AsJson = False,
+) -> None:
+    """Without a shuffler: the worst case, the exact ε at δ, and compositions of several releases."""
+    from mechanisms import checks
+    from simulations.analysis import budget
+
+    _check_delta(delta)
+    times = checks.integer("budget local", "--times", times, 1, 10**6)
+    release = budget.Release(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
+    answer = budget.local(release.with_losses(), times=times, delta=delta)
+    if as_json:
+        return _print_json(answer)
+    _print(
+        [
+            *(f"{m}, {times} time{'s' * (times != 1)}" for m in answer["mechanisms"]),
+            f"worst case (δ = 0)      ε = {_number(answer['worst_case'])}",
+            *(f"at δ = {delta:g}, {method:<9} ε = {_number(value)}" for method, value in answer["methods"].items()),
+        ]
+    )
+
+
+@app.command("shuffle")
+def shuffle_(
+    mechanism: Name,
+    users: Annotated[int, typer.Option("--users", help="Users delivered by the shuffler.")],
+    epsilon: Epsilon = None,
+    sigma: Sigma = None,
+    dim: Dim = None,
+    classes: Classes = 2,
+    raw: Raw = False,
+    label_epsilon: LabelEpsilon = None,
+    delta: Delta = 1e-6,
+    as_json: AsJson = False,
+) -> None:
+    """Central ε of n shuffled users: every bound under its published name; none where its condition fails."""
+    from mechanisms.accounting.shuffle import amplify
+    from simulations.analysis import budget
+
+    _check_delta(delta)
+    release = budget.Release(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
+    released = release.with_losses()
+    answer = amplify(released, users=users, delta=delta).to_dict()
+    if as_json:
+        return _print_json(answer)
+    lines = [*(budget.described(m) for m in released), f"{users:,} users delivered, δ = {delta:g}", ""]
+    lines.append(f"{'worst case, local (δ = 0)':<28} ε = {_number(answer['local_worst_case'])}")
+    lines.append(f"{'exact, local':<28} ε = {_number(answer['local_epsilon'])}")
+    for name, value in answer["bounds"].items():
+        lines.append(f"{name:<28} {'no amplification' if value is None else f'ε = {_number(value)}'}")
+    lines.append(f"{'lower bound (data sets)':<28} ε = {_number(answer['lower_bound'])}")
+    lines += ["", f"central ε = {_number(answer['epsilon'])}, the least valid of these"]
+    _print(lines)
+
+
+@app.command("ladder")
+def ladder_(
+    file: Annotated[str | None, typer.Argument(metavar="[FILE.toml]", show_default=False)] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override, as for simulate.")
+    ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="A client's ledger: what was charged.", show_default=False)
+    ] = None,
+    user: Annotated[
+        int | None,
+        typer.Option("--user", help="With --ledger: this user, not the one who spent most.", show_default=False),
+    ] = None,
+    mechanism: Annotated[
+        str | None, typer.Option("--mechanism", help="Without a file: the mechanism.", show_default=False)
+    ] = None,
+    epsilon: Epsilon = None,
+    sigma: Sigma = None,
+    dim: Dim = None,
+    classes: Annotated[int | None, typer.Option("--classes", help="Of a label.", show_default=False)] = None,
+    raw: Raw = False,
+    label_epsilon: LabelEpsilon = None,
+    users: Users = None,
+    records: Records = None,
+    stages: Stages = 1,
+    delta: Annotated[float | None, typer.Option("--delta", help="δ, of every rung.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What ε do I have? Rung by rung, for an experiment file, a mechanism, or a ledger."""
+    sources = [s for s in (file, ledger, mechanism) if s is not None]
+    if len(sources) != 1:
+        raise UserError("budget ladder: give one of FILE.toml, --mechanism or --ledger")
+    if delta is not None:
+        _check_delta(delta)
+    if ledger is not None:
+        _ladder_of_ledger(ledger, user, delta or 1e-6, as_json)
+    elif mechanism is not None:
+        from simulations.analysis.budget import Release
+
+        release = Release(mechanism, epsilon, sigma, dim, classes or 2, raw, label_epsilon, delta or 1e-6)
+        _ladder_of_release(release, users, records, stages, as_json)
+    else:
+        overrides = list(set_ or []) + ([] if delta is None else [f"shuffle.delta={delta!r}"])
+        _ladder_of_file(str(file), overrides, records, classes, as_json)
+
+
+def _ladder_of_file(file: str, overrides: list[str], records: int | None, classes: int | None, as_json: bool) -> None:
+    from simulations.analysis.budget import ladders_of_experiment
+    from simulations.experiment import load
+
+    if records is not None and records < 1:
+        raise UserError(f"--records: must be at least 1, got {records}")
+    answer = ladders_of_experiment(load(file, overrides), records=records, classes=classes)
+    if as_json:
+        return _print_json(answer)
+    lines = [f"{answer['name']}, δ = {answer['delta']:g}, way {answer['way']}"]
+    lines += [answer["way_sentence"]] if "way_sentence" in answer else []
+    notes: dict[str, None] = {}
+    for arm in answer["arms"]:
+        mark = ", a reference: not private" if arm["reference"] else ""
+        for who, key in (("training users", "ladder"), ("test users", "test_ladder")):
+            if arm[key] is not None:
+                lines += ["", f'arm "{arm["arm"]}"{mark}, {who}', *table(arm[key])]
+                notes |= dict.fromkeys(assumptions(arm[key]))
+    _print([*lines, "", "What this rests on:", *notes, *LEGEND])
+
+
+def _ladder_of_release(
+    release: Release, users: int | None, records: int | None, stages: int, as_json: bool
+) -> None:
+    from simulations.analysis.budget import described, ladder_of_release
+
+    released, records = release.mechanisms(), 1 if records is None else records
+    answer = ladder_of_release(released, users=users, records=records, stages=stages, delta=release.delta)
+    if as_json:
+        return _print_json(answer)
+    rungs = answer["ladder"]
+    _print([*(described(m) for m in released), *table(rungs), "", "What this rests on:", *assumptions(rungs), *LEGEND])
+
+
+def _ladder_of_ledger(path: Path, user: int | None, delta: float, as_json: bool) -> None:
+    from simulations.analysis.ledger import of_ledger
+
+    answer = of_ledger(path, user=user, delta=delta)
+    if as_json:
+        return _print_json(answer)
+    _print(
+        [
+            f"{path}: {answer['releases']:,} releases of {answer['users']:,} users; user {answer['user']}",
+            *table(answer["ladder"]), "", "What this rests on:", *assumptions(answer["ladder"]), *LEGEND,
+        ]
+    )  # fmt: skip
+
+
+CentralEpsilon = Annotated[float, typer.Option("--epsilon", help="The central ε that one user may spend.")]
+CentralDelta = Annotated[float, typer.Option("--delta", help="The central δ.")]
+Invited = Annotated[
+    int | None,
+    typer.Option("--users", help="Users invited; a text may be planned without a shuffler.", show_default=False),
+]
+Planned = Annotated[str, typer.Option("--mechanism", help="Of the embedding, or of a text's words.")]
+Tokens = Annotated[
+    int | None, typer.Option("--tokens", help="Of a text: its most tokens (default: 64).", show_default=False)
+]
+Length = Annotated[
+    str | None,
+    typer.Option("--length", help="Of a text: the ε of its length (default: 1), or kept.", show_default=False),
+]
+Words = Annotated[
+    str | None,
+    typer.Option(
+        "--words", help="Of a text: word vectors, a file or a checkpoint (default: minilm).", show_default=False
+    ),
+]
+Public = Annotated[
+    list[str] | None,
+    typer.Option("--accept-unprotected", metavar="NAME:WHY", help="Of a text: what it exposes and is public."),
+]
+
+
+@app.command("plan")
+def plan_(
+    epsilon: CentralEpsilon,
+    delta: CentralDelta,
+    users: Invited = None,
+    label_epsilon: LabelEpsilon = None,
+    mechanism: Planned = "purkayastha",
+    dim: Annotated[int, typer.Option("--dim", help="m', coordinates of an embedding.")] = 16,
+    classes: Classes = 2,
+    dropout: Annotated[float, typer.Option("--dropout", help="Share of users who never answer.")] = 0.0,
+    records: Annotated[int, typer.Option("--records", help="Most records of one user.")] = 1,
+    stages: Stages = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.toml", help="Write an experiment, one arm a split.", show_default=False),
+    ] = None,
+    tokens: Tokens = None,
+    length: Length = None,
+    words: Words = None,
+    accept_unprotected: Public = None,
+    as_json: AsJson = False,
+) -> None:
+    """The largest local ε within a central budget; without --label-epsilon, how the budget can be split."""
+    from simulations.analysis import plan
+    from simulations.analysis.budget import TextToPlan
+
+    _check_delta(delta)
+    if out is not None and out.exists():
+        raise UserError(f"--out {out}: is there already; name another file")
+    if out is not None and (records != 1 or stages != 1):
+        raise UserError("--out: an experiment file has users of one record and one stage; leave --records and --stages")
+    labels = plan.LABEL_EPSILONS if label_epsilon is None else (label_epsilon,)
+    terms = plan.Terms(epsilon, delta, users, dropout, records, stages, labels, classes)
+    answer = _plan_of(terms, mechanism, dim, TextToPlan(tokens, length, words, accept_unprotected), out)
+    if out is not None:
+        text = plan.experiment_file(answer, name=out.stem)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+        answer["file"] = str(out)
+    if as_json:
+        return _print_json(answer)
+    written = [] if out is None else [f"experiment file: {out}; run it with: sottovoce simulate {out}"]
+    _print([*_plan_for_people(answer), *written])
+
+
+def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path | None) -> dict[str, Any]:
+    """The plan of a text, or of an embedding, which takes none of a text's options."""
+    from mechanisms.catalogue import CATALOGUE
+    from simulations.analysis import plan
+
+    if getattr(CATALOGUE.get(mechanism), "channel", None) == "text":
+        if out is not None:
+            raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
+        return plan.plan_text(terms, text.by_epsilon(mechanism), public=text.public)
+    if given := [name for name, value in asdict(text).items() if value is not None]:
+        option = f"--{given[0].replace('_', '-')}"
+        raise UserError(f"{option}: is about texts, and {mechanism} sanitizes none; leave it out")
+    if terms.users is None:
+        raise UserError("--users: say how many are invited")
+    return plan.plan(terms, mechanism=mechanism, dim=dim)
+
+
+def _plan_for_people(answer: Mapping[str, Any]) -> list[str]:
+    shuffled, of_text = "no shuffler", "tokens" in answer
+    if answer["users"] is not None:
+        shuffled = f"{answer['users']:,} users invited, planned for {answer['delivered']:,} delivered"
+    if of_text:
+        shuffled += f"; texts of at most {answer['tokens']} tokens"
+    largest = f"largest ε of {answer['mechanism']}"
+    lines = [
+        f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}", "",
+        f"{'label ε':>8}  {largest:>28}  {'its worst case':>14}  {'central ε':>9}",
+    ]  # fmt: skip
+    for split in answer["splits"]:
+        best = split["text_epsilon" if of_text else "embedding_epsilon"]
+        lines.append(
+            f"{_number(split['label_epsilon']):>8}  {'none fits' if best is None else _number(best):>28}  "
+            f"{_number(split['worst_case']):>14}  {_number(split['central_epsilon']):>9}"
+        )
+    return lines
+
+
+@app.command("users")
+def users_(
+    mechanism: Name,
+    central: Annotated[float, typer.Option("--central", help="The central ε that one user may spend.")],
+    epsilon: Epsilon = None,
+    sigma: Sigma = None,
+    dim: Dim = None,
+    classes: Classes = 2,
+    raw: Raw = False,
+    label_epsilon: LabelEpsilon = None,
+    delta: Delta = 1e-6,
+    as_json: AsJson = False,
+) -> None:
+    """How many users a mechanism needs for a central ε."""
+    from mechanisms.accounting.planner import users_needed
+    from simulations.analysis.budget import Release
+
+    _check_delta(delta)
+    release = Release(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
+    needed = users_needed(release.with_losses(), epsilon=central, delta=delta)
+    if as_json:
+        return _print_json({"central_epsilon": central, "delta": delta, "users": needed})
+    _print(["no number of users up to 10^10 suffices" if needed is None else f"{needed:,} users delivered"])
+
+
+@app.command("figures")
+def figures_(
+    out: Annotated[Path, typer.Option("--out", help="Folder, made where there is none.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Of Purkayastha.")] = 2.0,
+    dim: Annotated[int, typer.Option("--dim", help="m'.")] = 16,
+    users: Annotated[int, typer.Option("--users", help="Users delivered.")] = 67_349,
+    delta: Delta = 1e-6,
+) -> None:
+    """ε against δ, rounds and users, and all bounds side by side, as PNG for print."""
+    from simulations.analysis import budget_figures
+
+    _check_delta(delta)
+    for path in budget_figures.write(out, epsilon=epsilon, dim=dim, users=users, delta=delta):
+        print(path)
+
+
+# --- tables
+
+
+LEGEND = (
+    "",
+    "ε at δ: least that is proved, from exact loss distributions; worst case: the theorems alone, δ = 0. –: there is",
+    "nothing of the kind, or no amplification is shown.",
+)
+
+
+def table(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a rung: name, ε at δ, δ, worst case, and the neighbours or why there is no number."""
+    lines = [f"  {'rung':<10} {'ε at δ':>9}  {'δ':<9} {'worst case':>10}  what it is about"]
+    for r in rungs:
+        about = r["neighbours"]
+        if r["epsilon"] is None:
+            about = r["assumption"].partition(" (")[0]
+        elif r["unprotected"]:
+            about = f"UNPROTECTED: {', '.join(r['unprotected'])}"
+        elif r["statement"]:
+            about += f"; loss ≤ {r['statement']}"
+        delta = "–" if r["epsilon"] is None else f"{r['delta']:.3g}"
+        numbers = f"{_number(r['epsilon']):>9}  {delta:<9} {_number(r['worst_case']):>10}"
+        lines.append(f"  {r['rung']:<10} {numbers}  {about}")
+    return lines
+
+
+def assumptions(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each rung with a number rests on, one line each; of those without protection, why."""
+    own = [r for r in rungs if r["epsilon"] is not None and (r["epsilon"] != "inf" or r["unprotected"] == [r["rung"]])]
+    return [f"  {r['rung']}: {r['assumption']}" for r in own]
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:  # also true for not-a-number
+        raise UserError(f"--delta: must be above 0 and below 1, got {delta:g}")
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "–"
+    return "∞" if value in ("inf", float("inf")) else f"{value:.4g}"
+
+
+def _print(lines: Sequence[str]) -> None:
+    print("\n".join(lines))
+
+
+def _print_json(answer: Any) -> None:
+    from simulations.output.jsonable import json_ready
+
+    print(json.dumps(json_ready(answer), ensure_ascii=False, allow_nan=False))

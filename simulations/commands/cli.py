@@ -1,0 +1,220 @@
+"""The command `sottovoce`: results on stdout, progress and complaints on stderr.
+
+What a user can mend ends in one line and exit code 2; SOTTOVOCE_DEBUG=1 shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from simulations.commands import attack as attack_command
+from simulations.commands import audit as audit_command
+from simulations.commands import bench as bench_command
+from simulations.commands import budget, sanitize
+from simulations.commands import deniability as deniability_command
+from simulations.commands import deploy as deploy_command
+from simulations.commands import device as device_command
+from simulations.commands.options import AsJson, Data, Set, overrides
+from simulations.errors import Interrupted
+from simulations.progress import progress_lines
+from simulations.transport.quiet import QUIET
+
+# Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
+
+#: What `pip install sottovoce[simulation]` adds to a device's installation.
+SIMULATION_PACKAGES = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "onnx",
+    "datasets",
+    "pyarrow",
+    "matplotlib",
+    "ray",
+    "dp_accounting",
+    "HanTa",
+)
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Federated learning on text that is sanitized before it leaves the user.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(budget.app, name="budget")
+app.add_typer(device_command.app, name="device")
+app.add_typer(deploy_command.app, name="deploy")
+app.command("sanitize")(sanitize.command)
+app.command("deniability")(deniability_command.command)
+app.command("audit")(audit_command.command)
+app.command("attack")(attack_command.command)
+app.command("bench")(bench_command.command)
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="Results folder; new or empty (default: runs/NAME-DATE-TIME).", show_default=False
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Join the Ray cluster whose head is there; its machines must see the results folder.",
+        show_default=False,
+    ),
+]
+
+@app.command()
+def demo(
+    out: Out = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Root seed.", show_default=False)] = None,
+    set_: Set = None,
+    ray_address: RayAddress = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the main job on the built-in corpus: 2,000 users, about two minutes."""
+    _start("demo", [*(set_ or ()), *([] if seed is None else [f"seed={seed}"])], out, ray_address, as_json)
+
+
+@app.command()
+def simulate(
+    file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
+    out: Out = None,
+    data: Data = None,
+    set_: Set = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="RUN_DIR",
+            help="Continue a run, of this command or of demo, that was stopped.",
+            show_default=False,
+        ),
+    ] = None,
+    ray_address: RayAddress = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the experiment that a TOML file describes, or a bundled one by its name alone."""
+    if resume is not None:
+        if file is not None or out is not None or data is not None or set_:
+            raise click.UsageError("--resume takes a run as it was started: no FILE.toml, --out, --data or --set")
+        _resume(resume, ray_address, as_json)
+        return
+    if file is None:
+        raise click.UsageError("Missing argument 'FILE.toml', or --resume RUN_DIR")
+    _start(file, overrides(set_, data), out, ray_address, as_json)
+
+
+@app.command()
+def summarize(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...")],
+    figure: Annotated[
+        Path | None, typer.Option("--figure", metavar="FILE.png", help="Draw them too.", show_default=False)
+    ] = None,
+) -> None:
+    """Means and standard errors over runs of one study with different seeds, as a Markdown table."""
+    from simulations.study import summary
+
+    table = summary.summarize(runs)
+    if figure is not None:
+        from simulations.output.figures import save
+
+        save(summary.figure(runs), figure)
+    print(table)
+
+
+def _start(file: str, changes: list[str], out: Path | None, ray_address: str | None, as_json: bool) -> None:
+    """A new run, and what it says."""
+    from simulations.experiment import load, slug
+    from simulations.study.simulate import simulate as run
+
+    experiment = load(file, changes)
+    out = out or Path("runs") / f"{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    with _stdout_is_stderr():
+        results = run(experiment, out, progress=progress_lines(), ray_address=ray_address)
+    _show(results, out, as_json)
+
+
+def _resume(out: Path, ray_address: str | None, as_json: bool) -> None:
+    """The rest of a run that was stopped, and what all of it says."""
+    from simulations.study.simulate import resume
+
+    with _stdout_is_stderr():
+        results = resume(out, progress=progress_lines(), ray_address=ray_address)
+    _show(results, out, as_json)
+
+
+def _show(results: dict[str, Any], out: Path, as_json: bool) -> None:
+    from simulations.study import report
+
+    report.say(results, out, "Results, figures and the model", as_json=as_json)
+
+
+@contextmanager
+def _stdout_is_stderr() -> Iterator[None]:
+    """While a run works, whatever libraries and their workers print goes to stderr: stdout is for results."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line. Returns the exit code: 0, 2 after a user's mistake, 130 after Ctrl-C."""
+    os.environ.update(QUIET)
+    try:
+        code = app(args=arguments, prog_name="sottovoce", standalone_mode=False)
+        if code == INTERRUPTED:  # typer has caught Ctrl-C itself
+            return _complain("interrupted; nothing was kept", INTERRUPTED)
+        return code if isinstance(code, int) else 0
+    except Interrupted as error:
+        return _complain(str(error), INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort):
+        return _complain("interrupted; nothing was kept", INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        return _complain(error.format_message(), 2)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in SIMULATION_PACKAGES:
+            raise
+        return _complain(
+            f"{error.name} is not installed; a simulation needs: pip install 'sottovoce[simulation]'", 2
+        )
+    except OSError as error:
+        # Without a file name it is no mistake of the user's.
+        if error.filename is None:
+            raise
+        return _complain(f"{error.filename}: {error.strerror}", 2)
+    except ValueError as error:
+        return _complain(str(error) or type(error).__name__, 2)
+
+
+def _complain(line: str, code: int) -> int:
+    if os.environ.get("SOTTOVOCE_DEBUG"):
+        traceback.print_exc()
+    print(f"sottovoce: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

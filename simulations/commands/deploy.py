@@ -1,0 +1,245 @@
+"""The commands `sottovoce deploy`: a study's arm on real processes, all at once, or each party by itself."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.commands.options import AsJson, Data, OneArm, Set, overrides
+from simulations.progress import progress_lines
+
+# Nothing here may import NumPy, torch or Flower: `--help` and a mistyped file must answer at once.
+
+app = typer.Typer(
+    help="A study on real processes: SuperLink, devices, shuffler, training server, the deployed model.",
+    no_args_is_help=True,
+)
+
+Certificate = Annotated[Path, typer.Option("--certificate", metavar="FILE", help="This party's certificate (PEM).")]
+Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="And its key.")]
+Authority = Annotated[
+    Path, typer.Option("--root-certificates", metavar="FILE", help="The authority that the others' are signed by.")
+]
+Port = Annotated[int, typer.Option("--port", help="Where it listens.")]
+Host = Annotated[str, typer.Option("--host", help="At which of this machine's addresses it listens.")]
+
+
+@app.command("up")
+def up_(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    arm: OneArm = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="Devices; user u lives on device u mod NODES.")] = 4,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The folder; new or empty (default: runs/deploy-NAME-DATE).", show_default=False),
+    ] = None,
+    data: Data = None,
+    set_: Set = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="The SuperLink's (default: a free one).", show_default=False)
+    ] = None,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Leave devices and shuffler up, and serve the trained model.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one arm of a study through a SuperLink, devices, a shuffler and a training server on this machine."""
+    from simulations.experiment import load, slug
+
+    experiment = load(file, overrides(set_, data))
+    out = out or Path("runs") / f"deploy-{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+        from simulations.deployment import local as deploy
+        from simulations.study import report
+
+        results, stayed = deploy.up(
+            experiment, arm, out, nodes=nodes, port=port, stay=stay, show=_show, progress=progress_lines()
+        )
+    report.say(results, out, "Results, ledgers and logs", as_json=as_json)
+    if stayed is not None:
+        print(f"Everything but the training server is up.\n{stayed.hint}", file=sys.stderr if as_json else sys.stdout)
+
+
+@app.command("down")
+def down(folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `deploy up` has made.")]) -> None:
+    """Stop whatever of a deployment still runs, and nothing else."""
+    from simulations.deployment import processes as parties
+
+    ended = parties.down(folder)
+    print(f"{folder}: stopped {', '.join(ended)}" if ended else f"{folder}: nothing is running")
+
+
+@app.command("keys")
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; a folder for each party comes into it.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=0, help="How many devices.")] = 4,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="A name or address of SuperLink, shuffler or model.")
+    ] = None,
+) -> None:
+    """Make the keys and certificates of a deployment, for parties on several machines. `up` does it by itself."""
+    from simulations.deployment import local as deploy
+
+    with deploy.folder_of(folder):
+        deploy.make_keys(folder, nodes=nodes, hosts=host or ())
+    print(f"{folder}: each party is given its own folder of these and no other, and ca/ca.pem; they last for 30 days")
+
+
+@app.command("register")
+def register(
+    public_key: Annotated[Path, typer.Argument(metavar="NODE.pub", help="A device's public key.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    root_certificates: Authority,
+) -> None:
+    """Tell a SuperLink of a device; prints the node id by which the shuffler's list of users names it."""
+    from simulations.transport import superlink as operator
+
+    print(operator.register(superlink, root_certificates, public_key))
+
+
+@app.command("shuffler")
+def shuffler(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where its batches are kept; new, or its own.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    root_certificates: Authority,
+    secret: Annotated[Path, typer.Option("--secret", metavar="FILE", help="What it shares with the SuperLink.")],
+    certificate: Certificate,
+    key: Key,
+    port: Port,
+    users: Annotated[
+        Path, typer.Option("--users", metavar="FILE", help='Who lives where: {"<node id>": [user, ...]}.')
+    ],
+    origins: Annotated[
+        bool,
+        typer.Option("--origins", help="Write down, in DIR/origins, whose rows are: for a study, never of real users."),
+    ] = False,
+    host: Host = "127.0.0.1",
+) -> None:
+    """Stand between devices and training server: hold sealed releases, see nothing of them, forget whose they were."""
+    from simulations.deployment import shuffler as shuffler_service
+
+    shuffler_service.run(
+        folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
+        key=key, port=port, users=users, origins=origins, progress=progress_lines(), host=host,
+    )  # fmt: skip
+
+
+@app.command("public")
+def public(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The public part; new or empty.")],
+    data: Data = None,
+    set_: Set = None,
+) -> None:
+    """Write what a training server may hold of a study: public texts, encoder, vocabulary; nothing that users hold."""
+    from simulations.experiment import load
+
+    experiment = load(file, overrides(set_, data))
+    with redirect_stdout(sys.stderr):
+        from simulations.artifacts.public import prepare_public, save_public
+        from simulations.corpora.parts import load_split
+
+        corpus = load_split(experiment)[0].public
+        save_public(experiment, prepare_public(experiment, corpus, progress=progress_lines()), out)
+    print(f"{out}: {len(corpus):,} public texts, and what a training server needs beside them")
+
+
+@app.command("train")
+def train(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    public: Annotated[
+        Path, typer.Option("--public", metavar="DIR", help="The public part of its data, by `deploy public`.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The model; new or empty.")],
+    shuffler: Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Where the shuffler listens.")],
+    root_certificates: Authority,
+    certificate: Certificate,
+    key: Key,
+    seal_key: Annotated[
+        Path, typer.Option("--seal-key", metavar="FILE", help="The private key that releases are sealed to.")
+    ],
+    arm: OneArm = None,
+) -> None:
+    """Train one arm of a study on what the shuffler delivers; sees releases, and not whose they are."""
+    from simulations.experiment import load
+
+    experiment = load(file)
+    with redirect_stdout(sys.stderr):
+        from simulations.artifacts.public import load_public
+        from simulations.deployment.training_server import RemoteShuffler
+        from simulations.deployment.training_server import train as train_arm
+        from simulations.devices.bundle import chosen
+        from simulations.shuffler.client import Shuffler
+
+        progress = progress_lines()
+        chosen_arm = chosen(experiment, arm)
+        with Shuffler(
+            shuffler, root_certificates=root_certificates, certificate=certificate, key=key
+        ) as line:
+            users = RemoteShuffler(
+                line, seal_key=seal_key, timeout=experiment.population.timeout, progress=progress
+            )
+            known = load_public(experiment, public, progress=progress)
+            result = train_arm(experiment, chosen_arm, known, out, users=users, progress=progress)
+    print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
+
+
+@app.command("score")
+def score(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="The study that was deployed.")],
+    server: Annotated[Path, typer.Option("--server", metavar="DIR", help="What `deploy train` left.")],
+    origins: Annotated[
+        Path, typer.Option("--origins", metavar="DIR", help="Where the study's shuffler says whose rows are.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Results; new or empty.")],
+    arm: OneArm = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score a deployed arm, for whoever runs the study and holds the truth; the training server does not."""
+    from simulations.experiment import load
+
+    experiment = load(file, overrides(None, data))
+    with redirect_stdout(sys.stderr):
+        from simulations.deployment.score import scored
+        from simulations.devices.bundle import chosen
+        from simulations.output.atomic import staged
+        from simulations.study import report
+        from simulations.study.prepare import prepare
+
+        prepared = prepare(experiment, progress=progress_lines())
+        results = scored(experiment, chosen(experiment, arm), prepared, server=server, origins=origins)
+        with staged(out) as part:
+            report.write(results, part)
+    report.say(results, out, "Results and figures", as_json=as_json)
+
+
+@app.command("predict")
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A trained model: models/ARM of a run.")],
+    certificate: Certificate,
+    key: Key,
+    port: Port,
+    seal_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--seal-key", metavar="FILE", help="The private key that questions are sealed to.", show_default=False
+        ),
+    ] = None,
+    host: Host = "127.0.0.1",
+) -> None:
+    """Answer sanitized embeddings with the model's guesses."""
+    from simulations.deployment import predict as predict_service
+
+    predict_service.run(
+        model, certificate=certificate, key=key, port=port, host=host, seal_key=seal_key, progress=progress_lines()
+    )
+
+
+def _show(command: str) -> None:
+    print(f"$ {command}", file=sys.stderr, flush=True)

@@ -1,0 +1,259 @@
+"""The command `sottovoce sanitize`: a file's texts rewritten by a text mechanism, row by row."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulations.errors import UserError
+
+if TYPE_CHECKING:
+    from client.rewrite import Rewriter, Token
+
+# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+
+#: What mechanisms need of a vocabulary beside words and vectors.
+_NEEDS = {"santext+": "counts", "madlib-syntax": "tags"}
+#: Mechanisms that write with a generating model's own tokens, not with the words of a vocabulary.
+_GENERATING = ("dp-prompt", "dp-paraphrase")
+_PROGRESS_SECONDS = 5.0
+#: Texts of the built-in corpus that a language model learns from where no others are named.
+_PUBLIC = 3000
+
+
+def command(
+    mechanism: Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as santext.")],
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Its ε, in its own metric.", show_default=False)
+    ] = None,
+    in_: Annotated[
+        Path | None,
+        typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin, lines)."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="In the same format (default: stdout).")
+    ] = None,
+    column: Annotated[str | None, typer.Option("--column", help="The column of the texts.", show_default=False)] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="On stderr, each token beside its substitute: it shows the originals.")
+    ] = False,
+    words: Annotated[
+        str, typer.Option("--words", help="Word vectors: a file (GloVe, word2vec text), or a checkpoint's.")
+    ] = "minilm",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another parameter, as stop_words=keep.")
+    ] = None,
+    tokens: Annotated[int | None, typer.Option("--tokens", help="Cut texts here (default: 64).")] = None,
+    length: Annotated[
+        str | None,
+        typer.Option("--length", help='ε for each token of a text\'s length, or "kept" (default: 1; paper: kept).'),
+    ] = None,
+    mode: Annotated[
+        str, typer.Option("--mode", help="repaired, or paper: as published, with what that shows.")
+    ] = "repaired",
+    public: Annotated[
+        Path | None,
+        typer.Option(
+            "--public", metavar="FILE", help="Public texts: to count words on, or for --masked-lm (else built-in ones)."
+        ),
+    ] = None,
+    masked_lm: Annotated[
+        str,
+        typer.Option("--masked-lm", help="A masked language model, where one is read: its folder, or a checkpoint."),
+    ] = "minilm",
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Reproducible, and not private.", show_default=False)
+    ] = None,
+) -> None:
+    """Rewrite texts so that what goes out is private: one row out for each row in, nothing written by halves."""
+    from simulations.corpora.rewriting import FORMATS, block_writer, format_of
+
+    if out is not None and format_of(out) != format_of(in_):
+        given, kind = format_of(out) or "lines", format_of(in_) or "lines"
+        raise UserError(f"{out}: would be {given}, and the input is {kind}; the output has the input's format")
+    if out is None and format_of(in_) == ".parquet":
+        raise UserError(f"{in_}: Parquet does not go to the terminal; name a file with --out")
+    if in_ is not None and not in_.is_file():
+        raise UserError(f"{in_}: there is no such file; give {', '.join(FORMATS)}, or a file of lines")
+    if column is not None and not format_of(in_) and not format_of(public):
+        raise UserError(f"--column: {in_ or 'standard input'} is read as lines, and has no columns")
+    spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [])
+    rewriter = _rewriter(spec, words, public, column, masked_lm)
+    try:
+        with block_writer(out, sys.stdout.buffer) as put:
+            counts = _stream(rewriter, in_, column, seed, explain, put)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    _report(rewriter, counts)
+
+
+def _spec(
+    mechanism: str, epsilon: float | None, tokens: int | None, length: str | None, mode: str, set_: Sequence[str]
+) -> dict[str, Any]:
+    """The description of a text mechanism that the options give. UserError where they contradict each other."""
+    from mechanisms.catalogue import CATALOGUE
+
+    if mode not in ("repaired", "paper"):
+        raise UserError(f'--mode: must be "repaired" or "paper", got "{mode}"')
+    given: dict[str, Any] = {"epsilon": epsilon, "tokens": tokens}
+    if length is not None:
+        given["length"] = _value(length)
+    kind = CATALOGUE.get(mechanism)
+    if kind is not None and "mode" in {f.name for f in fields(kind)}:
+        given["mode"] = mode
+    spec = {"mechanism": mechanism} | {key: value for key, value in given.items() if value is not None}
+    for pair in set_:
+        key, equals, value = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise UserError(f'--set "{pair}": write KEY=VALUE, as stop_words=keep')
+        if key in spec and key != "mode":
+            raise UserError(f'--set "{pair}": {key} is there already; give it once')
+        spec[key] = _value(value)
+    if mode == "paper":
+        spec.setdefault("length", "kept")  # no published mechanism hides it
+    return spec
+
+
+def _value(text: str) -> Any:
+    """A TOML value; what is none is a text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def _rewriter(
+    spec: dict[str, Any], words: str, public: Path | None, column: str | None, masked_lm: str
+) -> Rewriter:
+    from client.models import vocabulary as vocabularies
+    from client.rewrite import Rewriter
+    from mechanisms.catalogue import CATALOGUE, build
+    from simulations.artifacts.vocabulary import vocabulary_folder
+
+    name = spec["mechanism"]
+    kind = CATALOGUE.get(name)
+    if kind is None:
+        build(spec, channel="text")  # says which name is near
+    channel = getattr(kind, "channel", "text")
+    if not isinstance(channel, str) or channel != "text":
+        raise UserError(f"{name}: sanitizes the {channel}, not texts")
+    if name in _GENERATING:
+        raise UserError(f"{name}: writes with a generating model; run it from Python with server.generation.Generator")
+    reads = getattr(kind, "reads", ())
+    needs = _NEEDS.get(name)
+    with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+        texts = None if public is None else list(_texts(public, column))
+        counts_on = texts if needs == "counts" else None
+        vocabulary = vocabularies.load(vocabulary_folder(words, public_texts=counts_on, tags=needs == "tags"))
+        model = _language_model(masked_lm, texts) if reads else None
+    if needs == "counts" and vocabulary.counts is None:
+        raise UserError(f"{name}: needs to know which words are rare; name a file of public texts with --public")
+    if model is not None and not {"low", "high"} & spec.keys() and {"low", "high"} <= {f.name for f in fields(kind)}:
+        from client.models import masked_lm as models
+
+        clipped = models.load(model)
+        spec = spec | {"low": clipped.low, "high": clipped.high}
+    _say(f"{name}: {len(vocabulary):,} words of {vocabulary.vectors.shape[1]} dimensions from {words}")
+    return Rewriter(spec, vocabulary, model=model)
+
+
+def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
+    """The folder of a masked language model that clients run; of a checkpoint, made on public texts and cached."""
+    folder = Path(name).expanduser()
+    if (folder / "masked_lm.json").is_file():
+        return folder
+    from simulations.artifacts.masked_lm import masked_lm_folder
+    from simulations.corpora.builtin import builtin
+
+    if public_texts is None:
+        public_texts = builtin(task="sentiment", public=_PUBLIC, train=1, test=1, seed=0).public.texts
+    _say(f"{name}: preparing the language model, once: minutes, where it has no prediction head yet")
+    return masked_lm_folder(name, public_texts, seed=0, progress=_say)
+
+
+def _texts(path: Path, column: str | None) -> Iterator[str]:
+    """The texts of a public file."""
+    from simulations.corpora.rewriting import blocks
+
+    for block in blocks(path, sys.stdin.buffer, column, 1024):
+        yield from block.texts
+
+
+def _stream(
+    rewriter: Rewriter, in_: Path | None, column: str | None, seed: int | None, explain: bool, put: Any
+) -> tuple[int, int]:
+    """Rewrite all rows. How many there were, and how many tokens went in."""
+    import numpy as np
+
+    from mechanisms.streams import SimulationStreams
+    from simulations.corpora.rewriting import blocks
+
+    if seed is not None:
+        _say(f"--seed {seed}: the output is reproducible, and not private: whoever knows the seed knows the noise")
+    streams = None if seed is None else SimulationStreams(seed)
+    stdin = sys.stdin.buffer
+    at_once = 1 if in_ is None and sys.stdin.isatty() else rewriter.batch_size
+    rows = tokens = 0
+    start = said = time.monotonic()
+    others: tuple[str, ...] = ()
+    for block in blocks(in_, stdin, column, at_once):
+        if block.others != others:
+            others = block.others
+            _say(f"passed through unchanged, without any protection: {', '.join(others)}")
+        rng = None
+        if streams is not None:
+            users = np.arange(rows, rows + len(block.texts))
+            rng = streams.rows(users, np.zeros_like(users), stage="sanitize", channel="text")
+        drawn, read = rewriter.draw(block.texts, rng=rng) if block.texts else (None, 0)
+        put(block.with_texts([] if drawn is None else rewriter.decoded(drawn)))
+        if explain and drawn is not None:
+            for i, text in enumerate(block.texts):
+                _show(rows + i + 1, rewriter.explain_draw(text, drawn[i]))
+        rows += len(block.texts)
+        tokens += read
+        if time.monotonic() - said >= _PROGRESS_SECONDS and not explain:
+            said = time.monotonic()
+            _say(f"{said - start:7.1f} s  {rows:,} rows")
+    return rows, tokens
+
+
+def _show(row: int, tokens: Sequence[Token]) -> None:
+    """A table of one text on stderr: token, substitute, probability, charge."""
+    _say(f"\nrow {row}")
+    table = [("original", "substitute", "probability", "ε at worst", "")]
+    for token in tokens:
+        chance = "" if token.probability is None else f"{token.probability:.3g}"
+        cost = "∞" if token.epsilon == float("inf") else f"{token.epsilon:,.4g}"
+        table.append((_plain(token.original), _plain(token.substitute), chance, cost, token.note))
+    widths = [max(len(line[i]) for line in table) for i in range(4)]
+    for line in table:
+        _say("  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip())
+
+
+def _plain(word: str | None) -> str:
+    """A word for a terminal: no control sequence, and no wider than a column."""
+    shown = "–" if word is None else "".join(c if c.isprintable() else "�" for c in word)
+    return shown if len(shown) <= 30 else shown[:29] + "…"
+
+
+def _report(rewriter: Rewriter, counts: tuple[int, int]) -> None:
+    from client.rewrite import describe_cost
+
+    rows, tokens = counts
+    _say(f"{rows:,} rows, {tokens:,} tokens. Each text: {describe_cost(rewriter.text)}")
+
+
+def _say(line: str) -> None:
+    encoding = sys.stderr.encoding or "utf-8"
+    print(line.encode(encoding, "replace").decode(encoding), file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Where texts and labels come from."""

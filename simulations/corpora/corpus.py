@@ -1,0 +1,124 @@
+"""What every source of texts becomes: a `Corpus`, and its three parts, a `Split`."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.store.text_column import Text, TextColumn
+from simulations.errors import UserError
+
+_MIXED = "record {}: texts must be all strings or all pairs of two strings"
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Labelled texts, one entry of every column for each record.
+
+    texts: n strings, or n pairs (first, second) for sentence-pair tasks; none is empty. They are kept as a TextColumn.
+    labels: int64 (n,), indices into `classes`.
+    classes: the names of the labels; a part of a corpus keeps all of them.
+    users: n user names, or None where every record is a user of its own.
+    extra: further columns of n values each, for whoever measures (an author, a second label).
+
+    Raises UserError, in one line, where the columns do not fit one another or a text is empty.
+    """
+
+    texts: Sequence[Text]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    users: Sequence[str] | None = None
+    extra: Mapping[str, Sequence[object]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        labels = np.asarray(self.labels)
+        if labels.ndim != 1 or (labels.size and not np.issubdtype(labels.dtype, np.integer)):
+            raise UserError(f"labels: want integers of shape (n,), got {labels.dtype} {labels.shape}")
+        labels = labels.astype(np.int64)
+        labels.flags.writeable = False
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "texts", _column(self.texts))
+        object.__setattr__(self, "classes", tuple(self.classes))
+        object.__setattr__(self, "users", None if self.users is None else list(self.users))
+        object.__setattr__(self, "extra", {name: list(values) for name, values in self.extra.items()})
+        self._validate()
+
+    def _validate(self) -> None:
+        n = len(self.texts)
+        columns = {"labels": self.labels, **self.extra}
+        if self.users is not None:
+            columns["users"] = self.users
+        for name, values in columns.items():
+            if len(values) != n:
+                raise UserError(f"{name}: {len(values)} values for {n} texts; give one for each text")
+        if len(set(self.classes)) != len(self.classes) or not self.classes:
+            raise UserError(f"classes: want at least one name and no name twice, got {self.classes}")
+        outside = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
+        if outside.size:
+            row = int(outside[0])
+            raise UserError(
+                f"record {row}: label {self.labels[row]} is outside the {len(self.classes)} classes; "
+                "correct the label or name the class"
+            )
+        pairs = n > 0 and isinstance(self.texts[0], tuple)
+        for row, text in enumerate(self.texts):
+            if isinstance(text, tuple) != pairs:
+                raise UserError(_MIXED.format(row))
+            if not all(part.strip() for part in ([text] if isinstance(text, str) else text)):
+                raise UserError(f"record {row}: the text is empty; fill it in or remove the record")
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> "Corpus":
+        """The records at `rows` (k,), in that order, as a corpus of the same classes."""
+        rows = np.asarray(rows, dtype=np.int64)
+        labels, numbers = self.labels[rows], rows.tolist()
+        labels.flags.writeable = False
+        part = object.__new__(Corpus)  # what has been checked needs no second look, which takes long over a million
+        columns = {
+            "texts": self.texts.take(rows),
+            "labels": labels,
+            "classes": self.classes,
+            "users": None if self.users is None else [self.users[i] for i in numbers],
+            "extra": {name: [values[i] for i in numbers] for name, values in self.extra.items()},
+        }
+        for name, values in columns.items():
+            object.__setattr__(part, name, values)
+        return part
+
+
+def _column(texts: Iterable[Text]) -> TextColumn:
+    """The texts as a column. Raises UserError for what is neither a text nor a pair of two."""
+
+    def checked() -> Iterator[Text]:
+        for row, text in enumerate(texts):
+            parts = (text,) if isinstance(text, str) else text
+            whole = isinstance(text, str) or (isinstance(text, tuple) and len(text) == 2)
+            if not whole or not all(isinstance(part, str) for part in parts):
+                raise UserError(_MIXED.format(row))
+            yield text
+
+    return texts if isinstance(texts, TextColumn) else TextColumn.of(checked())
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The three parts of a study: what anyone may see, what users hold, and what is asked at the end.
+
+    All three have the same classes, in the same order; UserError otherwise.
+    """
+
+    public: Corpus
+    train: Corpus
+    test: Corpus
+
+    def __post_init__(self) -> None:
+        for name in ("public", "test"):
+            classes = getattr(self, name).classes
+            if classes != self.train.classes:
+                raise UserError(
+                    f"{name}: classes {classes} differ from those of train, {self.train.classes}; "
+                    "give all three parts the same classes in the same order"
+                )

@@ -1,0 +1,1 @@
+"""A study's arm on real processes: its parties, their keys and certificates."""

@@ -1,0 +1,331 @@
+"""A study's arm, deployed on this machine: every party a process of its own, with its own files and its own keys.
+
+    DIR/ca          the authority of this deployment: ca.pem, ca.key
+    DIR/bundle      what every device is given
+    DIR/nodes/0..   the devices: settings, key, records, ledger
+    DIR/superlink   Flower's SuperLink, of the shuffler's operator
+    DIR/shuffler    its store, its certificate, and which users live on which node
+    DIR/server      the training server: its keys, in public/ all that it has of the data, in run/ what it trained
+    DIR/*           results.json and the like: the score, by whoever runs the study and holds the truth
+    DIR/predict     the deployed model's certificate, and DIR/asker a device to ask it from, where they stay up
+
+commands.txt has every command as it was run; processes.json names the processes; each party's folder has its log. The
+folder holds private keys and users' texts: nobody but its owner may read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client.device.bundle import Bundle, open_bundle
+from client.device.serve import MARK as SERVED
+from client.shard import write_shard
+from mechanisms.messages.sealed import generate_keys
+from simulations.artifacts.public import save_public
+from simulations.deployment import certificates
+from simulations.deployment.keys import read_key
+from simulations.deployment.processes import (
+    COMMANDS,
+    Line,
+    Parties,
+    answers,
+    check_port,
+    command_of,
+    ending_on_signals,
+    free_port,
+    undisturbed,
+)
+from simulations.deployment.score import scored
+from simulations.devices.bundle import bundle_of_experiment, chosen
+from simulations.errors import Interrupted, UserError
+from simulations.experiment import Arm, Experiment, slug, to_toml
+from simulations.progress import Progress
+from simulations.shuffler.service import ORIGINS, TRAINING_SERVER
+from simulations.study.partition import cohorts
+from simulations.study.prepare import Held, prepare
+from simulations.study.report import Results, write
+from simulations.transport import superlink
+from simulations.transport.quiet import QUIET
+
+#: Seconds that a party may take to be up. It loads libraries first, and all of them do so at once.
+STARTING = 120.0
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Stayed:
+    """What goes on after `up`. model: the address of the trained one."""
+
+    folder: Path
+    model: str
+
+    @property
+    def hint(self) -> str:
+        """What to do next, in lines for people."""
+        ask = f'sottovoce device ask {self.folder}/asker "a sentence" --server {self.model}'
+        return (
+            f"Ask the model:   {ask} --root-certificates {self.folder}/ca/ca.pem\n"
+            f"Stop everything: sottovoce deploy down {self.folder}"
+        )
+
+
+def up(
+    experiment: Experiment, arm_name: str | None, out: Path, *, nodes: int, port: int | None = None, stay: bool = False,
+    show: Line, progress: Progress,
+) -> tuple[Results, Stayed | None]:  # fmt: skip
+    """Runs one arm of a study through SuperLink, `nodes` devices, shuffler and training server, in a new folder `out`.
+
+    port: of the SuperLink; a free one where it is None. stay: everything but the training server stays up, and the
+    trained model is served. show: is given each command as it is run. Otherwise, and whatever goes wrong, no process is
+    left. Where users may have released something, the folder is left too, with ledgers and logs; else nothing is.
+    Raises UserError, in one line, for what a user can mend, and where a party fails: it names the party and its log.
+    """
+    arm = _checked(experiment, arm_name, nodes)
+    if stay and arm.text:
+        raise UserError("--stay: serves the model to users who release embeddings; those of this study release texts")
+    if port is not None:
+        check_port(port)
+    with ending_on_signals(), folder_of(out) as folder:
+        parties = Parties(folder, show=show, progress=progress)
+        deployment = _Deployment(experiment, arm, folder, nodes, parties, progress)
+        stayed = None
+        try:
+            deployment.make()
+            results = deployment.run(free_port() if port is None else port)
+            stayed = deployment.serve() if stay else None
+        except KeyboardInterrupt as error:
+            if not (folder / COMMANDS).exists():
+                raise
+            raise Interrupted(
+                f"interrupted; everything is stopped; what users have released is on the ledgers in {out}"
+            ) from error
+        finally:
+            with undisturbed():
+                parties.stop() if stayed is None else parties.leave()
+    return results, stayed
+
+
+def make_keys(folder: Path, *, nodes: int, hosts: Sequence[str] = ()) -> None:
+    """Keys and certificates of all parties of a deployment, each in the party's folder.
+
+    hosts: names and addresses that the certificates are good for, beside those of this machine to itself.
+    Raises FileExistsError where there are some.
+    """
+    ca, server = folder / "ca", folder / "server"
+    certificates.make_authority(ca)
+    for party in ("superlink", "shuffler", "predict"):
+        certificates.issue(ca, folder / party, party, hosts=("localhost", _HOST, *hosts))
+    certificates.issue(ca, server, TRAINING_SERVER, client=True)
+    certificates.make_secret(folder / "superlink")
+    private, public = generate_keys()
+    certificates.write_private(server / "seal.key", f"{private.hex()}\n".encode())
+    (server / "seal.pub").write_text(f"{public.hex()}\n")
+    for i in range(nodes):
+        certificates.node_keys(folder / "nodes" / str(i))
+
+
+def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
+    """The arm to deploy. Raises UserError where the study is none that can be."""
+    arm = chosen(experiment, name)
+    way, people = experiment.training.way, experiment.population
+    if way not in ("release-once", "sanitized-text"):
+        raise UserError(f'training.way: "{way}" cannot be deployed; "release-once" and "sanitized-text" can')
+    if people.late:
+        raise UserError("population.late: a deployment's users are as late as they are; leave it out")
+    if not 1 <= nodes <= people.users:
+        raise UserError(f"--nodes {nodes}: must be from 1 to population.users, {people.users:,}")
+    return arm
+
+
+@contextmanager
+def folder_of(out: Path) -> Iterator[Path]:
+    """The deployment's folder, made for its owner alone; gone again where the block fails before any party's start."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: is there already and not an empty folder; name another one")
+    made = [p for p in (out, *out.parents) if not p.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        out.chmod(0o700)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror}") from error
+    before = os.umask(0o077)
+    try:
+        yield out
+    except BaseException:
+        if not (out / COMMANDS).exists():
+            for entry in list(out.iterdir()):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            for place in made:
+                if place.exists() and not any(place.iterdir()):
+                    place.rmdir()
+        raise
+    finally:
+        os.umask(before)
+
+
+class _Deployment:
+    """An arm's deployment in the making."""
+
+    def __init__(
+        self, experiment: Experiment, arm: Arm, folder: Path, nodes: int, parties: Parties, progress: Progress
+    ) -> None:
+        self.experiment, self.arm, self.folder, self.nodes = experiment, arm, folder, nodes
+        self.parties, self.progress = parties, progress
+        self.ca = folder / "ca"
+        self.server = folder / "server"
+        self.users: list[list[int]] = []
+        self.superlink = ""
+
+    # -- files
+
+    def make(self) -> None:
+        """Keys, the bundle, and every device with its users' records: all that must be there before a process is."""
+        study = self.folder / "experiment.toml"
+        study.write_text(to_toml(self.experiment), encoding="utf-8")
+        self.prepared = prepare(self.experiment, progress=self.progress)
+        public, held = self.prepared.public, self.prepared.held
+        bundle = bundle_of_experiment(
+            self.experiment, self.arm.name, self.folder / "bundle", public=public, progress=self.progress
+        )
+        self.progress(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
+        self.progress(f"keys and certificates; {self.nodes} devices with their users' records")
+        make_keys(self.folder, nodes=self.nodes)
+        save_public(self.experiment, public, self.server / "public")
+        seal = read_key(self.server / "seal.pub")
+        for i, (mine, theirs) in enumerate(cohorts(self.experiment, held, self.nodes)):
+            self._device(self._node(i), held, bundle, seal, mine, theirs)
+
+    def _device(self, node: Path, held: Held, bundle: Bundle, seal: bytes, mine: Any, theirs: Any) -> None:
+        """A device of these rows' users: it encodes their texts itself."""
+        bundle.install(node, seal=seal)
+        train, test = held.holders, held.test_holders
+        texts, labels = held.train.texts.take(mine), held.train.labels[mine]
+        write_shard(node, "train", train.users[mine], train.records[mine], texts, labels)
+        texts = held.test.texts.take(held.test_rows[theirs])
+        write_shard(node, "test", test.users[theirs], test.records[theirs], texts, None)
+        self.users.append(np.unique(np.concatenate([train.users[mine], test.users[theirs]])).tolist())
+
+    def _node(self, i: int) -> Path:
+        return self.folder / "nodes" / str(i)
+
+    # -- processes
+
+    def run(self, port: int) -> Results:
+        """SuperLink, devices and shuffler; then the training server, from its start to its end."""
+        self.superlink = f"{_HOST}:{port}"
+        self._say_commands()
+        self._start_superlink(port)
+        self._start_nodes()
+        shuffler = self._start_shuffler()
+        self._train(shuffler)
+        results = scored(
+            self.experiment, self.arm, self.prepared, server=self.server / "run",
+            origins=self.folder / "shuffler" / ORIGINS,
+        )  # fmt: skip
+        write(results, self.folder)
+        return results
+
+    def _say_commands(self) -> None:
+        """What commands.txt begins with: what was made before, and by which commands one makes it elsewhere."""
+        quiet = " ".join(f"{key}={value}" for key, value in QUIET.items() if key.startswith("FLWR"))
+        folder, arm = self.folder, shlex.quote(self.arm.name)
+        (folder / COMMANDS).write_text(
+            f"# What `sottovoce deploy up` has run, in {Path.cwd()}, after:\nexport {quiet}\n"
+            "# and after what these do, once each, and the last two for each device:\n"
+            f"#   sottovoce deploy keys {folder} --nodes {self.nodes}\n"
+            f"#   sottovoce device bundle --experiment {folder}/experiment.toml --arm {arm} --out {folder}/bundle\n"
+            f"#   sottovoce deploy public {folder}/experiment.toml --out {self.server}/public\n"
+            f"#   sottovoce device install --bundle {folder}/bundle --node NODE --seal-to {self.server}/seal.pub\n"
+            f"#   sottovoce deploy register NODE/node.pub --superlink {self.superlink} "
+            f"--root-certificates {self.ca}/ca.pem\n",
+            encoding="utf-8",
+        )
+
+    def _start_superlink(self, port: int) -> None:
+        place = self.folder / "superlink"
+        process = self.parties.start(
+            "SuperLink", "superlink", superlink.command(place, port=port), {"FLWR_HOME": str(place / "home")}
+        )
+        try:
+            superlink.wait_until_up(self.superlink, self.ca / "ca.pem", process=process, seconds=STARTING)
+        except UserError:
+            self.parties.check()  # says more, where it has ended
+            raise
+
+    def _start_nodes(self) -> None:
+        """Registers the devices' keys, tells the shuffler who lives where, and starts them."""
+        enrolled = {}
+        for i in range(self.nodes):
+            number = superlink.register(self.superlink, self.ca / "ca.pem", self._node(i) / "node.pub")
+            enrolled[str(number)] = self.users[i]
+        (self.folder / "shuffler" / "enrolment.json").write_text(json.dumps(enrolled) + "\n", encoding="utf-8")
+        for i in range(self.nodes):
+            self.parties.start(
+                f"node {i}", f"nodes/{i}",
+                command_of(
+                    "sottovoce", "device", "serve", self._node(i), "--superlink", self.superlink,
+                    "--root-certificates", self.ca / "ca.pem", "--key", self._node(i) / "node.key",
+                ),
+                {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+            )  # fmt: skip
+
+    def _start_shuffler(self) -> str:
+        port, place = free_port(), self.folder / "shuffler"
+        self.parties.start(
+            "shuffler", "shuffler",
+            command_of(
+                "sottovoce", "deploy", "shuffler", place, "--superlink", self.superlink,
+                "--root-certificates", self.ca / "ca.pem", "--secret", self.folder / "superlink" / "secret",
+                "--certificate", place / "cert.pem", "--key", place / "cert.key", "--port", port,
+                "--users", place / "enrolment.json", "--origins",
+            ),
+        )  # fmt: skip
+        for i in range(self.nodes):
+            registered = partial(_has_text, self._node(i) / SERVED)
+            self.parties.until(registered, what=f"node {i} is not up", seconds=STARTING)
+        self.parties.until(lambda: answers(port), what="the shuffler is not up", seconds=STARTING)
+        return f"{_HOST}:{port}"
+
+    def _train(self, shuffler: str) -> None:
+        self.parties.start(
+            "training server", "server",
+            command_of(
+                "sottovoce", "deploy", "train", self.folder / "experiment.toml", "--arm", self.arm.name,
+                "--public", self.server / "public", "--out", self.server / "run", "--shuffler", shuffler,
+                "--root-certificates", self.ca / "ca.pem", "--certificate", self.server / "cert.pem",
+                "--key", self.server / "cert.key", "--seal-key", self.server / "seal.key",
+            ),
+        )  # fmt: skip
+        self.parties.finish("training server")
+
+    def serve(self) -> Stayed:
+        """The trained model, answering; and one more device, whose user agrees that a question goes alone."""
+        port, place = free_port(), self.folder / "predict"
+        bundle = open_bundle(self.folder / "bundle")
+        alone = replace(bundle, policy=replace(bundle.policy, minimum_users=0))
+        alone.install(self.folder / "asker", seal=read_key(self.server / "seal.pub"))
+        self.parties.start(
+            "model", "predict",
+            command_of(
+                "sottovoce", "deploy", "predict", self.server / "run" / "models" / slug(self.arm.name),
+                "--certificate", place / "cert.pem", "--key", place / "cert.key", "--port", port,
+                "--seal-key", self.server / "seal.key",
+            ),
+        )  # fmt: skip
+        self.parties.until(lambda: answers(port), what="the model is not up", seconds=STARTING)
+        return Stayed(self.folder, f"https://{_HOST}:{port}")
+
+
+def _has_text(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0

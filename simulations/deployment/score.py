@@ -1,0 +1,69 @@
+"""How good a deployed model is, for whoever holds the truth: its answers, and whose rows they were, against the labels.
+
+A study's shuffler writes down whose the rows of a batch are (`--origins`); no real one does. The training server never
+sees it, nor the labels of test users.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulations.artifacts.model_folder import classify
+from simulations.deployment.training_server import ANSWERS, RESULT
+from simulations.errors import UserError
+from simulations.experiment import Arm, Experiment, slug
+from simulations.experiment.result import ArmResult
+from simulations.shuffler.shuffle import Origin
+from simulations.study.evaluation import Truth, score
+from simulations.study.prepare import Prepared
+from simulations.study.run import results
+
+#: What results say that the users' noise was drawn from.
+RANDOMNESS = "deployment: the operating system's generator on each device, nothing seeded"
+_STAGE = "test"
+
+
+def scored(
+    experiment: Experiment, arm: Arm, prepared: Prepared, *, server: Path, origins: Path
+) -> dict[str, Any]:
+    """The results of a deployed arm, as a simulation has them. server: the folder that the training server left.
+    origins: where the study's shuffler says whose rows are. Raises UserError where either is not what it should be."""
+    held = prepared.held
+    try:
+        result = ArmResult.from_dict(_finite(json.loads((server / RESULT).read_text(encoding="utf-8"))))
+        answers = json.loads((server / ANSWERS).read_text(encoding="utf-8"))
+        places, guesses = (np.array(answers[name], np.int64) for name in ("places", "guesses"))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{server}: holds no trained arm; name the folder that `deploy train` left") from error
+    sanitized, dropped = None, dict(result.dropped)
+    if len(guesses):
+        path = origins / f"{_STAGE}.npy"
+        try:
+            whose = np.load(path, allow_pickle=False)[places]
+        except (OSError, ValueError, IndexError):
+            raise UserError(f"--origins {path}: does not say whose the rows of the stage's batch are") from None
+        truth = Truth(held.test_holders.users, held.test_holders.records, held.test.labels[held.test_rows])
+        labels = truth.of(Origin(whose[:, 0], whose[:, 1]))
+        known = labels >= 0
+        if not known.all():
+            dropped["test: unknown record"] = int((~known).sum())
+        if known.any():
+            sanitized = score(guesses[known], labels[known], sentences=len(held.test))
+    model = server / "models" / slug(arm.name)
+    clean = score(classify(model, prepared.public, held.test.texts), held.test.labels, sentences=len(held.test))
+    result = replace(result.scored(sanitized, clean), dropped=dropped)
+    return results(experiment, prepared, [result.to_dict()], seconds=result.seconds) | {"randomness": RANDOMNESS}
+
+
+def _finite(value: Any) -> Any:
+    """The value with "inf" as the number that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return float("inf") if value == "inf" else value

@@ -1,0 +1,1 @@
+"""From studies and files to devices."""

@@ -1,0 +1,126 @@
+"""`sottovoce device ask`: a sentence, or a file of them, and what a deployed model makes of their releases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from client.device.ask import Predictions
+from client.device.ask import ask as ask_model
+from client.device.statement import describe_cost, describe_guarantee
+from client.store.text_column import TextColumn
+from mechanisms.guarantee import Guarantee
+from simulations.corpora.files import lines
+from simulations.errors import Interrupted, UserError
+
+Found = dict[str, Any]
+
+
+def one(node: Path, sentence: str, **where: Any) -> Found:
+    """{"class", "probabilities"} of a sentence, and what it cost, as `_costs` has it."""
+    with _charges_kept(node):
+        said = ask_model(node, [sentence], **where)
+    shares = dict(zip(said.classes, said.probabilities[0].tolist(), strict=True))
+    return {"class": max(shares, key=lambda name: shares[name]), "probabilities": shares} | _costs(said)
+
+
+def many(node: Path, file: Path, out: Path, *, progress: Callable[[str], None], **where: Any) -> Found:
+    """Writes a line of answers for each line of a file: line, class, the probability of each class, sentence, separated
+    by tabs, under a header; an empty line has an empty answer. Whole, or not at all.
+
+    {"out", "lines", "classes"}, how many sentences are of each class, and what they cost, as `_costs` has it.
+    """
+    sentences: Any = TextColumn.of(line for _, line in lines(file))
+    with _charges_kept(node), _draft(out) as draft:
+        said = ask_model(node, sentences, progress=progress, **where)
+        counts = _write(draft, said, sentences)
+    return {"out": str(out), "lines": len(sentences), "classes": counts} | _costs(said)
+
+
+def words(found: Found) -> str:
+    """The same for people: lines."""
+    if "class" in found:
+        shares = sorted(found["probabilities"].items(), key=lambda item: -item[1])
+        lines = [f"{found['class']}  ({', '.join(f'{name} {share:.3f}' for name, share in shares)})"]
+    else:
+        counts = ", ".join(f"{count:,} {name}" for name, count in found["classes"].items())
+        lines = [f"{found['out']}: {found['lines']:,} lines: {counts}"]
+    at = f" at δ = {found['delta']:g}" if found["delta"] else ""
+    each = f"{describe_cost(found['cost'])} ({found['statement']})"
+    if found["public"]:
+        paid = f"{each}: declared public, and not counted"
+    elif not found["charged"]:
+        paid = f"nothing: asked about before, at {each}"
+    else:
+        paid = each if found["charged"] == 1 else f"{each} for each of {found['charged']:,} sentences"
+    lines += [f"cost   {paid}", f"spent  {describe_cost(found['spent'])}{at}, in all that left this device"]
+    return "\n".join(lines)
+
+
+def _costs(said: Predictions) -> Found:
+    """cost: of each release, the worst case at the policy's delta. charged: how many were new. public: whether the
+    policy declares them public. spent: by the user, in all that counts."""
+    guarantee: Guarantee = said.request.mechanism("embedding").guarantee
+    return {
+        "cost": said.epsilon,
+        "delta": said.delta,
+        "statement": describe_guarantee(guarantee),
+        "charged": said.charged,
+        "public": said.public,
+        "spent": said.spent,
+    }
+
+
+def _write(draft: TextIO, said: Predictions, sentences: Sequence[str]) -> dict[str, int]:
+    """How many sentences are of each class."""
+    best = said.probabilities.argmax(axis=1)
+    counts = dict.fromkeys(said.classes, 0)
+    print("line", "class", *said.classes, "sentence", sep="\t", file=draft)
+    for number, (sentence, row) in enumerate(zip(sentences, said.rows.tolist(), strict=True), 1):
+        if row < 0:
+            print(number, *[""] * (len(said.classes) + 2), sep="\t", file=draft)
+            continue
+        name = said.classes[best[row]]
+        counts[name] += 1
+        shares = (f"{share:.6f}" for share in said.probabilities[row])
+        print(number, name, *shares, " ".join(sentence.split()), sep="\t", file=draft)
+    return counts
+
+
+@contextmanager
+def _draft(out: Path) -> Iterator[TextIO]:
+    """A file that gets its name when the block ends well. Raises UserError where it cannot be made, at once."""
+    if out.exists():
+        raise UserError(f"{out}: is there already; name another file with --out")
+    draft = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        file = draft.open("x", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror}); nothing was charged") from None
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(out)
+    except OSError as error:
+        raise UserError(
+            f"{out}: cannot be written ({error.strerror}); the sentences were charged, and cost nothing when they are "
+            "asked about again"
+        ) from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _charges_kept(node: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted; what was charged until then stays charged (sottovoce device ledger {node}), and costs "
+            "nothing when it is asked about again"
+        ) from None

@@ -1,0 +1,61 @@
+"""`sottovoce device add`: a user's own records, out of a file, into the folder of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.device.records import add_records
+from client.store.text_column import Text, TextColumn
+from simulations.corpora.columns import class_numbers, label_names, texts_of
+from simulations.corpora.files import lines, read
+from simulations.errors import UserError
+
+
+def add(
+    node: Path, file: Path, *, text: str | None, label: str | None, classes: str | None, user: int | None, split: str
+) -> str:
+    """Adds a file's records to a device, all or none; one line for people.
+
+    file: .txt, a sentence a line, or one that `simulations.corpora.files.read` reads. text, label: columns. classes:
+    the names of classes 0, 1, ... between commas. Raises UserError or ValueError, in one line.
+    """
+    names = _classes(label, classes)
+    texts: Sequence[Text]
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file")
+    if file.suffix == ".txt":
+        if text is not None or label is not None:
+            raise UserError(f"{file}: is read as lines, and has no columns; leave --text and --label out")
+        texts, labels = TextColumn.of(line.strip() for _, line in lines(file) if line.strip()), None
+    else:
+        texts, labels = _columns(file, text, label, names)
+    if not texts:
+        raise UserError(f"{file}: holds no records; give it at least one")
+    person, numbers = add_records(node, split, texts, labels, user)
+    some = f"{len(numbers):,} record{'' if len(numbers) == 1 else 's'}"
+    return f"{node}: {some} of user {person} added to the split {split}, numbered {numbers[0]} to {numbers[-1]}"
+
+
+def _columns(
+    file: Path, text: str | None, label: str | None, classes: Sequence[str]
+) -> tuple[Sequence[Text], NDArray[np.int64] | None]:
+    if text is None:
+        raise UserError(f"{file}: name the column of the texts with --text")
+    part = read(file, [text] if label is None else [text, label])
+    labels = None
+    if label is not None:
+        labels = class_numbers(part, label_names(part, label), classes, "name the class in --classes")
+    return texts_of(part, text), labels
+
+
+def _classes(label: str | None, given: str | None) -> list[str]:
+    if (label is None) != (given is None):
+        raise UserError("device add: --label COLUMN goes with --classes a,b, the study's classes in their order")
+    names = [] if given is None else [name.strip() for name in given.split(",")]
+    if given is not None and (len(names) < 2 or not all(names) or len(set(names)) < len(names)):
+        raise UserError(f'--classes "{given}": name at least two classes, each once, with commas between')
+    return names

@@ -1,0 +1,31 @@
+"""A run, described: frozen, validated, read from TOML and written back.
+
+Keys of the file are the field names with "-" for "_"; `[[arm]]` tables become `Experiment.arms`. Every check is made
+on construction, so an `Experiment` that exists is one that makes sense; what depends on the data or the encoder (a
+missing column, m' above the encoder's width) is checked when the run meets it. Folders in `data.path` and
+`encoder.model` are relative to the working directory, not to the file.
+
+What an arm costs is in `simulations.experiment.ladder`, which is not loaded here: it takes its time.
+"""
+
+from simulations.experiment.arm import (
+    DEFAULT_DIM,
+    PUBLIC_ONLY,
+    UNIT_BOUNDS,
+    Arm,
+    embedding_mechanism,
+    label_of,
+    stand_in,
+    text_mechanism,
+    trial_text_of,
+)
+from simulations.experiment.experiment import Experiment, client_policy
+from simulations.experiment.names import slug
+from simulations.experiment.sections import BUNDLED_LM, CHECKPOINT, HALVES, NONE, TEXT_WAYS, Encoder, Policy
+from simulations.experiment.toml import bundled, from_table, load, to_toml
+
+__all__ = [
+    "BUNDLED_LM", "CHECKPOINT", "DEFAULT_DIM", "HALVES", "NONE", "PUBLIC_ONLY", "TEXT_WAYS", "UNIT_BOUNDS", "Arm",
+    "Encoder", "Experiment", "Policy", "bundled", "client_policy", "embedding_mechanism", "from_table", "label_of",
+    "load", "slug", "stand_in", "text_mechanism", "to_toml", "trial_text_of",
+]  # fmt: skip

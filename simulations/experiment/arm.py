@@ -1,0 +1,130 @@
+"""One arm of a study: its table in the file, and the mechanisms that this table describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from mechanisms import catalogue
+from mechanisms.mechanism import Mechanism
+from mechanisms.vocabulary import TAGS, Vocabulary
+from mechanisms.words.text import TextMechanism
+from simulations.errors import UserError
+from simulations.experiment import values
+from simulations.experiment.names import key, slug
+from simulations.experiment.sections import Section, setting
+
+PUBLIC_ONLY = "public-only"
+#: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
+DEFAULT_DIM = 16
+#: Of a masked language model's logits, where a mechanism's price is asked for and none is drawn: it does not depend on
+#: where they are clipped.
+UNIT_BOUNDS = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Arm(Section):
+    """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user.
+
+    text, embedding, label: mechanism tables as the catalogue reads them; of several `dim`, the best on public data.
+    reference: not private; its users accept anything.
+    """
+
+    name: str = setting(values.text, "")
+    embedding: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009 - a field, like its neighbours
+    label: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
+    text: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
+    reference: bool = setting(values.flag, False)
+    way: str | None = setting(values.choice(PUBLIC_ONLY))
+
+    def _where(self, name: str) -> str:
+        return f'arm "{self.name}": {key(name)}'
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not slug(self.name):
+            raise UserError(f'arm "{self.name}": name: must contain a letter or a digit')
+        if self.way == PUBLIC_ONLY and self.label is not None:
+            raise UserError(
+                f'{self._where("label")}: a "{PUBLIC_ONLY}" arm takes no label from users; remove it'
+            )
+        if self.way is None and self.embedding is None and self.text is None:
+            raise UserError(
+                f'{self._where("embedding")}: is missing; name a mechanism, or way = "{PUBLIC_ONLY}"'
+            )
+        if self.embedding and self.embedding["mechanism"] != "identity" and "dim" not in self.embedding:
+            raise UserError(
+                f"{self._where('embedding')}.dim: is missing; give m', the dimension of what is sent"
+            )
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Candidates for m'; empty where the arm leaves it to the run (identity, public-only)."""
+        dim = (self.embedding or {}).get("dim", [])
+        return tuple(dim) if isinstance(dim, list) else (dim,)
+
+
+def embedding_mechanism(spec: dict[str, Any], dim: int) -> Mechanism:
+    """The embedding mechanism of an arm, of one m' out of those that it names. ValueError as `catalogue.build`."""
+    return catalogue.build({k: v for k, v in spec.items() if k != "dim"}, channel="embedding", dim=dim)
+
+
+def text_mechanism(
+    spec: dict[str, Any], vocabulary: Vocabulary, *, bounds: tuple[float, float] | None = None
+) -> TextMechanism:
+    """The text mechanism of an arm. bounds: of a masked language model's logits, where the mechanism has such
+    parameters and the arm does not name them. ValueError as `catalogue.build`."""
+    kind = catalogue.CATALOGUE.get(str(spec.get("mechanism")))
+    takes = {f.name for f in fields(kind)} if kind is not None else set()
+    given = dict(zip(("low", "high"), bounds, strict=True)) if bounds and {"low", "high"} <= takes else {}
+    built: TextMechanism = catalogue.build(given | spec, channel="text", vocabulary=vocabulary)
+    return built
+
+
+def embeddings_of(arm: Arm) -> list[Mechanism]:
+    """The mechanism of an arm's embeddings at each m' that it chooses from; none where it releases none. UserError."""
+    if arm.embedding is None:
+        return []
+    try:
+        return [embedding_mechanism(arm.embedding, dim) for dim in arm.dims or (DEFAULT_DIM,)]
+    except ValueError as error:
+        raise UserError(f'arm "{arm.name}": embedding: {error}') from error
+
+
+def label_of(arm: Arm, classes: int) -> Mechanism:
+    """The mechanism of an arm's labels, identity where it names none. UserError."""
+    _refuse_dim(arm, "label")
+    try:
+        built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel="label", classes=classes)
+    except ValueError as error:
+        raise UserError(f'arm "{arm.name}": label: {error}') from error
+    return built
+
+
+def trial_text_of(arm: Arm) -> TextMechanism:
+    """An arm's text mechanism on words that stand in for the vocabulary: for its parameters and what it exposes, not
+    for its ε. UserError."""
+    assert arm.text is not None
+    _refuse_dim(arm, "text")
+    try:
+        return text_mechanism(arm.text, stand_in(), bounds=UNIT_BOUNDS)
+    except ValueError as error:
+        raise UserError(f'arm "{arm.name}": text: {error}') from error
+
+
+@cache
+def stand_in() -> Vocabulary:
+    """A vocabulary that has everything a mechanism may ask for: words of all kinds, counts and tags."""
+    rng = np.random.default_rng(0)
+    words = ("the", ".", "7", *(f"word{i}" for i in range(253)))
+    n = len(words)
+    vectors = rng.normal(size=(n, 8)).astype(np.float32)
+    return Vocabulary(words, vectors, np.arange(1, n + 1), (np.arange(n) % len(TAGS)).astype(np.int8))
+
+
+def _refuse_dim(arm: Arm, channel: str) -> None:
+    if "dim" in (getattr(arm, channel) or {}):
+        raise UserError(f'arm "{arm.name}": {channel}.dim: applies to embeddings only; remove it')

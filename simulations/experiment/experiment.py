@@ -1,0 +1,169 @@
+"""The experiment as a whole: its tables and arms, what in them contradicts what, and what its clients accept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from client.policy import Policy as ClientPolicy
+from mechanisms.catalogue import CATALOGUE
+from mechanisms.messages.release import CHANNELS
+from mechanisms.words.text import TextMechanism
+from simulations.errors import UserError
+from simulations.experiment import values
+from simulations.experiment.arm import PUBLIC_ONLY, Arm
+from simulations.experiment.names import either, slug
+from simulations.experiment.pricing import check_arm, check_text
+from simulations.experiment.sections import (
+    HALVES,
+    TEXT_WAYS,
+    Data,
+    Encoder,
+    Policy,
+    Population,
+    Shuffle,
+    TextChannel,
+    Training,
+)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run depends on, but for the data. Raises UserError where parts contradict each other."""
+
+    name: str
+    seed: int = 1
+    data: Data = field(default_factory=Data)
+    population: Population = field(default_factory=Population)
+    encoder: Encoder = field(default_factory=Encoder)
+    training: Training = field(default_factory=Training)
+    text: TextChannel = field(default_factory=TextChannel)
+    shuffle: Shuffle = field(default_factory=Shuffle)
+    policy: Policy = field(default_factory=Policy)
+    arms: tuple[Arm, ...] = ()
+
+    def __post_init__(self) -> None:
+        values.text(self.name, "name")
+        values.whole(0)(self.seed, "seed")
+        if not slug(self.name):
+            raise UserError(f"name: must contain a letter or a digit, got {self.name!r}")
+        self._resolve()
+        self._check_public()
+        self._check_users()
+        self._check_arms()
+
+    def _resolve(self) -> None:
+        if self.population.assignment is None:
+            assignment = "column" if self.data.user else "record"
+            object.__setattr__(self, "population", replace(self.population, assignment=assignment))
+        if self.training.maps is None:
+            maps = "learned" if self.data.public.labels else "principal-components"
+            object.__setattr__(self, "training", replace(self.training, maps=maps))
+
+    def _check_public(self) -> None:
+        public, release_once = self.data.public, self.training.way == "release-once"
+        if release_once and public.fraction == 0:
+            raise UserError(
+                'data.public.fraction: must be above 0; way = "release-once" learns its maps on public data'
+            )
+        if not public.labels and self.encoder.fine_tune_on_public:
+            raise UserError(
+                "encoder.fine-tune-on-public: needs public labels, and data.public.labels is false"
+            )
+        if not public.labels and self.training.maps == "learned":
+            raise UserError('training.maps: "learned" needs public labels; use "principal-components"')
+        if self.training.way in TEXT_WAYS and self.encoder.fine_tune_on_public:
+            raise UserError(
+                f'encoder.fine-tune-on-public: does not go with training.way = "{self.training.way}", where labelled '
+                "public text joins the users', sanitized like theirs; remove it"
+            )
+        if self.text.pretrain and self.training.way not in TEXT_WAYS:
+            raise UserError(f"text.pretrain: needs training.way = {either(TEXT_WAYS)}")
+        if self.text.pretrain and public.fraction == 0:
+            raise UserError("text.pretrain: needs public text, and data.public.fraction is 0")
+
+    def _check_users(self) -> None:
+        users, stages = self.population.users, self.training.stages
+        if self.population.assignment == "column" and self.data.source != "built-in" and not self.data.user:
+            raise UserError('population.assignment: "column" needs data.user, the name of the column')
+        if self.shuffle.enabled and self.shuffle.minimum_users > users // stages:
+            raise UserError(
+                f"shuffle.minimum-users: {self.shuffle.minimum_users} is more than the {users // stages} "
+                f"users of {'a stage' if stages > 1 else 'the population'}, so every batch would be discarded"
+            )
+        if self.data.source == "built-in" and self.shuffle.enabled:
+            tested = (
+                min(self.data.test_size, self.data.test_limit or self.data.test_size) * self.data.test_repeats
+            )
+            if self.shuffle.minimum_users > tested:
+                raise UserError(
+                    f"shuffle.minimum-users: {self.shuffle.minimum_users} is more than the {tested} test "
+                    "users, so their batch would be discarded; raise data.test-size"
+                )
+
+    def _check_arms(self) -> None:
+        if not self.arms:
+            raise UserError("arm: there is none; add at least one [[arm]] table")
+        taken: dict[str, str] = {}
+        for arm in self.arms:
+            if slug(arm.name) in taken:
+                raise UserError(f'arm "{arm.name}": its name is too close to arm "{taken[slug(arm.name)]}"')
+            taken[slug(arm.name)] = arm.name
+            if arm.way == PUBLIC_ONLY and self.training.way == "paper":
+                raise UserError(
+                    f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "paper", which trains '
+                    "on users' texts; put this arm into a study of another way"
+                )
+            self._check_channels(arm)
+            if len(arm.dims) > 1 and (self.training.way == "paper" or not self.data.public.labels):
+                raise UserError(
+                    f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
+                    "give one number here"
+                )
+            check_arm(client_policy(self, arm), arm, self.data.classes)
+
+    def _check_channels(self, arm: Arm) -> None:
+        """Which channels an arm releases goes with the way of training."""
+        way, texts = self.training.way, self.training.way in TEXT_WAYS
+        if texts and arm.text is None:
+            raise UserError(
+                f'arm "{arm.name}": text: is missing; name a mechanism, since training.way = "{way}" trains on texts'
+            )
+        if arm.text is not None and not texts:
+            raise UserError(
+                f'arm "{arm.name}": text: does not go with training.way = "{way}", but with {either(TEXT_WAYS)}'
+            )
+        if way == "sanitized-text" and arm.embedding is not None:
+            raise UserError(f'arm "{arm.name}": embedding: none is released with training.way = "{way}"; remove it')
+        if way == HALVES:
+            if arm.way == PUBLIC_ONLY:
+                raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "{way}"')
+            if arm.embedding is None:
+                raise UserError(f'arm "{arm.name}": embedding: is missing; half of the users release one')
+            if len(arm.dims) > 1:
+                raise UserError(f'arm "{arm.name}": embedding.dim: give one number with training.way = "{way}"')
+        if texts and arm.way == PUBLIC_ONLY and (not self.data.public.labels or self.data.public.fraction == 0):
+            raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
+        needs_prior = arm.label is not None and arm.label["mechanism"] == "randomized-response-prior"
+        if needs_prior and (arm.embedding is None or texts) and arm.way is None:
+            raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
+
+    def check_text(self, arm: Arm, text: TextMechanism) -> None:
+        """Raise UserError where the arm's users would refuse its text, the mechanism as it is with its vocabulary."""
+        check_text(client_policy(self, arm), arm, self.data.classes, text)
+
+
+def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
+    """What the clients of an arm accept: the experiment's policy, or, in a reference arm, anything."""
+    if arm.reference:
+        reason = "a reference arm, not private"
+        return ClientPolicy(
+            embedding=math.inf, label=math.inf, text=math.inf, mechanisms=tuple(CATALOGUE),
+            accept_unprotected=tuple(f"{channel}: {reason}" for channel in CHANNELS),
+        )  # fmt: skip
+    policy, shuffle = experiment.policy, experiment.shuffle
+    return ClientPolicy(
+        delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text, total=policy.total,
+        mechanisms=tuple(CATALOGUE), minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
+        accept_unprotected=policy.accept_unprotected,
+    )  # fmt: skip

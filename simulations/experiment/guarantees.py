@@ -1,0 +1,118 @@
+"""What an arm promises its users: the bound on what one of them releases, in numbers and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mechanisms.accounting.ladder import text_statement
+from mechanisms.composition import metric_statement
+from mechanisms.guarantee import EXPOSURES, Guarantee
+from mechanisms.mechanism import Mechanism
+from mechanisms.words.text import TextMechanism
+from server.protocols.drive import Driver
+from server.protocols.protocol import Channels, Model
+from simulations.experiment.arm import Arm
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.ladder import Spent
+from simulations.experiment.sections import Policy
+
+
+@dataclass(frozen=True)
+class Promise:
+    """metric_epsilon: of one unit of the metric, None where nothing but a label is released. statement: in words.
+    worst_case_epsilon: of a text or embedding, at the policy's δ, what is declared public left aside. label_epsilon:
+    None where no label is sent, or labels are declared public."""
+
+    metric_epsilon: float | None
+    metric: str | None
+    statement: str
+    worst_case_epsilon: float | None
+    label_epsilon: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready but for infinity."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Released:
+    """The mechanisms of an arm whose way is settled. embedding, text: None where none is released; label: likewise, and
+    where labels are declared public."""
+
+    embedding: Mechanism | None
+    text: TextMechanism | None
+    label: Mechanism | None
+    public_label: bool
+
+    @property
+    def name(self) -> str | None:
+        """Of the mechanisms of texts and embeddings."""
+        names = [each.name for each in (self.text, self.embedding) if each is not None]
+        return ", then ".join(names) or None
+
+
+def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model | None) -> Released:
+    """What the arm's users released, or would have, where nothing came to train a model on."""
+    candidates = channels.embedding if channels.asking else ()
+    embedding = model.embedding if model is not None else next(iter(candidates), None)
+    public_label = channels.teaching and arm.label is None and "label" in experiment.policy.declared
+    label = channels.label if channels.teaching and not public_label else None
+    return Released(embedding, channels.text, label, public_label)
+
+
+def promise(policy: Policy, what: Released) -> Promise:
+    """What is promised to a user who releases all of it; of users who release a text or an embedding, the dearer."""
+    if what.text is None or what.embedding is None:
+        return _promise(policy, what.text or what.embedding, what)
+    texts, embeddings = (_promise(policy, each, what) for each in (what.text, what.embedding))
+    return Promise(
+        embeddings.metric_epsilon,
+        embeddings.metric,
+        f"one half: {texts.statement}; the other: {embeddings.statement}",
+        max(embeddings.worst_case_epsilon or 0.0, texts.worst_case_epsilon or 0.0),
+        embeddings.label_epsilon,
+    )
+
+
+def spent(what: Released, channels: Channels, driver: Driver) -> Spent:
+    """What the accounting needs to know: mechanisms, and the users that the shuffler delivered, stage by stage."""
+    return Spent(
+        embedding=what.embedding,
+        label=channels.label if channels.teaching else None,
+        train=tuple(driver.teaching.stages.values()) if channels.teaching else None,
+        test=next(iter(driver.asking.stages.values()), None),
+        text=what.text,
+    )
+
+
+def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
+    label = None if what.label is None else what.label.guarantee
+    declared: Mapping[str, str] = policy.declared
+    statement = _in_words(data, label) + ("; labels in clear, declared public" if what.public_label else "")
+    one = data.guarantee if data is not None else None
+    if isinstance(data, TextMechanism):
+        word = data.word.guarantee
+        for name in data.guarantee.exposes if math.isfinite(word.epsilon) else ():
+            statement += f"; {EXPOSURES[name]}: in clear" + (", declared public" if name in declared else "")
+        one = word
+    return Promise(
+        None if one is None else one.epsilon,
+        None if one is None else f"words, {one.metric}" if isinstance(data, TextMechanism) else one.metric,
+        statement,
+        None if data is None else data.guarantee.worst_case(policy.delta, declared=declared),
+        None if label is None else label.worst_case(),
+    )
+
+
+def _in_words(data: Mechanism | None, label: Guarantee | None) -> str:
+    """The bound on the loss of what leaves, for people: no "inf" where a word says it."""
+    bounds = [g for g in (None if data is None else data.guarantee, label) if g is not None]
+    if any(math.isinf(g.epsilon) for g in bounds):
+        unprotected = any(math.isinf(g.epsilon) and g.sigma is None for g in bounds)
+        return "no protection" if unprotected else "no bound at δ = 0, as of all Gaussian noise"
+    if isinstance(data, TextMechanism):
+        return " + ".join([text_statement(data), *([] if label is None else [metric_statement([label])])])
+    return metric_statement(bounds) if bounds else "nothing leaves"

@@ -1,0 +1,183 @@
+"""The ladder of each arm: before a run from the experiment alone, after it from what was delivered.
+
+`mechanisms.accounting.ladder` composes; here is who releases what, how often, and among how many users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mechanisms.accounting.ladder import Rung, ladder, widest
+from mechanisms.identity import Identity
+from mechanisms.mechanism import Mechanism
+from mechanisms.words.text import TextMechanism
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.sections import HALVES
+
+PAPER = "trusted simulation, not a protocol"
+GRADIENTS = f"{PAPER}: gradients through M1 and BERT depend on raw text"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What an arm's users released: the mechanisms, and how many users each stage delivered.
+
+    train: users delivered, for each stage of disjoint training users; test: of the test users; None where the arm
+    asked for nothing of the kind. A stage whose batch was discarded counts 0.
+    """
+
+    embedding: Mechanism | None
+    label: Mechanism | None
+    train: tuple[int, ...] | None
+    test: int | None
+    text: TextMechanism | None = None
+
+
+def of_run(experiment: Experiment, arm: Arm, spent: Spent, *, records: int) -> dict[str, list[dict[str, Any]] | None]:
+    """{"ladder", "test_ladder"} of an arm that has run, JSON-ready; records: most records of one training user.
+
+    Stages are of disjoint users, so a user pays for one of them; what is shown holds for every stage, at the number
+    of users that the smallest of them delivered. Test users are users of their own, of one sentence each. The way
+    `paper` draws an embedding afresh in every epoch, and its gradients are unprotected.
+    """
+    shuffled = experiment.shuffle.enabled and experiment.training.way != "paper"
+    train = min(spent.train) if spent.train else None
+    notes = {}
+    if spent.train and len(spent.train) > 1:
+        counts = ", ".join(f"{n:,}" for n in spent.train)
+        notes["shuffled"] = f"stages of disjoint users delivered {counts}; this is the smallest stage's"
+    return {
+        "ladder": None if train is None else _plain(
+            _train(
+                experiment, arm, [spent.embedding], spent.label, train if shuffled else None, records, notes, spent.text
+            )
+        ),
+        "test_ladder": None if spent.test is None else _plain(
+            _test(experiment, [spent.embedding], spent.test if shuffled else None, {}, spent.text)
+        ),
+    }  # fmt: skip
+
+
+def of_experiment(
+    experiment: Experiment, *, texts: Mapping[str, TextMechanism] | None = None, records: int | None = None,
+    classes: int | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """For each arm {"arm", "reference", "way", "ladder", "test_ladder"}, before anything has run; rungs as dicts.
+
+    Users are those expected to be delivered: users × (1 - dropout) × (1 - late), divided by label-stages; a run's own
+    results say what was delivered. texts: by the names of the arms that release texts, their mechanisms with their
+    vocabularies, for which whoever asks has read the data. records: of a user, where the data's users hold several;
+    classes: where no task names them. Several m' to choose from: each rung is the largest of theirs. Raises UserError.
+    """
+    people, stages = experiment.population, experiment.training.stages
+    expected = int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages
+    users = expected if experiment.shuffle.enabled and experiment.training.way != "paper" else None
+    records = records or (1 if people.assignment == "record" else None)
+    classes = classes or experiment.data.classes
+    assumed = f"expected: {people.users:,} users × (1 - dropout {people.dropout:g})"
+    assumed += f" × (1 - late {people.late:g})" if people.late else ""
+    assumed += f" / {stages} stages of disjoint users" if stages > 1 else ""
+    notes = {"shuffled": assumed, "label": f"{classes} classes"}
+    lines = []
+    for arm in experiment.arms:
+        train = test = None
+        embeddings: list[Mechanism | None] = [*embeddings_of(arm)] or [None]
+        text = None if arm.text is None else (texts or {})[arm.name]
+        if arm.way != PUBLIC_ONLY:
+            train = _train(experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text)
+        if (arm.embedding is not None or text is not None) and experiment.training.way != "paper":
+            test = _test(experiment, embeddings, *_test_users(experiment), text)
+        lines.append({
+            "arm": arm.name, "reference": arm.reference, "way": arm.way or experiment.training.way,
+            "ladder": _plain(train), "test_ladder": _plain(test),
+        })  # fmt: skip
+    return lines
+
+
+def _train(
+    experiment: Experiment, arm: Arm, embeddings: Sequence[Mechanism | None], label: Mechanism | None,
+    users: int | None, records: int | None, notes: Mapping[str, str], text: TextMechanism | None,
+) -> tuple[Rung, ...]:  # fmt: skip
+    paper = experiment.training.way == "paper"
+    public = _exposed(experiment, text)
+    reason = experiment.policy.declared.get("label")
+    if arm.label is None and reason is not None:
+        label, public = None, {"label": reason} | public
+    elif label is None:
+        label = Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
+    price = _halves if experiment.training.way == HALVES else _widest
+    return price(
+        embeddings, notes, label=label, text=text, records=records, users=users, delta=experiment.shuffle.delta,
+        public=public,
+        draws=experiment.training.epochs if paper else 1, unprotected={"gradients": GRADIENTS} if paper else {},
+    )  # fmt: skip
+
+
+def _test(
+    experiment: Experiment, embeddings: Sequence[Mechanism | None], users: int | None, notes: Mapping[str, str],
+    text: TextMechanism | None,
+) -> tuple[Rung, ...]:  # fmt: skip
+    text = None if experiment.training.way == HALVES else text  # test users release embeddings there
+    return _widest(
+        embeddings, notes, label=None, text=text, records=1, users=users, delta=experiment.shuffle.delta,
+        public=_exposed(experiment, text),
+    )  # fmt: skip
+
+
+def _exposed(experiment: Experiment, text: TextMechanism | None) -> dict[str, str]:
+    """What the text passes through and the policy declares public, with the reasons."""
+    passed = () if text is None else text.guarantee.exposes
+    return {name: why for name, why in experiment.policy.declared.items() if name in passed}
+
+
+def _halves(
+    embeddings: Sequence[Mechanism | None], notes: Mapping[str, str], text: TextMechanism | None, **arguments: Any
+) -> tuple[Rung, ...]:
+    """Of users who release a text or an embedding: each channel's own rung, and above these the dearer half's."""
+    either = "a user releases a text or an embedding, not both; this is the dearer of the two"
+    first = _widest([None], notes, text=text, **arguments)
+    second = _widest(embeddings, notes, text=None, **arguments)
+    rungs = []
+    for one, other in zip(first, second, strict=True):
+        own = one if one.name in ("token", "text") else other if one.name == "embedding" else None
+        rungs.append(own or widest([(one,), (other,)], either)[0])
+    return tuple(rungs)
+
+
+def _widest(embeddings: Sequence[Mechanism | None], notes: Mapping[str, str], **arguments: Any) -> tuple[Rung, ...]:
+    """One ladder for all m' that an arm chooses from; each note is added to the assumption of the rung it is for."""
+    label = arguments.pop("label")
+    rungs = widest(
+        [ladder(embedding, label, **arguments) for embedding in embeddings],
+        "the largest of all m' that are chosen from on public data",
+    )
+    return tuple(_noted(rung, notes.get(rung.name)) for rung in rungs)
+
+
+def _noted(rung: Rung, note: str | None) -> Rung:
+    return rung if note is None or rung.epsilon is None else replace(rung, assumption=f"{rung.assumption}; {note}")
+
+
+def _test_users(experiment: Experiment) -> tuple[int | None, Mapping[str, str]]:
+    """How many test users there will be, where that stands in the experiment, and a note on it."""
+    data = experiment.data
+    if not experiment.shuffle.enabled:
+        return None, {}
+    if data.source == "built-in":
+        sentences = min(data.test_size or 0, data.test_limit or data.test_size or 0)
+    elif data.test_limit is not None:
+        sentences = data.test_limit
+    else:
+        return experiment.shuffle.minimum_users, {
+            "shuffled": "at the least that the shuffler delivers, as the number of test sentences is in the data"
+        }
+    late = experiment.population.late
+    note = "expected: test sentences × test-repeats" + (f" × (1 - late {late:g})" if late else "")
+    return int(sentences * data.test_repeats * (1 - late) + 1e-9), {"shuffled": note}
+
+
+def _plain(rungs: tuple[Rung, ...] | None) -> Any:
+    return None if rungs is None else [rung.to_dict() for rung in rungs]

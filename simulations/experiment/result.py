@@ -1,0 +1,120 @@
+"""What a run says of one arm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from server.protocols.drive import Driver
+from server.protocols.protocol import Channels, Model
+from server.protocols.public_maps import dim_of
+from simulations.experiment.arm import DEFAULT_DIM, PUBLIC_ONLY, Arm
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.guarantees import Promise, Released, promise, released
+
+Rungs = list[dict[str, Any]] | None
+
+
+@dataclass(frozen=True)
+class Score:
+    """Share of right guesses and its standard error.
+
+    The error is binomial over `sentences` distinct sentences: one sanitized several times is still one sentence.
+    """
+
+    accuracy: float
+    error: float
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One line of the table, and what stands behind it.
+
+    epsilon, label_epsilon: as the arm names them. dim: m'. accuracy: on sanitized test sentences, None where none could
+    be scored; accuracy_clean_test: on the device; *_se: standard errors. users: training users; delivered: those of
+    whom something reached the server. dropped, errors: rows, and nodes, that came to nothing, by the reason.
+    bytes_per_user: of releases; None where nothing is released. budget: what one user's release promises. ladder,
+    test_ladder: what a training user and a test user spent, rung by rung; None where they released nothing. model: the
+    trained model's folder, in the run's.
+    """
+
+    name: str
+    mechanism: str | None
+    label_mechanism: str | None
+    epsilon: float | None
+    label_epsilon: float | None
+    dim: int
+    accuracy: float | None
+    accuracy_se: float | None
+    accuracy_clean_test: float | None
+    accuracy_clean_test_se: float | None
+    users: int
+    delivered: int
+    dropped: Mapping[str, int]
+    errors: Mapping[str, int]
+    bytes_per_user: float | None
+    seconds: float
+    reference: bool
+    way: str
+    budget: Promise
+    ladder: Rungs = None
+    test_ladder: Rungs = None
+    model: str | None = None
+
+    def scored(self, sanitized: Score | None, clean: Score | None) -> ArmResult:
+        """The same with accuracies; None where there is nothing to score."""
+        return replace(
+            self,
+            accuracy=None if sanitized is None else sanitized.accuracy,
+            accuracy_se=None if sanitized is None else sanitized.error,
+            accuracy_clean_test=None if clean is None else clean.accuracy,
+            accuracy_clean_test_se=None if clean is None else clean.error,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As results.json has it, but for infinity."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ArmResult:
+        """The inverse of `to_dict`. Raises TypeError where a field is missing or unknown."""
+        return cls(**{**values, "budget": Promise(**values["budget"])})
+
+
+def arm_result(
+    experiment: Experiment, arm: Arm, channels: Channels, model: Model | None, driver: Driver, *,
+    seconds: float,
+) -> ArmResult:  # fmt: skip
+    """What an arm came to, not yet scored: without accuracies and ladders."""
+    what = released(experiment, arm, channels, model)
+    teaching, asking = driver.teaching, driver.asking
+    spec = arm.embedding or arm.text or {}
+    return ArmResult(
+        name=arm.name,
+        mechanism=what.name,
+        label_mechanism=(arm.label or {}).get("mechanism"),
+        epsilon=spec.get("epsilon"),
+        label_epsilon=(arm.label or {}).get("epsilon"),
+        dim=_dim(what, channels, model),
+        accuracy=None,
+        accuracy_se=None,
+        accuracy_clean_test=None,
+        accuracy_clean_test_se=None,
+        users=0 if arm.way == PUBLIC_ONLY else experiment.population.users,
+        delivered=teaching.users,
+        dropped=dict(teaching.dropped) | {f"test: {reason}": n for reason, n in asking.dropped.items()},
+        errors=dict(teaching.errors + asking.errors),
+        bytes_per_user=teaching.bytes / teaching.users if teaching.users else 0,
+        seconds=seconds,
+        reference=arm.reference,
+        way=arm.way or experiment.training.way,
+        budget=promise(experiment.policy, what),
+    )
+
+
+def _dim(what: Released, channels: Channels, model: Model | None) -> int:
+    """m', whether anything of it leaves a device or not."""
+    if what.embedding is not None:
+        return dim_of(what.embedding)
+    return DEFAULT_DIM if model is None or channels.text is not None else model.maps.dim

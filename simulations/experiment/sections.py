@@ -1,0 +1,261 @@
+"""The tables of an experiment file but for its arms: what each key may be, and what it is where it is not given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from client import policy as client
+from server import protocols
+from simulations.errors import UserError
+from simulations.experiment import values
+from simulations.experiment.names import key
+
+HALVES = "text-then-embeddings"
+TEXT_WAYS = ("sanitized-text", HALVES)
+WAYS = (*protocols.WAYS, "paper")
+CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
+#: Tasks of the built-in corpus, and how many classes each has.
+CLASSES = {"sentiment": 2, "genre": 12}
+
+
+def setting(check: values.Check, default: Any = None) -> Any:
+    """A field with its check. None as the default: optional, or filled in from what other fields say."""
+    return field(default=default, metadata={"check": check})
+
+
+@dataclass(frozen=True)
+class Section:
+    """Checks each field on construction. `place` is what errors call the section."""
+
+    place: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if "check" in f.metadata and not (value is None and f.default is None):
+                self._set(f.name, f.metadata["check"](value, self._where(f.name)))
+
+    def _where(self, name: str) -> str:
+        return f"{self.place}.{key(name)}"
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Public(Section):
+    """The public part: `fraction` of the training data, or the built-in corpus (of data.public-size).
+
+    labels: whether its labels are public too. split: "random", "by-sentence" (SST-2: phrases follow the
+    sentences that contain them) or "built-in".
+    """
+
+    place: ClassVar[str] = "data.public"
+    fraction: float | None = setting(values.number(below=1.0))
+    labels: bool = setting(values.flag, True)
+    split: str | None = setting(values.choice("random", "by-sentence", "built-in"))
+
+
+@dataclass(frozen=True)
+class Data(Section):
+    """Where texts come from. files: a folder and names in it; hub: `path` is the name, then splits.
+
+    user: a column. test_repeats: how often the test sentences are sanitized, each time by users of their own.
+    public_size, test_size: of the built-in corpus; its training part is as large as the population needs.
+    """
+
+    place: ClassVar[str] = "data"
+    source: str = setting(values.choice("built-in", "files", "hub"), "built-in")
+    path: str | None = setting(values.text)
+    train: str | None = setting(values.text)
+    test: str | None = setting(values.text)
+    text: str | None = setting(values.text)
+    second_text: str | None = setting(values.text)
+    label: str | None = setting(values.text)
+    user: str | None = setting(values.text)
+    task: str | None = setting(values.choice(*CLASSES))
+    public_size: int | None = setting(values.whole(1))
+    test_size: int | None = setting(values.whole(1))
+    test_limit: int | None = setting(values.whole(1))
+    test_repeats: int = setting(values.whole(1), 1)
+    public: Public = field(default_factory=Public)
+
+    @property
+    def classes(self) -> int:
+        """Of the task; two where the classes are in data that nobody has read yet."""
+        return CLASSES.get(self.task or "", 2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        built_in = self.source == "built-in"
+        described = ("path", "train", "test", "text", "second_text", "label", "user")
+        if built_in:
+            for name in described:
+                if getattr(self, name) is not None:
+                    raise UserError(f'{self._where(name)}: does not apply to source = "built-in"; remove it')
+        else:
+            needed = (
+                ("path", "train", "test", "text", "label")
+                if self.source == "files"
+                else ("path", "text", "label")
+            )
+            for name in needed:
+                if getattr(self, name) is None:
+                    raise UserError(f'{self._where(name)}: is missing, and source = "{self.source}" needs it')
+            if self.source == "hub":
+                self._set("train", self.train or "train")
+                self._set("test", self.test or "validation")
+            if self.test_size is not None:
+                raise UserError('data.test-size: applies to source = "built-in" only; use test-limit')
+        self._set("public", self._resolved_public(built_in))
+        if self.public.split == "built-in":
+            self._set("public_size", self.public_size or 1000)
+            self._set("task", self.task or "sentiment")
+        elif self.public_size is not None or self.task is not None:
+            name = "public_size" if self.public_size is not None else "task"
+            raise UserError(f"{self._where(name)}: applies to the built-in corpus only; remove it")
+        if built_in:
+            self._set("test_size", self.test_size or 1000)
+
+    def _resolved_public(self, built_in: bool) -> Public:
+        public = self.public
+        split = public.split or ("built-in" if built_in else "random")
+        if built_in and split != "built-in":
+            raise UserError("data.public.split: the built-in corpus has a public part of its own; remove it")
+        if split == "built-in":
+            if public.fraction is not None:
+                raise UserError(
+                    "data.public.fraction: does not apply to the built-in corpus; use data.public-size"
+                )
+            return Public(None, public.labels, split)
+        return Public(0.05 if public.fraction is None else public.fraction, public.labels, split)
+
+
+@dataclass(frozen=True)
+class Population(Section):
+    """Who holds which record. assignment: "record" (one a user), "column", or "dirichlet" over labels.
+
+    dropout: probability that a user never answers, and so is not charged. late: probability that a user's answer misses
+    the deadline of a stage: it has left and is charged, but it is not delivered. timeout: seconds that a stage waits
+    for nodes; one that is still at work then counts as "no answer".
+    """
+
+    place: ClassVar[str] = "population"
+    users: int = setting(values.whole(1), 2000)
+    users_per_node: int | str = setting(values.auto_or_whole, "auto")
+    assignment: str | None = setting(values.choice("record", "column", "dirichlet"))
+    alpha: float | None = setting(values.number(above=True))
+    dropout: float = setting(values.number(below=1.0), 0.0)
+    late: float = setting(values.number(below=1.0), 0.0)
+    timeout: float = setting(values.number(above=True), 3600.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.assignment == "dirichlet" and self.alpha is None:
+            raise UserError('population.alpha: is missing, and assignment = "dirichlet" needs it')
+        if self.assignment != "dirichlet" and self.alpha is not None:
+            raise UserError('population.alpha: applies to assignment = "dirichlet" only; remove it')
+
+
+@dataclass(frozen=True)
+class Encoder(Section):
+    """model: "minilm", a folder, or a hub name. layers: whose states stand side by side in an embedding, from 1;
+    none: the last one's. Fine-tuning is on public labelled text, before releases. precision: "int8" is about twice as
+    fast and another public function, declared by an identity of its own on every release."""
+
+    place: ClassVar[str] = "encoder"
+    model: str = setting(values.text, "minilm")
+    pooling: str = setting(values.choice("mean", "cls"), "mean")
+    max_length: int = setting(values.whole(2), 128)
+    layers: tuple[int, ...] = setting(values.wholes(1), ())
+    precision: str = setting(values.choice("fp32", "int8"), "fp32")
+    fine_tune_on_public: bool = setting(values.flag, False)
+    fine_tune_epochs: int = setting(values.whole(1), 4)
+    fine_tune_lr: float = setting(values.number(above=True), 5e-5)
+
+
+@dataclass(frozen=True)
+class Training(Section):
+    """way: "release-once", "sanitized-text", "text-then-embeddings" (half of the users release texts, on which the
+    encoder is trained under which the others release embeddings), or "paper", which is not private and must be
+    acknowledged.
+
+    epochs, batch_size: of a training end to end, on texts.
+    maps: how M1 is found on public data; learned, if it has labels.
+    label_stages: in how many stages, of disjoint users, labels are released; a later stage's prior comes from
+    the model of the stage before.
+    """
+
+    place: ClassVar[str] = "training"
+    way: str = setting(values.choice(*WAYS), "release-once")
+    epochs: int = setting(values.whole(1), 5)
+    batch_size: int = setting(values.whole(1), 32)
+    maps: str | None = setting(values.choice("learned", "principal-components"))
+    acknowledge_not_private: bool = setting(values.flag, False)
+    label_stages: int = setting(values.whole(1), 1)
+
+    @property
+    def stages(self) -> int:
+        """In how many stages users release, each user in one of them."""
+        return 2 if self.way == HALVES else self.label_stages
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.way == "paper" and not self.acknowledge_not_private:
+            raise UserError(
+                'training.way: "paper" is not private (its gradients depend on raw text), only a trusted '
+                "simulation; set training.acknowledge-not-private = true to run it"
+            )
+        if self.way != "release-once" and self.label_stages > 1:
+            raise UserError(f'training.label-stages: must be 1 with way = "{self.way}"')
+
+
+@dataclass(frozen=True)
+class TextChannel(Section):
+    """What text mechanisms work with. words: "checkpoint", the encoder's own whole words, or a file of word vectors.
+
+    masked_lm: what some mechanisms read: "none", "bundled", or a folder. pretrain: whether the checkpoint first learns
+    to restore the words of sanitized *public* text, for pretrain_steps batches.
+    """
+
+    place: ClassVar[str] = "text"
+    words: str = setting(values.text, CHECKPOINT)
+    masked_lm: str = setting(values.text, NONE)
+    pretrain: bool = setting(values.flag, False)
+    pretrain_steps: int = setting(values.whole(1), 500)
+
+
+@dataclass(frozen=True)
+class Shuffle(Section):
+    """minimum_users: a batch of fewer distinct users is discarded. delta: of the amplification."""
+
+    place: ClassVar[str] = "shuffle"
+    enabled: bool = setting(values.flag, True)
+    minimum_users: int = setting(values.whole(1), 100)
+    delta: float = setting(values.number(above=True, below=1.0), 1e-6)
+
+
+@dataclass(frozen=True)
+class Policy(Section):
+    """What every client accepts: largest worst-case ε at `delta`, of a record by channel, a user in total."""
+
+    place: ClassVar[str] = "policy"
+    delta: float = setting(values.number(below=1.0), 0.0)
+    embedding: float = setting(values.number(infinite=True), 0.0)
+    label: float = setting(values.number(infinite=True), 0.0)
+    text: float = setting(values.number(infinite=True), 0.0)
+    total: float = setting(values.number(infinite=True), math.inf)
+    accept_unprotected: tuple[str, ...] = setting(values.reasons, ())
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """The channels, and what texts expose, that are declared public: each with its reason."""
+        return client.Policy(accept_unprotected=self.accept_unprotected).declared
+
+
+#: By the name of its table in the file.
+SECTIONS: dict[str, type[Section]] = {
+    s.place: s for s in (Data, Population, Encoder, Training, TextChannel, Shuffle, Policy)
+}

@@ -1,0 +1,140 @@
+"""Experiments as TOML: files and the bundled ones read, with overrides, and written back."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from mechanisms.messages.release import CHANNELS
+from simulations.errors import UserError
+from simulations.experiment.arm import Arm
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.names import key, nearest
+from simulations.experiment.sections import SECTIONS, Data, Public, Section
+
+BUNDLED = Path(__file__).parents[1] / "experiments"
+
+
+def bundled() -> tuple[str, ...]:
+    """Names of the experiment files that come with Sottovoce."""
+    return tuple(sorted(p.stem for p in BUNDLED.glob("*.toml")))
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """The experiment in a TOML file, or of a bundled name.
+
+    overrides: "section.key=value"; arms are addressed by index from 0, as "arm.0.embedding.epsilon=4".
+    A value is read as TOML, and as a plain text where it is none. Raises UserError, which names the
+    file.
+    """
+    file = Path(path)
+    if not file.is_file():
+        if file.suffix or len(file.parts) != 1:
+            raise UserError(f"{path}: there is no such file")
+        file = BUNDLED / f"{path}.toml"
+        if not file.is_file():
+            raise UserError(f"{path}: neither a file nor a bundled experiment ({', '.join(bundled())})")
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path}: is not valid TOML: {error}") from error
+    try:
+        for override in overrides:
+            _override(table, override)
+        return from_table(table)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def from_table(table: dict[str, Any]) -> Experiment:
+    """The experiment that a parsed TOML document describes. Raises UserError."""
+    _refuse_unknown(table, {"name", "seed", "arm", *SECTIONS}, "")
+    if "name" not in table:
+        raise UserError("name: is missing")
+    parts: dict[str, Any] = {k: table[k] for k in ("name", "seed") if k in table}
+    for place, section in SECTIONS.items():
+        if place in table:
+            parts[place] = _read(section, table[place], place)
+    arms = table.get("arm", [])
+    if not isinstance(arms, list):
+        raise UserError("arm: write it with two brackets, [[arm]]")
+    parts["arms"] = tuple(_read(Arm, arm, f"arm.{i}") for i, arm in enumerate(arms))
+    return Experiment(**parts)
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The experiment with every default filled in, as TOML that `load` reads back to an equal one."""
+    table: dict[str, Any] = {"name": experiment.name, "seed": experiment.seed}
+    table |= {place: _table(getattr(experiment, place)) for place in SECTIONS}
+    return tomli_w.dumps(table) + "".join(
+        "\n[[arm]]\n" + tomli_w.dumps(_arm_table(a)) for a in experiment.arms
+    )
+
+
+def _arm_table(arm: Arm) -> dict[str, Any]:
+    """Plain keys first, then mechanisms as [arm.embedding] and the like: tables of the last [[arm]]."""
+    table = _table(arm)
+    nested = {k: table.pop(k) for k in CHANNELS if k in table}
+    return table | ({"arm": nested} if nested else {})
+
+
+def _table(section: Section) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for f in fields(section):
+        value = getattr(section, f.name)
+        if isinstance(value, Section):
+            table[key(f.name)] = _table(value)
+        elif value is not None:
+            table[key(f.name)] = list(value) if isinstance(value, tuple) else value
+    return table
+
+
+def _read(section: type[Section], table: Any, where: str) -> Any:
+    if not isinstance(table, dict):
+        raise UserError(f"{where}: must be a table, got {table!r}")
+    names = {key(f.name): f.name for f in fields(section)}
+    _refuse_unknown(table, names, f"{where}.")
+    values = {names[k]: v for k, v in table.items()}
+    if section is Data and "public" in values:
+        values["public"] = _read(Public, values["public"], "data.public")
+    if section is Arm and "name" not in values:
+        raise UserError(f"{where}.name: is missing")
+    return section(**values)
+
+
+def _refuse_unknown(table: dict[str, Any], keys: Iterable[str], prefix: str) -> None:
+    for each in table:
+        if each not in keys:
+            mend = nearest(each, keys) or f"; known are {', '.join(sorted(keys))}"
+            raise UserError(f"{prefix}{each}: unknown key{mend}")
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise UserError(f"--set {override}: must look like section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    place: Any = table
+    for step in keys[:-1]:
+        if isinstance(place, list):
+            if not step.isdecimal() or int(step) >= len(place):
+                raise UserError(
+                    f"--set {override}: arms are numbered from 0 to {len(place) - 1}, got {step!r}"
+                )
+            place = place[int(step)]
+        elif isinstance(place, dict):
+            place = place.setdefault(step, {})
+        else:
+            raise UserError(f"--set {override}: {step!r} is inside something that is not a table")
+    if not isinstance(place, dict):
+        raise UserError(f"--set {override}: {keys[-2]!r} is not a table")
+    place[keys[-1]] = value

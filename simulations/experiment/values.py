@@ -1,0 +1,128 @@
+"""What one value of an experiment file may be: each check gives it back, or raises UserError, which says where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from client.policy import Policy
+from mechanisms.guarantee import EXPOSURES
+from simulations.errors import UserError
+from simulations.experiment.names import either, nearest
+
+#: (value, where it stands) -> the value.
+Check = Callable[[Any, str], Any]
+
+
+def text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise UserError(f"{where}: must be a text that is not empty, got {value!r}")
+    return value
+
+
+def flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise UserError(f"{where}: must be true or false, got {value!r}")
+    return value
+
+
+def choice(*names: str) -> Check:
+    def check(value: Any, where: str) -> str:
+        if value not in names:
+            raise UserError(f"{where}: must be {either(names)}, got {value!r}{nearest(value, names)}")
+        return str(value)
+
+    return check
+
+
+def whole(least: int) -> Check:
+    """A whole number of at least `least`."""
+
+    def check(value: Any, where: str) -> int:
+        if not _is_whole(value) or value < least:
+            raise UserError(f"{where}: must be a whole number of at least {least}, got {value!r}")
+        return int(value)
+
+    return check
+
+
+def wholes(least: int) -> Check:
+    """A list of different whole numbers of at least `least`; it may be empty."""
+
+    def check(value: Any, where: str) -> tuple[int, ...]:
+        good = isinstance(value, list | tuple) and all(_is_whole(v) and v >= least for v in value)
+        if not good or len(set(value)) < len(value):
+            raise UserError(f"{where}: must be a list of different whole numbers of at least {least}, got {value!r}")
+        return tuple(value)
+
+    return check
+
+
+def number(
+    least: float = 0.0, *, above: bool = False, below: float = math.inf, infinite: bool = False
+) -> Check:
+    """A float of at least `least` (or above it) and below `below`; inf only where it means "no limit"."""
+
+    def check(value: Any, where: str) -> float:
+        bounds = f"{'above' if above else 'of at least'} {least:g}"
+        bounds += f" and below {below:g}" if below < math.inf else ""
+        within = _is_number(value) and (value > least if above else value >= least)
+        if not within or (value >= below and not (infinite and value == math.inf)):
+            raise UserError(
+                f"{where}: must be a {'' if infinite else 'finite '}number {bounds}, got {value!r}"
+            )
+        return float(value)
+
+    return check
+
+
+def auto_or_whole(value: Any, where: str) -> int | str:
+    if value == "auto":
+        return "auto"
+    if not _is_whole(value) or value < 1:
+        raise UserError(f'{where}: must be "auto" or a whole number of at least 1, got {value!r}')
+    return int(value)
+
+
+def reasons(value: Any, where: str) -> tuple[str, ...]:
+    """What a client's policy takes as its `accept_unprotected`."""
+    if not isinstance(value, list | tuple):
+        raise UserError(f'{where}: must be a list such as ["label: why this is acceptable"], got {value!r}')
+    for entry in value:
+        try:
+            Policy(accept_unprotected=(entry,))
+        except ValueError:
+            raise UserError(
+                f'{where}: each entry must be "label: why", or embedding or text, or one of '
+                f"{', '.join(EXPOSURES)}, got {entry!r}"
+            ) from None
+    return tuple(value)
+
+
+def mechanism(value: Any, where: str) -> dict[str, Any]:
+    """A mechanism's table. Names and parameters are the catalogue's to judge, kinds of values ours."""
+    if not isinstance(value, dict):
+        raise UserError(f'{where}: must be a table such as {{ mechanism = "identity" }}, got {value!r}')
+    text(value.get("mechanism"), f"{where}.mechanism")
+    for name, entry in value.items():
+        if name == "dim":
+            dims = entry if isinstance(entry, list) else [entry]
+            if not dims or not all(_is_whole(d) and d >= 2 for d in dims) or len(set(dims)) < len(dims):
+                raise UserError(
+                    f"{where}.dim: must be a whole number of at least 2, or a list of them, got {entry!r}"
+                )
+        elif _is_number(entry):
+            if not math.isfinite(entry) or entry < 0:
+                raise UserError(f"{where}.{name}: must be a finite number of at least 0, got {entry!r}")
+        elif name != "mechanism" and not isinstance(entry, bool | str):
+            raise UserError(f"{where}.{name}: must be a number, a text, true or false, got {entry!r}")
+    return dict(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,1 @@
+"""How commands write: whole files, JSON, Markdown, figures for print."""

@@ -1,0 +1,74 @@
+"""Files and folders that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from simulations.errors import UserError
+
+
+@contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """A temporary folder beside `out` that becomes `out` when the block ends well, and vanishes otherwise.
+
+    Raises UserError where `out` is there already and is not an empty folder, before anything is done.
+    """
+    out = Path(os.path.abspath(out))
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out {out}: is there already and not an empty folder; name another one")
+    made = [p for p in out.parents if not p.exists()]
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
+    try:
+        part.chmod(out.stat().st_mode & 0o777 if out.exists() else 0o755)
+        yield part
+        part.replace(out)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        for parent in made:
+            if not any(parent.iterdir()):
+                parent.rmdir()
+        raise
+
+
+@contextmanager
+def made_once(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside `folder` that becomes it when the block ends well, and vanishes otherwise, or where
+    another process was first: for what is named by what it is made from, so that both are the same."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    try:
+        yield part
+        try:
+            part.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def whole(path: Path, *, synced: bool = False) -> Iterator[BinaryIO]:
+    """A file to write to that appears, or takes the place of one that is there, when the block ends well. synced: and
+    lies on the disk by then."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        os.chmod(name, 0o644)
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,179 @@
+"""A shuffler's rounds: nodes are asked for sealed releases, and what each may send goes into the store.
+
+What a node sends is believed only of users who are enrolled at that very node, and never opened: the shuffler has no
+key. The deadline of a stage begins anew with the process: nodes that are asked again repeat their releases at no cost,
+and the first of each counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from mechanisms.messages.refusals import describe_error
+from mechanisms.messages.sealed import Sealed
+from mechanisms.messages.wire import record_from_bytes, sealed_from_record
+from simulations.errors import UserError
+from simulations.progress import Progress
+from simulations.shuffler.store import Stage, Store
+
+#: What `ask` says of a node that is not there, and seconds before it is asked again.
+_ABSENT, _AGAIN = "no answer", 1.0
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+
+#: Sends a request to nodes, and gives each one's reply or error, as `simulations.transport.superlink.ask` does.
+Answer = tuple[int, RecordDict | None, str | None]
+Ask = Callable[[RecordDict, Collection[int], float], Iterator[Answer]]
+Enrolment = Mapping[int, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class StageTerms:
+    """What of a request concerns a shuffler: the stage, the smallest batch, and which part of the users is asked."""
+
+    stage: str
+    minimum_users: int
+    part: tuple[int, int]
+
+
+class Rounds:
+    """Asks nodes for the stages that are open, one after another, and closes them.
+
+    enrolled: the users of each node, by its id; those nodes are asked. ask: reaches them.
+    """
+
+    def __init__(self, store: Store, enrolled: Enrolment, ask: Ask, progress: Progress) -> None:
+        self.store = store
+        self._enrolled = enrolled
+        self._ask = ask
+        self._progress = progress
+        self._answered = 0
+        self._stage = ""
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes are asked."""
+        return len(self._enrolled)
+
+    def answered(self, stage: str) -> int:
+        """How many nodes have answered a stage that is open, or have failed to."""
+        return self._answered if stage == self._stage else 0
+
+    def work(self) -> int:
+        """Asks for every stage that is open now, and closes it; how many those were."""
+        stages = self.store.open_stages()
+        for stage in stages:
+            self._serve(stage)
+        return len(stages)
+
+    def _serve(self, stage: Stage) -> None:
+        self._stage, self._answered = stage.name, 0
+        self._progress(f"stage {stage.name}: {self.nodes} nodes are asked")
+        record = record_from_bytes(stage.request)
+        part = read_request(record).part
+        dropped: Counter[str] = Counter()
+        errors: Counter[str] = Counter()
+        for node, reply, error in self._answers(record, stage.timeout):
+            try:
+                if reply is None:
+                    errors[_describe(error)] += 1
+                else:
+                    self._take(stage, part, node, sealed_from_record(reply), dropped)
+            except ValueError:
+                errors["a reply that is not sealed, or unreadable"] += 1
+            self._answered += 1
+        done = self.store.close(stage.name, dropped=+dropped, errors=errors)
+        self._progress(f"stage {stage.name}: {done.state}, {done.rows:,} rows of {done.users:,} users")
+
+    def _answers(self, record: RecordDict, timeout: float) -> Iterator[Answer]:
+        """What each node answers in time. One that is not there is asked again once the others have answered: it may
+        still come."""
+        end, left = time.monotonic() + timeout, timeout
+        waiting = list(self._enrolled)
+        while waiting:
+            absent = []
+            for node, reply, error in self._ask(record, waiting, left):
+                if error == _ABSENT and time.monotonic() + _AGAIN < end:
+                    absent.append(node)
+                else:
+                    yield node, reply, error
+            waiting = absent
+            if waiting:
+                time.sleep(_AGAIN)
+                left = end - time.monotonic()
+
+    def _take(
+        self, stage: Stage, part: tuple[int, int], node: int, reply: Sealed, dropped: Counter[str]
+    ) -> None:
+        """Stores the rows of a reply that this node may send, and counts the others, each under its first fault."""
+        if len(reply) and reply.rows.shape[1] != stage.row_bytes:
+            dropped["of another length"] += len(reply)
+            return
+        good = np.ones(len(reply), np.bool_)
+        for reason, passed in (
+            ("not enrolled there", np.isin(reply.users, self._enrolled[node])),
+            ("user of another part", reply.users % part[1] == part[0]),
+            ("record below 0", reply.records >= 0),
+        ):
+            dropped[reason] += int((good & ~passed).sum())
+            good &= passed
+        if good.any():
+            self.store.add(stage.name, Sealed(reply.users[good], reply.records[good], reply.rows[good]))
+
+
+def read_request(record: RecordDict) -> StageTerms:
+    """What a shuffler must know of a request; nodes check all of it. Raises ValueError."""
+    about = record.get("request.about")
+    if not isinstance(about, ConfigRecord) or set(record) != {"request.about", "request.arrays"}:
+        raise ValueError("shuffler: no request")
+    stage, numbers = about.get("stage"), [about.get(k) for k in ("minimum_users", "part_index", "part_count")]
+    if not (isinstance(stage, str) and _NAME.fullmatch(stage) and all(type(n) is int for n in numbers)):
+        raise ValueError("shuffler: a request without stage, smallest batch or part")
+    minimum, index, count = (int(n) for n in numbers if isinstance(n, int))
+    if not (0 <= minimum <= 2**53 and 0 <= index < count <= 2**31):
+        raise ValueError("shuffler: a request's smallest batch or part is out of range")
+    return StageTerms(stage, minimum, (index, count))
+
+
+def read_enrolment(path: Path) -> dict[int, NDArray[np.int64]]:
+    """Which users live on which node: a table of lists, by the node's id. Raises UserError."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--users {path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        table = None
+    if not isinstance(table, dict) or not all(_is_node(k) and _are_users(v) for k, v in table.items()):
+        raise UserError(f'--users {path}: is no table {{"<node id>": [user, ...]}} of whole numbers from 0')
+    enrolled = {int(node): np.array(users, np.int64) for node, users in table.items()}
+    everybody = np.concatenate([*enrolled.values(), np.zeros(0, np.int64)])
+    if not len(everybody):
+        raise UserError(f"--users {path}: has no users")
+    people, times = np.unique(everybody, return_counts=True)
+    if (times > 1).any():
+        raise UserError(f"--users {path}: user {people[times > 1][0]} is there twice; each lives on one node")
+    return enrolled
+
+
+def _describe(error: str | None) -> str:
+    """What an error stands for, in constant words: the number of one that is not known could say anything."""
+    meaning = describe_error(str(error))
+    return "another error" if meaning.startswith("code ") else meaning
+
+
+def _is_node(key: str) -> bool:
+    return key.isascii() and key.isdecimal() and len(key) <= 20 and 0 < int(key) < 2**64
+
+
+def _are_users(users: Any) -> bool:
+    return isinstance(users, list) and all(type(user) is int and 0 <= user < 2**63 for user in users)

@@ -1,0 +1,142 @@
+"""The shuffler as a process of its own: between nodes, which it asks, and the training server, which it serves.
+
+    POST /v1/stages          a request as bytes of `mechanisms.messages.wire`, with headers: Row-Bytes, of one sealed
+                             row, and Timeout, the seconds that nodes have. 202: the stage is open, or was opened before
+    GET  /v1/stages/{stage}  202 and {"asked", "answered", "users"} while it is open. Then 200: one line of JSON with
+                             "batch", "rows", "row_bytes", "users", "duplicates", "dropped", "errors", and the rows
+
+HTTPS, for the training server alone: it must show a certificate of the deployment's authority, in its own name. Errors
+are constant texts. Nodes are reached through Flower, whose ServerApp this process is.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mechanisms.messages.sealed import OVERHEAD
+from mechanisms.messages.wire import MAX_REQUEST_BYTES, record_from_bytes
+from simulations.shuffler.rounds import Rounds, read_request
+from simulations.shuffler.store import OPEN, Conflict, StoreError
+from simulations.transport import https as https_service
+
+#: The name in the certificate of the one who is served.
+TRAINING_SERVER = "training-server"
+STORE, ORIGINS = "store.sqlite", "origins"
+
+N = TypeVar("N", int, float)
+
+#: A request's arrays, and what stands around them.
+_LARGEST = MAX_REQUEST_BYTES + 2**20
+_LONGEST = 7 * 24 * 3600.0
+_WIDEST = 2**20
+_BODY_SECONDS = 60.0
+_CONNECTIONS = 16
+
+_NOT_SERVED = PlainTextResponse("only the training server is served here", 403)
+_NO_REQUEST = PlainTextResponse("this is no request that nodes can be asked", 400)
+_NO_STAGE = PlainTextResponse("no such stage", 404)
+_CONFLICT = PlainTextResponse("the stage was opened by another request", 409)
+_UNUSABLE = PlainTextResponse("the shuffler's store cannot be used", 503)
+
+
+def application(rounds: Rounds, on_opened: Callable[[], object]) -> Starlette:
+    """The service as an ASGI application. on_opened: is called when a stage was opened."""
+    store = rounds.store
+
+    async def open_stage(request: Request) -> Response:
+        try:
+            body = await https_service.read_body(request, limit=_LARGEST, seconds=_BODY_SECONDS)
+            width = _number(int, request, "row-bytes", OVERHEAD + 1, _WIDEST)
+            seconds = _number(float, request, "timeout", 0.001, _LONGEST)
+            terms = await run_in_threadpool(lambda: read_request(record_from_bytes(body)))
+        except ValueError:
+            return _NO_REQUEST
+        try:
+            await run_in_threadpool(
+                store.open_stage, terms.stage, body, row_bytes=width, minimum_users=terms.minimum_users,
+                timeout=seconds,
+            )  # fmt: skip
+        except Conflict:
+            return _CONFLICT
+        on_opened()
+        return JSONResponse({"stage": terms.stage}, 202)
+
+    def stage(request: Request) -> Response:
+        there = store.stage(request.path_params["stage"])
+        if there is None:
+            return _NO_STAGE
+        if there.state == OPEN:
+            answered = rounds.answered(there.name)
+            return JSONResponse({"asked": rounds.nodes, "answered": answered, "users": there.users}, 202)
+        rows = store.batch(there.name)
+        head = {
+            "batch": there.identity, "rows": len(rows), "row_bytes": there.row_bytes, "users": there.users,
+            "duplicates": there.duplicates, "dropped": dict(there.dropped), "errors": dict(there.errors),
+        }  # fmt: skip
+        return Response(json.dumps(head).encode() + b"\n" + rows.tobytes(), media_type="application/octet-stream")
+
+    async def unusable(request: Request, error: Exception) -> Response:
+        return _UNUSABLE
+
+    routes = [Route("/v1/stages", open_stage, methods=["POST"]), Route("/v1/stages/{stage}", stage)]
+    app = Starlette(routes=routes, exception_handlers={StoreError: unusable})
+    app.add_middleware(_OneClient)
+    return app
+
+
+class _OneClient:
+    """Serves whoever's certificate has the name of the training server, and refuses all others."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        known = scope["type"] == "http" and scope.get("state", {}).get("peer") == TRAINING_SERVER
+        await (self.app if known else _NOT_SERVED)(scope, receive, send)
+
+
+class _Named(H11Protocol):
+    """HTTP whose requests know the name in the peer's certificate, which TLS has verified."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        certificate = transport.get_extra_info("ssl_object").getpeercert() or {}
+        names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+        self.app_state = self.app_state | {"peer": names[0] if len(names) == 1 else ""}
+
+
+@contextmanager
+def serving(
+    rounds: Rounds, *, certificate: Path, key: Path, root_certificates: Path, on_opened: Callable[[], object],
+    host: str = "127.0.0.1", port: int = 0,
+) -> Iterator[tuple[int, threading.Thread]]:  # fmt: skip
+    """The service in a thread of its own while the block runs; gives its port and the thread. port 0: a free one.
+
+    Raises UserError where the port or a file cannot be used.
+    """
+    service = https_service.make_server(
+        application(rounds, on_opened), certificate=certificate, key=key, connections=_CONNECTIONS,
+        root_certificates=root_certificates, protocol=_Named,
+    )  # fmt: skip
+    with https_service.listening(host, port) as listener, https_service.in_thread(service, listener) as thread:
+        yield listener.getsockname()[1], thread
+
+
+def _number(kind: Callable[[str], N], request: Request, header: str, low: float, high: float) -> N:
+    """A number in a header. Raises ValueError."""
+    value = kind(request.headers.get(header, ""))
+    if not low <= value <= high:  # nor is what is no number
+        raise ValueError("shuffler: a header is out of range")
+    return value

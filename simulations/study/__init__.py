@@ -1,0 +1,1 @@
+"""A study's run, and the ground truth that it owns."""

@@ -1,0 +1,91 @@
+"""One arm of a study, from its protocol to its line of the table: the users teach, a model is scored."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.protocols.drive import Driver
+from server.protocols.protocol import Channels, Conversation
+from simulations.artifacts.ways import channels_of, protocol_of
+from simulations.experiment import Arm, Experiment, slug
+from simulations.experiment.guarantees import released, spent
+from simulations.experiment.ladder import of_run
+from simulations.experiment.result import ArmResult, Score, arm_result
+from simulations.progress import Progress
+from simulations.shuffler.shuffle import Origin
+from simulations.study.collect import FlowerUsers
+from simulations.study.evaluation import Truth, score
+from simulations.study.journal import Journal
+from simulations.study.prepare import Held, Prepared
+
+
+class Finished(NamedTuple):
+    """An arm that has run: its line, and its model (`server.protocols.protocol.Model`), None where nothing came to
+    train one on."""
+
+    result: ArmResult
+    model: Any
+
+
+class ArmRun:
+    """An arm whose protocol is ready to run. Raises ValueError, in one line, where its parameters do not fit the data
+    or the encoder: before Flower is started for it.
+
+    models: the folder of the models' folders. journal: of a run that may be resumed; it is told of every request before
+    users are.
+    """
+
+    def __init__(
+        self, experiment: Experiment, arm: Arm, prepared: Prepared, *, models: Path, journal: Journal | None = None,
+        progress: Progress = lambda line: None,
+    ) -> None:  # fmt: skip
+        self.experiment = experiment
+        self.arm = arm
+        self._held = prepared.held
+        self._channels: Channels = channels_of(experiment, arm, prepared.public)
+        self._protocol: Conversation = protocol_of(
+            experiment, arm, prepared.public, folder=models / slug(arm.name), progress=progress
+        )
+        self._journal = journal
+        self._progress = progress
+
+    def run(self, users: FlowerUsers) -> Finished:
+        """Asks the users what the protocol wants to know, scores its model on the test users' sentences.
+
+        Raises UserError where a request is not the one that users of its stage have answered before.
+        """
+        start = time.perf_counter()
+        before = (lambda request: None) if self._journal is None else self._journal.ask
+        driver = Driver(users, name=self.arm.name, before=before, progress=self._progress)
+        model = driver.train(self._protocol)
+        sanitized = clean = None
+        if model is not None and (question := model.question()) is not None:
+            guesses = model.answer(driver.ask(question))
+            sanitized = scored(self._held, guesses, users.origins[question.stage], driver)
+        if model is not None:
+            clean = score(model.classify(self._held.test.texts), self._held.test.labels, sentences=len(self._held.test))
+        seconds = time.perf_counter() - start
+        result = arm_result(self.experiment, self.arm, self._channels, model, driver, seconds=seconds)
+        self._progress(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
+        what = released(self.experiment, self.arm, self._channels, model)
+        records = int(self._held.holders.records.max()) + 1
+        rungs = of_run(self.experiment, self.arm, spent(what, self._channels, driver), records=records)
+        return Finished(replace(result.scored(sanitized, clean), **rungs), model)
+
+
+def scored(held: Held, guesses: NDArray[np.int64] | None, origin: Origin, driver: Driver) -> Score | None:
+    """The guesses (n,) of a shuffled batch of test users against the truth; None where none can be compared. Rows that
+    nobody was asked about are counted."""
+    if guesses is None:
+        return None
+    truth = Truth(held.test_holders.users, held.test_holders.records, held.test.labels[held.test_rows]).of(origin)
+    known = truth >= 0
+    if not known.all():
+        driver.asking.dropped["unknown record"] += int((~known).sum())
+    return score(guesses[known], truth[known], sentences=len(held.test)) if known.any() else None

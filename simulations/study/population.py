@@ -1,0 +1,107 @@
+"""Which user holds which record."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.streams import SimulationStreams
+from simulations.corpora.corpus import Corpus
+from simulations.errors import UserError
+
+Rows = NDArray[np.int64]
+
+_STREAM = 0x909  # keeps these draws apart from others of the same seed
+
+
+def assign(
+    corpus: Corpus, *, users: int, assignment: str, alpha: float | None = None, seed: int
+) -> tuple[Rows, Rows, Rows]:
+    """Rows, users and records, int64 (k,) each: user users[i] holds row rows[i] as their record records[i].
+
+    Users count from 0, and so do each user's records: several records to a user are several charges to them.
+    "record": each user holds one row, drawn without replacement.
+    "column": users are drawn from the corpus' users, each with all their rows.
+    "dirichlet": all rows are dealt out, as evenly as they go; each user's mix of labels is drawn from a
+    symmetric Dirichlet(alpha), a small alpha giving users of one label. Labels that have run out are skipped,
+    so the last users' mix is nearer to what is left.
+
+    Where the data have fewer users than asked for, all of those are returned. Raises UserError for an unknown
+    assignment, a column that is not there, and alpha not above 0.
+    """
+    if users < 1:
+        raise UserError(f"population.users: {users}; give a number of at least 1")
+    rng = np.random.default_rng((seed, _STREAM))
+    if assignment == "record":
+        rows = rng.permutation(len(corpus))[:users]
+        return rows, np.arange(len(rows)), np.zeros(len(rows), np.int64)
+    if assignment == "column":
+        return _by_column(corpus, users, rng)
+    if assignment == "dirichlet":
+        return _by_label(corpus, users, alpha, rng)
+    raise UserError(
+        f'population.assignment: unknown "{assignment}"; choose "record", "column" or "dirichlet"'
+    )
+
+
+def online(users: int, *, dropout: float, seed: int) -> NDArray[np.bool_]:
+    """Which of the users 0, 1, ... answer at all: bool (users,), each absent with probability `dropout`."""
+    if not 0 <= dropout < 1:
+        raise UserError(f"population.dropout: {dropout}; give a number from 0 to below 1")
+    return np.random.default_rng((seed, _STREAM, 1)).random(users) >= dropout
+
+
+def late(users: Rows, *, probability: float, stage: str, seed: int) -> NDArray[np.bool_]:
+    """Which of n distinct users answer after the deadline of a stage: bool (n,), each with this probability.
+
+    A function of (seed, stage, user) alone: who is late does not depend on nodes, nor on who else is asked.
+    """
+    if not 0 <= probability < 1:
+        raise UserError(f"population.late: {probability}; give a number from 0 to below 1")
+    rows = SimulationStreams(seed).rows(users, np.zeros_like(users), stage=stage, channel="late")
+    return rows.uniform(len(users), 1)[:, 0] < probability
+
+
+def _by_column(corpus: Corpus, users: int, rng: np.random.Generator) -> tuple[Rows, Rows, Rows]:
+    if corpus.users is None:
+        raise UserError('population.assignment: "column" needs data.user, the name of the column')
+    names, owners = np.unique(np.asarray(corpus.users), return_inverse=True)
+    chosen = rng.permutation(len(names))[:users]
+    number = np.full(len(names), -1, dtype=np.int64)
+    number[chosen] = np.arange(len(chosen))
+    held = number[owners]
+    rows = np.flatnonzero(held >= 0)
+    rows = rows[np.argsort(held[rows], kind="stable")]
+    return rows, held[rows], _count_up(held[rows])
+
+
+def _by_label(
+    corpus: Corpus, users: int, alpha: float | None, rng: np.random.Generator
+) -> tuple[Rows, Rows, Rows]:
+    if alpha is None or not 0 < alpha < np.inf:
+        raise UserError(f"population.alpha: {alpha}; give a finite number above 0")
+    users = min(users, len(corpus))
+    if users == 0:
+        return (np.zeros(0, np.int64),) * 3
+    order = rng.permutation(len(corpus))
+    piles = [order[corpus.labels[order] == label] for label in range(len(corpus.classes))]
+    left = np.array([len(pile) for pile in piles])
+    mixes = rng.dirichlet(np.full(len(piles), alpha), size=users)
+    dealt: list[Rows] = []
+    sizes = np.full(users, len(corpus) // users, dtype=np.int64)
+    sizes[: len(corpus) % users] += 1
+    for size, mix in zip(sizes, mixes, strict=True):
+        while size > 0:
+            weights = np.where(left > 0, mix, 0.0)
+            if weights.sum() <= 0:  # none of the labels this user writes are left
+                weights = left.astype(np.float64)
+            take = np.minimum(rng.multinomial(size, weights / weights.sum()), left)
+            for pile, end, count in zip(piles, left, take, strict=True):
+                dealt.append(pile[end - count : end])
+            left = left - take
+            size -= int(take.sum())
+    held = np.repeat(np.arange(users, dtype=np.int64), sizes)
+    return np.concatenate(dealt), held, _count_up(held)
+
+
+def _count_up(held: Rows) -> Rows:
+    """0, 1, 2, ... within each run of equal users; `held` is sorted."""
+    return np.arange(len(held), dtype=np.int64) - np.searchsorted(held, held, side="left")

@@ -1,0 +1,99 @@
+"""From an experiment to what its arms share: what the training server may hold, and the truth, which users hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.protocols.protocol import Public
+from simulations.artifacts.cache import CachedEmbeddings
+from simulations.artifacts.public import CachedEncoder, prepare_public
+from simulations.corpora.corpus import Corpus, Split
+from simulations.corpora.parts import load_split
+from simulations.errors import UserError
+from simulations.experiment import Experiment
+from simulations.progress import Progress
+from simulations.study import population
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Who holds a corpus' rows: users[i] holds row i as their record records[i]."""
+
+    users: NDArray[np.int64]
+    records: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """The truth: what users hold, and who they are. It belongs to whoever runs a study, and to no server.
+
+    train: the rows that training users hold, `holders` says who. test: the test sentences; test user i, of
+    `test_holders`, holds a copy of sentence test_rows[i], so that sanitized accuracy is measured over several draws
+    while every user is charged once. train_embeddings, test_embeddings: under the encoder that users have from the
+    start; None where there is none. Those of training users stay on the disk.
+    """
+
+    train: Corpus
+    test: Corpus
+    holders: Holders
+    test_holders: Holders
+    test_rows: NDArray[np.int64]
+    train_embeddings: CachedEmbeddings | None = None
+    test_embeddings: NDArray[np.float32] | None = None
+
+
+class Prepared(NamedTuple):
+    """What all arms of a study share. about: the corpus, for the results."""
+
+    public: Public
+    held: Held
+    about: dict[str, Any]
+
+
+def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
+    """Reads the data, gives each user their records, makes the encoder and embeds every text once."""
+    data = experiment.data
+    split, about = load_split(experiment)
+    split, holders = _hand_out(experiment, split)
+    if data.test_limit is not None:
+        split = Split(split.public, split.train, split.test.take(np.arange(min(data.test_limit, len(split.test)))))
+    tests, least = len(split.test) * data.test_repeats, experiment.shuffle.minimum_users
+    if experiment.shuffle.enabled and tests < least:
+        raise UserError(
+            f"shuffle.minimum-users: {least} is more than the {tests} test users, whose batch would be discarded; "
+            "lower it, or raise data.test-repeats"
+        )
+    public = prepare_public(experiment, split.public, progress=progress)
+    train_embeddings = test_embeddings = None
+    if isinstance(public.encoder, CachedEncoder):
+        train_embeddings, test_embeddings = (public.encoder.embedded(part.texts) for part in (split.train, split.test))
+    test_rows = np.tile(np.arange(len(split.test), dtype=np.int64), data.test_repeats)
+    test_users = int(holders.users.max()) + 1 + np.arange(len(test_rows), dtype=np.int64)
+    sizes = {name: len(part) for name, part in (("public", split.public), ("train", split.train), ("test", split.test))}
+    held = Held(
+        train=split.train,
+        test=split.test,
+        holders=holders,
+        test_holders=Holders(test_users, np.zeros(len(test_rows), np.int64)),
+        test_rows=test_rows,
+        train_embeddings=train_embeddings,
+        test_embeddings=None if test_embeddings is None else np.asarray(test_embeddings),
+    )
+    return Prepared(public, held, about | sizes | {"test_repeats": data.test_repeats})
+
+
+def _hand_out(experiment: Experiment, split: Split) -> tuple[Split, Holders]:
+    """The rows that the experiment's users hold, and who holds them; the rest of the rows is left out."""
+    people = experiment.population
+    rows, users, records = population.assign(
+        split.train, users=people.users, assignment=people.assignment, alpha=people.alpha, seed=experiment.seed
+    )
+    if len(np.unique(users)) < people.users:
+        raise UserError(
+            f"population.users: {people.users} were asked for, and the data have {len(np.unique(users))}; ask for fewer"
+        )
+    return Split(split.public, split.train.take(rows), split.test), Holders(users, records)

@@ -1,0 +1,59 @@
+"""A study from its description to its folder: what the commands `demo` and `simulate` do, for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simulations.experiment import Experiment, load
+from simulations.progress import Progress
+from simulations.study.journal import resumed, started
+from simulations.transport.engine import check_address, run_on_flower
+
+# `run` is imported where it is called: it loads torch, and a mistake in an experiment must be said at once.
+
+
+def simulate(
+    experiment: Experiment | Path | str, out: Path | str, *, overrides: Iterable[str] = (),
+    progress: Progress = lambda line: None, ray_address: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Run every arm of an experiment on Flower and Ray, and leave its folder: results.json, the table, figures, models
+    and ledgers.
+
+    experiment: what `load` gives; or a TOML file, or the name of a bundled one, with overrides such as
+    "population.users=500". out: the run folder, new or empty. progress: is given a line now and then. ray_address: of
+    a Ray cluster to join, host:port. Returns what results.json holds, with infinities as floats.
+
+    A run that is stopped goes on with `resume`. Raises UserError, one line, on what a user can mend.
+    """
+    if ray_address is not None:
+        check_address(ray_address)
+    study = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
+    with started(Path(out), study) as part:
+        return _results(study, part, progress, ray_address)
+
+
+def resume(
+    out: Path | str, *, progress: Progress = lambda line: None, ray_address: str | None = None
+) -> dict[str, Any]:
+    """The rest of a run into the folder `out` that was stopped, and the results of all of it; see `simulate`.
+
+    Users repeat what they have released, at no cost. UserError where there is nothing to go on with, or the code or
+    the data are others.
+    """
+    if ray_address is not None:
+        check_address(ray_address)
+    with resumed(Path(out)) as (part, study):
+        return _results(study, part, progress, ray_address)
+
+
+def _results(study: Experiment, part: Path, progress: Progress, ray_address: str | None) -> dict[str, Any]:
+    progress(f"{study.name}: {study.population.users:,} users, {len(study.arms)} arms")
+    from simulations.study import report
+    from simulations.study.run import run
+
+    results = run(study, part, progress=progress, engine=partial(run_on_flower, address=ray_address))
+    report.write(results, part)
+    return results

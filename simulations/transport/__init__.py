@@ -1,0 +1,1 @@
+"""How messages travel: Flower's engine and SuperLink, HTTPS services."""

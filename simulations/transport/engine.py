@@ -1,0 +1,264 @@
+"""The one place that starts Flower and Ray."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from simulations.errors import UserError
+from simulations.transport.quiet import QUIET
+
+T = TypeVar("T")
+
+#: Seconds to wait for a cluster's head: it answers at once, or it is not there. Ray itself would try for minutes.
+_REACH = 5.0
+#: How a gRPC connection begins, and the kind of frame that every server answers with (RFC 9113, sections 3.4 and 6.5).
+_SETTINGS = b"\x04"
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS + b"\0" * 5
+#: Seconds to wait for every machine of a cluster to say what it sees: its first worker may have to start.
+_LOOK = 60.0
+#: What a release's bits depend on, on the machine that draws it.
+_CLIENT_PACKAGES = ("sottovoce", "flwr", "numpy", "scipy", "onnxruntime", "tokenizers")
+
+
+def wait_for_nodes(grid, nodes: int, *, seconds: float = 60.0) -> list[int]:
+    """Node ids of all `nodes` SuperNodes: their registration races the ServerApp's main function."""
+    end = time.monotonic() + seconds
+    while len(ids := sorted(grid.get_node_ids())) < nodes:
+        if time.monotonic() > end:
+            raise RuntimeError(f"only {len(ids)} of {nodes} Flower nodes registered within {seconds:.0f} s")
+        time.sleep(0.05)
+    return ids
+
+
+def settled_nodes(grid, *, seconds: float = 1.0) -> int:
+    """How many SuperNodes there are, where nobody says how many to wait for: once none has come for so long."""
+    known, since = len(wait_for_nodes(grid, 1)), time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(0.05)
+        if (now := len(grid.get_node_ids())) != known:
+            known, since = now, time.monotonic()
+    return known
+
+
+def check_address(address: str) -> None:
+    """Raises UserError, within seconds, unless something answers at the address of a cluster's head, host:port."""
+    host, _, port = address.rpartition(":")
+    if not host.strip("[]") or not port.isdecimal() or not 0 < int(port) < 2**16 or "/" in host:
+        raise UserError(f"--ray-address {address}: must be host:port, as `ray start --head` prints it")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH) as head:
+            head.sendall(_HELLO)
+            answer = head.recv(9)
+    except OSError as error:
+        raise UserError(
+            f"--ray-address {address}: no Ray cluster can be reached there ({error.strerror or error}); "
+            f"start one with: ray start --head --port={port}"
+        ) from error
+    if answer[3:4] != _SETTINGS:
+        raise UserError(f"--ray-address {address}: what answers there is no head of a Ray cluster")
+
+
+def run_on_flower(
+    job: Callable[[object], T], *, nodes: int, folder: Path, actors: int | None = None, address: str | None = None,
+    app: Any | None = None,
+) -> T:  # fmt: skip
+    """Starts `nodes` SuperNodes that run `client.app`, each with its data under `folder`, and runs job(grid).
+
+    Returns what the job returns and re-raises what it raises; Ctrl-C raises KeyboardInterrupt in the job. Once the job
+    has ended, nodes that are still at work are stopped: their answers would come too late.
+
+    actors: how many processes answer for the nodes, each on one thread so that they do not fight over the cores; one
+    for each core where it is None. address: of a Ray cluster that is there already, host:port, whose cores then count;
+    its machines must see `folder`. Otherwise Ray is started for this call, on this machine alone, and stopped after it.
+    app: another ClientApp than `client.app`, to measure what Flower costs by itself.
+    Raises UserError where the cluster cannot be used.
+    """
+    os.environ.update(QUIET)  # what this process starts inherits it; the runtime_env takes it to other machines
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    environment = QUIET | {"SOTTOVOCE_NODES": str(folder.resolve()), "OMP_NUM_THREADS": threads}
+    if address is not None:
+        check_address(address)
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    from client.app import app as client_app
+
+    # What the job makes stays in this process: the ServerApp runs in a thread of it.
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+    thread: list[int] = []
+    server_app = ServerApp()
+
+    @server_app.main()
+    def main(grid, context) -> None:
+        thread.append(threading.get_ident())
+        try:
+            wait_for_nodes(grid, nodes)
+            outcome.append(job(grid))
+        except BaseException as error:  # Flower would turn it into a log line and another exception
+            failure.append(error)
+        finally:
+            thread.clear()
+            _stop_actors()
+
+    configuration = {
+        # Flower hands these to Ray as the actors' options. It puts a dead actor back into its pool, where it would
+        # fail every later message at once: Ray must start it again. The message it died on is tried once more,
+        # which the ledgers make safe: what was charged before is sent again, and not drawn anew.
+        "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1},
+    }
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), _ray(environment, actors, address), _interrupting(thread):
+        warnings.simplefilter("ignore")
+        if address is not None:
+            _check_machines(folder)
+        run_simulation(server_app, app or client_app, num_supernodes=nodes, backend_config=configuration)
+    if failure:
+        raise failure[0]
+    if not outcome:
+        raise RuntimeError("Flower ended before the server had finished; its log says why")
+    return outcome[0]
+
+
+@contextmanager
+def _ray(environment: dict[str, str], actors: int | None, address: str | None) -> Iterator[None]:
+    """Ray, started here and stopped after, or a cluster, joined and left as it was.
+
+    Flower uses the Ray that it finds. Started by Flower, Ray would join any cluster that somebody has left on this
+    machine, and hand its workers on other machines no environment.
+    """
+    import ray
+
+    options: dict[str, Any] = {"address": address or "local", "runtime_env": {"env_vars": environment}}
+    if address is None:
+        options |= {"include_dashboard": False, "num_cpus": actors}
+    try:
+        ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, RuntimeError) as error:
+        if address is None:
+            raise
+        raise UserError(f"--ray-address {address}: the Ray cluster cannot be joined: {_first_line(error)}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()  # Flower has done so already, unless it failed before it began
+
+
+def _stop_actors() -> None:
+    """Stops the processes that answer for nodes. Flower would wait for a node for as long as it takes, which for one
+    that hangs is for ever."""
+    import ray
+    from ray._private import state, worker  # Flower keeps the actors' handles to itself
+
+    if not ray.is_initialized():
+        return
+    for actor, about in state.actors().items():
+        if about["JobID"] == ray.get_runtime_context().get_job_id() and about["State"] != "DEAD":
+            worker.global_worker.core_worker.kill_actor(ray.ActorID(bytes.fromhex(actor)), True)
+
+
+@contextmanager
+def _interrupting(thread: list[int]) -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt in the thread, while there is one, and not in the main thread: there it would
+    only keep Flower from ending, which waits until the job has."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        if not thread:
+            raise KeyboardInterrupt
+        for ident in list(thread):
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt))
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _check_machines(folder: Path) -> None:
+    """Raises UserError unless every machine of the cluster sees the nodes' folder and has what this one has."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def look(places: list[str], packages: tuple[str, ...]) -> dict[str, Any]:
+        # This function travels as it is, so that a machine without Sottovoce can run it too.
+        import os
+        from importlib.metadata import PackageNotFoundError, version
+
+        versions = {}
+        for name in packages:
+            try:
+                versions[name] = version(name)
+            except PackageNotFoundError:
+                versions[name] = None
+        unseen = [place for place in places if not os.path.exists(place)]
+        return {"unseen": unseen, "writes": os.access(os.path.dirname(places[0]), os.W_OK), "versions": versions}
+
+    places = required_paths(folder.resolve() / "0")
+    machines = {}  # their names, by the task that each was given
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU"):
+            where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task = ray.remote(look).options(num_cpus=0, scheduling_strategy=where)
+            answer = task.remote(places, _CLIENT_PACKAGES)
+            machines[answer] = node["NodeManagerHostname"]
+    here = {name: version(name) for name in _CLIENT_PACKAGES}
+    if not machines:
+        raise UserError("--ray-address: no machine of the cluster offers a core; start them with --num-cpus")
+    done, waiting = ray.wait(list(machines), num_returns=len(machines), timeout=_LOOK)
+    for answer in waiting:
+        raise UserError(f"--ray-address: the machine {machines[answer]} does not answer; look at it, or take it out")
+    for answer in done:
+        try:
+            report = ray.get(answer)
+        except ray.exceptions.RayError as error:
+            raise UserError(f"--ray-address: the machine {machines[answer]} failed: {_first_line(error)}") from error
+        if fault := machine_fault(report, here, folder):
+            raise UserError(f"--ray-address: the machine {machines[answer]} {fault}")
+
+
+def required_paths(node: Path) -> list[str]:
+    """Paths that whoever answers for a node must see: its settings first, and the shared files that these name."""
+    places = [str(node / "node.json")]
+    for path in sorted(node.glob("*.json")):
+        said = json.loads(path.read_text(encoding="utf-8"))
+        named = said if isinstance(said, list) else [said.get(k) for k in ("encoder", "vocabulary", "masked_lm")]
+        places += [str(node / name) for name in named if name is not None]  # an absolute name stays as it is
+    return places
+
+
+def machine_fault(report: dict[str, Any], versions: dict[str, str], folder: Path) -> str | None:
+    """What keeps a machine from answering for nodes, by its own report and by the versions here; None: nothing."""
+    for name, known in report["versions"].items():
+        if known is None:
+            return f"does not have {name}; install there what is installed here: {name} {versions[name]}"
+        if known != versions[name]:
+            return f"has {name} {known}, and this one {versions[name]}: install the same"
+    if report["unseen"]:
+        return (
+            f"does not see {report['unseen'][0]}; put --out and the cache, by $XDG_CACHE_HOME, on a file system that "
+            "all machines share"
+        )
+    if not report["writes"]:
+        return f"may not write to {folder}; the ledgers are written there"
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

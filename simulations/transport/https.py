@@ -1,0 +1,97 @@
+"""What the HTTPS services have in common: how they listen, what they read of a message, how they are run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.requests import ClientDisconnect, Request
+
+from simulations.errors import UserError
+
+_STARTING_SECONDS = 10.0
+
+
+async def read_body(request: Request, *, limit: int, seconds: float) -> bytes:
+    """A message's body. Raises ValueError where it is longer than `limit` bytes, too slow, or broken off."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > limit:
+                    raise ValueError("service: the message is too long")
+    except (TimeoutError, ClientDisconnect):
+        raise ValueError("service: the message does not come") from None
+    return bytes(body)
+
+
+def make_server(
+    application: Any, *, certificate: Path, key: Path, connections: int, root_certificates: Path | None = None,
+    protocol: Any = "h11",
+) -> uvicorn.Server:  # fmt: skip
+    """A server that logs nothing, says nothing of itself, and speaks TLS alone.
+
+    connections: at a time; more are told to come back. root_certificates: where given, a client must show a certificate
+    of that authority. protocol: uvicorn's for HTTP. Raises UserError where a file cannot be used.
+    """
+    config = uvicorn.Config(
+        application, ssl_certfile=certificate, ssl_keyfile=key, http=protocol, ws="none", loop="asyncio",
+        lifespan="off", access_log=False, log_config=None, log_level=logging.CRITICAL, server_header=False,
+        proxy_headers=False, limit_concurrency=connections, timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    files = [certificate, key]
+    if root_certificates is not None:
+        config.ssl_ca_certs, config.ssl_cert_reqs = str(root_certificates), ssl.CERT_REQUIRED
+        files.append(root_certificates)
+    try:
+        config.load()
+    except (OSError, ssl.SSLError):
+        what = "certificate, its key and an authority" if root_certificates is not None else "certificate and its key"
+        raise UserError(f"{', '.join(map(str, files))}: are no PEM {what}") from None
+    return uvicorn.Server(config)
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens there; connections wait in it until a service takes them. port 0: a free one.
+
+    Raises UserError where the port cannot be had.
+    """
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        known = isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno
+        said = os.strerror(known) if known else "there is no such place"
+        raise UserError(f"--port {port}: cannot be listened at ({said}); choose another") from None
+    with listener:
+        # asyncio does so for sockets that say "TCP" in full, which these do not; else an answer's body waits for 40 ms
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield listener
+
+
+@contextmanager
+def in_thread(service: uvicorn.Server, listener: socket.socket) -> Iterator[threading.Thread]:
+    """The service in a thread of its own while the block runs."""
+    thread = threading.Thread(target=service.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        service.should_exit = True
+        thread.join(_STARTING_SECONDS)
+
+
+def address(listener: socket.socket) -> str:
+    """HOST:PORT."""
+    host, port = listener.getsockname()[:2]
+    return f"{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,44 @@
+"""The one door to Sottovoce: every public name, loaded when it is first asked for.
+
+    from sottovoce import Purkayastha, Rewriter, Sanitizer, Ledger, Policy, ladder, plan, simulate, audit
+
+`import sottovoce` alone loads nothing but Python's own; a name loads what it needs. Which names there are and where
+each lives is written once, in `__init__.pyi` beside this file, where type checkers and editors look too. docs/api.md
+has an example of each. Nothing in the four packages imports this one.
+"""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+#: Public name -> the module that it lives in.
+_HOMES: dict[str, str] = {
+    alias.name: str(statement.module)
+    for statement in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
+    if isinstance(statement, ast.ImportFrom)
+    for alias in statement.names
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("sottovoce")
+    elif name in _HOMES:
+        try:
+            value = getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            error.add_note(f"sottovoce.{name} needs more than a device has: pip install 'sottovoce[simulation]'")
+            raise
+    else:
+        raise AttributeError(f"module 'sottovoce' has no attribute {name!r}", name=name, obj=import_module(__name__))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, "__version__"})

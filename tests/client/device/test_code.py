@@ -1,0 +1,185 @@
+"""A client compares what a run ships with what is installed, and reads no more of it than that takes."""
+
+from __future__ import annotations
+
+import io
+import re
+import tracemalloc
+import zipfile
+
+import pytest
+
+from client.device import code
+from client.device.code import identity, installed, same_code
+from simulations.transport.superlink import app_bundle
+
+#: Of a library that builds Flower's bundles.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
+
+
+def archive(files, *, how=zipfile.ZIP_DEFLATED, comment=b""):
+    """A ZIP of (name, content) pairs, in any order, and with a name twice if it is there twice."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", how) as out:
+        for name, content in files:
+            out.writestr(zipfile.ZipInfo(name), content, how)
+        out.comment = comment
+    return made.getvalue()
+
+
+@pytest.fixture(scope="module")
+def fab():
+    return app_bundle()
+
+
+@pytest.fixture
+def mine():
+    return dict(installed())
+
+
+def peak_of(fab):
+    """Whether a bundle is taken for the client, and how many bytes that took."""
+    installed()
+    tracemalloc.start()
+    try:
+        return same_code(fab), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_installed_client_is_every_source_file_of_the_client_and_the_mechanisms(mine):
+    known = {"client/app.py", "client/device/code.py", "mechanisms/messages/wire.py", "mechanisms/words/__init__.py"}
+    assert known <= set(mine)
+    assert all(re.fullmatch(r"(client|mechanisms)/[a-z0-9_/]+\.py", name) for name in mine)
+
+
+def test_the_bundle_of_the_installed_packages_is_accepted(fab):
+    assert same_code(fab)
+
+
+def test_the_bundle_is_the_same_each_time_and_holds_no_more_than_the_client(fab, mine):
+    assert app_bundle() == fab
+    names = zipfile.ZipFile(io.BytesIO(fab)).namelist()
+    assert sorted(names) == sorted([*mine, "pyproject.toml", ".info/CONTENT"])
+
+
+def test_flower_finds_both_apps_in_the_bundle(fab):
+    from flwr.cli.config_utils import get_fab_config
+
+    components = get_fab_config(fab)["tool"]["flwr"]["app"]["components"]
+    assert components == {"serverapp": "simulations.study.server_app:app", "clientapp": "client.app:app"}
+
+
+def test_the_server_may_ship_what_it_likes_beside_the_client(mine):
+    assert same_code(archive([*mine.items(), ("server/query.py", b"1/0"), ("pyproject.toml", b"")]))
+
+
+def test_the_order_and_the_compression_do_not_matter(mine):
+    assert same_code(archive(reversed(mine.items()), how=zipfile.ZIP_STORED))
+
+
+def test_the_identity_changes_with_the_code(mine, monkeypatch):
+    before = identity()
+    monkeypatch.setattr(code, "installed", lambda: mine | {"client/app.py": mine["client/app.py"] + b"\n"})
+    assert re.fullmatch("[0-9a-f]{64}", before)
+    assert identity() != before
+
+
+@pytest.mark.parametrize("name", ["client/app.py", "mechanisms/messages/wire.py", "mechanisms/accounting/__init__.py"])
+def test_one_byte_changed_is_refused(mine, name):
+    content = bytearray(mine[name] or b"#")
+    content[0] ^= 1
+    assert not same_code(archive((mine | {name: bytes(content)}).items()))
+
+
+@pytest.mark.parametrize("name", ["client/app.py", "mechanisms/streams.py"])
+def test_a_missing_file_is_refused(mine, name):
+    del mine[name]
+    assert not same_code(archive(mine.items()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "client/more.py", "mechanisms/more.py", "mechanisms/accounting/more.py", "client/notes.md", "client/",
+        "Client/app.py", "client/../client/more.py", "./client/more.py", "/client/more.py", "client//app.py",
+        "client\\more.py", "server/../client/app.py", "..", "",
+    ],
+)  # fmt: skip
+def test_an_extra_file_and_another_spelling_are_refused(mine, name):
+    assert not same_code(archive([*mine.items(), (name, b"")]))
+
+
+def test_a_name_twice_is_refused(mine):
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        twice = archive([*mine.items(), ("client/app.py", mine["client/app.py"])])
+    assert not same_code(twice)
+
+
+@pytest.mark.parametrize("bad", [b"", b"PK", b"no archive at all" * 100, b"\0" * 10_000])
+def test_what_is_no_archive_is_refused(bad):
+    assert not same_code(bad)
+
+
+def test_a_comment_and_what_stands_around_the_archive_are_refused(mine, fab):
+    assert not same_code(archive(mine.items(), comment=b"PK\x05\x06"))
+    assert not same_code(b"#!/bin/sh\n" + fab)
+    assert not same_code(fab + b"\0")
+
+
+def test_every_truncation_is_refused(fab):
+    assert not any(same_code(fab[:n]) for n in range(0, len(fab), len(fab) // 50 + 1))
+
+
+def test_damage_anywhere_is_survived(fab):
+    step = len(fab) // 60
+    for at in [*range(0, len(fab), step), *range(len(fab) - 60, len(fab))]:
+        damaged = bytearray(fab)
+        damaged[at] ^= 0xFF
+        same_code(bytes(damaged))  # what is in pyproject.toml does not matter; it must not raise
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_bomb_is_refused_without_unpacking_it(mine, how):
+    bomb = archive((mine | {"client/app.py": bytes(32 * 2**20)}).items(), how=how)
+    assert len(bomb) < 2**20  # and 32 times that in memory
+    same, peak = peak_of(bomb)
+    assert not same
+    assert peak < 8 * 2**20
+
+
+def test_a_bomb_that_lies_about_its_size_is_refused_without_unpacking_it(mine):
+    name = b"client/app.py"
+    bomb = bytearray(archive([("client/app.py", bytes(32 * 2**20))]))
+    table = bomb.rindex(name) - 46  # of the one entry: its length stands at 24
+    bomb[table + 24 : table + 28] = len(mine["client/app.py"]).to_bytes(4, "little")
+    same, peak = peak_of(bytes(bomb))
+    assert not same
+    assert peak < 4 * 2**20
+
+
+def test_100_000_entries_are_refused_before_they_are_read():
+    many = archive((str(i), b"") for i in range(100_000))
+    assert peak_of(many) == (False, pytest.approx(0, abs=2**16))
+
+
+def test_a_table_that_lies_about_its_entries_is_refused_before_it_is_read():
+    many = bytearray(archive((str(i), b"") for i in range(20_000)))
+    for at in (8, 10):
+        many[len(many) - 22 + at : len(many) - 22 + at + 2] = (5).to_bytes(2, "little")
+    same, peak = peak_of(bytes(many))
+    assert not same
+    assert peak < 2**16
+
+
+def test_a_table_elsewhere_is_refused(fab):
+    """ZIP64 lets an archive name another table, which the limits of this one would not hold for."""
+    locator = b"PK\x06\x07" + bytes(16)
+    end = bytearray(fab[-22:])
+    size = int.from_bytes(end[12:16], "little") + len(locator)
+    end[12:16] = size.to_bytes(4, "little")
+    assert not same_code(fab[:-22] + locator + bytes(end))
+
+
+def test_more_than_flower_takes_is_refused():
+    assert peak_of(bytes(code.MAX_BUNDLE + 1)) == (False, pytest.approx(0, abs=2**16))

@@ -1,0 +1,238 @@
+"""What a device costs, and what its ledger says, with nothing installed but what a device has."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.app import answer
+from client.device import footprint
+from client.device.bundle import Bundle
+from client.node import load_node, write_node
+from client.policy import Policy
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import sealed_bytes
+from mechanisms.messages.wire import request_to_record
+from simulations.commands import cli
+from tests.support.clients import make_node, request
+from tests.support.devices import SENTENCES, make_bundle, make_text_bundle, on_a_device
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_bundle(tmp_path_factory.mktemp("device"))
+
+
+def texts(folder: Path, sentences: list[str]) -> Path:
+    path = folder / "texts.txt"
+    path.write_text("\n".join(sentences) + "\n\n")
+    return path
+
+
+def test_the_commands_run_where_a_device_alone_is_installed(made: Bundle, tmp_path: Path) -> None:
+    done = on_a_device("device", "profile", "--bundle", made.folder, "--texts", texts(tmp_path, SENTENCES), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["sentences"] == len(SENTENCES)
+    node = tmp_path / "node"
+    made.install(node)
+    done = on_a_device("device", "ledger", node)
+    assert done.returncode == 0 and "nothing has left this device" in done.stdout, done.stderr
+    arm = ["--experiment", "demo", "--arm", "purkayastha-eps-10"]
+    done = on_a_device("device", "bundle", *arm, "--out", tmp_path / "b")
+    assert done.returncode == 2 and "pip install 'sottovoce[simulation]'" in done.stderr
+    assert not (tmp_path / "b").exists()
+
+
+# -- profile ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_profile_adds_up(made: Bundle, tmp_path: Path) -> None:
+    found = footprint.measure(made, SENTENCES * 4, tmp_path)
+    times = found["milliseconds"]
+    assert set(times) == {*footprint.STEPS, "all", "seal"} and times["seal"]["p50"] > 0
+    for step in times.values():
+        assert 0 <= step["p50"] <= step["p90"] <= step["p99"]
+    assert sum(times[step]["p50"] for step in footprint.STEPS) < 3 * times["all"]["p50"]
+    assert all(times[step]["p50"] > 0 for step in footprint.STEPS)
+    assert found["sentences"] == 4 * len(SENTENCES) - footprint.WARM_UP
+    assert found["first_seconds"] > 0 and found["memory"] > 10_000_000
+    payload = 2 * made.request.dim + 2 + 16  # coordinates, label, user and record
+    assert found["wire"]["answer"] > payload and found["wire"]["question"] > made.request.m1.nbytes
+    assert found["wire"]["sealed"] > sealed_bytes(made.request) + 16
+
+
+def test_sealing_is_beside_the_rest(made: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> tuple[np.ndarray, int]:
+        return np.full(len(SENTENCES) - footprint.WARM_UP, 1000.0), 7
+
+    monkeypatch.setattr(footprint, "_sealing", slow)
+    found = footprint.measure(made, SENTENCES, tmp_path)
+    assert found["milliseconds"]["seal"]["p99"] == 1e6 > found["milliseconds"]["all"]["p99"]
+    assert found["wire"]["sealed"] == 7
+
+
+def test_what_is_profiled_is_charged_like_anything_else(made: Bundle, tmp_path: Path) -> None:
+    told: list[int] = []
+    footprint.measure(made, SENTENCES, tmp_path, progress=told.append)
+    assert told == list(range(1, len(SENTENCES) + 1))
+    from client.store.ledger import Ledger
+
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        assert len(ledger.rows()) == 2 * len(SENTENCES)
+
+
+def test_texts_are_profiled_too(tmp_path: Path) -> None:
+    found = footprint.measure(make_text_bundle(tmp_path), SENTENCES, tmp_path / "run")
+    assert found["milliseconds"]["encode"]["p99"] == 0 and found["milliseconds"]["sanitize"]["p50"] > 0
+
+
+def test_energy_where_the_platform_tells(made: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "_POWERCAP", tmp_path / "powercap")
+    assert footprint.measure(made, SENTENCES, tmp_path / "none")["joules"] is None
+    for package in ("intel-rapl:0", "intel-rapl:1", "intel-rapl:0:0"):
+        (tmp_path / "powercap" / package).mkdir(parents=True)
+        (tmp_path / "powercap" / package / "energy_uj").write_text("5000000\n")
+    assert footprint._energy() == 10.0  # the part of a package is in it already
+    assert footprint.measure(made, SENTENCES, tmp_path / "same")["joules"] == 0.0
+
+
+def test_the_table_for_people(made: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["device", "profile", "--bundle", str(made.folder), "--texts", str(texts(tmp_path, ["good"]))]) == 0
+    said = capsys.readouterr().out
+    for words in ("one at a time, on one core", "p50", "p99", "tokenize", "ledger, to the disk", "memory"):
+        assert words in said
+    assert re.search(r"  seal \(not in all\) +\d", said)
+    assert re.search(r"on the wire +question [\d,]+ bytes, answer [\d,]+ bytes, sealed [\d,]+ bytes\n", said)
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [("", "has no sentence"), ("\n \n", "has no sentence"), (b"\xff\xfe", "is not UTF-8"), (None, "No such file")],
+)
+def test_texts_that_cannot_be_profiled(
+    made: Bundle, file: str | bytes | None, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t"
+    if file is not None:
+        path.write_bytes(file if isinstance(file, bytes) else file.encode())
+    assert cli.main(["device", "profile", "--bundle", str(made.folder), "--texts", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1 and line in said
+
+
+def test_a_bundle_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["device", "profile", "--bundle", str(tmp_path)]) == 2
+    assert "holds no bundle" in capsys.readouterr().err
+
+
+# -- ledger -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Path:
+    """A device of one user with three records."""
+    node = make_node(tmp_path / "node", [0, 0, 0], [0, 1, 2], seed=None)
+    write_node(
+        node, policy=Policy(embedding=70.0, label=5.0, total=250.0, minimum_users=50, mechanisms=("purkayastha",
+        "randomized-response", "identity"), accept_unprotected=("length: short anyway",)),
+    )  # fmt: skip
+    return node
+
+
+def ask(device: Path, asked: Request) -> None:
+    answer(request_to_record(asked), load_node(device))
+
+
+def told(device: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    assert cli.main(["device", "ledger", str(device), *options]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_ledger_in_words(
+    device: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "nothing has left this device" in told(device, capsys)
+    monkeypatch.setattr("client.store.ledger.time.time", lambda: 1_795_000_000.9)
+    ask(device, request(arm=""))
+    ask(device, request(arm="", stage="more", embedding=None))
+    ask(device, request(arm=""))  # again, at no cost
+    said = told(device, capsys)
+    assert said.count("2026-11-18 11:06:40 UTC") == 3
+    assert "the embedding of 3 records, to the stage train: ε = 31.42 at worst each (ε = 10·d_angular)" in said
+    assert "the label of 3 records, to the stage more: ε = 2 at worst each (ε = 2)" in said
+    assert "record 2: embedding ε = 31.42 at worst, label ε = 4 at worst" in said
+    assert "all together, without what is declared public: ε = 106.2 at worst" in said
+    assert "embedding: ε up to 70 for each record; the costliest one has 38.58 left" in said
+    assert "label: ε up to 5 for each record; the costliest one has 1 left" in said
+    assert "text: nothing" in said and "in total: ε up to 250; there is 143.8 left" in said
+    assert "texts may show the number of tokens (short anyway)" in said
+    assert "only among at least 50 users" in said and "clock" not in said
+
+
+def test_a_clock_that_was_set_back_is_said(
+    device: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at, stage in ((2e9, "train"), (1e9, "more")):
+        monkeypatch.setattr("client.store.ledger.time.time", lambda at=at: at)
+        ask(device, request(arm="", stage=stage, embedding=None))
+    said = told(device, capsys)
+    assert "The clock was set back" in said
+    assert said.index("to the stage train") < said.index("to the stage more")
+    assert json.loads(told(device, capsys, "--json"))["clock_set_back"] is True
+
+
+def test_a_ledger_as_json(device: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask(device, request(arm=""))
+    found = json.loads(told(device, capsys, "--json"))
+    assert [(a["channel"], a["records"]) for a in found["answers"]] == [("embedding", 3), ("label", 3)]
+    assert found["answers"][0]["digest"] == request(arm="").digest("embedding")
+    assert found["users"][0]["releases"] == 6 and len(found["records"]) == 3
+    assert found["policy"]["embedding"] == 70.0
+
+
+def test_what_is_declared_public_is_shown_as_unprotected(device: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_node(device, policy=Policy(embedding=70.0, accept_unprotected=("label: everybody knows",)))
+    ask(device, request(arm="", label={"mechanism": "identity"}))
+    said = told(device, capsys)
+    assert "the label of 3 records, to the stage train: ε = ∞ each (in clear)" in said
+    assert "label: anything, declared public (everybody knows)" in said
+    assert "all together, without what is declared public: ε = 94.25 at worst" in said and "in total: no limit" in said
+
+
+def test_many_records_are_not_all_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    n = 25
+    node = make_node(tmp_path / "node", [0] * n, range(n), seed=None)
+    ask(node, request(arm="", label=None))
+    assert "and 5 records that cost no more" in told(node, capsys)
+
+
+def test_a_ledger_that_cannot_be_trusted_is_not_shown(device: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask(device, request(arm=""))
+    path = device / "ledger.sqlite"
+    kept = path.read_bytes()
+    for change, line in (
+        (lambda: path.write_bytes(b"x" * 5000), "file is not a database"),
+        (lambda: path.unlink(), "is gone, and what was spent with it"),
+    ):
+        change()
+        assert cli.main(["device", "ledger", str(device)]) == 2
+        said = capsys.readouterr()
+        assert line in said.err and said.out == "" and len(said.err.splitlines()) == 1
+        path.write_bytes(kept)
+
+
+def test_folders_that_are_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, line in ((tmp_path, "is no device's folder"), (make_node(tmp_path / "n"), "is a simulation's node")):
+        assert cli.main(["device", "ledger", str(folder)]) == 2
+        assert line in capsys.readouterr().err
+
+
+def test_several_users_of_one_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = make_node(tmp_path / "node", [3, 5], seed=None)
+    ask(node, request(arm="", label=None))
+    said = told(node, capsys)
+    assert "record 0 of user 3" in said and "user 5, without what is declared public" in said

@@ -1,0 +1,549 @@
+"""A node's end of the connection: what a SuperLink sends, it may have made up. Nothing of it ends the process, takes
+much memory, or is answered with anything but a release or a constant text."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import ssl
+import threading
+import time
+from collections import Counter
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.fab_pb2 import Fab, GetFabResponse
+from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PullObjectResponse
+from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse, Run
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+
+from client.device import fleet
+from client.device.fleet import Unusable, assemble
+from client.device.serve import MARK, serve
+from client.node import load_node
+from mechanisms.messages.refusals import REFUSALS
+from simulations.commands import cli
+from simulations.deployment import certificates
+from simulations.transport.superlink import app_bundle
+from tests.support.clients import make_node, message, request
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
+
+NODE = 77
+FAB = hashlib.sha256
+bundle = cache(app_bundle)
+
+
+# --- messages, from their objects ---
+
+
+def objects(asked):
+    return {name: part.deflate() for name, part in get_all_nested_objects(asked).items()}
+
+
+def test_a_message_is_put_together_again():
+    asked = message(request())
+    found = assemble(get_object_tree(asked), objects(asked).__getitem__, limit=2**20)
+    assert found.content == asked.content
+
+
+def test_a_message_over_the_limit_is_left_before_all_of_it_is_fetched():
+    asked, asked_for = message(request()), []
+    parts = objects(asked)
+
+    def pull(name):
+        asked_for.append(name)
+        return parts[name] + bytes(1000)
+
+    with pytest.raises(Unusable, match="too large"):
+        assemble(get_object_tree(asked), pull, limit=2500)
+    assert len(asked_for) <= 3
+
+
+def test_too_many_objects_are_left_before_any_is_fetched():
+    tree = ObjectTree(object_id="a", children=[ObjectTree(object_id=str(i)) for i in range(fleet.MAX_OBJECTS)])
+    with pytest.raises(Unusable, match="too many"):
+        assemble(tree, lambda name: pytest.fail("fetched"), limit=2**20)
+
+
+def test_an_array_that_names_one_chunk_many_times_is_left():
+    array = Array(dtype="float32", shape=(1000,), stype="sottovoce.raw", data=bytes(4000))
+    asked = message(RecordDict({"request.arrays": ArrayRecord({"m1": array})}))
+    parts = objects(asked)
+    name, content = next((n, c) for n, c in parts.items() if c.startswith(b"Array "))
+    head, _, body = content.partition(b"\0")
+    grown = json.dumps(json.loads(body) | {"arraychunk_ids": [0] * 1_000_000}).encode()
+    parts[name] = b" ".join([*head.split(b" ")[:-1], str(len(grown)).encode()]) + b"\0" + grown  # 4 GB
+    with pytest.raises(Unusable, match="too large"):
+        assemble(get_object_tree(asked), parts.__getitem__, limit=2**24)
+
+
+@pytest.mark.parametrize("bad", [b"", b"\0", b"Array", b"Message x 3\0abc", b"RecordDict  0\0", b"\xff" * 100])
+def test_an_object_that_is_none_is_left(bad):
+    asked = message(request())
+    for broken in objects(asked):
+        parts = objects(asked) | {broken: bad}
+        with pytest.raises(Unusable):
+            assemble(get_object_tree(asked), parts.__getitem__, limit=2**24)
+
+
+def test_objects_that_hold_each_other_are_left():
+    tree = ObjectTree(object_id="a" * 64, children=[ObjectTree(object_id="b" * 64)])
+    parts = {n * 64: f"RecordDict {o * 64} 2\0{{}}".encode() for n, o in ("ab", "ba")}
+    with pytest.raises(Unusable):
+        assemble(tree, parts.__getitem__, limit=2**20)
+
+
+# --- a SuperLink that makes things up ---
+
+
+class Fake:
+    """A SuperLink of TLS and HTTP that says whatever a test puts into `says`: bytes of an answer, by its path, or a
+    function of the request's bytes. Every other path is an empty answer, which is an empty message."""
+
+    def __init__(self, folder, *, tls=True):
+        self.says = {"activate-node": ActivateNodeResponse(node_id=NODE).SerializeToString()}
+        self.asked = Counter()
+        self.replies = []
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = 2**16  # or each answer would wait for an acknowledgement of its headers
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                name = self.path.rpartition("/")[2]
+                fake.asked[name] += 1
+                if name == "push-messages":
+                    fake.replies += PushMessagesRequest.FromString(body).messages_list
+                said = fake.says.get(name, b"")
+                said = said(body) if callable(said) else said
+                status, headers, data = said if isinstance(said, tuple) else (200, {}, said)
+                self.send_response(status)
+                for key, value in ({"content-length": str(len(data))} | headers).items():
+                    if value:
+                        self.send_header(key, value)
+                self.end_headers()
+                try:
+                    self.wfile.write(data)
+                except OSError:
+                    self.close_connection = True
+
+            def log_message(self, *_):
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *_):
+                pass
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(folder / "cert.pem", folder / "cert.key")
+            self.server.socket = context.wrap_socket(
+                self.server.socket, server_side=True, do_handshake_on_connect=False
+            )
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
+
+    def send(self, *messages, fab=None, tree=None, damage=None):
+        """Pass messages on, and the app of their run, and then nothing more. damage: what becomes of an object."""
+        fab = bundle() if fab is None else fab
+        parts = {name: part for asked in messages for name, part in objects(asked).items()}
+        waiting = [
+            PullMessagesResponse(
+                messages_list=[message_to_proto(asked)],
+                message_object_trees=[get_object_tree(asked) if tree is None else tree],
+            ).SerializeToString()
+            for asked in messages
+        ]
+
+        def pull(body):
+            found = parts.get(PullObjectRequest.FromString(body).object_id, b"")
+            found = found if damage is None else damage(found)
+            return PullObjectResponse(
+                object_found=True, object_available=True, object_content=found
+            ).SerializeToString()
+
+        def run(body):
+            asked = GetRunRequest.FromString(body).run_id
+            return GetRunResponse(run=Run(run_id=asked, fab_hash=FAB(fab).hexdigest())).SerializeToString()
+
+        self.says["pull-messages"] = lambda _: waiting.pop(0) if waiting else b""
+        self.says["pull-object"] = pull
+        self.says["get-run"] = run
+        self.says["get-fab"] = GetFabResponse(fab=Fab(content=fab)).SerializeToString()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+class Served:
+    """A device that is served in a thread of this process."""
+
+    def __init__(self, node, **options):
+        self.lines, self.failure, self.stop = [], None, threading.Event()
+
+        def work():
+            try:
+                serve(node, progress=self.lines.append, stop=self.stop, **options)
+            except BaseException as error:
+                self.failure = error
+
+        self.thread = threading.Thread(target=work, daemon=True)
+        self.thread.start()
+
+    def until(self, done, seconds=30.0):
+        end = time.monotonic() + seconds
+        while not done():
+            assert self.thread.is_alive(), self.failure
+            assert time.monotonic() < end, self.lines
+            time.sleep(0.01)
+
+    def end(self):
+        self.stop.set()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    certificates.make_authority(folder / "ca")
+    certificates.issue(folder / "ca", folder, "superlink")
+    certificates.node_keys(folder)
+    return folder
+
+
+@pytest.fixture
+def fake(keys, monkeypatch):
+    monkeypatch.setattr("client.device.serve._POLL", 0.01)
+    monkeypatch.setattr("client.device.serve._AGAIN", (0.01, 0.02))
+    monkeypatch.setattr("client.device.fleet._AGAIN", 0.01)
+    made = Fake(keys)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def device(fake, keys, tmp_path):
+    """A device that the fake SuperLink serves: `device()` starts it."""
+    node = make_node(tmp_path / "node", seed=None)
+    started = []
+
+    def start():
+        started.append(Served(node, superlink=fake.address, root_certificates=keys / "ca.pem", key=keys / "node.key"))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+
+
+def charged(tmp_path):
+    with load_node(tmp_path / "node").ledger("") as ledger:
+        return len(ledger.rows())
+
+
+def test_a_request_is_answered_and_charged(fake, device, tmp_path):
+    fake.send(message(request(arm="")))
+    served = device()
+    served.until(lambda: fake.replies)
+    (reply,) = fake.replies
+    assert not reply.HasField("error")
+    assert charged(tmp_path) == 16
+    assert fake.asked["confirm-message-received"] == 1
+
+
+def test_how_long_an_answer_took_is_not_told(fake, device):
+    told = []
+    fake.send(message(request(arm="")))
+    fake.says["push-messages"] = lambda body: told.append(PushMessagesRequest.FromString(body)) or b""
+    device().until(lambda: told)
+    assert not told[0].clientapp_runtime_list
+
+
+def test_the_code_of_a_run_is_looked_at_once(fake, device):
+    fake.send(*(message(request(arm="", stage=f"s{i}")) for i in range(3)))
+    device().until(lambda: len(fake.replies) == 3)
+    assert fake.asked["get-fab"] == fake.asked["get-run"] == 1
+
+
+@pytest.mark.parametrize("wrong", ["other", "no archive", "another's hash", "none"])
+def test_other_code_is_refused_and_the_request_not_even_fetched(fake, device, tmp_path, wrong):
+    fake.send(message(request(arm="")), fab=b"no archive" if wrong == "no archive" else None)
+    if wrong == "other":
+        content = bundle()
+        fake.send(message(request(arm="")), fab=content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    if wrong == "another's hash":
+        run = GetRunResponse(run=Run(run_id=1, fab_hash=FAB(b"another").hexdigest()))
+        fake.says["get-run"] = run.SerializeToString()
+    if wrong == "none":
+        fake.says["get-fab"] = (404, {}, b"{}")
+    device().until(lambda: fake.replies)
+    (reply,) = fake.replies
+    assert (reply.error.code, reply.error.reason) == REFUSALS["code"]
+    assert fake.asked["pull-object"] == 0
+    assert charged(tmp_path) == 0
+
+
+def test_a_malformed_request_is_refused_with_a_constant_text(fake, device):
+    fake.send(message(RecordDict({"x": ConfigRecord({"y": 1})})))
+    device().until(lambda: fake.replies)
+    assert (fake.replies[0].error.code, fake.replies[0].error.reason) == REFUSALS["malformed"]
+
+
+HOSTILE = {
+    "noise": b"\xff" * 1000,
+    "an error page": (500, {}, b"<html>secret</html>"),
+    "another error": (418, {}, b'{"code": 2007, "detail": "secret"}'),
+    "a redirection": (307, {"location": "http://127.0.0.1:9/elsewhere"}, b""),
+    "compressed": (200, {"content-encoding": "gzip"}, gzip.compress(bytes(2**20))),
+    "more than it says": (200, {"content-length": str(2**40)}, bytes(2**20)),
+    "too large": bytes(fleet.MAX_RESPONSE + 1),
+    "too large, and does not say so": (
+        200,
+        {"content-length": "", "connection": "close"},
+        bytes(fleet.MAX_RESPONSE + 2**20),
+    ),
+    "trees without messages": PullMessagesResponse(message_object_trees=[ObjectTree()]).SerializeToString(),
+    "a message without a tree": PullMessagesResponse(
+        messages_list=[message_to_proto(message(RecordDict()))]
+    ).SerializeToString(),
+}
+
+
+EVERYWHERE = [(path, what) for path in ("pull-messages", "pull-object") for what in HOSTILE]
+ELSEWHERE = [(path, what) for path in ("push-messages", "confirm-message-received") for what in ("noise", "too large")]
+
+
+@pytest.mark.parametrize(("path", "what"), EVERYWHERE + ELSEWHERE)
+def test_a_hostile_answer_is_survived_and_the_next_message_answered(fake, device, path, what):
+    served = device()
+    served.until(lambda: fake.asked["pull-messages"])
+    fake.send(message(request(arm="", stage="first")))
+    normal, before = fake.says.get(path, b""), fake.asked[path]
+    fake.says[path] = HOSTILE[what]
+    served.until(lambda: fake.asked[path] > before + (2 if path == "pull-messages" else 0))
+    fake.says[path] = normal
+    fake.replies.clear()
+    fake.send(message(request(arm="", stage="second")))
+    served.until(lambda: fake.replies)
+    assert not any("secret" in line for line in served.lines)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: data * 2])
+def test_damaged_objects_are_survived(fake, device, tmp_path, damage):
+    fake.send(message(request(arm="")), damage=damage)
+    served = device()
+    served.until(lambda: fake.replies)
+    assert charged(tmp_path) == 0
+    assert [(r.error.code, r.error.reason) for r in fake.replies] == [REFUSALS["malformed"]]
+    fake.send(message(request(arm="")))
+    served.until(lambda: len(fake.replies) == 2)
+    assert not fake.replies[1].HasField("error")
+
+
+def test_a_message_that_is_announced_before_it_is_all_there_is_waited_for(fake, device):
+    """Flower announces a message before it sends its objects."""
+    fake.send(message(request(arm="")))
+    whole, early = fake.says["pull-object"], []
+
+    def pull(body):
+        early.append(body)
+        late = len(early) <= 3
+        return PullObjectResponse(object_found=True).SerializeToString() if late else whole(body)
+
+    fake.says["pull-object"] = pull
+    device().until(lambda: fake.replies)
+    assert not fake.replies[0].HasField("error")
+
+
+def test_a_message_that_never_comes_whole_is_refused(fake, device, monkeypatch, tmp_path):
+    monkeypatch.setattr("client.device.fleet._SENDING", 0.2)
+    fake.send(message(request(arm="")))
+    fake.says["pull-object"] = PullObjectResponse(object_found=True).SerializeToString()
+    device().until(lambda: fake.replies)
+    assert (fake.replies[0].error.code, fake.replies[0].error.reason) == REFUSALS["malformed"]
+    assert charged(tmp_path) == 0
+
+
+def test_a_message_out_of_its_time_is_survived(fake, device):
+    old = message(request(arm=""))
+    old.metadata.__dict__["_created_at"] = 1.0
+    fake.send(old)
+    served = device()
+    served.until(lambda: fake.asked["get-fab"])
+    fake.send(message(request(arm="")))
+    served.until(lambda: fake.replies)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_superlink_that_is_busy_is_asked_again(fake, device, status):
+    answers = [(status, {}, b"")] * 3
+    activated = fake.says["activate-node"]
+    fake.says["activate-node"] = lambda _: answers.pop() if answers else activated
+    fake.send(message(request(arm="")))
+    device().until(lambda: fake.replies)
+
+
+def test_a_superlink_that_goes_away_and_comes_back_is_waited_for(fake, device):
+    answers = [(503, {}, b"")] * 3
+    served = device()
+    served.until(lambda: fake.asked["pull-messages"])
+    fake.says["pull-messages"] = lambda _: answers.pop() if answers else b""
+    served.until(lambda: not answers)
+    served.until(lambda: served.lines[-1].endswith("is there"))
+    assert sum("trying again" in line for line in served.lines) == 1
+
+
+def test_a_superlink_that_forgets_the_node_ends_it_in_one_line(fake, device):
+    served = device()
+    served.until(lambda: fake.asked["pull-messages"])
+    fake.says["pull-messages"] = (401, {}, b"{}")
+    served.thread.join(30)
+    assert isinstance(served.failure, ValueError)
+    assert "does not accept this node's key" in str(served.failure)
+
+
+def test_the_node_is_taken_off_the_superlink_at_the_end(fake, device):
+    served = device()
+    served.until(lambda: fake.asked["pull-messages"])
+    served.end()
+    assert served.failure is None
+    assert fake.asked["deactivate-node"] == 1
+
+
+def test_a_folder_is_served_once(fake, device):
+    served, again = device(), None
+    served.until(lambda: fake.asked["pull-messages"])
+    again = device()
+    again.thread.join(30)
+    assert "served by another process" in str(again.failure)
+
+
+def test_a_node_that_ended_without_a_word_is_let_in_again(fake, device, tmp_path):
+    (tmp_path / "node" / MARK).write_text(f"{NODE}\n")
+    activated, answers = fake.says["activate-node"], [(412, {}, b'{"code": 2004, "detail": "no"}')]
+    fake.says["activate-node"] = lambda _: answers.pop() if answers else activated
+    served = device()
+    served.until(lambda: fake.asked["pull-messages"])
+    assert (fake.asked["deactivate-node"], fake.asked["activate-node"]) == (1, 2)
+
+
+# --- the command ---
+
+
+def command(node, keys, address="127.0.0.1:1", **changes):
+    options = {"superlink": address, "root-certificates": keys / "ca.pem", "key": keys / "node.key"}
+    options |= {name.replace("_", "-"): value for name, value in changes.items()}
+    return ["device", "serve", str(node), *(part for name, v in options.items() for part in (f"--{name}", str(v)))]
+
+
+def complaint(arguments, capsys):
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "localhost:", "localhost:0", "localhost:65536", "https://x:1",
+                                     "a b:1", "[::1:5", "x:٣"])  # fmt: skip
+def test_a_malformed_address_is_one_line(keys, tmp_path, capsys, address):
+    node = make_node(tmp_path / "node", seed=None)
+    assert "must be HOST:PORT" in complaint(command(node, keys, address), capsys)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"key": "missing"}, "--key"),
+        ({"key": "ca.pem"}, "no elliptic-curve private key"),
+        ({"key": "node.pub"}, "no elliptic-curve private key"),
+        ({"key": "cert.key"}, "no elliptic-curve private key"),
+        ({"key": "ca"}, "cannot be read"),
+        ({"root_certificates": "missing"}, "--root-certificates"),
+        ({"root_certificates": "node.pub"}, "holds no certificate"),
+    ],
+)
+def test_files_that_are_missing_or_something_else_are_one_line(keys, tmp_path, capsys, changes, says):
+    node = make_node(tmp_path / "node", seed=None)
+    changes = {name: keys / value for name, value in changes.items()}
+    assert says in complaint(command(node, keys, **changes), capsys)
+
+
+def test_a_folder_that_is_no_devices_is_one_line(keys, tmp_path, capsys):
+    assert "node.json" in complaint(command(tmp_path / "missing", keys), capsys)
+    assert "node.json" in complaint(command(tmp_path, keys), capsys)
+    simulated = make_node(tmp_path / "simulated")
+    assert "simulation" in complaint(command(simulated, keys), capsys)
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_superlink_that_does_not_know_the_key_is_one_line(fake, keys, tmp_path, capsys):
+    fake.says["activate-node"] = (412, {}, b'{"code": 2004, "detail": "secret"}')
+    node = make_node(tmp_path / "node", seed=None)
+    line = complaint(command(node, keys, fake.address), capsys)
+    assert "does not accept this node's key" in line and "secret" not in line
+
+
+def test_another_server_is_one_line(fake, keys, tmp_path, capsys):
+    fake.says["activate-node"] = (404, {}, b"secret")
+    node = make_node(tmp_path / "node", seed=None)
+    line = complaint(command(node, keys, fake.address), capsys)
+    assert "is no SuperLink" in line and "secret" not in line
+
+
+def test_a_certificate_of_another_authority_is_one_line(fake, keys, tmp_path, capsys):
+    certificates.make_authority(tmp_path / "ca")
+    node = make_node(tmp_path / "node", seed=None)
+    line = complaint(command(node, keys, fake.address, root_certificates=tmp_path / "ca" / "ca.pem"), capsys)
+    assert "certificate is not good for it" in line
+    assert not fake.asked
+
+
+def test_a_certificate_of_another_host_is_one_line(keys, tmp_path, capsys):
+    certificates.issue(keys / "ca", tmp_path / "elsewhere", "superlink", hosts=("elsewhere.example",))
+    fake = Fake(tmp_path / "elsewhere")
+    try:
+        node = make_node(tmp_path / "node", seed=None)
+        assert "certificate is not good for it" in complaint(command(node, keys, fake.address), capsys)
+    finally:
+        fake.close()
+    assert not fake.asked
+
+
+def test_a_plaintext_server_is_one_line(keys, tmp_path, capsys):
+    fake = Fake(keys, tls=False)
+    try:
+        node = make_node(tmp_path / "node", seed=None)
+        assert "does not speak TLS" in complaint(command(node, keys, fake.address), capsys)
+    finally:
+        fake.close()
+    assert not fake.asked
+
+
+# --- certificates ---
+
+
+def test_keys_are_their_owners_alone(keys):
+    found = [path for path in keys.rglob("*") if path.suffix == ".key"]
+    assert len(found) == 3
+    assert {path.stat().st_mode & 0o777 for path in found} == {0o600}
+
+
+def test_a_key_is_never_written_over(keys):
+    with pytest.raises(FileExistsError):
+        certificates.node_keys(keys)

@@ -1,0 +1,316 @@
+"""A user's own records, put into a device's folder by hand: from a file, whole or not at all, numbered on."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.app import answer
+from client.device.bundle import Bundle
+from client.device.records import add_records
+from client.device.serve import MARK
+from client.models.embeddings import embeddings_path, write_embeddings
+from client.node import load_node, write_node
+from client.policy import Policy
+from client.shard import Shard, extend_shard, write_shard
+from client.store.questions import FIRST_RECORD, QuestionRecords
+from mechanisms.messages.wire import reply_from_record, request_to_record
+from simulations.commands import cli
+from tests.support.clients import ENCODER, make_node, request
+from tests.support.devices import ROOT, SENTENCES, make_bundle, on_a_device
+from tests.support.kill_points import traceable
+
+FILES = {
+    "a.txt": "\ufeffone film\r\n\n  two books  \nthree",
+    "a.tsv": 'mood\tsentence\nbad\tone "film\ngood\t two books \nbad\tthree\n',
+    "a.csv": 'sentence,mood\none film,bad\n"two\nbooks",good\nthree,bad\n',
+    "a.jsonl": '{"sentence": "one film", "mood": "bad"}\n\n{"sentence": "two books", "mood": "good"}\n'
+    '{"sentence": "three", "mood": "bad"}\n',
+}
+COLUMNS = ("--text", "sentence", "--label", "mood", "--classes", "bad, good")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_bundle(tmp_path_factory.mktemp("device"))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    write_node(tmp_path / "node", policy=Policy(embedding=100.0))
+    return tmp_path / "node"
+
+
+def put(folder: Path, name: str, text: str | bytes | None = None) -> Path:
+    path, text = folder / name, FILES[name] if text is None else text
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def add(node: Path, file: Path, *options: object) -> int:
+    return cli.main(["device", "add", str(node), "--file", str(file), *map(str, options)])
+
+
+def held(node: Path, split: str = "train") -> list[tuple[int, int, object]]:
+    shard = load_node(node).shard(split)
+    return list(zip(shard.users.tolist(), shard.records.tolist(), shard.texts, strict=True))
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_it_runs_where_a_device_alone_is_installed_and_is_answered_from(made: Bundle, tmp_path: Path) -> None:
+    node = tmp_path / "me"
+    made.install(node)
+    done = on_a_device("device", "add", node, "--file", put(tmp_path, "a.tsv"), *COLUMNS, "--user", 4)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{node}: 3 records of user 4 added to the split train, numbered 0 to 2\n"
+    asked = replace(made.request, embedding={"mechanism": "purkayastha", "epsilon": 1.0})
+    reply = reply_from_record(answer(request_to_record(asked), load_node(node)))
+    assert reply.users.tolist() == [4, 4, 4] and reply.records.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_kinds_of_files(node: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = name.endswith(".txt")
+    assert add(node, put(tmp_path, name), *(() if lines else COLUMNS)) == 0
+    assert capsys.readouterr().out == f"{node}: 3 records of user 0 added to the split train, numbered 0 to 2\n"
+    shard = load_node(node).shard("train")
+    assert [text.replace("\n", " ").replace('"', "") for text in shard.texts] == ["one film", "two books", "three"]
+    assert (shard.labels is None) if lines else (shard.labels is not None and shard.labels.tolist() == [0, 1, 0])
+    assert all((path.stat().st_mode & 0o077) == 0 for path in node.glob("train.*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "line"),
+    [
+        ("a.txt", "", (), "a.txt: holds no records"),
+        ("a.txt", None, ("--text", "sentence"), "is read as lines, and has no columns"),
+        ("a.txt", b"one\n\xff\n", (), "line 2: is not UTF-8"),
+        ("a.tsv", None, (), "name the column of the texts with --text"),
+        ("a.tsv", None, ("--text", "sentense"), 'has no column "sentense"; did you mean "sentence"?'),
+        ("a.tsv", None, ("--text", "sentence", "--label", "mood"), "--label COLUMN goes with --classes"),
+        ("a.tsv", None, ("--text", "sentence", "--classes", "bad,good"), "--label COLUMN goes with --classes"),
+        ("a.tsv", None, (*COLUMNS[:-1], "bad"), "name at least two classes"),
+        ("a.tsv", None, (*COLUMNS[:-1], "bad,bad"), "each once"),
+        ("a.tsv", None, (*COLUMNS[:-1], "bad,fine"), 'line 3: label "good" is outside the classes (bad, fine)'),
+        ("a.tsv", "mood\tsentence\n", COLUMNS, "holds no records"),
+        ("a.csv", "mood,sentence\nbad,one\ngood,\n", COLUMNS, 'line 3: "sentence" is empty'),
+        ("a.jsonl", '{"sentence": "a", "mood": "bad"}\n{', COLUMNS, "line 2: is not valid JSON"),
+        ("a.jsonl", '{"sentence": 1, "mood": "bad"}', COLUMNS, 'line 1: "sentence" is 1, not a text'),
+        ("a.doc", "one", ("--text", "a"), "unknown kind of file; use"),
+        ("a.txt", None, ("--split", "dev"), "has no split dev; its records are of train or test"),
+        ("a.txt", None, ("--user", "-1"), "--user -1: must be 0 or above"),
+    ],
+)
+def test_what_cannot_be_added_is_one_line(
+    node: Path, tmp_path: Path, name: str, text: str | bytes | None, options: tuple[str, ...], line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    before = sorted(node.iterdir())
+    assert add(node, put(tmp_path, name, text), *options) == 2
+    said = capsys.readouterr()
+    assert len(said.err.splitlines()) == 1 and line in said.err and said.out == ""
+    assert sorted(node.iterdir()) == before
+
+
+def test_places_that_take_no_records(node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = put(tmp_path, "a.txt")
+    for folder, source, line in (
+        (tmp_path, file, "is no device's folder"),
+        (make_node(tmp_path / "n"), file, "is a simulation's node"),
+        (node, tmp_path / "b.txt", "there is no such file"),
+    ):
+        assert add(folder, source) == 2
+        assert line in capsys.readouterr().err
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_go_on_for_each_user_over_all_splits(node: Path, tmp_path: Path) -> None:
+    file = put(tmp_path, "a.txt", "one\ntwo\n")
+    for user, split in ((0, "train"), (0, "test"), (7, "test"), (7, "train"), (0, "train")):
+        assert add(node, file, "--user", user, "--split", split) == 0
+    assert held(node) == [(0, 0, "one"), (0, 1, "two"), (7, 2, "one"), (7, 3, "two"), (0, 4, "one"), (0, 5, "two")]
+    assert held(node, "test") == [(0, 2, "one"), (0, 3, "two"), (7, 0, "one"), (7, 1, "two")]
+
+
+def test_whose_they_are_where_that_is_not_said(
+    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = put(tmp_path, "a.txt", "one\n")
+    with QuestionRecords(node) as asked:
+        asked.assign(3, [b"x" * 32], above=-1)
+    assert add(node, file) == 0 and held(node) == [(3, 0, "one")]
+    assert add(node, file, "--user", 5) == 0
+    assert add(node, file) == 2
+    assert "holds 2 users; say by --user whose records these are" in capsys.readouterr().err
+
+
+def test_what_was_released_is_never_repeated_for_another_record(tmp_path: Path) -> None:
+    node = make_node(tmp_path / "node", [0, 0, 0], [0, 1, 2], seed=None)
+    answer(request_to_record(request(arm="", label=None)), load_node(node))
+    for path in node.glob("train*"):
+        path.unlink()
+    assert add_records(node, "train", ["new"], None) == (0, range(3, 4))
+
+
+def test_numbers_of_sentences_are_never_reached(tmp_path: Path) -> None:
+    node = make_node(tmp_path / "node", [0, 0, 1], [0, FIRST_RECORD, FIRST_RECORD - 2], seed=None, labelled=False)
+    embeddings_path(node, "train", ENCODER).unlink()
+    assert add_records(node, "test", ["a"], None, 0) == (0, range(1, 2))  # what is no record's number does not count
+    assert add_records(node, "test", ["a"], None, 1) == (1, range(FIRST_RECORD - 1, FIRST_RECORD))
+    with pytest.raises(ValueError, match="no numbers left for 1 more records of user 1"):
+        add_records(node, "test", ["a"], None, 1)
+    assert len(held(node, "test")) == 2
+
+
+def test_a_ledger_that_cannot_be_trusted_stops_it(
+    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert add(node, put(tmp_path, "a.txt")) == 0
+    (node / "ledger.sqlite").write_bytes(b"x" * 5000)
+    before = held(node)
+    assert add(node, tmp_path / "a.txt") == 2
+    assert "nothing was added" in capsys.readouterr().err and held(node) == before
+
+
+def test_labels_are_of_all_or_of_none(node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert add(node, put(tmp_path, "a.tsv"), *COLUMNS) == 0
+    assert add(node, put(tmp_path, "a.txt")) == 2
+    assert "have labels, and the new ones have none" in capsys.readouterr().err
+    assert add(node, tmp_path / "a.txt", "--split", "test") == 0
+    assert add(node, tmp_path / "a.tsv", *COLUMNS, "--split", "test") == 2
+    assert "have no labels, and the new ones have" in capsys.readouterr().err
+    assert len(held(node)) == len(held(node, "test")) == 3
+
+
+# -- the files of a shard ---------------------------------------------------------------------------------------------
+
+
+def test_pairs_and_plain_texts_in_one_shard(tmp_path: Path) -> None:
+    ids = np.arange(2, dtype=np.int64)
+    extend_shard(tmp_path, "train", 0 * ids, ids, ["a", "\ud800"], None)
+    extend_shard(tmp_path, "train", 0 * ids, ids + 2, [("first", "second"), ""], None)
+    extend_shard(tmp_path, "train", 0 * ids, ids + 4, ["b", "漢字"], None)
+    assert Shard.load(tmp_path, "train").texts == ["a", "\ud800", ("first", "second"), "", "b", "漢字"]
+    with pytest.raises(ValueError, match="occurs twice"):
+        extend_shard(tmp_path, "train", 0 * ids, ids, ["c", "d"], None)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["train.records.npy", "train.texts", "train.texts.starts.npy"]
+
+
+def test_embeddings_of_the_old_texts_are_not_taken_for_the_new(made: Bundle, tmp_path: Path) -> None:
+    node, identity = tmp_path / "node", made.request.encoder
+    made.install(node)
+    add_records(node, "train", SENTENCES[:2], None)
+    wrong = np.ones((2, 8), np.float32)
+    write_embeddings(node, "train", identity, wrong)
+    write_embeddings(node, "test", identity, wrong)
+    add_records(node, "train", SENTENCES[2:4], None)
+    assert [path.name for path in node.glob("*.npy") if identity in path.name] == [f"test-{identity}.npy"]
+    found = load_node(node).shard("train").embeddings(identity).take(np.arange(4))
+    assert found.shape[0] == 4 and not np.allclose(found[:2, :8], 1)
+    ids = np.arange(2, dtype=np.int64)
+    write_shard(node, "test", ids, ids, SENTENCES[:2], None)  # other texts, as many as before
+    assert not embeddings_path(node, "test", identity).exists()
+
+
+def test_embeddings_that_cannot_be_made_anew_are_not_dropped(tmp_path: Path) -> None:
+    node = make_node(tmp_path / "node", [0], seed=None, labelled=False)
+    with pytest.raises(ValueError, match="keeps embeddings, and has no encoder"):
+        add_records(node, "train", ["a"], None)
+    assert len(held(node)) == 1 and embeddings_path(node, "train", ENCODER).exists()
+
+
+@pytest.mark.parametrize("point", range(8))
+def test_a_disk_that_fails_leaves_what_was_there(node: Path, point: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_records(node, "train", ["one", "two"], None)
+    before, files, calls = held(node), sorted(node.iterdir()), [0]
+
+    def failing(call):
+        def called(*arguments):
+            calls[0] += 1
+            if calls[0] > point:
+                raise OSError(28, "No space left on device")
+            return call(*arguments)
+
+        return called
+
+    with monkeypatch.context() as patch:
+        patch.setattr("client.store.durable.os.replace", failing(os.replace))
+        patch.setattr("client.store.durable.sync", failing(lambda path: None))
+        with pytest.raises(ValueError, match=r"cannot be written \(No space left on device\); nothing was added"):
+            add_records(node, "train", ["three"], None)
+    assert held(node) == before and sorted(node.iterdir()) == files
+    assert add_records(node, "train", ["four"], None) == (0, range(2, 3))
+    assert held(node) == [*before, (0, 2, "four")]
+
+
+def test_it_is_whole_or_not_there_wherever_it_is_killed(tmp_path: Path) -> None:
+    if not traceable():
+        pytest.skip("this system does not let a process trace its fork")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.record_kills", str(tmp_path / "d")], cwd=ROOT, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kills = json.loads(done.stdout)
+    assert min(kills["replaced"], kills["kept"]) >= 2 and kills["points"] > 20, kills
+
+
+# -- at once ----------------------------------------------------------------------------------------------------------
+
+
+def test_several_who_add_at_once_all_do(node: Path) -> None:
+    failed: list[BaseException] = []
+
+    def some(user: int) -> None:
+        try:
+            for i in range(5):
+                add_records(node, "train", [f"{user} {i}"], None, user % 2)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=some, args=(user,)) for user in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    found = held(node)
+    assert sorted(text for _, _, text in found) == sorted(f"{user} {i}" for user in range(4) for i in range(5))
+    assert sorted((user, record) for user, record, _ in found) == [(user, i) for user in range(2) for i in range(10)]
+
+
+def test_a_device_that_is_served_reads_whole_shards(node: Path) -> None:
+    """A device is served meanwhile: `device add` needs no lock of it, and every shard that is read is of one moment."""
+    done, failed, seen = threading.Event(), list[BaseException](), set[int]()
+
+    def reader() -> None:
+        try:
+            while not done.is_set():
+                texts = [text for _, _, text in held(node)]
+                assert texts == [f"text {i}" * (i + 1) for i in range(len(texts))]
+                seen.add(len(texts))
+        except BaseException as error:
+            failed.append(error)
+
+    with open(node / MARK, "w") as mark:
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        thread = threading.Thread(target=reader)
+        thread.start()
+        for i in range(40):
+            add_records(node, "train", [f"text {i}" * (i + 1)], None)
+        done.set()
+        thread.join(60)
+    assert failed == [] and len(held(node)) == 40 and seen

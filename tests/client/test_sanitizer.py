@@ -1,0 +1,399 @@
+"""The sanitizer charges before it answers, never draws a key twice, and treats each record on its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from client.models.embeddings import embeddings_path
+from client.node import load_node, write_node
+from client.policy import Policy, Refused
+from client.sanitizer import Sanitizer
+from client.shard import Shard, records_path, write_shard
+from client.store.ledger import Ledger, LedgerError
+from mechanisms.grid import SPHERE
+from mechanisms.projection import project
+from mechanisms.streams import SecureStreams, SimulationStreams
+from tests.support.clients import CLASSES, DIM, ENCODER, OPEN, REFERENCE, M, make_node, request, with_prior
+
+EMBEDDING = request().mechanism("embedding").guarantee.worst_case()  # 10π and the sampler's numerical loss
+WORST = EMBEDDING + 2.0  # both channels of `request()`
+
+
+def ask(folder, asked, arm="a"):
+    node = load_node(folder)
+    with node.ledger(arm) as ledger:
+        return Sanitizer(node.policy(arm), ledger, node.streams).answer(asked, node.shard(asked.split))
+
+
+def ledger_rows(folder, arm="a"):
+    with load_node(folder).ledger(arm) as ledger:
+        return ledger.rows()
+
+
+def payloads(reply):
+    return {r.channel: next(iter(r.payload.values())) for r in reply.releases}
+
+
+def refusal(folder, asked):
+    with pytest.raises(Refused) as caught:
+        ask(folder, asked)
+    return caught.value.reason
+
+
+def same(a, b):
+    np.testing.assert_array_equal(a.users, b.users)
+    np.testing.assert_array_equal(a.records, b.records)
+    for channel, values in payloads(a).items():
+        np.testing.assert_array_equal(values, payloads(b)[channel])
+
+
+def test_releases_are_what_was_asked_for_and_on_the_ledger(tmp_path):
+    asked = request()
+    reply = ask(make_node(tmp_path), asked)
+    assert [r.channel for r in reply.releases] == ["embedding", "label"]
+    for release in reply.releases:
+        name, dtype, shape = asked.payload_form(release.channel)
+        assert release.payload[name].dtype == dtype and release.payload[name].shape == (8, *shape)
+        assert (release.stage, release.digest) == ("train", asked.digest(release.channel))
+        assert release.guarantee == asked.mechanism(release.channel).guarantee
+    np.testing.assert_allclose(
+        np.linalg.norm(SPHERE.decode(payloads(reply)["embedding"]), axis=1), 1, atol=1e-4
+    )
+    rows = ledger_rows(tmp_path)
+    assert len(rows) == 16
+    for row in rows:
+        assert row.payload == payloads(reply)[row.channel][row.user].tobytes()
+        assert row.epsilon == pytest.approx(EMBEDDING if row.channel == "embedding" else 2.0)
+
+
+@pytest.mark.parametrize("make", [request, with_prior])
+def test_the_same_question_gets_the_same_bytes_at_no_cost(tmp_path, make):
+    make_node(tmp_path, policy=replace(OPEN, total=WORST))
+    first, charged = ask(tmp_path, make()), len(ledger_rows(tmp_path))
+    same(first, ask(tmp_path, make(minimum_users=5000)))
+    assert len(ledger_rows(tmp_path)) == charged
+
+
+def test_a_device_repeats_its_bytes_although_its_randomness_does_not(tmp_path):
+    make_node(tmp_path, seed=None)
+    assert isinstance(load_node(tmp_path).streams, SecureStreams)
+    first = ask(tmp_path, request(arm=""), arm="")
+    same(first, ask(tmp_path, request(arm=""), arm=""))
+    again = make_node(tmp_path / "again", seed=None)
+    assert (payloads(ask(again, request(arm=""), arm=""))["embedding"] != payloads(first)["embedding"]).any()
+
+
+def test_another_digest_is_a_new_charge_and_a_new_draw(tmp_path):
+    make_node(tmp_path)
+    first = payloads(ask(tmp_path, request()))["embedding"]
+    moved = payloads(ask(tmp_path, request(embedding={"mechanism": "purkayastha", "epsilon": 10.001})))
+    # Under a nearly equal ε, the same stream would have given nearly equal releases.
+    assert (np.abs(first.astype(int) - moved["embedding"]).max(axis=1) > 500).all()
+    assert len(ledger_rows(tmp_path)) == 8 * 3  # the labels were recalled
+    other = ask(
+        make_node(tmp_path / "other"), request(embedding={"mechanism": "purkayastha", "epsilon": 10.001})
+    )
+    assert np.abs(first.astype(int) - payloads(other)["embedding"]).max() < 500
+
+
+def test_asking_again_under_another_name_gains_nothing(tmp_path):
+    make_node(tmp_path, policy=Policy(embedding=EMBEDDING, label=2.0))
+    ask(tmp_path, request())
+    assert refusal(tmp_path, request(stage="more")) == "channel"
+    assert refusal(tmp_path, request(mean=np.zeros(M, np.float32))) == "channel"
+    assert refusal(tmp_path, request(label={"mechanism": "randomized-response", "epsilon": 0.1})) == "channel"
+    assert len(ledger_rows(tmp_path)) == 16
+    ask(tmp_path, request())  # what has left may be repeated
+
+
+def test_records_of_a_user_add_up_to_that_users_total(tmp_path):
+    users, records = [1, 1, 1, 2], [0, 1, 2, 0]
+    make_node(tmp_path, users, records, policy=replace(OPEN, total=2 * WORST))
+    assert ask(tmp_path, request()).users.tolist() == [2]  # user 1 would spend three times
+    assert {r.user for r in ledger_rows(tmp_path)} == {2}
+    assert refusal(tmp_path, request(part=(1, 2))) == "total"
+    enough = make_node(tmp_path / "enough", users, records, policy=replace(OPEN, total=3 * WORST))
+    assert ask(enough, request()).users.tolist() == users
+    with load_node(enough).ledger("a") as ledger:
+        assert ledger.spent(np.array([1, 2])) == pytest.approx([3 * WORST, WORST])
+
+
+def test_total_counts_earlier_stages(tmp_path):
+    make_node(tmp_path, policy=replace(OPEN, total=WORST + 2.0))
+    ask(tmp_path, request())
+    assert refusal(tmp_path, request(stage="two")) == "total"
+    ask(tmp_path, request(stage="two", embedding=None))
+    assert refusal(tmp_path, request(stage="three", embedding=None)) == "total"
+
+
+@pytest.mark.parametrize("make", [request, with_prior])
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"mechanism": "purkayastha", "epsilon": 10.0},
+        {"mechanism": "planar-laplace", "epsilon": 10.0},
+        {"mechanism": "planar-laplace", "epsilon": 10.0, "normalize": False},
+        {"mechanism": "gaussian", "sigma": 0.5},
+        {"mechanism": "identity"},
+    ],
+)
+@pytest.mark.parametrize("dim", [2, 4, 16])
+def test_a_cohort_answers_as_its_users_would_alone(tmp_path, make, mechanism, dim):
+    n = 37
+    m1 = np.random.default_rng(3).normal(size=(M, dim)).astype(np.float32)
+    changes = {"m1": m1, "embedding": mechanism}
+    if make is with_prior:
+        w = np.random.default_rng(4).normal(size=(dim, CLASSES)).astype(np.float32)
+        changes |= {"label": with_prior().label, "prior": (w, np.zeros(CLASSES, np.float32))}
+    asked = request(**changes)
+    policy = replace(REFERENCE, delta=1e-6)
+    cohort = ask(make_node(tmp_path / "cohort", range(n), policy=policy), asked)
+    for i in range(n):
+        alone = ask(make_node(tmp_path / str(i), [i], policy=policy), asked)
+        assert alone.users.tolist() == [i]
+        for channel, values in payloads(alone).items():
+            assert values.tobytes() == payloads(cohort)[channel][i].tobytes()
+
+
+def test_a_label_outside_the_classes_does_not_tell(tmp_path):
+    make_node(tmp_path)
+    node = load_node(tmp_path)
+    shard = node.shard("train")
+    strange = replace(shard, labels=np.array([0, 1, 2, 99, -5, 2**40, 1, 0]))
+    with node.ledger("a") as ledger:
+        reply = Sanitizer(OPEN, ledger, node.streams).answer(request(embedding=None), strange)
+    labels = payloads(reply)["label"]
+    assert len(labels) == 8 and ((labels >= 0) & (labels < CLASSES)).all()
+
+
+def test_parts_are_disjoint_and_cover(tmp_path):
+    make_node(tmp_path, range(10, 20))
+    answered = [ask(tmp_path, request(part=(i, 3))).users.tolist() for i in range(3)]
+    assert sorted(user for users in answered for user in users) == list(range(10, 20))
+    assert all(u % 3 == i for i in range(3) for u in answered[i])
+
+
+def test_nobody_asked_is_an_empty_reply(tmp_path):
+    make_node(tmp_path, [0, 2])
+    for asked in (request(part=(1, 2)), request(split="test"), with_prior(part=(1, 2))):
+        reply = ask(tmp_path, asked)
+        assert len(reply) == 0 and len(reply.releases) == 2
+    assert ledger_rows(tmp_path) == []
+
+
+def test_no_labels_are_refused(tmp_path):
+    make_node(tmp_path, labelled=False)
+    assert refusal(tmp_path, request()) == "no-labels"
+    assert len(ask(tmp_path, request(label=None))) == 8
+
+
+def test_the_reference_arm_releases_in_clear(tmp_path):
+    make_node(tmp_path, policy=REFERENCE)
+    asked = request(embedding={"mechanism": "identity"}, label={"mechanism": "identity"})
+    reply = payloads(ask(tmp_path, asked))
+    shard = load_node(tmp_path).shard("train")
+    unit = project(shard.embeddings(ENCODER).take(np.arange(len(shard))), asked.mean, asked.m1)
+    np.testing.assert_allclose(SPHERE.decode(reply["embedding"]), unit, atol=1 / 32767)
+    np.testing.assert_array_equal(reply["label"], shard.labels)
+    assert {row.epsilon for row in ledger_rows(tmp_path)} == {math.inf}
+
+
+def test_wrong_encoder_and_wrong_width(tmp_path):
+    make_node(tmp_path)
+    assert refusal(tmp_path, request(encoder="cd" * 32)) == "encoder"
+    assert refusal(tmp_path, request(encoder=ENCODER[:16] + "0" * 48)) == "encoder"
+    narrow = request(mean=np.zeros(8, np.float32), m1=np.ones((8, DIM), np.float32))
+    assert refusal(tmp_path, narrow) == "malformed"
+    assert ledger_rows(tmp_path) == []
+
+
+def test_a_cache_that_does_not_fit_its_records_is_an_error(tmp_path):
+    make_node(tmp_path)
+    np.save(embeddings_path(tmp_path, "train", ENCODER), np.zeros((3, M), np.float32))
+    with pytest.raises(ValueError, match="does not fit"):
+        ask(tmp_path, request())
+    assert ledger_rows(tmp_path) == []
+
+
+def test_nothing_is_returned_before_it_is_charged(tmp_path, monkeypatch):
+    make_node(tmp_path)
+
+    def fails(self, charges):
+        raise LedgerError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", fails)
+        with pytest.raises(LedgerError):
+            ask(tmp_path, request())
+    assert ledger_rows(tmp_path) == []
+
+
+def test_a_payload_of_another_length_fails_closed(tmp_path, monkeypatch):
+    make_node(tmp_path)
+    ask(tmp_path, request())
+    recall = Ledger.recall
+
+    def short(self, *args):
+        found = recall(self, *args)
+        return replace(found, payloads=found.payloads[:, :-1])
+
+    monkeypatch.setattr(Ledger, "recall", short)
+    with pytest.raises(LedgerError, match="length"):
+        ask(tmp_path, request())
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from client.store.ledger import Ledger
+from tests.support.clients import request
+from tests.client.test_sanitizer import ask, payloads
+commit = Ledger.commit
+def killed(self, charges):
+    if {after}:
+        commit(self, charges)
+    Path({out!r}).write_bytes(b"".join(c.payloads.tobytes() for c in charges))
+    os.kill(os.getpid(), signal.SIGKILL)
+Ledger.commit = killed
+ask(Path({node!r}), request(arm=""), arm="")
+"""
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_around_the_commit(tmp_path, after):
+    """kill -9 of a device before the commit: nothing is charged and nothing left. After the commit and before
+    the
+    send: it is charged, and after a restart the very bytes of then are sent."""
+    node = make_node(tmp_path / "node", seed=None)
+    out = tmp_path / "drawn"
+    program = KILLED.format(root=os.getcwd(), after=after, out=str(out), node=str(node))
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
+    drawn = out.read_bytes()
+    assert len(ledger_rows(node, "")) == (16 if after else 0)
+    reply = payloads(ask(node, request(arm=""), arm=""))
+    sent = reply["embedding"].tobytes() + reply["label"].tobytes()
+    assert (sent == drawn) == after
+    assert len(ledger_rows(node, "")) == 16
+
+
+def test_global_generators_are_left_alone(tmp_path):
+    make_node(tmp_path)
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    ask(tmp_path, request())
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+def test_draws_come_from_the_streams_of_the_node(tmp_path, monkeypatch):
+    seen = []
+    rows = SimulationStreams.rows
+
+    def spy(self, users, records, **key):
+        seen.append((self.seed, key["stage"], key["channel"], key["step"]))
+        return rows(self, users, records, **key)
+
+    monkeypatch.setattr(SimulationStreams, "rows", spy)
+    make_node(tmp_path)
+    ask(tmp_path, request())
+    assert seen == [(7, "train", "embedding", 0), (7, "train", "label", 0)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        '{"randomness": "secure", "policy": {}, "seed": 1}',
+        '{"randomness": "secure", "policy": {"seed": 1}}',
+        '{"randomness": "seeded", "policy": {}}',
+        '{"randomness": "secure"}',
+        '{"policy": {}}',
+        '{"randomness": "secure", "policy": {}, "simulation": {"seed": 1, "arms": {}}}',
+        '{"simulation": {"seed": 1}}',
+        '{"simulation": {"seed": 1.5, "arms": {}}}',
+        '{"simulation": {"seed": 1, "arms": {"a": {"unknown": 1}}}}',
+        '{"simulation": 1}',
+        '{"encoder": 3, "randomness": "secure", "policy": {}}',
+        "[]",
+        "{",
+    ],
+)
+def test_a_mistyped_node_is_an_error(tmp_path, values):
+    (tmp_path / "node.json").write_text(values)
+    with pytest.raises(ValueError):
+        load_node(tmp_path)
+
+
+def test_a_device_has_one_arm_and_no_seed(tmp_path):
+    node = load_node(make_node(tmp_path, seed=None))
+    assert not node.simulated and node.streams == SecureStreams() and list(node.policies) == [""]
+    with pytest.raises(Refused), node.ledger("a"):
+        pass
+    with pytest.raises(ValueError):
+        write_node(tmp_path, policy=OPEN, seed=1)
+
+
+def test_draws_do_not_depend_on_how_many_are_drawn_at_once(tmp_path, monkeypatch):
+    """Rows in one piece, in sevens and one by one, of users with several records: same bits, on one transaction."""
+    users, records = np.repeat(np.arange(10), 2), np.tile([0, 5], 10)
+    for make in (request, with_prior):
+        answers = []
+        for at_once in (1, 7, 100):
+            monkeypatch.setattr("client.sanitizer._AT_ONCE", at_once)
+            folder = make_node(tmp_path / f"{make.__name__}-{at_once}", users, records)
+            asked = [make(), make(embedding={"mechanism": "purkayastha", "epsilon": 10.001})]
+            answers.append([ask(folder, one) for one in asked])
+            with load_node(folder).ledger("a") as ledger:
+                blocks = ledger._connection.execute("SELECT draw, n FROM releases ORDER BY id").fetchall()
+            assert [n for _, n in blocks] == [20] * len(blocks) and len(blocks) == len(set(blocks))
+        for other in answers[1:]:
+            for one, two in zip(answers[0], other, strict=True):
+                same(one, two)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        b"HIV",
+        b"",
+        b"\x93NUMPY\x01\x00\x10\x00{'descr': 'HIV'}\n",
+        np.zeros((1, 1), np.int64),
+        np.zeros(2, np.int64),
+        np.array([[1.0], [0.0]]),
+        np.array([["HIV"], ["0"]]),
+        np.array([[-1], [0]]),
+        np.array([[1], [2**32]]),
+        np.array([[1, 1], [0, 0]]),
+        np.array([[1, 2], [0, 0]]),
+    ],
+)
+def test_bad_records_are_an_error_that_does_not_quote_them(tmp_path, columns):
+    write_shard(tmp_path, "train", np.arange(1), np.zeros(1, np.int64), ["HIV"], None)
+    if isinstance(columns, bytes):
+        records_path(tmp_path, "train").write_bytes(columns)
+    else:
+        np.save(records_path(tmp_path, "train"), columns)
+    with pytest.raises(ValueError, match="shard: ") as caught:
+        Shard.load(tmp_path, "train")
+    assert "HIV" not in str(caught.value)
+
+
+def test_a_repeated_record_is_refused(tmp_path):
+    users, records = np.array([5, 1, 5]), np.array([0, 0, 0])
+    with pytest.raises(ValueError, match="occurs twice"):
+        write_shard(tmp_path, "train", users, records, ["a", "b", "c"], None)
+    write_shard(tmp_path, "train", users, np.array([0, 0, 1]), ["a", "b", "c"], None)
+
+
+def test_pairs_and_unicode_survive(tmp_path):
+    texts = [("first", "second"), "line\u2028separator, naïve 漢字", "", ("", ""), "\ud800"]
+    write_shard(tmp_path, "train", np.arange(5), np.zeros(5, np.int64), texts, np.arange(5))
+    shard = Shard.load(tmp_path, "train")
+    assert shard.texts == texts and shard.labels.tolist() == list(range(5))
+    assert shard.joined_texts(np.array([1, 0])) == [texts[1], "first second"]
+    assert Shard.load(tmp_path, "test").texts == []

@@ -1,0 +1,253 @@
+"""One vector of a user: what all their records and labels come to, drawn once, under one ε, whatever their number.
+
+Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from client.draw import signed_directions, statistic_means
+from client.node import load_node
+from client.policy import Policy, Refused
+from client.sanitizer import Sanitizer
+from client.shard import write_shard
+from mechanisms.grid import SPHERE
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import generate_keys, seal, unseal
+from mechanisms.messages.wire import (
+    record_from_bytes,
+    record_to_bytes,
+    reply_from_record,
+    reply_to_record,
+    request_from_record,
+    request_to_record,
+)
+from mechanisms.privunit import PrivUnit
+from mechanisms.projection import project, statistic_vectors
+from mechanisms.streams import SimulationStreams
+from server.validation import validate
+from tests.support.clients import DIM, ENCODER, M, make_node, request
+
+ALARM = 1e-6
+SIMPLEX = np.array([[1.0, 0.0], [-0.5, math.sqrt(0.75)], [-0.5, -math.sqrt(0.75)]], np.float32)
+D = SIMPLEX.shape[1] * (DIM + 1)
+EPSILON = 4.0
+POLICY = Policy(statistic=EPSILON + 1e-9, total=EPSILON + 1e-9)
+
+
+def asked(**changes: Any) -> Request:
+    return request(**{
+        "embedding": None, "label": None, "statistic": {"mechanism": "privunit", "epsilon": EPSILON}, "codes": SIMPLEX,
+    } | changes)  # fmt: skip
+
+
+def answer(folder: Path, question: Request | None = None) -> Reply:
+    node = load_node(folder)
+    with node.ledger("a") as ledger:
+        return Sanitizer(node.policy("a"), ledger, node.streams).answer(question or asked(), node.shard("train"))
+
+
+def ledger_rows(folder: Path) -> list:
+    with load_node(folder).ledger("a") as ledger:
+        return ledger.rows()
+
+
+def values(reply: Reply) -> np.ndarray:
+    (release,) = reply.releases
+    return release.payload["s"]
+
+
+def test_a_user_of_many_records_releases_one_row_at_one_cost(tmp_path: Path) -> None:
+    users, records = [3, 1, 1, 2, 1, 3], [0, 4, 2, 7, 9, 5]
+    make_node(tmp_path, users, records, policy=POLICY)
+    reply = answer(tmp_path)
+    assert reply.users.tolist() == [1, 2, 3] and reply.records.tolist() == [0, 0, 0]
+    assert values(reply).shape == (3, D) and values(reply).dtype == np.int16
+    rows = ledger_rows(tmp_path)
+    assert [(r.user, r.record, r.channel, r.stage) for r in rows] == [(u, 0, "statistic", "train") for u in (1, 2, 3)]
+    for row, vector in zip(rows, values(reply), strict=True):
+        assert row.epsilon == pytest.approx(EPSILON) and row.payload == vector.tobytes()
+    np.testing.assert_allclose(np.linalg.norm(SPHERE.decode(values(reply)), axis=1), 1, atol=1e-4)
+    again = answer(tmp_path, asked(minimum_users=999))
+    np.testing.assert_array_equal(values(again), values(reply))
+    assert len(ledger_rows(tmp_path)) == 3
+    with pytest.raises(Refused, match="epsilon on the channel"):
+        answer(tmp_path, asked(stage="more"))
+
+
+def test_a_cohort_answers_as_its_users_would_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = np.repeat(np.arange(12), [1, 5, 2, 9, 1, 1, 3, 4, 2, 7, 1, 6])
+    records = np.concatenate([np.arange(n) for n in np.bincount(users)])
+    together = answer(make_node(tmp_path / "all", users, records, policy=POLICY))
+    for pieces in (1, 3, 7):
+        monkeypatch.setattr("client.sanitizer._AT_ONCE", pieces)
+        np.testing.assert_array_equal(
+            values(answer(make_node(tmp_path / f"by-{pieces}", users, records, policy=POLICY))), values(together)
+        )
+    for user in range(12):
+        own = users == user
+        alone = answer(make_node(tmp_path / str(user), users[own], records[own], policy=POLICY))
+        np.testing.assert_array_equal(values(alone)[0], values(together)[user])
+    order = np.random.default_rng(1).permutation(len(users))
+    moved = answer(make_node(tmp_path / "moved", users[order], records[order], policy=POLICY))
+    np.testing.assert_array_equal(values(moved), values(together))
+
+
+def test_the_number_of_records_is_not_in_the_release(tmp_path: Path) -> None:
+    """A user of one, two or eight copies of a record releases the same bits."""
+    same = np.random.default_rng(0).normal(size=M).astype(np.float32)
+
+    def node(folder: Path, count: int) -> Path:
+        make_node(folder, [5] * count, list(range(count)), policy=POLICY)
+        write_shard(
+            folder, "train", np.full(count, 5), np.arange(count), ["the same words"] * count,
+            np.ones(count, np.int64), embeddings=np.tile(same, (count, 1)), identity=ENCODER,
+        )  # fmt: skip
+        return folder
+
+    replies = [answer(node(tmp_path / str(count), count)) for count in (1, 2, 8)]
+    assert {values(reply).tobytes() for reply in replies} == {values(replies[0]).tobytes()}
+    assert {(len(reply), reply.records.tolist()[0]) for reply in replies} == {(1, 0)}
+
+
+def test_the_vector_is_code_times_features(tmp_path: Path) -> None:
+    """By hand: its length is 1, and its parts are the label's code times the projected embedding and a constant."""
+    rng = np.random.default_rng(3)
+    h, y = rng.normal(size=(5, M)).astype(np.float32), np.array([0, 1, 2, 7, -1])
+    question = asked()
+    found = statistic_means(question, h, y, np.arange(6))
+    x = project(h, question.mean, question.m1)
+    for row, label in enumerate([0, 1, 2, 0, 0]):  # a label that is no class counts as class 0
+        features = np.append(x[row] * math.sqrt(DIM), 1.0) / math.sqrt(DIM + 1)
+        np.testing.assert_allclose(found[row], np.outer(SIMPLEX[label], features).ravel(), atol=1e-7)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, atol=1e-12)
+    mean = statistic_means(question, h, y, np.array([0, 2, 5]))
+    np.testing.assert_allclose(mean, [found[:2].mean(axis=0), found[2:].mean(axis=0)], atol=1e-15)
+    np.testing.assert_array_equal(statistic_vectors(x[:1], y[:1], SIMPLEX)[0], found[0])
+
+
+@pytest.mark.parametrize("length", [0.0, 1e-13, 0.3, 0.9, 1.0, 1.0 + 1e-12])
+def test_a_mean_becomes_a_unit_vector_of_the_same_expectation(length: float) -> None:
+    n, mean = 200_000, np.array([0.6, 0.0, -0.8]) * length
+    uniforms = SimulationStreams(1).rows(np.arange(n), np.zeros(n, int), stage="a", channel="b").uniform(n, 1)[:, 0]
+    drawn = signed_directions(np.tile(mean, (n, 1)), uniforms)
+    np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), 1.0, atol=1e-12)
+    away = np.eye(3)[0] if length < 1e-12 else np.array([0.6, 0.0, -0.8])
+    share = (drawn @ away > 0).sum()
+    expected = (1 + min(length, 1.0)) / 2
+    if expected == 1.0:
+        assert share == n
+        return
+    assert ALARM < stats.binom(n, expected).cdf(share) < 1 - ALARM
+    for wrong in (2 / 3, 3 / 2):  # of the length; a mean of no length is told from one of a tenth
+        other = (1 + min(1.0, length * wrong if length > 1e-9 else 0.1)) / 2
+        if other < 1.0:
+            assert not ALARM < stats.binom(n, other).cdf(share) < 1 - ALARM
+
+
+def test_the_debiased_mean_is_that_of_the_users(tmp_path: Path) -> None:
+    """3,000 users of one to four records: its error is what the scale says (that test_privunit tells from others)."""
+    n, rng = 3000, np.random.default_rng(5)
+    users = np.repeat(np.arange(n), rng.integers(1, 5, n))
+    records = np.concatenate([np.arange(k) for k in np.bincount(users)])
+    make_node(tmp_path, users, records, policy=POLICY)
+    question, shard = asked(), load_node(tmp_path).shard("train")
+    means = statistic_means(
+        question, shard.embeddings(ENCODER).take(np.arange(len(users))), shard.labels,
+        np.append(np.unique(users, return_index=True)[1], len(users)),
+    )  # fmt: skip
+    mechanism: Any = question.mechanism("statistic")
+    assert mechanism == PrivUnit(D, EPSILON)
+    error = mechanism.decoded_mean(values(answer(tmp_path))) - means.mean(axis=0)
+    variance = 1 / mechanism.scale**2 / n / D  # of a coordinate, about: the mean's own length aside
+    law = stats.chi2(D)
+    assert law.ppf(ALARM) * 0.9 < (error @ error) / variance < law.ppf(1 - ALARM)
+
+
+def test_a_client_without_labels_or_limit_refuses(tmp_path: Path) -> None:
+    make_node(tmp_path / "a", labelled=False, policy=POLICY)
+    with pytest.raises(Refused, match="has no labels"):
+        answer(tmp_path / "a")
+    make_node(tmp_path / "b")  # accepts any embedding and label, and no statistic
+    with pytest.raises(Refused, match="epsilon on the channel"):
+        answer(tmp_path / "b")
+    make_node(tmp_path / "c", policy=replace(POLICY, mechanisms=("purkayastha",)))
+    with pytest.raises(Refused, match="does not allow the mechanism"):
+        answer(tmp_path / "c")
+    make_node(tmp_path / "d", policy=POLICY)
+    with pytest.raises(Refused, match="does not have"):
+        answer(tmp_path / "d", asked(encoder="cd" * 32))
+    assert not ledger_rows(tmp_path / "d")
+
+
+def test_the_identity_needs_a_policy_that_declares_it(tmp_path: Path) -> None:
+    question = asked(statistic={"mechanism": "identity"})
+    make_node(tmp_path / "a", policy=Policy(statistic=math.inf))
+    with pytest.raises(Refused, match="unprotected"):
+        answer(tmp_path / "a", question)
+    open_ = Policy(statistic=math.inf, accept_unprotected=("statistic: a reference",))
+    users = [0, 0, 0, 1]
+    reply = answer(make_node(tmp_path / "b", users, [0, 1, 2, 0], policy=open_), question)
+    valid, dropped = validate(reply, question, enrolled=range(2))
+    assert len(valid) == 2 and not dropped, "a mean as it is may be shorter than 1"
+    assert np.linalg.norm(SPHERE.decode(values(reply)), axis=1)[0] < 0.99
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"codes": None}, {"statistic": None, "label": {"mechanism": "identity"}}, {"codes": SIMPLEX[:2]},
+        {"codes": SIMPLEX * 2}, {"codes": SIMPLEX.astype(np.float64)}, {"codes": np.full((3, 2), np.nan, np.float32)},
+        {"codes": np.eye(3, 4, dtype=np.float32)}, {"label": {"mechanism": "identity"}},
+        {"embedding": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"encoder": ""}, {"m1": None},
+        {"statistic": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"statistic": {"mechanism": "privunit"}},
+        {"statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}, {"statistic": "privunit"},
+        {"statistic": {"mechanism": "privunit", "epsilon": 4.0, "cap_probability": 0.999}}, {"classes": 2},
+    ],
+)  # fmt: skip
+def test_bad_requests_are_refused_in_one_line(changes: dict) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$"):
+        asked(**changes)
+
+
+def test_requests_and_replies_travel(tmp_path: Path) -> None:
+    question = asked()
+    read = request_from_record(record_from_bytes(record_to_bytes(request_to_record(question))))
+    assert read.channels == ("statistic",) and read.digest("statistic") == question.digest("statistic")
+    np.testing.assert_array_equal(read.codes, question.codes)
+    other = {"mechanism": "privunit", "epsilon": 3.0}
+    moved = [asked(codes=-SIMPLEX), asked(m1=question.m1 * 2), asked(statistic=other)]
+    assert len({q.digest("statistic") for q in (question, *moved)}) == 4
+    reply = answer(make_node(tmp_path, policy=POLICY))
+    back = reply_from_record(reply_to_record(reply))
+    np.testing.assert_array_equal(values(back), values(reply))
+    private, public = generate_keys()
+    sealed = seal(reply, question, public)
+    opened, good = unseal(sealed.rows, question, private)
+    assert good.all() and (opened[0].payload["s"] == values(reply)).all()
+    valid, dropped = validate(back, question, enrolled=range(8))
+    assert len(valid) == 8 and not dropped
+
+
+def test_a_server_drops_what_is_no_statistic(tmp_path: Path) -> None:
+    question, reply = asked(), answer(make_node(tmp_path, policy=POLICY))
+    (release,) = reply.releases
+    for row, (change, reason) in enumerate({
+        "zero": (0, "statistic: off the sphere"), "long": (2, "statistic: off the sphere"),
+    }.values()):  # fmt: skip
+        codes = values(reply).copy()
+        codes[row] = codes[row] * change // 1
+        bad = Reply(reply.users, reply.records, (replace(release, payload={"s": codes}),))
+        valid, dropped = validate(bad, question, enrolled=range(8))
+        assert len(valid) == 7 and dropped == {reason: 1}
+    short = Reply(reply.users, reply.records, (replace(release, payload={"s": values(reply)[:, :-1].copy()}),))
+    assert validate(short, question, enrolled=range(8))[1] == {"statistic: shape": 8}

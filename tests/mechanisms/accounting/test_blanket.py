@@ -1,0 +1,413 @@
+"""The blanket bound, its lower bounds, truncation and rounds.
+
+Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds, and must reject an ε that is 10 % off.
+"""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponse
+from mechanisms.accounting import lower
+from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
+from mechanisms.accounting.lower import lower_bounds
+from mechanisms.accounting.rounds import convex_majorant, profile
+from mechanisms.accounting.truncated import truncated, truncated_epsilon
+from mechanisms.losses import sphere_blanket
+from mechanisms.losses.blanket_cells import BlanketCells
+
+DELTA = 1e-6
+#: Two-sided normal quantile of a false-alarm rate of 1e-6.
+Z = 4.9
+
+MECHANISMS = [
+    Purkayastha(2, 1.5),
+    Purkayastha(16, 2.0),
+    Purkayastha(768, 4.0),
+    PlanarLaplace(16, 4.0),
+    PlanarLaplace(16, 4.0, normalize=False),
+    PlanarLaplace(2, 1.0, normalize=False),
+    Gaussian(16, 2.0),
+    Gaussian(1, 2.0),
+    RandomizedResponse(2.0, 2),
+    RandomizedResponse(4.0, 10),
+]
+
+
+def ident(mechanism):
+    return "-".join(str(v) for v in (mechanism.name, *vars(mechanism).values()))
+
+
+# ---------------------------------------------------------------- brute force
+
+
+def compositions(total, parts):
+    if parts == 1:
+        yield (total,)
+        return
+    for first in range(total + 1):
+        for rest in compositions(total - first, parts - 1):
+            yield (first, *rest)
+
+
+def shuffled(laws):
+    """The law of the histogram of independent outputs with these laws: {counts: probability}."""
+    size = len(laws[0])
+    table = {(0,) * size: 1.0}
+    for law in laws:
+        following = {}
+        for counts, mass in table.items():
+            for at, chance in enumerate(law):
+                key = (*counts[:at], counts[at] + 1, *counts[at + 1 :])
+                following[key] = following.get(key, 0.0) + mass * chance
+        table = following
+    return table
+
+
+def hockey_stick(p, q, epsilon):
+    return sum(max(0.0, mass - math.exp(epsilon) * q.get(key, 0.0)) for key, mass in p.items())
+
+
+def reduced_pair(p, q, omega, gamma, n, epsilon):
+    """δ(ε) of the reduced pair by definition: the others send blanket samples, each with probability γ."""
+    return sum(
+        binom.pmf(m, n - 1, gamma) * hockey_stick(shuffled([p, *[omega] * m]), shuffled([q, *[omega] * m]), epsilon)
+        for m in range(n)
+    )
+
+
+def ring(size, kappa):
+    """A randomizer on a ring: p_z(y) ∝ exp(-κ·distance); rows are the laws of the inputs."""
+    at = np.arange(size)
+    distance = np.abs(at[:, None] - at[None, :])
+    weights = np.exp(-kappa * np.minimum(distance, size - distance))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def ring_cells(size, kappa):
+    laws = ring(size, kappa)
+    omega = np.full(size, 1 / size)
+    u, v = np.log(laws[0] / omega), np.log(laws[size // 2] / omega)
+    return BlanketCells(
+        log_gamma=float(np.log(laws.min(axis=0).sum())),
+        log_w=np.log(omega),
+        log_p=np.log(laws[0]),
+        log_q=np.log(laws[size // 2]),
+        log_u_low=u,
+        log_u_high=u,
+        log_v_low=v,
+        log_v_high=v,
+    )
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("n", [1, 2, 6])
+def test_reduced_pair_by_definition(classes, n):
+    local = 1.5
+    mechanism = RandomizedResponse(local, classes)
+    every = np.arange(classes)
+    p = np.exp(mechanism.log_prob(every, np.zeros(classes, dtype=int)))
+    q = np.exp(mechanism.log_prob(every, np.ones(classes, dtype=int)))
+    gamma = classes / (math.exp(local) + classes - 1)
+    for epsilon in (0.0, 0.3, 1.0):
+        exact = reduced_pair(p, q, np.full(classes, 1 / classes), gamma, n, epsilon)
+        above = blanket_delta(mechanism.blanket(), n, epsilon)
+        below = blanket_delta(mechanism.blanket(), n, epsilon, pessimistic=False)
+        assert below <= exact * (1 + 1e-9) and exact <= above * (1 + 1e-9)
+        assert above <= exact * 1.02 + 1e-12
+        assert below >= exact * 0.9 - 1e-12
+
+
+@pytest.mark.parametrize("kappa", [0.4, 1.0])
+def test_every_data_set_is_below_the_blanket_and_its_truncation(kappa):
+    """All data sets of four users on a ring of six: bounds hold, and the explicit data sets are what they say."""
+    laws, cells, n = ring(6, kappa), ring_cells(6, kappa), 4
+    for epsilon in (0.1, 0.5):
+        worst = 0.0
+        for x, other in itertools.product((0,), (1, 2, 3)):
+            for others in itertools.combinations_with_replacement(range(6), n - 1):
+                rest = [laws[z] for z in others]
+                first, second = shuffled([laws[x], *rest]), shuffled([laws[other], *rest])
+                worst = max(worst, hockey_stick(first, second, epsilon), hockey_stick(second, first, epsilon))
+        assert worst <= blanket_delta(cells, n, epsilon)
+        for weight in np.log([0.3, 0.6, 0.9]):
+            cut, eta = truncated(cells, max(weight, cells.log_gamma))
+            assert worst <= blanket_delta(cut, n, epsilon) + (1 + math.exp(epsilon)) * (n - 1) * eta
+        all_at_x = [laws[0]] * (n - 1)
+        exact = hockey_stick(shuffled([laws[0], *all_at_x]), shuffled([laws[3], *all_at_x]), epsilon)
+        found = blanket_delta(lower.mixture(cells, 1.0, 0.0), n, epsilon, pessimistic=False)
+        assert 0.8 * exact - 1e-12 <= found <= exact * (1 + 1e-9)
+        assert found <= worst
+
+
+def test_truncation_counts_what_it_moves():
+    """η by its definition, and the cut really covers γ'·ω: the ring, where everything is a finite sum."""
+    cells = ring_cells(6, 1.0)
+    law = ring(6, 1.0)[0]
+    for gamma in (0.2, 0.5, 1.0):
+        if math.log(gamma) >= cells.log_gamma:
+            _, eta = truncated(cells, math.log(gamma))
+            assert eta == pytest.approx(np.maximum(gamma / 6 - law, 0).sum(), rel=1e-9, abs=1e-15)
+    with pytest.raises(ValueError, match="log_gamma"):
+        truncated(cells, cells.log_gamma - 1)
+
+
+# ---------------------------------------------------------------- the cells
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=ident)
+def test_masses_and_bounds_of_cells(mechanism):
+    cells = mechanism.blanket()
+    for mass in (cells.log_w, cells.log_p, cells.log_q):
+        assert np.exp(mass).sum() == pytest.approx(1.0, abs=1e-10)
+    with np.errstate(invalid="ignore"):
+        u, v = cells.log_p - cells.log_w, cells.log_q - cells.log_w
+    seen = cells.log_w > -300
+    assert (u[seen] >= cells.log_u_low[seen] - 1e-9).all() and (u[seen] <= cells.log_u_high[seen] + 1e-9).all()
+    assert (v[seen] >= cells.log_v_low[seen] - 1e-9).all() and (v[seen] <= cells.log_v_high[seen] + 1e-9).all()
+    assert cells.log_u_low.min() >= cells.log_gamma - 1e-9
+    local = cells.loss()
+    if mechanism.channel == "embedding":
+        assert local.epsilon(DELTA) >= mechanism.privacy_loss().epsilon_optimistic(DELTA) * (1 - 1e-9)
+    assert local.epsilon(DELTA) == pytest.approx(mechanism.privacy_loss().epsilon(DELTA), rel=0.01)
+
+
+def test_weight_of_the_blanket_by_quadrature():
+    with mpmath.workdps(30):
+        for dim, kappa in ((2, 1.5), (16, 2.0)):
+            total = mpmath.quad(lambda t, m=dim, k=kappa: mpmath.sin(t) ** (m - 2) * mpmath.exp(-k * t), [0, mpmath.pi])
+            flat = mpmath.quad(lambda t, m=dim: mpmath.sin(t) ** (m - 2), [0, mpmath.pi])
+            expected = float(mpmath.log(mpmath.exp(-kappa * mpmath.pi) * flat / total))
+            assert Purkayastha(dim, kappa).blanket().log_gamma == pytest.approx(expected, rel=1e-12)
+        m, sigma = 16, 2.0
+        surface = 2 * mpmath.pi ** (mpmath.mpf(m) / 2) / mpmath.gamma(mpmath.mpf(m) / 2)
+        gamma = (
+            surface
+            * mpmath.quad(lambda r: r ** (m - 1) * mpmath.exp(-((r + 1) ** 2) / (2 * sigma**2)), [0, 5, 10, 20, 60])
+            / (2 * mpmath.pi * sigma**2) ** (mpmath.mpf(m) / 2)
+        )
+        assert Gaussian(m, sigma).blanket().log_gamma == pytest.approx(float(mpmath.log(gamma)), rel=1e-10)
+        # the normalized planar Laplace at the pole opposite to the input: its density there is e^-ε of the uniform's
+        radial = mpmath.quad(lambda r: r**15 * mpmath.exp(-4 * (r + 1)), [0, 2, 5, 10, 40]) * 4**16 / mpmath.gamma(16)
+        assert PlanarLaplace(16, 4.0).blanket().log_gamma == pytest.approx(float(mpmath.log(radial)), rel=1e-10)
+    assert PlanarLaplace(16, 4.0, normalize=False).blanket().log_gamma == -4.0
+    assert math.exp(RandomizedResponse(2.0, 5).blanket().log_gamma) == pytest.approx(5 / (math.exp(2) + 4), rel=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["purkayastha", "planar-laplace"])
+def test_antipodal_pair_is_largest_in_the_convex_order(kind):
+    """E (t - L)_+ and E (L - t)_+ over a grid of S², for pairs at many angles: the antipodal one is above."""
+    mechanism = Purkayastha(3, 1.2) if kind == "purkayastha" else PlanarLaplace(3, 2.0)
+    z, weights = np.polynomial.legendre.leggauss(200)
+    phi = (np.arange(200) + 0.5) * 2 * math.pi / 200
+    shape = np.sqrt(1 - z**2)
+    y = np.stack(np.broadcast_arrays(shape[:, None] * np.cos(phi), shape[:, None] * np.sin(phi), z[:, None]), -1)
+    w = np.repeat(weights / 400, 200)
+    y = y.reshape(-1, 3)
+
+    def ratio(x):
+        angle = np.arccos(np.clip(y @ x, -1, 1))
+        cells = mechanism.blanket()
+        edges = np.concatenate([cells.log_u_high, cells.log_u_low[-1:]])
+        if kind == "purkayastha":
+            return np.exp(cells.log_u_high[0] - 1.2 * angle)
+        theta = sphere_blanket.log_radial_integral(3, 2.0, np.linspace(0, math.pi, 4001))
+        return np.exp(np.interp(angle, np.linspace(0, math.pi, 4001), theta) - theta[0] + edges[0])
+
+    x = np.array([0.0, 0.0, 1.0])
+    for c in (1.0, math.exp(0.7)):
+        largest = ratio(x) - c * ratio(-x)
+        for alpha in (0.3, 1.5, 2.8):
+            other = ratio(x) - c * ratio(np.array([math.sin(alpha), 0.0, math.cos(alpha)]))
+            for t in np.linspace(-6, 6, 25):
+                assert w @ np.maximum(other - t, 0) <= w @ np.maximum(largest - t, 0) + 2e-3
+        middle = ratio(x) - c * ratio(np.array([1.0, 0.0, 0.0]))  # and strictly so, well beyond the grid's error
+        assert w @ np.maximum(middle, 0) < w @ np.maximum(largest, 0) - 0.01
+
+
+# ---------------------------------------------------------------- the bound
+
+
+def simulated(cosines, ratio, gamma, n, epsilon, runs, rng):
+    """Mean and standard error of (Σ L)_+/(γn), M ~ Bin(n, γ)."""
+    values = np.zeros(runs)
+    counts = rng.binomial(n, gamma, runs)
+    for at in range(counts.max()):
+        live = counts > at
+        t = cosines(int(live.sum()))
+        values[live] += ratio(t) - math.exp(epsilon) * ratio(-t)
+    parts = np.maximum(values, 0) / (gamma * n)
+    return parts.mean(), parts.std() / math.sqrt(runs)
+
+
+@pytest.mark.parametrize("kappa", [1.0, 2.5])
+def test_monte_carlo_of_the_blanket_bound(kappa):
+    rng = np.random.default_rng(int(10 * kappa))
+    cells, n, epsilon = Purkayastha(16, kappa).blanket(), 60, 0.5
+    top, gamma = cells.log_u_high[0], math.exp(cells.log_gamma)
+    mean, error = simulated(
+        lambda size: 2 * rng.beta(7.5, 7.5, size) - 1,
+        lambda t: np.exp(top - kappa * np.arccos(t)),
+        gamma, n, epsilon, 400_000, rng,
+    )  # fmt: skip
+    assert blanket_delta(cells, n, epsilon, pessimistic=False) <= mean + Z * error
+    assert blanket_delta(cells, n, epsilon) >= mean - Z * error
+    assert not blanket_delta(cells, n, epsilon * 1.1) >= mean - Z * error
+    assert not blanket_delta(cells, n, epsilon / 1.1, pessimistic=False) <= mean + Z * error
+
+
+@pytest.mark.parametrize("shares", [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)])
+def test_monte_carlo_of_the_data_sets(shares):
+    """The others' outputs drawn by the mechanism's own angle law, the likelihood ratio averaged by definition."""
+    rng = np.random.default_rng(5)
+    kappa, n, epsilon, runs = 1.0, 40, 0.15, 100_000
+    grid = np.linspace(0, math.pi, 200_001)
+    share = np.concatenate([[0], np.cumsum(np.diff(grid) * (np.sin(grid) ** 14 * np.exp(-kappa * grid))[1:])])
+    theta = np.interp(rng.random((runs, n)), share / share[-1], grid)
+    if shares[0] < 1:
+        away = rng.random((runs, n)) < shares[1]
+        theta = np.where(away, math.pi - theta, theta)
+    p, q = np.exp(-kappa * theta), np.exp(-kappa * (math.pi - theta))
+    values = ((p - math.exp(epsilon) * q) / (shares[0] * p + shares[1] * q)).sum(axis=1)
+    parts = np.maximum(values, 0) / n
+    mean, error = parts.mean(), parts.std() / math.sqrt(runs)
+    law = lower.mixture(Purkayastha(16, kappa).blanket(), *shares)
+    assert mean - Z * error <= blanket_delta(law, n, epsilon, pessimistic=False) * 1.02
+    assert blanket_delta(law, n, epsilon, pessimistic=False) <= mean + Z * error
+    assert not blanket_delta(law, n, epsilon / 1.3, pessimistic=False) <= mean + Z * error
+
+
+def test_monte_carlo_in_space():
+    """Raw planar Laplace in R^8: blanket samples drawn as noise around the origin."""
+    rng = np.random.default_rng(3)
+    cells, n, epsilon, scale = PlanarLaplace(8, 3.0, normalize=False).blanket(), 100, 0.6, 3.0
+    runs = 200_000
+    values, counts = np.zeros(runs), rng.binomial(n, math.exp(-scale), runs)
+    for at in range(counts.max()):
+        live = counts > at
+        r, t = rng.gamma(8, 1 / scale, live.sum()), 2 * rng.beta(3.5, 3.5, live.sum()) - 1
+        u = np.exp(-scale * (np.sqrt(r * r - 2 * r * t + 1) - r))
+        v = np.exp(-scale * (np.sqrt(r * r + 2 * r * t + 1) - r))
+        values[live] += u - math.exp(epsilon) * v
+    parts = np.maximum(values, 0) / (math.exp(-scale) * n)
+    mean, error = parts.mean(), parts.std() / math.sqrt(runs)
+    assert blanket_delta(cells, n, epsilon, pessimistic=False) <= mean + Z * error
+    assert blanket_delta(cells, n, epsilon) >= mean - Z * error
+    assert not blanket_delta(cells, n, epsilon * 1.1) >= mean - Z * error
+
+
+@pytest.mark.parametrize(
+    ("users", "kappa", "prototype"),
+    [
+        (10_000, 1.0, 0.040),
+        (10_000, 2.0, 0.203),
+        (10_000, 3.0, 0.822),
+        (67_349, 2.0, 0.074),
+        (67_349, 3.0, 0.289),
+        (67_349, 4.0, 1.097),
+        (1_000_000, 4.0, 0.254),
+    ],
+)
+def test_figures_of_the_prototype(users, kappa, prototype):
+    cells = Purkayastha(16, kappa).blanket()
+    above = blanket_epsilon(cells, users, DELTA)
+    below = blanket_epsilon(cells, users, DELTA, pessimistic=False)
+    assert below <= above <= below * 1.01
+    assert 0.95 * prototype <= above <= 1.05 * prototype
+    cut = truncated_epsilon(cells, users, DELTA)
+    assert cut < above
+    bounds = lower_bounds([Purkayastha(16, kappa)], users, DELTA)
+    assert set(bounds) == {"all_at_x", "all_at_x_prime", "half_half", "spread"}
+    assert 0 < max(bounds.values()) < cut
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=ident)
+def test_brackets_and_monotone(mechanism):
+    cells = mechanism.blanket()
+    above = blanket_epsilon(cells, 20_000, DELTA)
+    below = blanket_epsilon(cells, 20_000, DELTA, pessimistic=False)
+    assert below <= above <= below * 1.05
+    assert above < cells.loss().epsilon(DELTA)
+    assert blanket_epsilon(cells, 80_000, DELTA) < above < blanket_epsilon(cells, 20_000, DELTA / 100)
+    assert blanket_delta(cells, 20_000, above, slack=3e-3 * DELTA) <= DELTA
+
+
+def test_joint_release_costs_more_than_either_and_is_symmetric():
+    embedding, label = Purkayastha(16, 1.0).blanket(), RandomizedResponse(1.0, 3).blanket()
+    joint = embedding.product(label)
+    assert joint.log_gamma == pytest.approx(embedding.log_gamma + label.log_gamma)
+    one = blanket_epsilon(joint, 50_000, DELTA)
+    other = blanket_epsilon(label.product(embedding), 50_000, DELTA)
+    assert one == pytest.approx(other, rel=1e-3)
+    assert one > max(blanket_epsilon(embedding, 50_000, DELTA), blanket_epsilon(label, 50_000, DELTA))
+    bounds = lower_bounds([Purkayastha(16, 1.0), RandomizedResponse(1.0, 3)], 50_000, DELTA)
+    assert 0 < max(bounds.values()) < one
+
+
+def test_no_amplification_is_none_never_a_number():
+    strong = Purkayastha(16, 100.0).blanket()
+    assert blanket_epsilon(strong, 1000, DELTA) is None
+    assert blanket_epsilon(Purkayastha(16, 2.0).blanket(), 1, DELTA) is None
+    assert truncated_epsilon(strong, 1000, DELTA) is None
+    # one user alone: the bound is the local δ
+    cells = Purkayastha(16, 2.0).blanket()
+    assert blanket_delta(cells, 1, 1.0) == pytest.approx(cells.loss().delta(1.0), rel=0.01)
+
+
+@pytest.mark.parametrize("bad", [0, -3, 2.5, True])
+def test_bad_users(bad):
+    with pytest.raises(ValueError, match="number of users"):
+        blanket_epsilon(RandomizedResponse(1.0, 2).blanket(), bad, DELTA)
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, -1.0, math.nan])
+def test_bad_delta(bad):
+    with pytest.raises(ValueError, match="delta"):
+        blanket_epsilon(RandomizedResponse(1.0, 2).blanket(), 10, bad)
+    with pytest.raises(ValueError, match="delta"):
+        lower_bounds([RandomizedResponse(1.0, 2)], 10, bad)
+
+
+# ---------------------------------------------------------------- rounds
+
+
+def test_convex_majorant_is_convex_and_above():
+    rng = np.random.default_rng(0)
+    epsilons = np.linspace(0, 1, 40)
+    noisy = np.exp(-8 * epsilons) * (1 + 1e-3 * rng.standard_normal(40))
+    raised = convex_majorant(epsilons, noisy)
+    slopes = np.diff(raised) / np.diff(np.exp(epsilons))
+    assert (raised >= noisy).all() and (np.diff(slopes) >= -1e-12).all()
+
+
+def test_profile_falls():
+    deltas = profile(Purkayastha(16, 2.0).blanket(), 10_000, [0.0, 0.1, 0.2])
+    assert deltas[0] > deltas[1] > deltas[2] > 0
+
+
+def test_rounds_compose():
+    pytest.importorskip("dp_accounting")
+    from mechanisms.accounting.rounds import rounds_epsilon
+
+    cells = Purkayastha(16, 2.0).blanket()
+    single = truncated_epsilon(cells, 67_349, DELTA)
+    one, four = (rounds_epsilon([(cells, 67_349, count)], DELTA) for count in (1, 4))
+    assert single * (1 - 1e-3) <= one <= single * 1.1  # the truncation pays for a hundredth of δ here
+    assert one < four < 4 * one
+    # one by one costs what four at once cost
+    singly = rounds_epsilon([(cells, 67_349, 1)] * 4, DELTA)
+    assert singly == pytest.approx(four, rel=0.01)
+    assert rounds_epsilon([(Purkayastha(16, 50.0).blanket(), 10, 1)], DELTA) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kappa", [0.1, 1.0, 6.0])
+def test_a_hundred_million_users(kappa):
+    cells = Purkayastha(16, kappa).blanket()
+    above = blanket_epsilon(cells, 10**8, DELTA)
+    below = blanket_epsilon(cells, 10**8, DELTA, pessimistic=False)
+    assert below <= above <= below * 1.03

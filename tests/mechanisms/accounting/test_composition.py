@@ -1,0 +1,370 @@
+"""Composition: n at once is n one by one, and every bound against exact values found in another way.
+
+Second derivations: enumeration of all outputs, closed forms (Gaussian, binary randomized response), mpmath,
+dp-accounting's own constructors, and Monte Carlo with Hoeffding's bound at a false-alarm rate of 1e-6.
+"""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from mechanisms.accounting import pld
+from mechanisms.accounting.advanced import advanced_epsilon, binary_responses, optimal_delta, optimal_epsilon
+from mechanisms.accounting.compose import METHODS, compose
+from mechanisms.accounting.renyi import compose_renyi, renyi_to_epsilon
+from mechanisms.composition import compose_basic
+from mechanisms.gaussian import Gaussian
+from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
+from mechanisms.identity import Identity
+from mechanisms.losses.categorical import categorical_loss, pair_loss, randomized_response_loss
+from mechanisms.losses.gaussian import gaussian_loss
+from mechanisms.losses.loss import LossCells, unbounded_loss
+from mechanisms.losses.planar_laplace import laplace_loss
+from mechanisms.losses.sphere import purkayastha_loss
+from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
+from mechanisms.spherical import PlanarLaplace, Purkayastha
+from mechanisms.streams import SimulationStreams
+
+pytest.importorskip("dp_accounting")
+
+DELTA = 1e-6
+MECHANISMS = (
+    Purkayastha(16, 2.0),
+    PlanarLaplace(16, 3.0),
+    PlanarLaplace(16, 3.0, normalize=False),
+    Gaussian(16, 2.0),
+    RandomizedResponse(1.0, 4),
+    RandomizedResponsePrior(1.0, 4),
+)
+
+
+def copy_of(cells):
+    """The same distribution in another object, which nothing can group with the first."""
+    return LossCells(cells.low, cells.high, cells.log_p, cells.log_q, cells.infinite)
+
+
+# --- n at once equals n one by one
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
+def test_n_at_once_cost_what_n_one_by_one_cost(mechanism, method):
+    one = compose([(mechanism, 1)], delta=DELTA, method=method)
+    once = compose([(mechanism, 6)], delta=DELTA, method=method)
+    singly = compose([(mechanism, 1)] * 6, delta=DELTA, method=method)
+    mixed = compose([(mechanism, 2), (mechanism, 4)], delta=DELTA, method=method)
+    assert once == singly == mixed
+    # and it is the cost of six, not of one (the fault of two accountants for their own events)
+    assert once.epsilon > 1.5 * one.epsilon
+
+
+@pytest.mark.parametrize("pessimistic", [True, False])
+def test_the_same_is_true_of_objects_that_nothing_can_group(pessimistic):
+    for cells in (randomized_response_loss(1.0, 4), purkayastha_loss(16, 2.0), gaussian_loss(0.7)):
+        once = pld.compose([(cells, 5)], interval=1e-3, pessimistic=pessimistic)
+        singly = pld.compose([(copy_of(cells), 1) for _ in range(5)], interval=1e-3, pessimistic=pessimistic)
+        for delta in (1e-3, 1e-6):
+            assert once.epsilon(delta) == pytest.approx(singly.epsilon(delta), rel=1e-5)
+        for epsilon in (0.5, 2.0, 4.5):
+            assert once.delta(epsilon) == pytest.approx(singly.delta(epsilon), rel=1e-6, abs=1e-9)
+
+
+def test_the_order_of_the_list_does_not_matter():
+    pairs = [(mechanism, 1 + i % 2) for i, mechanism in enumerate(MECHANISMS)]
+    for method in METHODS:
+        forward = compose(pairs, delta=DELTA, method=method)
+        back = compose(pairs[::-1], delta=DELTA, method=method)
+        assert forward.epsilon == back.epsilon and forward.delta == back.delta and forward.unit == "record"
+
+
+# --- exact values
+
+
+@pytest.mark.parametrize(("ratio", "times"), [(1.0, 1), (0.3, 20), (0.05, 1000), (2.0, 7)])
+def test_gaussian_releases_compose_to_one_of_a_larger_ratio(ratio, times):
+    exact = gaussian_epsilon(ratio * math.sqrt(times), DELTA)
+    above = pld.compose([(gaussian_loss(ratio), times)])
+    below = pld.compose([(gaussian_loss(ratio), times)], pessimistic=False)
+    assert below.epsilon(DELTA) <= exact * (1 + 1e-9) and exact * (1 - 1e-9) <= above.epsilon(DELTA)
+    assert above.epsilon(DELTA) <= exact * 1.001
+    assert below.epsilon(DELTA) >= exact * 0.98
+    for epsilon in (0.0, exact / 2, exact):
+        true = gaussian_delta(ratio * math.sqrt(times), epsilon)
+        assert below.delta(epsilon) <= true * (1 + 1e-9) <= above.delta(epsilon) * (1 + 2e-9)
+
+
+def test_dp_accountings_own_gaussian_agrees():
+    from dp_accounting.pld import privacy_loss_distribution
+
+    library = privacy_loss_distribution.from_gaussian_mechanism(2.0, value_discretization_interval=1e-3)
+    theirs = library.self_compose(12).get_epsilon_for_delta(DELTA)
+    assert pld.compose([(gaussian_loss(0.5), 12)]).epsilon(DELTA) == pytest.approx(theirs, rel=1e-4)
+
+
+def enumerated_delta(tables, epsilon):
+    """δ(ε) of a product of pairs of distributions, output by output."""
+    total = 0.0
+    for outputs in itertools.product(*(range(len(p)) for p, _ in tables)):
+        p = math.prod(t[0][o] for t, o in zip(tables, outputs, strict=True))
+        q = math.prod(t[1][o] for t, o in zip(tables, outputs, strict=True))
+        total += max(p - math.exp(epsilon) * q, 0.0)
+    return total
+
+
+def response(epsilon, classes):
+    table = np.where(np.eye(classes), math.exp(epsilon), 1.0) / (math.exp(epsilon) + classes - 1)
+    return table[0], table[1]
+
+
+@pytest.mark.parametrize("parts", [[(1.0, 2, 3)], [(0.7, 4, 2), (1.3, 3, 2)], [(2.0, 2, 1), (0.4, 5, 3)]])
+def test_randomized_responses_compose_as_enumeration_says(parts):
+    tables = [response(e, k) for e, k, n in parts for _ in range(n)]
+    losses = [(randomized_response_loss(e, k), n) for e, k, n in parts]
+    above, below = pld.compose(losses), pld.compose(losses, pessimistic=False)
+    for epsilon in (0.0, 0.5, 1.1, 2.3):
+        exact = enumerated_delta(tables, epsilon)
+        assert below.delta(epsilon) - 1e-12 <= exact <= above.delta(epsilon) + 1e-12
+        assert above.delta(epsilon) == pytest.approx(exact, rel=1e-3, abs=1e-9)
+
+
+def test_the_envelope_of_a_categorical_mechanism_bounds_every_composition():
+    """A user's three releases may be about three pairs of inputs: each such product is below the composition."""
+    table = np.random.default_rng(4).normal(size=(4, 5))
+    p = np.exp(table) / np.exp(table).sum(1, keepdims=True)
+    composed = pld.compose([(categorical_loss(table), 3)])
+    pairs = [(p[i], p[j]) for i in range(4) for j in range(4) if i != j]
+    rng = np.random.default_rng(0)
+    for epsilon in (0.0, 1.0, 3.0):
+        for _ in range(40):
+            chosen = [pairs[k] for k in rng.integers(0, len(pairs), 3)]
+            assert enumerated_delta(chosen, epsilon) <= composed.delta(epsilon) + 1e-12
+
+
+def test_two_purkayasthas_are_a_double_sum():
+    """Midpoint rule over both angles with the densities themselves: another discretization, error below 1e-5."""
+    m, kappa = 5, 2.0
+    theta = (np.arange(4000) + 0.5) * math.pi / 4000
+    p = np.sin(theta) ** (m - 2) * np.exp(-kappa * theta)
+    p /= p.sum()
+    loss = kappa * (math.pi - 2 * theta)
+    above = pld.compose([(purkayastha_loss(m, kappa), 2)])
+    below = pld.compose([(purkayastha_loss(m, kappa), 2)], pessimistic=False)
+    for epsilon in (0.0, 3.0, 8.0):
+        gains = np.maximum(-np.expm1(np.minimum(epsilon - np.add.outer(loss, loss), 0.0)), 0.0)
+        summed = float(p @ gains @ p)
+        assert below.delta(epsilon) * (1 - 1e-4) <= summed <= above.delta(epsilon) * (1 + 1e-4)
+        assert above.delta(epsilon) == pytest.approx(summed, rel=1e-3)
+
+
+def test_draws_of_an_embedding_and_a_label_have_the_composed_loss():
+    draws, alarm = 200_000, 1e-6
+    radius = math.sqrt(math.log(2 / alarm) / (2 * draws))
+    noise, label = PlanarLaplace(4, 1.5, normalize=False), RandomizedResponse(1.0, 3)
+    x, total = np.eye(4)[0], np.zeros(draws)
+
+    def streams(stage):
+        return SimulationStreams(1).rows(np.arange(draws), np.zeros(draws, np.int64), stage=stage, channel="any")
+
+    rows = np.tile(x, (draws, 1))
+    for stage in ("a", "b"):
+        y = noise.sample(rows, rng=streams(stage))
+        total += noise.log_prob(y, rows) - noise.log_prob(y, -rows)
+    truth = np.zeros(draws, np.int64)
+    z = label.sample(truth, rng=streams("c"))
+    total += label.log_prob(z, truth) - label.log_prob(z, truth + 1)
+    pair = [(laplace_loss(4, 1.5, 2.0), 2), (randomized_response_loss(1.0, 3), 1)]
+    wrong = [(laplace_loss(4, 1.5, 2.0), 1), (randomized_response_loss(1.0, 3), 1)]
+    rejected = 0
+    for epsilon in (0.0, 1.5, 3.0):
+        drawn = float(np.maximum(-np.expm1(np.minimum(epsilon - total, 0.0)), 0.0).mean())
+        assert pld.compose(pair, pessimistic=False).delta(epsilon) - radius <= drawn
+        assert drawn <= pld.compose(pair).delta(epsilon) + radius
+        rejected += drawn > pld.compose(wrong).delta(epsilon) + radius
+    assert rejected
+
+
+def test_discretization_is_small_and_on_the_safe_side():
+    for cells, times in (
+        (purkayastha_loss(16, 4.0), 1),
+        (purkayastha_loss(16, 4.0), 10),
+        (purkayastha_loss(16, 1000.0), 3),
+    ):
+        above, below = pld.compose([(cells, times)]), pld.compose([(cells, times)], pessimistic=False)
+        assert below.epsilon(DELTA) <= above.epsilon(DELTA) <= below.epsilon(DELTA) * 1.001
+        # a coarser grid is never below the truth
+        coarse = pld.compose([(cells, times)], interval=64 * above.interval)
+        assert coarse.epsilon(DELTA) >= below.epsilon(DELTA)
+    single = purkayastha_loss(16, 4.0)
+    assert pld.compose([(single, 1)]).epsilon(DELTA) == pytest.approx(single.epsilon(DELTA), rel=1e-6)
+
+
+# --- from (ε, δ) alone
+
+
+def kairouz_delta(epsilon, times, i):
+    """Theorem 3.3 of Kairouz, Oh and Viswanath as it is printed, at ε' = (k - 2i)ε."""
+    with mpmath.workdps(40):
+        e = mpmath.mpf(epsilon)
+        total = mpmath.mpf(0)
+        for j in range(i):
+            total += mpmath.binomial(times, j) * (mpmath.exp((times - j) * e) - mpmath.exp((times - 2 * i + j) * e))
+        return float(total / (1 + mpmath.exp(e)) ** times)
+
+
+def test_the_optimal_composition_is_the_printed_theorem():
+    for epsilon, times in ((0.1, 30), (1.0, 5), (0.01, 400)):
+        for i in (0, 1, times // 4, times // 2):
+            exact = kairouz_delta(epsilon, times, i)
+            assert optimal_delta(epsilon, times, (times - 2 * i) * epsilon) == pytest.approx(
+                exact, rel=1e-9, abs=1e-300
+            )
+    answer = optimal_epsilon([(0.1, 30)], DELTA)
+    assert optimal_delta(0.1, 30, answer) <= DELTA < optimal_delta(0.1, 30, answer * (1 - 1e-9)) * (1 + 1e-6)
+
+
+def test_the_advanced_theorem_is_the_printed_one_and_never_below_the_optimal():
+    for epsilon, times in ((0.1, 30), (0.01, 10_000), (1.0, 3)):
+        with mpmath.workdps(30):
+            e = mpmath.mpf(epsilon)
+            printed = mpmath.sqrt(2 * times * mpmath.log(1 / mpmath.mpf(DELTA))) * e + times * e * (mpmath.exp(e) - 1)
+        assert advanced_epsilon(epsilon, times, DELTA) == pytest.approx(float(printed), rel=1e-12)
+        assert optimal_epsilon([(epsilon, times)], DELTA) <= advanced_epsilon(epsilon, times, DELTA)
+    assert advanced_epsilon(1000.0, 2, DELTA) == math.inf
+
+
+def test_unlike_releases_are_enumerated_and_beyond_that_bounded():
+    groups = [(0.5, 2), (1.1, 1), (0.3, 3)]
+    tables = [response(e, 2) for e, n in groups for _ in range(n)]
+    cells = binary_responses(groups)
+    for epsilon in (0.0, 0.6, 2.0, 3.5):
+        assert cells.delta(epsilon) == pytest.approx(enumerated_delta(tables, epsilon), rel=1e-9)
+    many = [(0.01 + 0.001 * i, 3) for i in range(20)]  # 4^20 atoms: the closed bound
+    closed = optimal_epsilon(many, DELTA)
+    by_pld = pld.compose([(randomized_response_loss(e, 2), n) for e, n in many]).epsilon(DELTA)
+    assert by_pld <= closed < sum(e * n for e, n in many)
+
+
+# --- Rényi
+
+
+def test_renyi_conversion_is_dp_accountings():
+    from dp_accounting.rdp import rdp_privacy_accountant
+
+    orders = [1.5, 2.0, 4.0, 8.0, 32.0, 200.0]
+    for ratio, times in ((0.3, 10), (1.0, 1), (0.05, 100)):
+        divergences = [times * gaussian_loss(ratio).renyi(a) for a in orders]
+        theirs, their_order = rdp_privacy_accountant.compute_epsilon(orders, divergences, DELTA)
+        ours, order = compose_renyi([(gaussian_loss(ratio), times)], DELTA, orders)
+        assert (ours, order) == (pytest.approx(theirs, rel=1e-12), their_order)
+        assert compose_renyi([(gaussian_loss(ratio), times)], DELTA)[0] >= gaussian_epsilon(
+            ratio * math.sqrt(times), DELTA
+        )
+
+
+def test_renyi_is_never_below_the_exact_answer_and_near_it():
+    for cells, times in ((purkayastha_loss(16, 2.0), 5), (laplace_loss(16, 3.0, 2.0), 3), (gaussian_loss(0.5), 8)):
+        exact = pld.compose([(cells, times)]).epsilon(DELTA)
+        assert exact * (1 - 1e-4) <= compose_renyi([(cells, times)], DELTA)[0] <= exact * 1.15
+    assert compose_renyi([(unbounded_loss(), 1)], DELTA)[0] == math.inf
+    assert compose_renyi([(gaussian_loss(1.0), 1)], 0.0)[0] == math.inf
+    for order, delta in ((1.0, 0.1), (2.0, 0.0), (2.0, math.nan)):
+        with pytest.raises(ValueError, match=r"order|delta"):
+            renyi_to_epsilon(order, 1.0, delta)
+
+
+# --- the one function
+
+
+def test_no_method_exceeds_the_basic_one_and_exact_is_least():
+    for pairs in (
+        [(Purkayastha(16, 4.0), 1)],
+        [(Purkayastha(16, 1.0), 4), (RandomizedResponse(2.0, 2), 4)],
+        [(m, 2) for m in MECHANISMS],
+    ):
+        answers = {method: compose(pairs, delta=DELTA, method=method).epsilon for method in METHODS}
+        assert max(answers.values()) == answers["basic"]
+        assert answers["pld"] <= min(answers["renyi"], answers["advanced"]) * (1 + 1e-6)
+
+
+def test_unlike_metrics_compose_through_their_worst_cases():
+    embedding, label = Purkayastha(16, 4.0), RandomizedResponse(2.0, 2)
+    guarantees = [embedding.guarantee, label.guarantee]
+    basic = compose([(embedding, 1), (label, 1)], delta=DELTA, method="basic")
+    assert basic.epsilon == pytest.approx(compose_basic(guarantees).epsilon, rel=1e-12)
+    assert basic.delta == compose_basic(guarantees).delta
+    assert basic.unit == "record" and basic.epsilon == pytest.approx(4 * math.pi + 2, abs=1e-5)
+    exact = compose([(embedding, 1), (label, 1)], delta=DELTA)
+    assert exact.epsilon < embedding.privacy_loss().epsilon(DELTA) + 2 + 1e-5
+    assert any("worst" in text or "exact" in text for text in exact.assumptions)
+
+
+def test_the_samplers_approximations_are_added_release_by_release():
+    mechanism = Purkayastha(16, 4.0)
+    guarantee = mechanism.guarantee
+    budget = compose([(mechanism, 7)], delta=DELTA)
+    bare = pld.compose([(mechanism.privacy_loss(), 7)]).epsilon(DELTA)
+    assert budget.epsilon == pytest.approx(bare + 7 * guarantee.numeric_epsilon, abs=1e-8)
+    assert DELTA <= budget.delta == pytest.approx(DELTA, rel=1e-5)
+    assert budget.sampler_delta == pytest.approx(7 * guarantee.numeric_delta)
+    basic = compose([(mechanism, 7)], delta=DELTA, method="basic")
+    assert basic.delta == 0 and basic.sampler_delta == budget.sampler_delta
+
+
+def test_an_unprotected_channel_makes_the_whole_infinite():
+    for method in METHODS:
+        budget = compose([(Purkayastha(16, 1.0), 2), (Identity("label", 2), 1)], delta=DELTA, method=method)
+        assert budget.epsilon == math.inf and budget.unit == "record"
+    assert pld.compose([(unbounded_loss(), 2)]).epsilon(DELTA) == math.inf
+    assert pld.compose([(unbounded_loss(), 1), (gaussian_loss(1.0), 1)]).delta(3.0) == pytest.approx(1.0)
+
+
+def test_without_a_delta_only_pure_mechanisms_are_finite():
+    for method in METHODS:
+        pure = compose([(Purkayastha(16, 1.0), 2)], delta=0.0, method=method)
+        assert pure.epsilon == pytest.approx(2 * math.pi, abs=1e-5)
+        assert compose([(Gaussian(4, 1.0), 1)], delta=0.0, method=method).epsilon == math.inf
+
+
+class Foreign:
+    name = "foreign"
+    guarantee = Purkayastha(3, 1.0).guarantee
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([], DELTA, "pld"), "nothing to compose"),
+        (([(Purkayastha(3, 1.0), 0)], DELTA, "pld"), "at least 1"),
+        (([(Purkayastha(3, 1.0), 1.5)], DELTA, "pld"), "whole"),
+        (([(Purkayastha(3, 1.0), True)], DELTA, "pld"), "whole"),
+        (([(Purkayastha(3, 1.0), 1)], 1.0, "pld"), "delta"),
+        (([(Purkayastha(3, 1.0), 1)], -1e-9, "pld"), "delta"),
+        (([(Purkayastha(3, 1.0), 1)], math.nan, "basic"), "delta"),
+        (([(Purkayastha(3, 1.0), 1)], DELTA, "exact"), "pld, basic, advanced, renyi"),
+        (([(Foreign(), 1)], DELTA, "pld"), "foreign"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, words):
+    pairs, delta, method = arguments
+    with pytest.raises(ValueError, match=words) as error:
+        compose(pairs, delta=delta, method=method)
+    assert "\n" not in str(error.value)
+
+
+def test_loss_distributions_refuse_what_they_cannot_convolve():
+    one_way = pair_loss(np.log([0.5, 0.5]), np.log([0.9, 0.1]))
+    for call in (
+        lambda: pld.to_pld(one_way, 1e-3),
+        lambda: pld.to_pld(gaussian_loss(1.0), 0.0),
+        lambda: pld.to_pld(gaussian_loss(1.0), math.nan),
+        lambda: pld.compose([]),
+        lambda: pld.compose([(gaussian_loss(1.0), 0)]),
+        lambda: optimal_epsilon([(0.1, 0)], DELTA),
+        lambda: optimal_epsilon([(math.nan, 1)], DELTA),
+        lambda: advanced_epsilon(0.1, 2, 0.0),
+    ):
+        with pytest.raises(ValueError, match=r"^[^\n]+$"):
+            call()

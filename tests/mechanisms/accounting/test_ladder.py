@@ -1,0 +1,238 @@
+"""The ladder: rungs in order, what is unprotected named, nothing added across units, n at once as n one by one."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms import Gaussian, Identity, PlanarLaplace, Purkayastha, RandomizedResponse, RandomizedResponsePrior
+from mechanisms.accounting.compose import compose
+from mechanisms.accounting.ladder import NAMES, Rung, group_factor, ladder, ledger_rung, widest
+from mechanisms.accounting.shuffle import Amplification, amplify
+from mechanisms.catalogue import build
+from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.text import TextMechanism
+
+DELTA = 1e-6
+EMBEDDING, LABEL = Purkayastha(16, 2.0), RandomizedResponse(1.0, 2)
+
+
+def rungs(*arguments: Any, **options: Any) -> dict[str, Rung]:
+    options = {"users": None, "delta": DELTA} | options
+    found = ladder(*arguments, **options)
+    assert [r.name for r in found if r.name in NAMES] == list(NAMES)
+    for r in found:
+        json.dumps(r.to_dict(), allow_nan=False)
+        assert r.unit and r.neighbours and r.assumption, r
+    return {r.name: r for r in found}
+
+
+def shuffled(*mechanisms: Any, users: int, delta: float = DELTA) -> Amplification:
+    return amplify(mechanisms, users=users, delta=delta, lower_bounded=False)
+
+
+def test_rung_by_rung() -> None:
+    r = rungs(EMBEDDING, LABEL, users=67_349)
+    assert r["token"].epsilon is None and r["text"].epsilon is None
+    # published for Purkayastha (the issue's table): 4.37 at κ = 2, m' = 16
+    assert r["embedding"].epsilon == pytest.approx(4.37, rel=0.01)
+    assert r["embedding"].worst_case == pytest.approx(2 * math.pi, rel=1e-6)
+    assert r["embedding"].statement == "2·d_angular" and r["record"].statement == "2·d_angular + 1"
+    assert r["label"].epsilon == pytest.approx(1.0, abs=1e-5) and r["label"].worst_case == 1.0
+    # jointly no more than the sum, and no less than the larger
+    assert r["embedding"].epsilon < r["record"].epsilon <= r["embedding"].epsilon + 1.0
+    assert r["user"].epsilon == r["record"].epsilon
+    assert 0 < r["shuffled"].epsilon < r["user"].epsilon
+    joint = shuffled(EMBEDDING, LABEL, users=67_349)
+    assert r["shuffled"].epsilon == joint.epsilon and "67,349" in r["shuffled"].assumption
+    assert r["shuffled"].details["bounds"]["blanket"] == joint.bounds["blanket"]
+
+
+def test_epsilon_of_a_rung_never_exceeds_its_worst_case() -> None:
+    for embedding in (Purkayastha(2, 0.1), Purkayastha(64, 10.0), PlanarLaplace(3, 5.0), PlanarLaplace(3, 5.0, False)):
+        for name, r in rungs(embedding, LABEL, records=3).items():
+            assert r.epsilon is None or r.epsilon <= r.worst_case, name
+
+
+@pytest.mark.parametrize("what", ["embedding", "label", "gradients"])
+def test_what_is_unprotected_is_named_on_every_rung_above(what: str) -> None:
+    embedding = Identity("embedding", 16) if what == "embedding" else EMBEDDING
+    label = Identity("label", 2) if what == "label" else LABEL
+    r = rungs(embedding, label, users=10**6, unprotected={"gradients": "they leave"} if what == "gradients" else {})
+    for name in (what, "record", "user", "shuffled"):
+        assert r[name].epsilon == math.inf and what in r[name].unprotected, name
+        assert r[name].to_dict()["epsilon"] == "inf"
+    assert what in r["shuffled"].assumption
+    for name in {"embedding", "label"} - {what}:
+        assert r[name].epsilon < math.inf and not r[name].unprotected
+
+
+def test_a_public_label_is_no_rung_and_neighbours_agree_on_it() -> None:
+    r = rungs(EMBEDDING, None, users=None, public={"label": "public in this task"})
+    assert r["label"].epsilon is None and "public in this task" in r["label"].assumption
+    assert r["record"].epsilon == r["embedding"].epsilon
+    assert "same label (public)" in r["record"].neighbours and "same label (public)" in r["user"].neighbours
+    assert r["shuffled"].epsilon is None and "no shuffler" in r["shuffled"].assumption
+
+
+def test_nothing_at_all() -> None:
+    r = rungs(None, None, users=1000)
+    assert all(rung.epsilon is None for rung in r.values())
+
+
+def test_many_records_cost_what_they_cost_one_by_one() -> None:
+    one, at_once = rungs(EMBEDDING, LABEL, records=1, stages=6), rungs(EMBEDDING, LABEL, records=6, stages=1)
+    assert one["user"].epsilon == pytest.approx(at_once["user"].epsilon, rel=1e-12)
+    assert one["user"].worst_case == pytest.approx(6 * (2 * math.pi + 1), rel=1e-6)
+    assert rungs(EMBEDDING, LABEL)["record"].epsilon < one["user"].epsilon < one["user"].worst_case
+    assert one["record"].epsilon == at_once["record"].epsilon
+    assert rungs(EMBEDDING, LABEL, draws=3)["embedding"].statement == "3 × (2·d_angular)"
+
+
+def test_records_nobody_knows_give_no_figure_for_a_user() -> None:
+    r = rungs(EMBEDDING, LABEL, records=None, users=10**6)
+    assert r["record"].epsilon is not None
+    assert r["user"].epsilon is None and r["shuffled"].epsilon is None and "largest" in r["user"].assumption
+
+
+def test_group_privacy_of_several_records() -> None:
+    r = rungs(Purkayastha(16, 1.0), None, records=3, users=10**6)
+    share = r["shuffled"].details["delta_of_one_record"]
+    one = shuffled(Purkayastha(16, 1.0), users=10**6, delta=share).epsilon
+    assert r["shuffled"].epsilon == pytest.approx(3 * one)
+    assert share * (1 + math.exp(one) + math.exp(2 * one)) <= DELTA * (1 + 1e-9)
+    assert r["shuffled"].epsilon > rungs(Purkayastha(16, 1.0), None, users=10**6)["shuffled"].epsilon * 3
+    assert group_factor(0.5, 3) == pytest.approx(1 + math.exp(0.5) + math.exp(1.0))
+    assert group_factor(0.0, 4) == 4.0 and group_factor(1e-9, 4) == pytest.approx(4.0)
+    assert group_factor(1000.0, 2) == math.inf and group_factor(300.0, 3) == pytest.approx(math.exp(600.0))
+
+
+def test_stages_add_up() -> None:
+    mechanism = Purkayastha(16, 1.0)
+    two = rungs(mechanism, None, stages=2, users=100_000)["shuffled"]
+    once = shuffled(mechanism, users=100_000, delta=DELTA).epsilon
+    assert once < two.epsilon <= 2 * shuffled(mechanism, users=100_000, delta=DELTA / 2).epsilon
+    many = rungs(mechanism, None, stages=16, users=100_000)["shuffled"]
+    # far below 16 times, and above what the square root of 16 would give at a Gaussian's pace
+    assert 3 * once < many.epsilon < 0.6 * 16 * once
+    assert "in each stage" in two.assumption
+
+
+@pytest.mark.parametrize(("users", "words"), [(None, "no shuffler"), (0, "no batch"), (1, "no amplification")])
+def test_no_amplification_is_no_number(users: int | None, words: str) -> None:
+    strong = Purkayastha(16, 40.0)
+    assert rungs(strong, None, users=1000)["shuffled"].epsilon is None
+    r = rungs(EMBEDDING, LABEL, users=users)["shuffled"]
+    assert r.epsilon is None and words in r.assumption and r.to_dict()["epsilon"] is None
+
+
+def test_a_prior_costs_its_epsilon() -> None:
+    r = rungs(EMBEDDING, RandomizedResponsePrior(1.0, 12), users=None)
+    assert r["label"].epsilon == pytest.approx(1.0, abs=1e-5) and "prior" in r["label"].assumption
+
+
+def test_gaussian_noise_is_finite_at_delta_alone() -> None:
+    r = rungs(Gaussian.calibrated(4.0, DELTA, 16), None)
+    assert r["embedding"].epsilon == pytest.approx(4.0, rel=1e-3)  # Balle and Wang 2018, Theorem 8
+    assert r["embedding"].worst_case == math.inf and not r["embedding"].unprotected
+
+
+def test_parameters_not_chosen_yet_show_the_largest() -> None:
+    ladders = [ladder(Purkayastha(m, 2.0), None, users=None, delta=DELTA) for m in (2, 16)]
+    wide = {r.name: r for r in widest(ladders, "of both")}
+    assert wide["embedding"].epsilon == max(lad[2].epsilon for lad in ladders)
+    assert wide["embedding"].assumption.endswith("of both") and wide["token"].assumption == ladders[0][0].assumption
+    assert widest(ladders[:1], "of one") == ladders[0]
+
+
+def test_a_ledgers_rung_adds_theorems() -> None:
+    guarantees = [EMBEDDING.guarantee, LABEL.guarantee, Gaussian(16, 1.0).guarantee]
+    r = ledger_rung("user", guarantees[:2], delta=DELTA, unit="user", neighbours="any", note="n")
+    assert r.epsilon == r.worst_case == pytest.approx(2 * math.pi + 1, rel=1e-6) and r.delta < 1e-6
+    noisy = ledger_rung("user", guarantees, delta=DELTA, unit="user", neighbours="any", note="n")
+    assert math.isfinite(noisy.epsilon) and noisy.worst_case == math.inf and noisy.delta == DELTA
+    open_ = ledger_rung("user", [Identity("label", 2).guarantee], delta=DELTA, unit="user", neighbours="any", note="n")
+    assert open_.epsilon == math.inf and open_.unprotected == ("label",)
+    assert ledger_rung("text", [], delta=DELTA, unit="text", neighbours="any", note="n").epsilon is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delta": 0.0}, {"delta": 1.0}, {"delta": math.nan}, {"users": -1}, {"users": 1.5}, {"records": 0},
+        {"stages": 0}, {"draws": 0},
+    ],
+)  # fmt: skip
+def test_bad_numbers(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^ladder: [^\n]+$"):
+        ladder(EMBEDDING, LABEL, **({"users": 100, "delta": DELTA} | options))
+
+
+WORDS = Vocabulary(tuple(f"w{i}" for i in range(40)), np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32))
+
+
+def text(epsilon: float, **options: Any) -> TextMechanism:
+    return build({"mechanism": "santext", "epsilon": epsilon, **options}, channel="text", vocabulary=WORDS)
+
+
+def test_a_text_is_composed_of_its_words_and_its_length() -> None:
+    whole = text(0.05, tokens=32, length=0.5)
+    r = rungs(None, LABEL, text=whole, users=8000)
+    word = whole.word.guarantee.worst_case()
+    assert r["token"].worst_case == pytest.approx(word) and r["token"].epsilon <= word
+    assert r["text"].worst_case == pytest.approx(32 * word + 32 * 0.5)
+    # 32 words drawn independently: less than their sum at δ, and no less than composing them by hand says
+    by_hand = compose([(whole.word, 32), (whole.lengths, 1)], delta=DELTA).epsilon
+    assert r["text"].epsilon == pytest.approx(by_hand, rel=1e-9) and by_hand < r["text"].worst_case
+    assert r["text"].statement == "0.05·Σd_euclidean + 0.5·|Δlength|"
+    assert r["record"].statement == "0.05·Σd_euclidean + 0.5·|Δlength| + 1"
+    assert r["text"].epsilon < r["record"].epsilon <= r["text"].epsilon + 1.0 and r["embedding"].epsilon is None
+    twice = rungs(None, LABEL, text=whole, records=2)["user"]
+    assert twice.worst_case == pytest.approx(2 * r["record"].worst_case)
+    assert r["record"].epsilon < twice.epsilon <= twice.worst_case
+
+
+def test_large_texts_are_priced_at_once() -> None:
+    start = time.perf_counter()
+    for epsilon in (2.0, 50.0):
+        r = rungs(None, LABEL, text=text(epsilon, tokens=64), users=100_000)
+        assert r["text"].epsilon == pytest.approx(r["text"].worst_case, rel=1e-3)
+        assert r["shuffled"].epsilon is None and "no amplification" in r["shuffled"].assumption
+    assert time.perf_counter() - start < 30
+
+
+def test_what_a_text_passes_through_is_named_until_it_is_declared() -> None:
+    kept = text(1.0, tokens=8, length="kept", stop_words="keep")
+    r = rungs(None, None, text=kept, users=100)
+    for name in ("text", "record", "user", "shuffled"):
+        assert r[name].epsilon == math.inf and r[name].unprotected == ("text",)
+    assert "the number of tokens (length) and stop words (stop-words)" in r["text"].assumption
+    assert math.isfinite(r["token"].epsilon)  # a word that is drawn is drawn; what is kept is the text's
+    some = rungs(None, None, text=kept, users=None, public={"length": "known"})
+    assert some["text"].epsilon == math.inf and "(stop-words)" in some["text"].assumption
+    both = rungs(None, None, text=kept, users=None, public={"length": "known", "stop-words": "grammar"})
+    assert both["text"].worst_case == pytest.approx(8 * kept.word.guarantee.worst_case())
+    for name in ("text", "record", "user"):
+        assert "agree in the number of tokens and stop words (public)" not in both["token"].neighbours
+        assert "agree in" in both[name].neighbours and "stop words" in both[name].neighbours
+    assert "declared public (known)" in both["text"].assumption and "grammar" in both["text"].assumption
+
+
+def test_words_that_need_the_whole_text_have_no_token_rung() -> None:
+    spec = {"mechanism": "dp-mlm", "epsilon": 50.0, "low": 0.0, "high": 8.0, "tokens": 16, "length": "kept"}
+    whole = build(spec, channel="text", vocabulary=WORDS)
+    r = rungs(None, None, text=whole, users=None, public={"length": "known"})
+    assert r["token"].epsilon is None and "reads the whole text" in r["token"].assumption
+    assert r["text"].worst_case == 16 * 50.0 and r["text"].statement == "800"
+
+
+def test_a_text_in_clear_is_unprotected() -> None:
+    clear = build({"mechanism": "identity", "tokens": 4}, channel="text", vocabulary=WORDS)
+    r = rungs(None, LABEL, text=clear, users=100)
+    assert r["token"].epsilon == r["text"].epsilon == r["record"].epsilon == math.inf
+    assert math.isfinite(r["label"].epsilon)

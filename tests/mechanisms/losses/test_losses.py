@@ -1,0 +1,531 @@
+"""Loss distributions: every figure against a second derivation of its own.
+
+Quadratures here integrate the hockey stick of two densities directly (mpmath or scipy, other variables than the
+code's); Monte Carlo draws from the mechanisms' own samplers and takes the loss from their log densities.
+Statistical tests answer at a false-alarm rate of 1e-6 each, by Hoeffding's bound, on fixed seeds, and must reject a
+wrong parameter.
+"""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import integrate
+
+from mechanisms.gaussian import Gaussian
+from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
+from mechanisms.identity import Identity
+from mechanisms.losses.categorical import categorical_loss, from_profile, pair_loss, randomized_response_loss
+from mechanisms.losses.gaussian import gaussian_loss
+from mechanisms.losses.loss import LossCells, no_loss, unbounded_loss
+from mechanisms.losses.planar_laplace import laplace_loss
+from mechanisms.losses.sphere import log_radial_integral, normalized_laplace_loss, purkayastha_loss
+from mechanisms.metrics import angular
+from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
+from mechanisms.spherical import PlanarLaplace, Purkayastha
+from mechanisms.streams import SimulationStreams
+from tests.mechanisms.test_contracts import every_mechanism
+
+ALARM = 1e-6
+DRAWS = 200_000
+HOEFFDING = math.sqrt(math.log(2 / ALARM) / (2 * DRAWS))  # 0.006: of a mean of values in [0, 1]
+
+
+def streams(n, seed=1):
+    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="test", channel="any")
+
+
+def pair_at(dim, angle):
+    x, other = np.zeros(dim), np.zeros(dim)
+    x[0] = 1.0
+    other[:2] = math.cos(angle), math.sin(angle)
+    return x, other
+
+
+def drawn_losses(mechanism, x, other, n=DRAWS, seed=3):
+    y = mechanism.sample(np.tile(x, (n, 1)), rng=streams(n, seed))
+    return mechanism.log_prob(y, np.tile(x, (n, 1))) - mechanism.log_prob(y, np.tile(other, (n, 1)))
+
+
+def drawn_delta(losses, epsilon):
+    return float(np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0).mean())
+
+
+# --- contracts of every catalogue entry
+
+
+@every_mechanism
+def test_the_loss_never_exceeds_the_guarantee(mechanism):
+    guarantee = mechanism.guarantee
+    distances = [None, 0.0] + ([0.5] if guarantee.metric != "discrete" else [1])
+    for distance in distances:
+        cells = mechanism.privacy_loss(distance)
+        bound = guarantee.loss(guarantee.diameter if distance is None else distance)
+        losses, masses = cells.pessimistic
+        assert masses.sum() + cells.infinite + cells.left_out == pytest.approx(1.0, abs=1e-10)
+        if math.isfinite(bound):
+            assert cells.infinite == cells.left_out == 0.0
+            assert losses.max(initial=0.0) <= bound * (1 + 1e-12)
+            # rounding apart, whatever the tail: δ vanishes at the guarantee
+            assert cells.delta(bound * (1 + 1e-12)) == 0.0
+            assert cells.epsilon(0.0) <= bound * (1 + 1e-12)
+        else:
+            assert cells.epsilon(0.0) == math.inf
+        if distance == 0:
+            assert cells.epsilon(0.0) == 0.0
+        assert cells.symmetric
+
+
+@every_mechanism
+def test_the_loss_is_a_distribution_of_a_pair(mechanism):
+    cells = mechanism.privacy_loss()
+    if cells.infinite:
+        assert isinstance(mechanism, Identity)
+        assert cells.epsilon(1e-6) == math.inf and cells.delta(3.0) == cells.delta_optimistic(3.0) == 1.0
+        return
+    deltas = [(cells.delta(e), cells.delta_optimistic(e)) for e in (0.0, 0.1, 1.0, 3.0, 30.0)]
+    assert all(high >= low * (1 - 1e-9) for high, low in deltas)
+    assert all(a[0] >= b[0] * (1 - 1e-12) for a, b in itertools.pairwise(deltas))
+    epsilon = cells.epsilon(1e-6)
+    assert cells.delta(epsilon) <= 1e-6
+    assert epsilon == 0 or cells.delta(epsilon * (1 - 1e-6)) > 1e-6 * (1 - 1e-9)
+    # the Rényi divergence rises with its order, and its limit is the largest loss
+    orders = [cells.renyi(a) for a in (1.5, 2.0, 8.0, 64.0, math.inf)]
+    assert all(b >= a * (1 - 1e-12) for a, b in itertools.pairwise(orders)) and max(orders) == orders[-1]
+    assert orders[-1] == pytest.approx(cells.epsilon(0.0), rel=1e-9)
+
+
+@every_mechanism
+def test_distances_outside_the_domain_are_one_line(mechanism):
+    for distance in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="distance") as error:
+            mechanism.privacy_loss(distance)
+        assert "\n" not in str(error.value) and mechanism.name in str(error.value)
+
+
+def test_the_loss_grows_with_the_distance():
+    for mechanism, distances in (
+        (Purkayastha(5, 3.0), (0.3, 1.0, 2.0, 3.0, math.pi)),
+        (Purkayastha(2, 3.0), (0.3, 1.0, 2.0, 3.0, math.pi)),
+        (PlanarLaplace(5, 3.0), (0.3, 1.0, 2.0)),
+        (PlanarLaplace(5, 3.0, normalize=False), (0.3, 1.0, 2.0, 4.0)),
+        (Gaussian(3, 1.0), (0.3, 1.0, 2.0)),
+    ):
+        losses = [mechanism.privacy_loss(d) for d in distances]
+        for epsilon in (0.0, 0.5, 2.0, 5.0):
+            lower = [cells.delta_optimistic(epsilon) for cells in losses]
+            upper = [cells.delta(epsilon) for cells in losses]
+            assert all(a <= b * (1 + 1e-9) for a, b in zip(lower, upper[1:], strict=False)), mechanism
+    with pytest.raises(ValueError, match="distance"):
+        Purkayastha(3, 1.0).privacy_loss(3.2)
+
+
+# --- cells
+
+
+def test_cells_dominate_every_law_inside_them_and_are_dominated_when_collapsed():
+    # truth: a fine discrete pair; cells: its outputs merged by rising loss, eight at a time
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(64)), rng.dirichlet(np.ones(64))
+    order = np.argsort(np.log(p / q))
+    p, q = p[order], q[order]
+    loss = np.log(p / q).reshape(8, 8)
+    p, q = p.reshape(8, 8), q.reshape(8, 8)
+    cells = LossCells(loss.min(1), loss.max(1), np.log(p.sum(1)), np.log(q.sum(1)), symmetric=False)
+    for epsilon in np.linspace(-3, 3, 61):
+        exact = np.maximum(p - np.exp(epsilon) * q, 0).sum()
+        assert cells.delta_optimistic(epsilon) - 1e-15 <= exact <= cells.delta(epsilon) + 1e-15
+    for order in (1.1, 2.0, 10.0):
+        exact = math.log((p**order * q ** (1 - order)).sum()) / (order - 1)
+        assert exact <= cells.renyi(order) + 1e-12
+    # both masses are kept
+    losses, masses = cells.pessimistic
+    assert masses.sum() == pytest.approx(1.0) and (masses * np.exp(-losses)).sum() == pytest.approx(1.0)
+
+
+def test_unbounded_cells_and_mass_left_out_go_to_the_safe_side():
+    half = math.log(0.5)
+    cells = LossCells([0.0], [math.inf], [half], [half], infinite=0.1, left_out=0.05)
+    assert cells.delta(0.0) == pytest.approx(0.15)  # the mean ratio is 1, the lower end: nothing is spread
+    assert cells.delta_optimistic(0.0) == pytest.approx(0.1)
+    wide = LossCells([-math.inf], [math.inf], [0.0], [0.0])
+    assert wide.delta(50.0) == 1.0 and wide.delta_optimistic(0.0) == 0.0 and wide.renyi(2.0) == math.inf
+    assert wide.epsilon(0.5) == math.inf
+    assert no_loss().epsilon(0.0) == 0.0 and unbounded_loss().epsilon(0.99) == math.inf
+
+
+def test_cells_refuse_nonsense_in_one_line():
+    one = np.zeros(1)
+    for arguments in (
+        (one, one - 1, one, one),
+        (one, one * math.nan, one, one),
+        (one, one, np.zeros(2), one),
+        (one, one, one + 0.1, one),
+        (one, one, one, one, -0.1),
+        (one, one, one, one, 0.1),
+    ):
+        with pytest.raises(ValueError, match=r"^loss cells: [^\n]*$"):
+            LossCells(*arguments)
+    with pytest.raises(ValueError, match="epsilon is not a number"):
+        no_loss().delta(math.nan)
+    for delta in (1.0, -0.1, math.nan):
+        with pytest.raises(ValueError, match="delta must be in"):
+            no_loss().epsilon(delta)
+    for order in (1.0, math.nan, 0.5):
+        with pytest.raises(ValueError, match="order"):
+            no_loss().renyi(order)
+
+
+# --- Purkayastha
+
+
+def purkayastha_delta(m, kappa, epsilon):
+    """Hockey stick of the antipodal pair by mpmath, in cos θ rather than θ, up to where the losses cross ε."""
+    end = math.pi / 2 - epsilon / (2 * kappa)
+    if end <= 0:
+        return 0.0
+    with mpmath.workdps(30):
+
+        def stick(c):
+            angle, weight = mpmath.acos(c), (1 - c * c) ** (mpmath.mpf(m - 3) / 2)
+            return weight * (mpmath.e ** (-kappa * angle) - mpmath.e ** (epsilon - kappa * (mpmath.pi - angle)))
+
+        def density(c):
+            return (1 - c * c) ** (mpmath.mpf(m - 3) / 2) * mpmath.e ** (-kappa * mpmath.acos(c))
+
+        grid = [mpmath.cos(t) for t in mpmath.linspace(mpmath.pi, 0, 9)]
+        cuts = [mpmath.cos(t) for t in mpmath.linspace(end, 0, 9)]
+        return float(mpmath.quad(stick, cuts) / mpmath.quad(density, grid))
+
+
+@pytest.mark.parametrize(("m", "kappa"), [(3, 2.0), (16, 1.0), (16, 10.0), (64, 30.0), (4, 200.0)])
+def test_purkayastha_is_mpmaths_quadrature(m, kappa):
+    cells = purkayastha_loss(m, kappa)
+    for epsilon in (0.0, 0.3 * kappa, kappa, 2.2 * kappa, 3.0 * kappa):
+        exact = purkayastha_delta(m, kappa, epsilon)
+        assert cells.delta_optimistic(epsilon) <= exact * (1 + 1e-9)
+        assert exact * (1 - 1e-9) <= cells.delta(epsilon)
+        assert cells.delta(epsilon) <= exact * 1.002 or exact < 1e-12
+
+
+def test_purkayastha_has_the_published_prototype_figures():
+    for kappa, figure in ((1.0, 2.07), (2.0, 4.37), (4.0, 9.38), (10.0, 26.25)):
+        cells = Purkayastha(16, kappa).privacy_loss()
+        assert cells.epsilon(1e-6) == pytest.approx(figure, abs=0.006)
+        assert cells.epsilon(1e-6) == pytest.approx(cells.epsilon_optimistic(1e-6), rel=1e-4)
+        exact = purkayastha_delta(16, kappa, cells.epsilon(1e-6))
+        assert 0.99e-6 < exact <= 1e-6 * (1 + 1e-9)
+
+
+def test_purkayastha_on_the_circle_at_an_angle_is_exact():
+    # m = 2, by arcs: the loss is κ(θ' - θ) with θ' = |α - θ| or min(α + θ, 2π - α - θ)
+    kappa, alpha = 2.5, 1.1
+    total = -math.expm1(-kappa * math.pi) / kappa
+    cells = purkayastha_loss(2, kappa, alpha)
+    for epsilon in (0.0, 0.7, 2.0, 2.7):
+
+        def stick(t, side, epsilon=epsilon):
+            other = abs(alpha - t) if side else min(alpha + t, 2 * math.pi - alpha - t)
+            return max(math.exp(-kappa * t) - math.exp(epsilon - kappa * other), 0.0) / (2 * total)
+
+        points = [alpha, math.pi - alpha, (alpha - epsilon / kappa) / 2, math.pi - (alpha + epsilon / kappa) / 2]
+        exact = sum(integrate.quad(stick, 0, math.pi, args=(s,), points=points, epsabs=1e-13)[0] for s in (0, 1))
+        assert exact * (1 - 1e-9) <= cells.delta(epsilon) <= exact * 1.001 + 1e-12
+        assert cells.delta_optimistic(epsilon) <= exact * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("m", "kappa", "alpha"), [(3, 2.0, 1.0), (3, 6.0, 2.8), (6, 4.0, 0.4)])
+def test_purkayastha_at_an_angle_is_a_double_integral(m, kappa, alpha):
+    """Midpoint sums over (θ, ψ) of the densities themselves; their error is below 2e-5 here."""
+    t = (np.arange(1500) + 0.5) * math.pi / 1500
+    theta, psi = t[:, None], t[None, :]
+    p = np.sin(theta) ** (m - 2) * np.sin(psi) ** (m - 3) * np.exp(-kappa * theta)
+    cosine = math.cos(alpha) * np.cos(theta) + math.sin(alpha) * np.sin(theta) * np.cos(psi)
+    loss = kappa * (np.arccos(np.clip(cosine, -1, 1)) - theta)
+    p /= p.sum()
+    cells = purkayastha_loss(m, kappa, alpha)
+    for share in (0.0, 0.3, 0.8):
+        epsilon = share * kappa * alpha
+        summed = float((p * np.maximum(-np.expm1(np.minimum(epsilon - loss, 0)), 0)).sum())
+        assert cells.delta_optimistic(epsilon) - 3e-5 <= summed <= cells.delta(epsilon) + 3e-5
+        assert cells.delta(epsilon) == pytest.approx(cells.delta_optimistic(epsilon), rel=3e-3)
+
+
+def test_purkayastha_angles_approach_the_antipodal_pair():
+    for m in (2, 3, 16):
+        near, worst = purkayastha_loss(m, 4.0, math.pi - 1e-9), purkayastha_loss(m, 4.0)
+        for epsilon in (0.0, 1.0, 5.0, 9.0):
+            assert near.delta_optimistic(epsilon) <= worst.delta(epsilon) * (1 + 1e-6)
+            assert near.delta(epsilon) == pytest.approx(worst.delta(epsilon), rel=2e-3)
+
+
+# --- Monte Carlo: the mechanisms' own samplers
+
+
+SAMPLED = [
+    pytest.param(Purkayastha(16, 4.0), Purkayastha(16, 6.0), math.pi, math.pi, id="purkayastha antipodal"),
+    pytest.param(Purkayastha(3, 2.0), Purkayastha(3, 3.0), 1.2, 1.2, id="purkayastha at an angle"),
+    pytest.param(Purkayastha(2, 2.0), Purkayastha(2, 3.0), 1.2, 1.2, id="purkayastha on the circle"),
+    pytest.param(
+        PlanarLaplace(8, 3.0, normalize=False), PlanarLaplace(8, 4.5, normalize=False), math.pi, 2.0, id="laplace"
+    ),
+    pytest.param(
+        PlanarLaplace(2, 3.0, normalize=False), PlanarLaplace(2, 4.5, normalize=False), math.pi / 3, 1.0, id="plane"
+    ),
+    pytest.param(Gaussian(4, 0.9), Gaussian(4, 0.6), math.pi, 2.0, id="gaussian"),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "wrong", "angle", "distance"), SAMPLED)
+def test_draws_have_the_loss_distribution(mechanism, wrong, angle, distance):
+    losses = drawn_losses(mechanism, *pair_at(mechanism.dim, angle))
+    cells, other = mechanism.privacy_loss(distance), wrong.privacy_loss(distance)
+    epsilons = [0.0, float(np.quantile(losses, 0.5)), float(np.quantile(losses, 0.9))]
+    rejected = 0
+    for epsilon in epsilons:
+        drawn = drawn_delta(losses, epsilon)
+        assert cells.delta_optimistic(epsilon) - HOEFFDING <= drawn <= cells.delta(epsilon) + HOEFFDING
+        rejected += not other.delta_optimistic(epsilon) - HOEFFDING <= drawn <= other.delta(epsilon) + HOEFFDING
+    assert rejected
+
+
+def test_the_normalized_laplace_has_the_loss_of_its_draws():
+    for m, epsilon in ((3, 4.0), (16, 4.0)):
+        mechanism, wrong = PlanarLaplace(m, epsilon), PlanarLaplace(m, 1.5 * epsilon)
+        x, _ = pair_at(m, 0.0)
+        theta = angular(mechanism.sample(np.tile(x, (DRAWS, 1)), rng=streams(DRAWS)), np.tile(x, (DRAWS, 1)))
+        table = np.linspace(0, math.pi, 4001)
+        density = log_radial_integral(m, epsilon, table)
+        losses = np.interp(theta, table, density) - np.interp(math.pi - theta, table, density)
+        rejected = 0
+        for e in (0.0, 1.0, 3.0):
+            drawn = drawn_delta(losses, e)
+            cells = mechanism.privacy_loss()
+            assert cells.delta_optimistic(e) - HOEFFDING <= drawn <= cells.delta(e) + HOEFFDING
+            rejected += not abs(wrong.privacy_loss().delta(e) - drawn) <= HOEFFDING
+        assert rejected
+
+
+# --- planar Laplace
+
+
+@pytest.mark.parametrize(
+    ("m", "epsilon", "theta"), [(2, 4.0, 0.3), (2, 0.5, 0.001), (16, 4.0, 3.0), (5, 300.0, 0.001), (64, 50.0, 1.6)]
+)
+def test_the_normalized_density_is_mpmaths_integral(m, epsilon, theta):
+    with mpmath.workdps(30):
+        cosine = mpmath.cos(mpmath.mpf(theta))
+
+        def integrand(r):
+            return r ** (m - 1) * mpmath.e ** (-epsilon * mpmath.sqrt(r * r - 2 * r * cosine + 1))
+
+        peak = max(np.linspace(0.001, 3 + 2 * m / epsilon, 4000), key=lambda r: float(mpmath.log(integrand(r))))
+        width = 8 / math.sqrt(epsilon * (1 + epsilon / m))
+        corner = {max(0.0, float(cosine) + side * 10.0**-k) for k in range(1, 7) for side in (-1, 0, 1)}
+        cuts = sorted(
+            {0.0, *corner, *(max(0.0, peak + k * width / 4) for k in range(-16, 17)), peak + 40 * (1 + m / epsilon)}
+        )
+        exact = float(mpmath.log(mpmath.quad(integrand, cuts)))
+    assert float(log_radial_integral(m, epsilon, np.array([theta]))[0]) == pytest.approx(exact, abs=1e-10)
+
+
+def test_the_normalized_density_falls_with_the_angle_and_its_loss_is_within_the_raw_ones():
+    theta = np.linspace(0, math.pi, 2001)
+    for m, epsilon in ((2, 0.5), (16, 4.0), (768, 10.0), (3, 1000.0)):
+        assert (np.diff(log_radial_integral(m, epsilon, theta)) <= 1e-12).all()
+        normal, raw = normalized_laplace_loss(m, epsilon), laplace_loss(m, epsilon, 2.0)
+        for e in epsilon * np.array([0.0, 0.2, 0.7, 1.2, 1.9]):
+            assert normal.delta_optimistic(e) <= raw.delta(e) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("m", "epsilon", "distance"), [(2, 2.0, 2.0), (2, 5.0, 0.6), (3, 3.0, 1.0)])
+def test_raw_laplace_is_a_sum_over_space(m, epsilon, distance):
+    """Cartesian: midpoint sums over the half plane (along x' - x, radius across it), error below 1e-4."""
+    reach = 14 / epsilon
+    along = (np.arange(2400) + 0.5) / 2400 * 2 * reach - reach
+    across = (np.arange(1200) + 0.5) / 1200 * reach
+    a, b = along[:, None], across[None, :]
+    r, other = np.hypot(a, b), np.hypot(a - distance, b)
+    p = np.exp(-epsilon * r) * b ** (m - 2)
+    p /= p.sum()
+    loss = epsilon * (other - r)
+    cells = laplace_loss(m, epsilon, distance)
+    for share in (0.0, 0.4, 0.9):
+        e = share * epsilon * distance
+        summed = float((p * np.maximum(-np.expm1(np.minimum(e - loss, 0)), 0)).sum())
+        assert cells.delta_optimistic(e) - 1e-4 <= summed <= cells.delta(e) + 1e-4
+        assert cells.delta(e) == pytest.approx(cells.delta_optimistic(e), rel=2e-3)
+
+
+def test_raw_laplace_total_variation_is_mpmaths():
+    """δ(0) is the mass on x's side of the middle plane, an incomplete marginal: mpmath's integral over r."""
+    for m, d in ((2, 1.0), (7, 6.0)):
+        with mpmath.workdps(15):
+            half, a = mpmath.mpf(d) / 2, mpmath.mpf(m - 1) / 2
+
+            def beyond(r, half=half, a=a, m=m):  # Pr[r·cos ψ > d/2]
+                tail = mpmath.betainc(a, a, 0, (1 - half / r) / 2, regularized=True)
+                return tail * r ** (m - 1) * mpmath.e ** (-r) / mpmath.gamma(m)
+
+            cuts = [half, half + 1, half + 3, half + 8, m + 20, m + 60, m + 150]
+            exact = 1 - 2 * float(mpmath.quad(beyond, sorted(cuts)))
+        cells = laplace_loss(m, 1.0, d)
+        assert cells.delta_optimistic(0.0) * (1 - 1e-8) <= exact <= cells.delta(0.0) * (1 + 1e-8)
+        assert cells.delta(0.0) == pytest.approx(exact, rel=1e-4)
+
+
+# --- Gaussian, randomized response, categorical
+
+
+def test_gaussian_is_balle_and_wangs_profile():
+    for ratio in (0.05, 1.0, 3.0, 50.0, 1e5):
+        cells = gaussian_loss(ratio)
+        for epsilon in ratio * np.array([0.0, 0.5, 1.0, 3.0]) + ratio**2 / 2:
+            exact = gaussian_delta(ratio, epsilon)
+            assert cells.delta_optimistic(epsilon) * (1 - 1e-6) <= exact <= cells.delta(epsilon) * (1 + 1e-6)
+            assert cells.delta(epsilon) == pytest.approx(exact, rel=2e-2)
+        assert gaussian_epsilon(ratio, 1e-6) == pytest.approx(cells.epsilon(1e-6), rel=1e-5)
+        assert cells.renyi(8.0) == 4.0 * ratio**2
+    # the authors' own code calibrates σ = 3.730631634944469 for sensitivity 1, ε = 1, δ = 1e-5
+    assert gaussian_loss(1 / 3.730631634944469).delta(1.0) == pytest.approx(1e-5, rel=1e-4)
+    # Rényi divergence of the cells themselves, where they are bounded, is the closed form from above
+    cells = gaussian_loss(0.5)
+    assert LossCells.renyi(cells, 2.0) == math.inf  # tails have no largest loss
+    inner = slice(1, -1)
+    bounded = LossCells(cells.low[inner], cells.high[inner], cells.log_p[inner], cells.log_q[inner])
+    assert bounded.renyi(8.0) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_randomized_response_is_its_two_by_two_table():
+    for epsilon, classes in ((0.5, 2), (2.0, 5), (20.0, 1000)):
+        cells = RandomizedResponse(epsilon, classes).privacy_loss()
+        truth = math.exp(epsilon) / (math.exp(epsilon) + classes - 1)
+        for e in (0.0, 0.3 * epsilon, 0.99 * epsilon):
+            assert cells.delta(e) == pytest.approx(truth * -math.expm1(e - epsilon), rel=1e-12)
+            assert cells.delta(e) == cells.delta_optimistic(e)
+        lie = truth * math.exp(-epsilon)
+        expected = math.log(truth**2 / lie + lie**2 / truth + (classes - 2) * lie)
+        assert cells.renyi(2.0) == pytest.approx(expected, rel=1e-12)
+        assert cells.epsilon(0.0) == epsilon
+    assert RandomizedResponse(1000.0, 2).privacy_loss().epsilon(1e-6) == pytest.approx(1000.0)
+    with pytest.raises(ValueError, match="0 or 1"):
+        RandomizedResponse(1.0, 2).privacy_loss(0.5)
+
+
+def test_no_prior_makes_randomized_response_worse_than_its_loss():
+    epsilon, classes = 1.5, 4
+    mechanism = RandomizedResponsePrior(epsilon, classes)
+    cells = mechanism.privacy_loss()
+    labels, attained = np.arange(classes), False
+    for prior in np.random.default_rng(2).dirichlet(np.full(classes, 0.4), 200):
+        table = np.exp(
+            [mechanism.log_prob(labels, np.full(classes, x), prior=np.tile(prior, (classes, 1))) for x in labels]
+        )
+        for e in (0.0, 0.5, 1.2):
+            worst = max(np.maximum(p - math.exp(e) * q, 0).sum() for p in table for q in table)
+            assert worst <= cells.delta(e) + 1e-12
+            attained |= e == 0.5 and abs(worst - cells.delta(e)) < 1e-12
+    assert attained
+
+
+def test_categorical_is_the_worst_of_all_pairs():
+    rng = np.random.default_rng(1)
+    for inputs, outputs in ((2, 3), (5, 7), (12, 40)):
+        log_probs = rng.normal(scale=1.5, size=(inputs, outputs))
+        cells = categorical_loss(log_probs)
+        p = np.exp(log_probs) / np.exp(log_probs).sum(1, keepdims=True)
+        for epsilon in np.linspace(0, 8, 33):
+            worst = max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a in p for b in p)
+            assert worst * (1 - 1e-9) - 1e-15 <= cells.delta(epsilon) <= worst * 1.01 + 1e-9
+        assert cells.delta(-1.0) >= max(np.maximum(a - math.exp(-1.0) * b, 0).sum() for a in p for b in p) - 1e-12
+        assert cells.pessimistic[1].sum() + cells.infinite == pytest.approx(1.0, abs=1e-12)
+    response = np.where(np.eye(5), 2.0, 0.0)
+    for e in (0.0, 0.7, 1.9):
+        assert categorical_loss(response).delta(e) == pytest.approx(randomized_response_loss(2.0, 5).delta(e))
+
+
+def test_categorical_with_outputs_that_some_inputs_never_make():
+    with np.errstate(divide="ignore"):
+        table = np.log([[0.5, 0.5, 0.0], [0.5, 0.25, 0.25]])
+    cells = categorical_loss(table)
+    assert cells.infinite == pytest.approx(0.25) and cells.epsilon(0.1) == math.inf
+    assert cells.delta(0.0) == pytest.approx(0.25)
+    assert pair_loss(table[0], table[1]).infinite == 0.0 and not pair_loss(table[0], table[1]).symmetric
+    assert categorical_loss(np.zeros((3, 4))).epsilon(0.0) == 0.0
+    disjoint = np.log(np.maximum(np.eye(2), 1e-300))
+    assert categorical_loss(disjoint).delta(5.0) == pytest.approx(1.0)
+    for bad in (np.zeros(3), np.zeros((1, 3)), np.full((2, 2), -np.inf)):
+        with pytest.raises(ValueError, match="categorical loss"):
+            categorical_loss(bad)
+
+
+def test_a_profile_becomes_a_loss_that_passes_through_its_points():
+    epsilons = np.linspace(0, 20, 400)
+    exact = purkayastha_loss(16, 4.0)
+    cells = from_profile(epsilons, np.array([exact.delta(e) for e in epsilons]))
+    for e in epsilons[:300:7]:
+        assert cells.delta(e) == pytest.approx(exact.delta(e), rel=1e-6, abs=1e-15)
+    for e in (0.01, 1.333, 7.777):
+        assert exact.delta(e) * (1 - 1e-9) <= cells.delta(e) <= exact.delta(e) * 1.02
+
+
+# --- Rényi
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 16.0, 100.0])
+def test_renyi_is_mpmaths_quadrature(order):
+    m, kappa = 16, 3.0
+    with mpmath.workdps(30):
+
+        def weighted(power):
+            def density(t):
+                return mpmath.sin(t) ** (m - 2) * mpmath.e ** (-kappa * (power * t + (1 - power) * (mpmath.pi - t)))
+
+            return mpmath.quad(density, mpmath.linspace(0, mpmath.pi, 17))
+
+        exact = float(mpmath.log(weighted(order) / weighted(1)) / (order - 1))
+    answer = purkayastha_loss(m, kappa).renyi(order)
+    assert exact * (1 - 1e-12) <= answer <= exact * (1 + 1e-4)
+
+
+# --- the worst pair
+
+
+def test_no_pair_is_worse_than_the_antipodal_one():
+    """T1, on the sphere itself: hockey sticks of random pairs by Monte Carlo over uniform outputs, one sample for
+    all pairs; and the convex order of U - cV under countermonotone coupling, which holds draw by draw when sorted."""
+    rng = np.random.default_rng(5)
+    for m, kappa in ((3, 2.0), (8, 4.0)):
+        y = rng.normal(size=(40_000, m))
+        y /= np.linalg.norm(y, axis=1, keepdims=True)
+        x = np.eye(m)[0]
+        u = np.exp(-kappa * np.arccos(np.clip(y @ x, -1, 1)))
+        for angle in (0.5, 1.5, 2.5):
+            _, other = pair_at(m, angle)
+            v = np.exp(-kappa * np.arccos(np.clip(y @ other, -1, 1)))
+            for c in (0.5, 1.0, 3.0):
+                coupled, counter = np.sort(u - c * v), np.sort(np.sort(u) - c * np.sort(v)[::-1])
+                for knot in np.quantile(counter, [0.05, 0.5, 0.95]):
+                    assert np.maximum(coupled - knot, 0).sum() <= np.maximum(counter - knot, 0).sum() + 1e-9
+
+
+@pytest.mark.filterwarnings("error")
+def test_extreme_parameters_neither_underflow_nor_warn():
+    for mechanism in (
+        Purkayastha(1024, 1000.0),
+        Purkayastha(2, 1000.0),
+        Purkayastha(1024, 1e-6),
+        PlanarLaplace(1024, 1000.0),
+        PlanarLaplace(2, 1e-6),
+        PlanarLaplace(1024, 1000.0, normalize=False),
+        PlanarLaplace(2, 1e-6, normalize=False),
+        Gaussian(2, 1e-6),
+        Gaussian(2, 1e6),
+        RandomizedResponse(1000.0, 10_000),
+    ):
+        cells = mechanism.privacy_loss()
+        epsilon = cells.epsilon(1e-6)
+        assert math.isfinite(epsilon) and cells.epsilon_optimistic(1e-6) <= epsilon
+        assert epsilon == pytest.approx(cells.epsilon_optimistic(1e-6), rel=1e-4, abs=1e-5)

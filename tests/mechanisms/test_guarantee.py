@@ -1,0 +1,270 @@
+"""Guarantees, their composition, the public grid and releases."""
+
+import json
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from mechanisms.composition import Budget, compose_basic, metric_statement
+from mechanisms.gaussian import Gaussian
+from mechanisms.grid import SPACE, SPHERE, Grid
+from mechanisms.guarantee import Guarantee, gaussian_delta, gaussian_epsilon, unprotected
+from mechanisms.identity import Identity
+from mechanisms.messages.release import Release, digest
+from mechanisms.metrics import angular, discrete, euclidean
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.spherical import PlanarLaplace, Purkayastha
+
+EMBEDDING = Guarantee(epsilon=10.0, metric="angular", diameter=math.pi, protects="sequence")
+LABEL = Guarantee(epsilon=2.0, metric="discrete", diameter=1.0, protects="label")
+
+
+def test_loss_and_worst_case():
+    guarantee = Guarantee(
+        epsilon=4.0, metric="angular", diameter=math.pi, protects="sequence", offset=0.5, numeric_epsilon=0.25
+    )
+    assert guarantee.loss(0.0) == 0.0
+    assert guarantee.loss(1.5) == 4.0 * 1.5 + 0.75
+    assert guarantee.worst_case() == guarantee.worst_case(1e-6) == 4.0 * math.pi + 0.75
+    unbounded = Guarantee(epsilon=0.1, metric="euclidean", diameter=math.inf, protects="sequence")
+    assert unbounded.worst_case() == math.inf and unbounded.loss(3.0) == pytest.approx(0.3)
+    nothing = Guarantee(epsilon=0.0, metric="euclidean", diameter=math.inf, protects="sequence")
+    assert nothing.worst_case() == 0.0
+
+
+def test_no_protection_is_a_value_too():
+    guarantee = unprotected("discrete", "label", 1.0)
+    assert guarantee.loss(0.0) == 0.0 and guarantee.loss(1.0) == math.inf == guarantee.worst_case(0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metric": "cosine"}, "metric 'cosine'"),
+        ({"protects": "user"}, "protects 'user'"),
+        ({"epsilon": -1.0}, "epsilon must be at least 0, got -1.0"),
+        ({"epsilon": math.nan}, "epsilon must be at least 0, got nan"),
+        ({"diameter": -1.0}, "diameter"),
+        ({"numeric_delta": math.nan}, "numeric_delta"),
+        ({"sigma": 0.0}, "sigma must be above 0"),
+    ],
+)
+def test_an_impossible_guarantee_is_refused_in_one_line(change, words):
+    fields = {"epsilon": 1.0, "metric": "angular", "diameter": 1.0, "protects": "sequence"} | change
+    with pytest.raises(ValueError) as caught:
+        Guarantee(**fields)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan])
+def test_distances_and_deltas_are_checked(value):
+    with pytest.raises(ValueError, match="distance"):
+        EMBEDDING.loss(value)
+    with pytest.raises(ValueError, match="delta"):
+        EMBEDDING.worst_case(value)
+
+
+@pytest.mark.parametrize(
+    "guarantee",
+    [
+        EMBEDDING,
+        LABEL,
+        unprotected("angular", "sequence", math.pi),
+        Gaussian(4, 1.5).guarantee,
+        Purkayastha(4, 1.0).guarantee,
+    ],
+)
+def test_guarantees_travel_as_json(guarantee):
+    text = json.dumps(guarantee.to_dict(), allow_nan=False)
+    assert Guarantee.from_dict(json.loads(text)) == guarantee
+
+
+def exact_delta(ratio, epsilon):
+    with mpmath.workdps(60):
+        r, e = mpmath.mpf(ratio), mpmath.mpf(epsilon)
+        return mpmath.ncdf(r / 2 - e / r) - mpmath.exp(e) * mpmath.ncdf(-r / 2 - e / r)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "epsilon"),
+    [(0.01, 0.0), (0.1, 0.3), (1.0, 0.0), (1.0, 1.0), (1.0, 6.0), (10.0, 100.0), (30.0, 900.0)],
+)
+def test_gaussian_delta_against_60_digits(ratio, epsilon):
+    assert gaussian_delta(ratio, epsilon) == pytest.approx(float(exact_delta(ratio, epsilon)), rel=1e-9)
+
+
+@pytest.mark.parametrize("ratio", [0.05, 1.0, 8.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-2])
+def test_gaussian_epsilon_is_safe_and_tight(ratio, delta):
+    epsilon = gaussian_epsilon(ratio, delta)
+    assert exact_delta(ratio, epsilon) <= delta
+    assert epsilon == 0 or exact_delta(ratio, epsilon * (1 - 1e-6)) > delta
+
+
+def test_gaussian_limits():
+    assert gaussian_epsilon(0.0, 0.0) == 0.0 == gaussian_delta(0.0, 1.0)
+    assert gaussian_epsilon(1.0, 0.0) == math.inf == gaussian_epsilon(math.inf, 1e-6)
+    assert gaussian_epsilon(0.1, 0.9) == 0.0
+
+
+# --- composition
+# --------------------------------------------------------------------------------------------------
+
+
+def test_theorem_3_in_its_worst_case_form():
+    budget = compose_basic([EMBEDDING, LABEL])
+    assert (
+        budget.epsilon == pytest.approx(10 * math.pi + 2) and budget.delta == 0.0 and budget.unit == "record"
+    )
+    assert metric_statement([EMBEDDING, LABEL]) == "10·d_angular + 2"
+
+
+MIXED = [
+    Purkayastha(16, 10.0).guarantee,
+    RandomizedResponse(2.0, 2).guarantee,
+    PlanarLaplace(16, 0.3).guarantee,
+    Gaussian(16, 0.9).guarantee,
+    Gaussian(8, 2.0).guarantee,
+    Purkayastha(3, 0.7).guarantee,
+]
+
+
+def test_many_at_once_are_one_by_one():
+    at_once = compose_basic(MIXED, delta=1e-6)
+    one_by_one = compose_basic(MIXED[:1], delta=1e-6)
+    for guarantee in MIXED[1:]:
+        one_by_one += compose_basic([guarantee], delta=1e-6)
+    assert one_by_one == at_once
+    backwards = compose_basic(MIXED[::-1], delta=1e-6)
+    assert backwards.epsilon == pytest.approx(at_once.epsilon, rel=1e-14)
+    assert backwards.delta == pytest.approx(at_once.delta, rel=1e-12)
+
+
+def test_every_delta_is_counted():
+    budget = compose_basic(MIXED, delta=1e-6)
+    assert budget.delta == pytest.approx(2e-6, rel=1e-12)
+    assert budget.sampler_delta == pytest.approx(sum(g.numeric_delta for g in MIXED), rel=1e-12)
+    assert budget.epsilon == pytest.approx(sum(g.worst_case(1e-6) for g in MIXED), rel=1e-14)
+    assert compose_basic(MIXED).epsilon == math.inf  # Gaussian noise promises nothing at δ = 0
+
+
+def test_units_and_assumptions():
+    assert compose_basic([EMBEDDING, EMBEDDING]).unit == "sequence"
+    assert compose_basic([]) == Budget(0.0, 0.0, "record", ())
+    raw = compose_basic([PlanarLaplace(3, 1.0, normalize=False).guarantee])
+    assert any("unit vectors" in words for words in raw.assumptions)
+    assert len(set(compose_basic(MIXED).assumptions)) == len(compose_basic(MIXED).assumptions)
+
+
+@pytest.mark.parametrize(
+    ("guarantees", "words"),
+    [
+        ([EMBEDDING], "10·d_angular"),
+        ([EMBEDDING, EMBEDDING, LABEL], "20·d_angular + 2"),
+        ([PlanarLaplace(4, 0.5).guarantee, EMBEDDING], "10·d_angular + 0.5·d_euclidean"),
+        ([LABEL], "2"),
+        ([Purkayastha(4, 0.0).guarantee], "0"),
+        ([], "0"),
+        ([EMBEDDING, Identity("label", 2).guarantee], "inf"),
+        ([Gaussian(4, 1.0).guarantee], "inf"),
+    ],
+)
+def test_the_statement_in_words(guarantees, words):
+    assert metric_statement(guarantees) == words
+
+
+# --- metrics, grid, release
+# ---------------------------------------------------------------------------------------
+
+
+def test_angles_keep_their_precision_at_both_ends():
+    for angle in (0.0, 1e-12, 1e-8, 1.0, math.pi - 1e-8, math.pi):
+        x, y = np.array([[1.0, 0.0]]), np.array([[math.cos(angle), math.sin(angle)]])
+        assert angular(x, y)[0] == pytest.approx(angle, rel=1e-14, abs=1e-15)
+    np.testing.assert_array_equal(euclidean(np.zeros((1, 2)), np.array([[3.0, 4.0]])), [5.0])
+    np.testing.assert_array_equal(discrete(np.array([1, 2]), np.array([1, 3])), [0.0, 1.0])
+
+
+@pytest.mark.parametrize("grid", [SPHERE, SPACE, Grid(16, 0.5)])
+def test_the_grid_rounds_clips_and_returns(grid):
+    values = np.random.default_rng(0).uniform(-1, 1, (200, 3))
+    codes = grid.encode(values)
+    assert codes.dtype == grid.dtype and codes.dtype.itemsize * 8 == grid.bits
+    assert np.max(np.abs(grid.decode(codes) - values)) <= grid.step / 2 * (1 + 1e-12)
+    np.testing.assert_array_equal(grid.encode(grid.decode(codes)), codes)
+    np.testing.assert_array_equal(grid.encode(np.array([np.inf, -np.inf])), [grid.limit, -grid.limit])
+    with pytest.raises(ValueError, match="not a number"):
+        grid.encode(np.array([np.nan]))
+
+
+def test_unit_vectors_reach_the_ends_of_their_grid():
+    np.testing.assert_array_equal(SPHERE.decode(SPHERE.encode(np.array([1.0, 0.0, -1.0]))), [1.0, 0.0, -1.0])
+
+
+@pytest.mark.parametrize(("bits", "step"), [(8, 1.0), (16, 0.0), (16, math.inf), (32, math.nan)])
+def test_an_impossible_grid_is_refused(bits, step):
+    with pytest.raises(ValueError, match="grid"):
+        Grid(bits, step)
+
+
+def release(rows=3, **change):
+    fields = {
+        "payload": {"z": np.zeros((rows, 16), np.int16), "y": np.zeros(rows, np.int8)},
+        "channel": "embedding",
+        "stage": "train",
+        "guarantee": EMBEDDING,
+        "digest": "00",
+    }
+    return Release(**(fields | change))
+
+
+def test_a_release_survives_its_parts():
+    original = release()
+    arrays, about = original.parts()
+    again = Release.from_parts(arrays, about)
+    assert len(again) == 3 and again.bytes_per_row == 33
+    assert (again.channel, again.stage, again.guarantee, again.digest) == (
+        "embedding",
+        "train",
+        EMBEDDING,
+        "00",
+    )
+    for name, values in original.payload.items():
+        np.testing.assert_array_equal(again.payload[name], values)
+
+
+def test_malformed_releases_are_refused():
+    for change in ({"channel": "loss"}, {"payload": {}}, {"payload": {"a": np.zeros(2), "b": np.zeros(3)}}):
+        with pytest.raises(ValueError, match="release"):
+            release(**change)
+    arrays, about = release().parts()
+    for key in about:
+        with pytest.raises((ValueError, TypeError, KeyError)):
+            Release.from_parts(arrays, {k: v for k, v in about.items() if k != key})
+    with pytest.raises((ValueError, TypeError)):
+        Release.from_parts(arrays, about | {"guarantee": '{"epsilon": -1}'})
+
+
+def test_a_digest_depends_on_every_public_parameter():
+    base = {
+        "a": 1,
+        "map": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "limit": math.inf,
+        "nested": {"x": [1, "b"]},
+    }
+    same = {"nested": {"x": (1, "b")}, "limit": math.inf, "map": np.asfortranarray(base["map"]), "a": 1}
+    assert digest(base) == digest(same) and len(digest(base)) == 64
+    changes = [
+        {"a": 2},
+        {"map": base["map"].reshape(3, 2)},
+        {"map": base["map"].astype(np.float64)},
+        {"map": base["map"] + 1},
+        {"nested": {"x": [1, "c"]}},
+        {"limit": 5.0},
+        {"more": None},
+    ]
+    assert len({digest(base | change) for change in changes} | {digest(base)}) == len(changes) + 1
+    with pytest.raises(ValueError):
+        digest({"a": math.nan})

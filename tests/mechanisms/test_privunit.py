@@ -1,0 +1,197 @@
+"""PrivUnit: its law, its scale and its loss, each by a second way; and what a shuffler makes of it.
+
+Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds; each must also reject samplers whose ε is
+2/3 or 3/2 of the right one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import betaincinv, expit
+
+from mechanisms.accounting.shuffle import amplify
+from mechanisms.losses.cap import cap_blanket, cap_loss
+from mechanisms.losses.response_blanket import randomized_response
+from mechanisms.privunit import PrivUnit, best_cap_probability
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.streams import SimulationStreams
+
+ALARM = 1e-6
+N = 40_000
+
+
+def streams(n: int, seed: int = 1):
+    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="test", channel="statistic")
+
+
+def units(n: int, dim: int, seed: int = 0) -> np.ndarray:
+    x = np.random.default_rng(seed).normal(size=(n, dim))
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def cosine_cdf(mechanism: PrivUnit, t: np.ndarray) -> np.ndarray:
+    """Of <x, y>, from the density's two values and the law of a coordinate of a uniform vector, by scipy's beta."""
+    half, p, c = (mechanism.dim - 1) / 2, mechanism.cap_probability, math.exp(mechanism.log_mass)
+    uniform = stats.beta(half, half).cdf((1 + t) / 2)
+    below = (1 - p) * np.minimum(uniform / (1 - c), 1.0)
+    return below + p * np.maximum((uniform - (1 - c)) / c, 0.0)
+
+
+def fits(mechanism: PrivUnit, cosines: np.ndarray) -> bool:
+    """Kolmogorov-Smirnov, whose bound by Dvoretzky, Kiefer, Wolfowitz and Massart is exact enough at this alarm."""
+    order = np.sort(cosines)
+    cdf, n = cosine_cdf(mechanism, order), len(order)
+    gap = max((np.arange(1, n + 1) / n - cdf).max(), (cdf - np.arange(n) / n).max())
+    return gap < math.sqrt(math.log(2 / ALARM) / (2 * n))
+
+
+@pytest.mark.parametrize(("dim", "epsilon"), [(2, 1.0), (3, 4.0), (64, 5.0), (64, 0.5), (1000, 8.0), (8192, 30.0)])
+def test_the_angle_to_the_input_has_its_law(dim: int, epsilon: float) -> None:
+    mechanism = PrivUnit(dim, epsilon)
+    n = min(N, 2**22 // dim)
+    x = units(n, dim)
+    y = mechanism.sample(x, rng=streams(n))
+    np.testing.assert_allclose(np.linalg.norm(y, axis=1), 1.0, rtol=1e-12)
+    cosines = np.einsum("ij,ij->i", x, y)
+    assert fits(mechanism, cosines)
+    p = mechanism.cap_probability
+    for factor in (2 / 3, 3 / 2):
+        wrong = PrivUnit(dim, epsilon * factor, min(p, float(expit(epsilon * factor))))
+        if n == N and epsilon >= 1:
+            assert not fits(wrong, cosines)
+    assert not fits(PrivUnit(dim, epsilon, p * 0.9), cosines)
+
+
+def test_the_direction_around_the_input_is_uniform() -> None:
+    """The part of y orthogonal to x, normalized: every coordinate of it is that of a uniform vector of D - 1."""
+    mechanism, dim = PrivUnit(5, 3.0), 5
+    x = np.zeros((N, dim))
+    x[:, 0] = 1.0
+    y = mechanism.sample(x, rng=streams(N))
+    around = y[:, 1:] / np.linalg.norm(y[:, 1:], axis=1, keepdims=True)
+    law = stats.beta(1.5, 1.5)  # of (1 + t)/2 on S^3
+    for j in range(dim - 1):
+        assert stats.kstest((1 + around[:, j]) / 2, law.cdf).pvalue > ALARM
+    assert abs(np.corrcoef(around.T) - np.eye(dim - 1)).max() < 5 / math.sqrt(N)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 5.0, 20.0, 100.0])
+@pytest.mark.parametrize("dim", [2, 3, 32, 8192])
+def test_mass_and_scale_by_quadrature(dim: int, epsilon: float) -> None:
+    """In 40 digits, by integrating sin^(D-2) over the angles of the cap: its mass, and the mean cosine there."""
+    mechanism = PrivUnit(dim, epsilon)
+    with mpmath.workdps(40):
+        p, c = mpmath.mpf(mechanism.cap_probability), mpmath.e ** mpmath.mpf(mechanism.log_mass)
+        assert mpmath.almosteq(mpmath.log(p / (1 - p) * (1 - c) / c), epsilon, rel_eps=1e-13, abs_eps=1e-13)
+        half = (dim - 1) / 2
+        edge = 2 * mpmath.asin(mpmath.sqrt(mpmath.mpf(float(betaincinv(half, half, math.exp(mechanism.log_mass))))))
+        assert mpmath.almosteq(mpmath.cos(edge), mechanism.threshold, rel_eps=1e-12, abs_eps=1e-12)
+
+        def integral(weight: object, end: object) -> object:
+            top = min(end, mpmath.pi / 2)  # the integrand is largest there
+            points = [top - min(top, 14 / mpmath.sqrt(dim)) * k / 60 for k in range(60, -1, -1)]
+            return mpmath.quad(lambda a: mpmath.sin(a) ** (dim - 2) * weight(a), points)
+
+        whole = mpmath.beta(0.5, mpmath.mpf(dim - 1) / 2)  # of sin^(D-2) over [0, π]
+        mass = integral(lambda a: 1, edge) / whole
+        assert mpmath.almosteq(mass, c, rel_eps=1e-9, abs_eps=0)
+        first = integral(mpmath.cos, edge) / whole
+        assert mpmath.almosteq(first * (p / c - (1 - p) / (1 - c)), mechanism.scale, rel_eps=1e-8, abs_eps=0)
+
+
+def test_the_density_is_that_of_the_draws() -> None:
+    """Relative to the uniform law it integrates to 1, and its two values differ by ε."""
+    mechanism = PrivUnit(6, 4.0)
+    x, y = units(N, 6, 1), units(N, 6, 2)
+    log_p = mechanism.log_prob(y, x)
+    low, high = np.unique(log_p.round(12))
+    assert high - low == pytest.approx(4.0, abs=1e-9)
+    mean = np.exp(log_p).mean()
+    assert abs(mean - 1) < 5 * np.exp(log_p).std() / math.sqrt(N)
+
+
+def test_a_mean_of_draws_is_unbiased_and_its_error_is_known() -> None:
+    mechanism, n, dim = PrivUnit(16, 4.0), N, 16
+    rng = np.random.default_rng(3)
+    x = units(n, dim, 4) * 0.6 + np.eye(dim)[0]
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    del rng
+    estimate = mechanism.decoded_mean(mechanism.grid.encode(mechanism.sample(x, rng=streams(n))))
+    mean = x.mean(axis=0)
+    expected = (1 / mechanism.scale**2 - mean @ mean) / n
+    # squared error is a sum of 16 nearly normal squares: a chi-squared test, alarm 1e-6 on either side
+    found = ((estimate - mean) ** 2).sum() / (expected / dim)
+    assert stats.chi2(dim).ppf(ALARM) < found < stats.chi2(dim).ppf(1 - ALARM)
+    wrong = PrivUnit(16, 4.0 * 2 / 3).scale / mechanism.scale
+    assert abs(wrong - 1) > 0.2, "a scale of another ε would be noticed"
+    assert np.abs(estimate / wrong - mean).max() > 10 * math.sqrt(expected / dim)
+
+
+def test_the_best_cap_is_the_best() -> None:
+    for dim, epsilon in ((32, 3.0), (64, 5.0), (512, 1.0), (64, 0.1)):
+        p = best_cap_probability(dim, epsilon)
+        scale = PrivUnit(dim, epsilon).scale
+        tried = np.linspace(0.02, float(expit(epsilon)), 200)
+        best = max(PrivUnit(dim, epsilon, float(q)).scale for q in tried)
+        assert scale > best * (1 - 1e-4) and PrivUnit(dim, epsilon).cap_probability == p
+    # the prototype's figures (grid of p by .1), to their last digit
+    for dim, scales in ((32, (0.205, 0.265, 0.321, 0.371, 0.418)), (64, (0.145, 0.188, 0.229, 0.266, 0.302))):
+        for epsilon, scale in zip((3, 4, 5, 6, 7), scales, strict=True):
+            assert PrivUnit(dim, float(epsilon)).scale == pytest.approx(scale, abs=1.01e-3)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"dim": 1}, {"dim": 8193}, {"epsilon": -1.0}, {"epsilon": 101.0}, {"epsilon": math.nan},
+            {"cap_probability": 0.0}, {"cap_probability": 0.99}, {"cap_probability": "half"}, {"dim": 4.0}],
+)  # fmt: skip
+def test_parameters_are_refused_in_one_line(bad: dict) -> None:
+    with pytest.raises(ValueError, match=r"^privunit: [^\n]+$"):
+        PrivUnit(**({"dim": 8, "epsilon": 2.0} | bad))
+
+
+def test_loss_of_antipodal_and_of_nearer_inputs() -> None:
+    """δ(ε') of any pair, from its caps' overlap by counting, is at most that of the antipodal pair, in closed form."""
+    mechanism, dim = PrivUnit(4, 3.0, 0.7), 4
+    loss, p = mechanism.privacy_loss(), 0.7
+    for epsilon in (0.0, 0.5, 1.5, 2.9):
+        assert loss.delta(epsilon) == pytest.approx(p * -math.expm1(epsilon - 3.0), rel=1e-9)
+    assert loss.delta(3.0 + 1e-9) == 0.0 and loss.epsilon(0.0) == pytest.approx(3.0)
+    y = units(400_000, dim, 5)
+    for angle in (0.3, 1.0, 2.0, math.pi):
+        x = np.zeros((2, dim))
+        x[0, 0], x[1, 0], x[1, 1] = 1.0, math.cos(angle), math.sin(angle)
+        first, second = (np.exp(mechanism.log_prob(y, np.tile(row, (len(y), 1)))) for row in x)
+        for epsilon in (0.0, 1.0, 2.0):
+            gap = np.maximum(first - math.exp(epsilon) * second, 0.0)
+            assert gap.mean() < loss.delta(epsilon) + 5 * gap.std() / math.sqrt(len(y))
+
+
+def test_it_is_randomized_response_of_one_over_the_mass() -> None:
+    """Where 1/c is a whole number K, blanket and loss are those of K-ary randomized response."""
+    for k, epsilon in ((4, 2.0), (10, 1.0)):
+        theirs, ours = randomized_response(epsilon, k), cap_blanket(epsilon, -math.log(k))
+        assert ours.log_gamma == pytest.approx(theirs.log_gamma, abs=1e-12)
+        for name in ("log_w", "log_p", "log_q", "log_u_low", "log_v_high"):
+            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-12)
+        labels = RandomizedResponse(epsilon, k).privacy_loss()
+        for at in (0.0, 0.5, 0.9 * epsilon):
+            assert cap_loss(epsilon, -math.log(k)).delta(at) == pytest.approx(labels.delta(at), abs=1e-12)
+    half = cap_blanket(1.0, math.log(0.5))
+    assert len(half.log_w) == 2 and np.exp(half.log_p).sum() == pytest.approx(1.0)
+
+
+def test_what_a_shuffler_makes_of_it() -> None:
+    """At p = 1/2 and δ = 1e-6: at or below the prototype's figures, above the lower bound of an explicit data set."""
+    published = {20_000: (0.207, 0.358, 0.611, 1.020, 1.537), 63_000: (0.111, 0.192, 0.329, 0.560, 0.941)}
+    for users, figures in published.items():
+        for epsilon, figure in zip((4.0, 5.0, 6.0, 7.0, 8.0), figures, strict=True):
+            one = amplify([PrivUnit(64, epsilon, 0.5)], users=users, delta=1e-6, lower_bounded=epsilon == 6.0)
+            assert 0.9 * figure < one.epsilon <= figure
+            if one.lower_bound is not None:
+                assert 0.5 * one.epsilon < one.lower_bound < one.epsilon
+    assert amplify([PrivUnit(64, 6.0, 0.8)], users=63_000, delta=1e-6, lower_bounded=False).epsilon < 0.455

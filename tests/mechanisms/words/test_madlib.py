@@ -1,0 +1,357 @@
+"""MADLIB and its syntax-guided form: exact neighbours, exact draws, and what is and is not promised.
+
+Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds, and must reject 2/3 and 3/2 of the ε.
+Masses of outputs in the plane are computed without any sampling: along each of 4,000 directions the distances to the
+words are compared exactly, the radius by its distribution function; the sum over directions is off by less than 1e-5.
+"""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import gammainc, logsumexp
+
+from mechanisms.guarantee import EXPOSURES
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words import madlib, nearest
+from mechanisms.words.madlib import Madlib
+from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.santext import SanText
+
+ALARM = 1e-6
+QUADRATURE = 1e-5
+ANGLES = 4000
+
+
+def vocabulary(size, width, seed=0, tags=4):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(size, width)).astype(np.float32)
+    return Vocabulary(tuple(f"w{i}" for i in range(size)), vectors, tags=rng.integers(0, tags, size).astype(np.int8))
+
+
+PLANE = replace(vocabulary(7, 2, seed=4), tags=np.array([0, 0, 1, 1, 0, 1, 2], np.int8))
+
+
+def streams(n, seed=1, offset=0):
+    users = np.arange(offset, offset + n)
+    return SimulationStreams(seed).rows(users, np.zeros(n, np.int64), stage="test", channel="text")
+
+
+def draws(mechanism, word, n=40_000):
+    return mechanism.sample(np.full(n, word), rng=streams(n, seed=word + 1))
+
+
+def fits(outputs, probability):
+    """Chi-square over the outputs expected at least five times; the rest together."""
+    counts = np.bincount(outputs, minlength=len(probability))
+    expected = probability / probability.sum() * len(outputs)
+    often = expected >= 5
+    if counts[expected < 1e-9].any():
+        return False
+    seen = np.append(counts[often], counts[~often].sum())
+    asked = np.append(expected[often], expected[~often].sum())
+    if asked[-1] < 5:
+        seen, asked = seen[:-1], asked[:-1] / asked[:-1].sum() * seen[:-1].sum()
+    return len(seen) == 1 or stats.chisquare(seen, asked).pvalue > ALARM
+
+
+def first_alike(distances, own, words, k):
+    """The published rule, by sorting: (..., V) distances -> (...)."""
+    order = np.argsort(distances, axis=-1, kind="stable")[..., :k]
+    alike = words.tags[order] == own
+    found = np.take_along_axis(order, alike.argmax(axis=-1)[..., None], axis=-1)[..., 0]
+    return np.where(alike.any(axis=-1), found, order[..., 0])
+
+
+def plane_masses(words, word, epsilon, rule):
+    """Mass of each output under Laplace noise in the plane; rule: distances (..., V) -> (...) outputs.
+
+    From x in direction u the squared distance to word j is c_j + 2r·b_j and r²: two words are equally far at one r at
+    most. Between two such radii the order of the words, and so the output, is constant.
+    """
+    points = words.points.astype(np.float64)
+    vectors = words.vectors.astype(np.float64)
+    angle = 2 * np.pi * (np.arange(ANGLES) + 0.5) / ANGLES
+    u = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    apart = points[word] - vectors
+    c, b = (apart**2).sum(axis=1), u @ apart.T
+    i, j = np.triu_indices(len(vectors), 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossing = -(c[i] - c[j]) / (2 * (b[:, i] - b[:, j]))
+    crossing = np.where(np.isfinite(crossing) & (crossing > 0), crossing, 0.0)
+    edges = np.sort(np.hstack([np.zeros((ANGLES, 1)), crossing, np.full((ANGLES, 1), 1e4)]), axis=1)
+    middle = (edges[:, 1:] + edges[:, :-1]) / 2
+    output = rule(c + 2 * middle[..., None] * b[:, None])
+    mass = np.diff(gammainc(2, epsilon * edges), axis=1) / ANGLES
+    return np.bincount(output.reshape(-1), weights=mass.reshape(-1), minlength=len(vectors))
+
+
+def nearest_rule(distances):
+    return distances.argmin(axis=-1)
+
+
+# --- neighbours
+
+
+def test_the_nearest_word_is_exact_whatever_the_company_and_the_memory(monkeypatch):
+    words = vocabulary(300, 7)
+    words = replace(words, vectors=np.vstack([words.vectors[:-1], words.vectors[5:6]]))  # 5 and 299 at one place
+    points = np.random.default_rng(2).normal(size=(2000, 7)) * np.repeat([0.3, 3.0, 1e6, 1e30], 500)[:, None]
+    distances = ((points[:, None] - words.vectors.astype(np.float64)) ** 2).sum(axis=2)
+    whole = nearest.nearest(points, words)
+    usual = slice(0, 1000)  # beyond, float64 no longer tells the squares apart
+    np.testing.assert_array_equal(whole[usual], distances[usual].argmin(axis=1))
+    assert 299 not in whole
+    np.testing.assert_array_equal([nearest.nearest(p[None], words)[0] for p in points], whole)
+    monkeypatch.setattr(nearest, "_SCORES", 1000)
+    np.testing.assert_array_equal(nearest.nearest(points, words), whole)
+
+
+def test_near_ties_that_single_precision_gets_wrong_are_decided_exactly():
+    rng = np.random.default_rng(3)
+    base = rng.normal(size=(40, 50))
+    vectors = (np.repeat(base, 10, axis=0) * (1 + 1e-7 * rng.normal(size=(400, 50)))).astype(np.float32)
+    words = Vocabulary(tuple(map(str, range(400))), vectors)
+    points = rng.normal(size=(500, 50)) * 2
+    exact = ((points[:, None] - vectors.astype(np.float64)) ** 2).sum(axis=2).argmin(axis=1)
+    single = points.astype(np.float32) @ vectors.T - (vectors**2).sum(axis=1) / 2
+    assert (single.argmax(axis=1) != exact).mean() > 0.2
+    np.testing.assert_array_equal(nearest.nearest(points, words), exact)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 20, 10_000])
+def test_the_first_of_the_tag_among_k_is_that_of_sorting(k):
+    words = replace(vocabulary(120, 5), tags=np.repeat([0, 1, 4], [100, 19, 1]).astype(np.int8))
+    points = np.random.default_rng(5).normal(size=(900, 5)) * 2
+    own = np.random.default_rng(6).choice([-1, 0, 1, 3, 4, 12], 900)
+    distances = ((points[:, None] - words.vectors.astype(np.float64)) ** 2).sum(axis=2)
+    wanted = first_alike(distances, own[:, None], words, k)
+    np.testing.assert_array_equal(nearest.nearest_alike(points, own, k, words), wanted)
+    with pytest.raises(ValueError, match="no tags"):
+        nearest.nearest_alike(points, own, k, replace(words, tags=None))
+
+
+# --- MADLIB
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 6.0])
+def test_draws_in_the_plane_fit_the_masses_of_the_cells(epsilon):
+    for word in (0, 3, PLANE.unknown):
+        outputs = draws(Madlib(epsilon, PLANE), word)
+        for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
+            masses = plane_masses(PLANE, word, epsilon * factor, nearest_rule)
+            assert masses.sum() == pytest.approx(1, abs=1e-9)
+            assert fits(outputs, masses) == right, (word, factor)
+
+
+def test_on_a_line_in_many_dimensions_the_halves_are_those_of_the_noise():
+    """Two words 2a apart in R^m: the farther one has mass Pr[r·cos > a], cos² ~ Beta(1/2, (m - 1)/2)."""
+    m, a, epsilon = 30, 1.0, 12.0
+    vectors = np.zeros((2, m), np.float32)
+    vectors[1, 4] = 2 * a
+    words = Vocabulary(("a", "b"), vectors)
+    cosine = np.sqrt(stats.beta.ppf((np.arange(20_000) + 0.5) / 20_000, 0.5, (m - 1) / 2))
+    for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
+        other = 0.5 * float(np.mean(1 - gammainc(m, epsilon * factor * a / cosine)))
+        assert fits(draws(Madlib(epsilon, words), 0), np.array([1 - other, other])) == right
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 6.0])
+def test_the_masses_obey_the_metric_guarantee_and_come_near_it(epsilon):
+    mechanism = Madlib(epsilon, PLANE)
+    assert mechanism.guarantee.exposes == () and math.isfinite(mechanism.guarantee.worst_case())
+    points = PLANE.points.astype(np.float64)
+    masses = np.array([plane_masses(PLANE, x, epsilon, nearest_rule) for x in range(len(points))])
+    closest = 0.0
+    for x, other in itertools.permutations(range(len(points)), 2):
+        apart = float(np.linalg.norm(points[x] - points[other]))
+        assert apart <= mechanism.guarantee.diameter
+        big = (masses[x] > 1e-3) & (masses[other] > 1e-3)
+        ratio = np.log(masses[x] / masses[other])[big].max(initial=0.0)
+        assert ratio <= mechanism.guarantee.loss(apart) + 4 * QUADRATURE / 1e-3
+        closest = max(closest, ratio / (epsilon * apart))
+        # the noise's own loss distribution dominates that of the words, at every ε'
+        cells = mechanism.privacy_loss(apart)
+        for level in (0.0, epsilon * apart / 2):
+            assert np.maximum(masses[x] - math.exp(level) * masses[other], 0).sum() <= cells.delta(level) + 1e-4
+    assert closest > 0.5
+
+
+def test_the_loss_at_a_small_delta_is_far_below_the_worst_case():
+    words = vocabulary(50, 100)
+    mechanism = Madlib(1.0, words)
+    assert mechanism.privacy_loss().epsilon(1e-6) < 0.6 * mechanism.guarantee.worst_case()
+
+
+# --- the published guidance
+
+
+def paper_masses(words, word, epsilon, k):
+    own = -1 if word == words.unknown else words.tags[word]
+    return plane_masses(words, word, epsilon, lambda d: first_alike(d, own, words, k))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 7])
+def test_guided_draws_in_the_plane_fit_the_published_rule(k):
+    for word in (0, 3, 6, PLANE.unknown):
+        outputs = draws(MadlibSyntax(2.0, PLANE, k=k, mode="paper"), word)
+        assert fits(outputs, paper_masses(PLANE, word, 2.0, k)), word
+        if k < 7 and word != 6:  # alone with its tag in a pool of everything, a word always stays
+            assert not fits(outputs, paper_masses(PLANE, word, 2.0 * 2 / 3, k))
+            assert not fits(outputs, paper_masses(PLANE, word, 2.0 * 3 / 2, k))
+    if k == 1:
+        np.testing.assert_array_equal(
+            draws(MadlibSyntax(2.0, PLANE, k=1, mode="paper"), 0), draws(Madlib(2.0, PLANE), 0)
+        )
+
+
+@pytest.mark.parametrize("k", [2, 3, 7])
+def test_the_published_claim_holds_inside_a_tag_and_breaks_across_tags(k):
+    """Exact in the radius and summed over directions: no sampling. The published claim is a ratio of at most 1.
+
+    Across tags the smaller mass counts as no less than the error of the sum, so that what is found is a lower bound.
+    """
+    epsilon = 1.0
+    guarantee = MadlibSyntax(epsilon, PLANE, k=k, mode="paper").guarantee
+    assert guarantee.exposes == ("tag",) and guarantee.worst_case() == math.inf
+    assert guarantee.worst_case(declared=("tag",)) == Madlib(epsilon, PLANE).guarantee.worst_case()
+    masses = np.array([paper_masses(PLANE, x, epsilon, k) for x in range(7)])
+    inside, across = 0.0, 0.0
+    for x, other in itertools.permutations(range(7), 2):
+        apart = float(np.linalg.norm(PLANE.vectors[x] - PLANE.vectors[other]))
+        likely = masses[x] > 1e-3
+        smaller = np.maximum(masses[other][likely], QUADRATURE)
+        share = (np.log(masses[x][likely]) - np.log(smaller)).max() / (epsilon * apart)
+        if PLANE.tags[x] == PLANE.tags[other]:
+            inside = max(inside, share)
+        else:
+            across = max(across, share)
+    assert inside <= 1 + 1e-2
+    assert across > 40  # of near words with two tags: forty times what is claimed, at the least
+    if k == 7:  # a pool of everything rules the other tags out
+        assert not masses[PLANE.tags == 0][:, PLANE.tags != 0].any()
+
+
+# --- the repaired guidance
+
+
+def formula(mechanism, x):
+    """Log probabilities from the definition, in another way than the mechanism's: (n, V)."""
+    words = mechanism.vocabulary
+    points = words.points.astype(np.float64)
+    apart = np.sqrt(((points[x][:, None] - words.vectors.astype(np.float64)) ** 2).sum(axis=2))
+    tags = np.append(words.tags, 100)
+    score = apart + mechanism.penalty * (tags[x][:, None] != words.tags)
+    weights = -mechanism.epsilon * score / 2
+    return weights - logsumexp(weights, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(("epsilon", "penalty"), [(1.0, 0.0), (1.0, 2.0), (8.0, 0.5), (8.0, 100.0)])
+def test_repaired_guidance_obeys_its_guarantee_over_all_pairs_of_200_words(epsilon, penalty):
+    words = vocabulary(200, 20, seed=7)
+    mechanism = MadlibSyntax(epsilon, words, penalty=penalty)
+    guarantee = mechanism.guarantee
+    assert guarantee.exposes == () and guarantee.numeric_epsilon < 1e-9 and guarantee.numeric_delta < 1e-9
+    everything = np.arange(201)
+    table = mechanism.log_probs(everything)
+    np.testing.assert_allclose(table, formula(mechanism, everything), atol=1e-9)
+    np.testing.assert_allclose(logsumexp(table, axis=1), 0, atol=1e-12)
+    np.testing.assert_allclose(mechanism.log_prob(everything[:200], everything[:200]), np.diag(table), atol=0)
+    points = words.points.astype(np.float64)
+    tags = np.append(words.tags, 100)
+    apart = np.linalg.norm(points[:, None] - points[None], axis=2) + penalty * (tags[:, None] != tags[None])
+    assert apart.max() <= guarantee.diameter
+    ratio = np.abs(table[:, None] - table[None]).max(axis=2)
+    bound = epsilon * apart + guarantee.numeric_epsilon
+    assert (ratio <= bound + 1e-12).all()
+    assert (ratio / np.maximum(bound, 1e-9))[apart > 0].max() > 0.4  # and the bound is not an empty one
+    if penalty == 0:
+        np.testing.assert_allclose(table, SanText(epsilon, words).log_probs(everything), atol=1e-12)
+
+
+@pytest.mark.parametrize("penalty", [0.5, 3.0])
+def test_repaired_draws_fit_their_probabilities(penalty):
+    words = vocabulary(60, 8, seed=9)
+    for word in (0, 17, words.unknown):
+        outputs = draws(MadlibSyntax(2.0, words, penalty=penalty), word, 60_000)
+        for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
+            mechanism = MadlibSyntax(2.0 * factor, words, penalty=penalty)
+            assert fits(outputs, np.exp(formula(mechanism, np.array([word]))[0])) == right, (word, factor)
+        if word != words.unknown:  # the unknown word's penalty is the same for every output
+            other = MadlibSyntax(2.0, words, penalty=penalty * 3 / 2)
+            assert not fits(outputs, np.exp(formula(other, np.array([word]))[0]))
+
+
+def test_a_larger_penalty_keeps_more_parts_of_speech():
+    words = vocabulary(200, 20, seed=7)
+    alike = words.tags[:, None] == words.tags[None]
+    kept = [
+        (np.exp(MadlibSyntax(2.0, words, penalty=p).log_probs(np.arange(200))) * alike).sum() / 200 for p in (0, 1, 4)
+    ]
+    assert kept[0] < kept[1] < kept[2] and kept[2] > 0.9
+
+
+# --- all of them
+
+
+WIDE = vocabulary(300, 20, seed=11)
+ALL = [
+    Madlib(2.0, WIDE), MadlibSyntax(2.0, WIDE, k=5, mode="paper"), MadlibSyntax(1.0, WIDE, penalty=2.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", ALL, ids=["madlib", "paper", "repaired"])
+def test_draws_are_the_same_bits_alone_in_company_and_in_any_memory(mechanism, monkeypatch):
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 301, (80, 9))
+    x[np.arange(9)[None] >= rng.integers(0, 10, 80)[:, None]] = NOTHING
+    whole = mechanism.sample(x, rng=streams(80))
+    assert whole.dtype == np.int64 and ((whole == NOTHING) == (x == NOTHING)).all() and whole.max() < 300
+    assert (whole != x).mean() > 0.2
+    for size in (1, 7):
+        starts = range(0, 80, size)
+        parts = [mechanism.sample(x[i : i + size], rng=streams(len(x[i : i + size]), offset=i)) for i in starts]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+    column = mechanism.sample(x[:, 0], rng=streams(80))
+    np.testing.assert_array_equal(column, whole[:, 0])
+    monkeypatch.setattr(nearest, "_SCORES", 2000)
+    for tokens in (1, 100, 500):
+        monkeypatch.setattr(madlib, "_TOKENS", tokens)
+        np.testing.assert_array_equal(mechanism.sample(x, rng=streams(80)), whole)
+
+
+@pytest.mark.parametrize("mechanism", ALL, ids=["madlib", "paper", "repaired"])
+def test_texts_without_a_token_and_no_texts_are_fine(mechanism):
+    assert (mechanism.sample(np.full((3, 2), NOTHING), rng=streams(3)) == NOTHING).all()
+    assert mechanism.sample(np.zeros((0, 4), np.int64), rng=streams(0)).shape == (0, 4)
+    assert mechanism.sample(np.zeros((4, 0), np.int64), rng=streams(4)).shape == (4, 0)
+    assert mechanism.guarantee.numeric_delta < 1e-9
+    assert set(mechanism.guarantee.exposes) <= set(EXPOSURES)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Madlib(0.0, WIDE), "madlib: epsilon must be from 1e-06"),
+        (lambda: Madlib(math.inf, WIDE), "madlib: epsilon"),
+        (lambda: Madlib(1.0, Vocabulary(("a", "b"), np.zeros((2, 1), np.float32))), "madlib: .* 2 to 1024 coord"),
+        (lambda: MadlibSyntax(1.0, replace(WIDE, tags=None)), "madlib-syntax: the vocabulary has no tags"),
+        (lambda: MadlibSyntax(1.0, WIDE, k=0), "madlib-syntax: k must be from 1"),
+        (lambda: MadlibSyntax(1.0, WIDE, penalty=-1.0), "madlib-syntax: penalty"),
+        (lambda: MadlibSyntax(1.0, WIDE, mode="papier"), "madlib-syntax: mode must be repaired or paper"),
+        (lambda: Madlib(1.0, WIDE).sample(np.array([301]), rng=streams(1)), "madlib: a word id is outside"),
+    ],
+)
+def test_mistakes_are_refused_in_one_line(make, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_paper_mode_has_no_closed_probabilities():
+    with pytest.raises(NotImplementedError):
+        ALL[1].log_probs(np.arange(3))

@@ -1,0 +1,270 @@
+"""A whole text: vocabulary, length, treatments and the guarantee of all of it together.
+
+Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mechanisms import checks
+from mechanisms.catalogue import build
+from mechanisms.guarantee import EXPOSURES, Guarantee
+from mechanisms.mechanism import parameters, uniforms
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import NOTHING, Vocabulary, is_number, is_punctuation
+from mechanisms.words.length import Length
+from mechanisms.words.text import TextMechanism
+from mechanisms.words.verbatim import Verbatim
+
+ALARM = 1e-6
+WORDS = ("good", "Bad", "the", ",", "7", "film", "plot", "!?")
+
+
+def vocabulary(words=WORDS, seed=0, **more):
+    vectors = np.random.default_rng(seed).normal(size=(len(words), 3)).astype(np.float32)
+    return Vocabulary(tuple(words), vectors, **more)
+
+
+class Flip:
+    """A word mechanism for these tests: keeps a word with probability q, else draws uniformly."""
+
+    name, channel, reads, grid = "flip", "text", (), None
+
+    def __init__(self, vocabulary, q=0.5, protects="token"):
+        self.vocabulary, self.q = vocabulary, q
+        size = len(vocabulary)
+        epsilon = math.log1p(q * size / (1 - q))
+        self.guarantee = Guarantee(epsilon, "discrete", 1.0, protects)
+
+    def sample(self, x, *, rng):
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        u = uniforms(rng, x.shape, 2).reshape(*x.shape, 2)
+        keep = (u[..., 0] < self.q) & (x != self.vocabulary.unknown)
+        drawn = (u[..., 1] * len(self.vocabulary)).astype(np.int64)
+        return np.where(x == NOTHING, NOTHING, np.where(keep, x, drawn))
+
+
+def streams(n, seed=3):
+    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="t", channel="text")
+
+
+# -- vocabularies ---------------------------------------------------------------------------------------------------
+
+
+def test_words_are_found_as_written_and_else_in_lower_case():
+    v = vocabulary()
+    assert [v.word_id(w) for w in ("good", "GOOD", "Bad", "bad", "nowhere")] == [0, 0, 1, 8, 8]
+    assert v.exact_word_id("GOOD") is None and v.unknown == len(v) == 8
+
+
+def test_identity_is_of_the_content_alone():
+    assert vocabulary() == vocabulary() and hash(vocabulary()) == hash(vocabulary())
+    counts = np.arange(8, dtype=np.int64)
+    others = [
+        vocabulary(seed=1), vocabulary(WORDS[::-1]), vocabulary(counts=counts), vocabulary(counts=counts[::-1].copy()),
+        vocabulary(tags=np.zeros(8, np.int8)), vocabulary(("goo", "dBad", *WORDS[2:])),
+    ]  # fmt: skip
+    assert len({v.identity for v in [vocabulary(), *others]}) == 1 + len(others)
+
+
+def test_a_vocabulary_cannot_be_changed_afterwards():
+    with pytest.raises(ValueError, match="read-only"):
+        vocabulary().vectors[0] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"words": ("a",)}, "at least two"),
+        ({"words": ("a", "")}, "empty"),
+        ({"words": ("a", "a")}, "twice"),
+        ({"vectors": np.zeros((2, 3))}, "float32"),
+        ({"vectors": np.zeros((3, 3), np.float32)}, "each of 2 words"),
+        ({"vectors": np.array([[0], [np.nan]], np.float32)}, "word 1 is not finite"),
+        ({"counts": np.array([1, -1])}, "counts"),
+        ({"tags": np.array([1, 99], np.int8)}, "below 12"),
+    ],
+)
+def test_what_is_no_vocabulary_is_refused_in_one_line(change, words):
+    with pytest.raises(ValueError, match=words) as refused:
+        Vocabulary(**{"words": ("a", "b"), "vectors": np.zeros((2, 1), np.float32)} | change)
+    assert "\n" not in str(refused.value)
+
+
+def test_kinds_of_words():
+    assert is_punctuation("!?") and is_punctuation("—") and not is_punctuation("a,") and not is_punctuation("7")
+    assert is_number("1,000") and is_number("٧") and not is_number("b2") and not is_number("!")
+    kinds = vocabulary().kinds
+    assert {k: np.flatnonzero(v).tolist() for k, v in kinds.items()} == {
+        "stop_words": [2], "punctuation": [3, 7], "numbers": [4],
+    }  # fmt: skip
+
+
+def test_the_unknown_word_lies_at_the_mean():
+    v = vocabulary()
+    np.testing.assert_allclose(v.points[v.unknown], v.vectors.mean(axis=0), atol=1e-7)
+
+
+# -- length ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "tokens"), [(0.0, 3), (1.0, 1), (1.0, 12), (3.0, 40), (1000.0, 5)])
+def test_length_guarantee_over_all_pairs(epsilon, tokens):
+    length = Length(epsilon, tokens)
+    every = np.arange(tokens + 1)
+    table = np.array([length.log_prob(every, np.full(tokens + 1, x)) for x in every])
+    np.testing.assert_allclose(np.exp(table).sum(axis=1), 1.0, atol=1e-12)
+    for x, other in itertools.permutations(range(tokens + 1), 2):
+        assert (table[x] - table[other]).max() <= epsilon * abs(x - other) + 1e-9
+
+
+@pytest.mark.parametrize(("scale", "accepted"), [(1.0, True), (2 / 3, False), (3 / 2, False)])
+def test_length_sampler_has_its_distribution_and_no_other(scale, accepted):
+    n, right, drawn = 40_000, Length(1.0, 8), Length(scale, 8)
+    y = drawn.sample(np.full(n, 3), rng=streams(n))
+    expected = np.exp(right.log_prob(np.arange(9), np.full(9, 3))) * n
+    assert (stats.chisquare(np.bincount(y, minlength=9), expected).pvalue > ALARM) == accepted
+
+
+# -- texts ----------------------------------------------------------------------------------------------------------
+
+
+def row(*words, tokens=6):
+    return [*words, *[NOTHING] * (tokens - len(words))]
+
+
+def test_a_kept_length_stays_and_a_noisy_one_is_cut_or_filled():
+    v = vocabulary()
+    x = np.tile(row(0, 5, 8), (500, 1))
+    kept = TextMechanism(Flip(v), tokens=6, length="kept").sample(x, rng=streams(500))
+    assert ((kept != NOTHING).sum(axis=1) == 3).all()
+    noisy = TextMechanism(Flip(v), tokens=6, length=0.5).sample(x, rng=streams(500))
+    ends = (noisy != NOTHING).sum(axis=1)
+    assert set(ends) == set(range(7))
+    inside = np.arange(6)[None] < ends[:, None]
+    assert (noisy[inside] >= 0).all() and (noisy[inside] < len(v)).all() and (noisy[~inside] == NOTHING).all()
+
+
+def test_what_is_kept_is_kept_and_all_else_is_sanitized():
+    v = vocabulary()
+    x = np.tile(row(2, 3, 4, 5), (300, 1))
+    text = TextMechanism(Flip(v, q=0.01), tokens=6, length="kept", stop_words="keep", punctuation="keep")
+    y = text.sample(x, rng=streams(300))
+    assert (y[:, 0] == 2).all() and (y[:, 1] == 3).all()
+    assert (y[:, 2] != 4).mean() > 0.5 and (y[:, 3] != 5).mean() > 0.5
+    assert text.guarantee.exposes == ("length", "stop-words", "punctuation")
+
+
+def test_every_kept_kind_has_a_name_that_a_policy_can_accept():
+    for name in ("stop_words", "punctuation", "numbers"):
+        text = TextMechanism(Flip(vocabulary()), **{name: "keep"})
+        assert text.guarantee.exposes == (name.replace("_", "-"),) and text.guarantee.exposes[0] in EXPOSURES
+        assert text.guarantee.worst_case() == math.inf
+        assert math.isfinite(text.guarantee.worst_case(declared=text.guarantee.exposes))
+
+
+def test_a_text_alone_draws_what_it_draws_among_others():
+    text, n = TextMechanism(Flip(vocabulary()), tokens=6), 64
+    x = np.random.default_rng(1).integers(0, 9, (n, 6))
+    x[np.arange(6)[None] >= np.random.default_rng(2).integers(0, 7, n)[:, None]] = NOTHING
+    together = text.sample(x, rng=streams(n))
+    for i in (0, 17, 63):
+        alone = SimulationStreams(3).rows(np.array([i]), np.zeros(1, np.int64), stage="t", channel="text")
+        np.testing.assert_array_equal(text.sample(x[i : i + 1], rng=alone)[0], together[i])
+
+
+def test_guarantee_of_a_text_is_that_of_its_parts():
+    v, tokens = vocabulary(), 5
+    word = Flip(v)
+    text = TextMechanism(word, tokens=tokens, length=0.7)
+    epsilon = word.guarantee.worst_case()
+    assert text.guarantee.protects == "sequence"
+    assert text.guarantee.worst_case() == pytest.approx(tokens * epsilon + tokens * 0.7)
+    assert sum(m.guarantee.worst_case() * n for m, n in text.parts()) == pytest.approx(text.guarantee.worst_case())
+    together = TextMechanism(Flip(v, protects="sequence"), tokens=tokens, length="kept").guarantee
+    assert (together.diameter, together.epsilon) == (1.0, pytest.approx(tokens * epsilon))
+
+
+def test_the_loss_of_every_pair_of_short_texts_is_within_the_guarantee():
+    """By enumeration: words a, b, unknown; up to two tokens; the output distribution from the parts' own formulas."""
+    v = vocabulary(("a", "b"))
+    word, text = Flip(v, q=0.4), TextMechanism(Flip(v, q=0.4), tokens=2, length=0.8)
+    length = Length(0.8, 2)
+
+    def word_prob(y, x):
+        return (0.4 * (x == y) if x != v.unknown else 0.4 / 2) + 0.6 / 2
+
+    def prob(y, x):
+        p = math.exp(length.log_prob(np.array([len(y)]), np.array([len(x)]))[0])
+        padded = (*x, v.unknown, v.unknown)
+        return p * math.prod(word_prob(a, b) for a, b in zip(y, padded, strict=False))
+
+    texts = [t for n in range(3) for t in itertools.product((0, 1, 2), repeat=n)]
+    outputs = [t for n in range(3) for t in itertools.product((0, 1), repeat=n)]
+    table = np.array([[prob(y, x) for y in outputs] for x in texts])
+    np.testing.assert_allclose(table.sum(axis=1), 1.0)
+    losses = np.log(table[:, None] / table[None])
+    assert losses.max() <= text.guarantee.worst_case() + 1e-9
+    counted = text.sample(np.array([[0, NOTHING]] * 60_000), rng=streams(60_000))
+    seen = [int((counted == [*y, *[NOTHING] * (2 - len(y))]).all(axis=1).sum()) for y in outputs]
+    assert stats.chisquare(seen, table[texts.index((0,))] * 60_000).pvalue > ALARM
+    assert word.guarantee.worst_case() > 0
+
+
+def test_identity_of_texts_loses_only_what_has_no_number():
+    v = vocabulary()
+    text = build({"mechanism": "identity", "tokens": 6, "length": "kept"}, channel="text", vocabulary=v)
+    assert isinstance(text.word, Verbatim) and text.guarantee.worst_case(declared=EXPOSURES) == math.inf
+    np.testing.assert_array_equal(text.sample(np.array([row(0, 8, 5)]), rng=streams(1)), [row(0, NOTHING, 5)])
+    assert v.text(text.sample(np.array([row(0, 8, 5)]), rng=streams(1))[0]) == "good film"
+
+
+def test_parameters_build_the_same_text_again():
+    v = vocabulary()
+    spec = {"mechanism": "identity", "tokens": 9, "length": 2.5, "unknown": "drop", "numbers": "keep"}
+    text = build(spec, channel="text", vocabulary=v)
+    assert parameters(text)["vocabulary"] == v.identity
+    assert build(parameters(text), channel="text", vocabulary=v) == text
+    with pytest.raises(ValueError, match="another vocabulary"):
+        build(parameters(text), channel="text", vocabulary=vocabulary(seed=9))
+    with pytest.raises(ValueError, match="needs a vocabulary"):
+        build(spec, channel="text")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"tokens": 0}, "tokens"), ({"length": "short"}, "kept"), ({"length": -1.0}, "length"),
+        ({"unknown": "keep"}, "substitute or drop"), ({"numbers": "hide"}, "substitute or drop or keep"),
+    ],
+)  # fmt: skip
+def test_impossible_treatments_are_refused(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        TextMechanism(Flip(vocabulary()), **wrong)
+
+
+def test_where_words_move_none_can_be_kept():
+    moving = Flip(vocabulary())
+    moving.moves = True
+    assert TextMechanism(moving, numbers="drop").guarantee.exposes == ()
+    with pytest.raises(ValueError, match="none can be kept"):
+        TextMechanism(moving, numbers="keep")
+
+
+@pytest.mark.parametrize("x", [[[0, 1]], [row(0, NOTHING, 1)], [row(9)], [row(-2)], [[0.5] * 6]])
+def test_what_is_no_text_is_refused(x):
+    with pytest.raises(ValueError, match="text:"):
+        TextMechanism(Flip(vocabulary()), tokens=6).sample(np.array(x), rng=streams(1))
+
+
+def test_guarantees_travel_with_what_they_expose():
+    guarantee = Guarantee(1.0, "discrete", 1.0, "token", exposes=("length", "tag"))
+    assert Guarantee.from_dict(guarantee.to_dict()) == guarantee
+    assert guarantee.worst_case(declared=("tag",)) == math.inf and guarantee.worst_case(declared=("tag", "length")) == 1
+    for wrong in (("nothing",), ("tag", "length"), ("tag", "tag"), ["tag"]):
+        with pytest.raises(ValueError, match="exposes"):
+            Guarantee(1.0, "discrete", 1.0, "token", exposes=wrong)

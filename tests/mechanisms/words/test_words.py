@@ -1,0 +1,582 @@
+"""Exhaustive contracts of the finite word mechanisms over 200 words: SanText, CusText and their kin.
+
+Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds; each must also reject samplers
+whose privacy parameter is 2/3 or 3/2 of the right one.
+"""
+
+import itertools
+import math
+import pickle
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
+from mechanisms.words.custext_mapping import mapping
+from mechanisms.words.diameter import diameter, largest_distance
+from mechanisms.words.exponential import Exponential, Geometry, exponential
+from mechanisms.words.random_substitution import RandomSubstitution
+from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.text import TextMechanism
+
+ALARM = 1e-6
+EPSILONS = (0.0, 0.5, 3.0, 1000.0)
+STOPS = ("the", "of", "and", "to", "in", "is", "it", "that", "was", "for")
+
+
+def vocabulary(size=200, dim=16, seed=0, shift=0.0, counts=True):
+    """Words in clusters, so that some lie near and most far; two at one place; the first few are stop words."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(max(2, size // 10), dim))
+    vectors = centres[rng.integers(0, len(centres), size)] + 0.3 * rng.normal(size=(size, dim)) + shift
+    vectors[-1] = vectors[0]
+    words = tuple(STOPS[i] if i < len(STOPS) and size > 20 else f"word{i}" for i in range(size))
+    counted = np.sort(rng.integers(0, 60, size))[::-1].copy() if counts else None
+    return Vocabulary(words, vectors.astype(np.float32), counted)
+
+
+WORDS = vocabulary()
+ALL = np.arange(len(WORDS) + 1)
+POINTS = WORDS.points.astype(np.float64)
+APART = np.linalg.norm(POINTS[:, None] - POINTS[None], axis=2)
+
+
+def streams(n, seed=1, offset=0):
+    users = np.arange(offset, offset + n)
+    return SimulationStreams(seed).rows(users, np.zeros(n, np.int64), stage="test", channel="text")
+
+
+def largest_ratio(table):
+    """Of all pairs of rows (inputs, outputs): the largest log-ratio, (inputs, inputs); inf where supports differ."""
+    largest = np.zeros((len(table), len(table)))
+    for a, row in enumerate(table):
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(row - table)
+        difference[np.isneginf(row) & np.isneginf(table)] = 0.0
+        largest[a] = difference.max(axis=1)
+    return largest
+
+
+def sums_to_one(table):
+    return np.abs(np.exp(table).sum(axis=-1) - 1).max() <= 1e-12
+
+
+def fits(draws, log_probs):
+    """Chi-square of draws of one distribution, (n,) against (V,); outcomes expected less than 8 times in one bin."""
+    counts, expected = np.bincount(draws, minlength=len(log_probs)), np.exp(log_probs) * len(draws)
+    if counts[expected == 0].any():
+        return False
+    often = expected >= 8
+    seen = np.append(counts[often], counts[~often].sum())
+    due = np.append(expected[often], expected[~often].sum())
+    if due[-1] < 1e-3:
+        if seen[-1]:
+            return False
+        seen, due = seen[:-1], due[:-1]
+    return len(due) == 1 or stats.chisquare(seen, due * seen.sum() / due.sum()).pvalue > ALARM
+
+
+# --- SanText
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_santext_keeps_its_metric_guarantee_on_all_pairs(epsilon):
+    mechanism = SanText(epsilon, WORDS)
+    table = mechanism.log_probs(ALL)
+    assert sums_to_one(table) and np.isfinite(table).all()
+    ratio = largest_ratio(table)
+    assert np.all(ratio <= epsilon * APART + mechanism.guarantee.numeric_epsilon + 1e-9)
+    assert ratio.max() <= mechanism.guarantee.worst_case() + 1e-9
+    assert mechanism.privacy_loss().epsilon(0.0) == pytest.approx(mechanism.guarantee.worst_case())
+    if epsilon:  # and it is no smaller guarantee's: some pair needs more than half of it
+        assert (ratio / (epsilon * APART + 1e-9)).max() > 0.5
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0, 40.0])
+def test_santext_probabilities_by_another_derivation(epsilon):
+    """The quotient of Yue et al., equation 1, in 30 digits, one sum at a time."""
+    table = SanText(epsilon, WORDS).log_probs(np.array([0, 17, 200]))
+    with mpmath.workdps(30):
+        for row, x in zip(table, (0, 17, 200), strict=True):
+            vectors = [[mpmath.mpf(float(v)) for v in point] for point in WORDS.points]
+            apart = [mpmath.sqrt(sum((a - b) ** 2 for a, b in zip(vectors[x], y, strict=True))) for y in vectors]
+            weights = [mpmath.exp(-mpmath.mpf(epsilon) * d / 2) for d in apart[:-1]]
+            exact = [float(mpmath.log(w / sum(weights))) for w in weights]
+            np.testing.assert_allclose(row, exact, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("epsilon", "x"), [(2.0, 5), (2.0, 200), (10.0, 100), (0.5, 0)])
+@pytest.mark.parametrize("plain", [False, True])
+def test_santext_draws_fit_their_probabilities(epsilon, x, plain, monkeypatch):
+    """plain: with so wide a bound of float32's error that nearly every draw is decided in float64."""
+    if plain:
+        monkeypatch.setattr(Geometry, "_single_error", property(lambda self: 0.2))
+    n = 100_000
+    sampler = Exponential(Geometry(WORDS.points, np.arange(200)), epsilon)
+    uniforms = streams(n).uniform(n, 2)
+    repaired = []
+    whole = Exponential.log_weights
+    monkeypatch.setattr(Exponential, "log_weights", lambda self, x: (repaired.extend(x), whole(self, x))[1])
+    draws = sampler.sample(np.full(n, x), uniforms)
+    assert (len(repaired) > 1000) if plain else (len(repaired) < 500)
+    for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
+        assert fits(draws, SanText(epsilon * factor, WORDS).log_probs(np.array([x]))[0]) == right
+    if not plain:  # the mechanism is that sampler on the same uniforms
+        np.testing.assert_array_equal(SanText(epsilon, WORDS).sample(np.full(n, x), rng=streams(n)), draws)
+
+
+def test_santext_at_the_ends_of_epsilon():
+    n = 50_000
+    uniform = SanText(0.0, WORDS).sample(np.full(n, 3), rng=streams(n))
+    assert fits(uniform, np.full(200, -math.log(200)))
+    x = np.arange(1, 199)  # 0 and 199 lie at one place
+    np.testing.assert_array_equal(SanText(1000.0, WORDS).sample(x, rng=streams(198)), x)
+    twins = SanText(1000.0, WORDS).sample(np.zeros(n, int), rng=streams(n))
+    assert fits(twins, np.where(np.isin(np.arange(200), [0, 199]), -math.log(2), -np.inf))
+    unknown = SanText(1000.0, WORDS).sample(np.full(50, 200), rng=streams(50))
+    assert set(unknown) == {int(np.argmin(APART[200, :200]))}
+
+
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+def test_single_precision_never_overstates_a_distance(shift):
+    words = vocabulary(300, 40, seed=2, shift=shift)
+    geometry = Geometry(words.points, np.arange(300))
+    exact = words.points.astype(np.longdouble)
+    exact = np.sqrt(((exact[:, None] - exact[None, :300]) ** 2).sum(axis=2))
+    low = geometry.lowered(0, 301)[:, :300]
+    assert np.all(low * (1 - 2.0**-23) <= exact)
+    assert np.all(exact**2 - low.astype(np.longdouble) ** 2 <= geometry.gap * (1 + 1e-3))
+    error = np.abs(geometry.distances(np.arange(301)) - exact).max()
+    assert error <= geometry.error and geometry.error < 1e-9
+    pairs = geometry.pairs(np.repeat(np.arange(301), 300), np.tile(np.arange(300), 301)).reshape(301, 300)
+    assert np.abs(pairs - exact).max() <= geometry.error
+    assert np.all(np.diag(geometry.distances(np.arange(300))) == 0)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 3.0, 40.0])
+@pytest.mark.parametrize("outputs", [np.arange(300), np.arange(0, 300, 3)], ids=["all", "some"])
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+def test_proposals_cover_the_weights_and_the_squeeze_is_right(epsilon, outputs, shift):
+    """Both facts that make the fast path exact, on every pair of words."""
+    words = vocabulary(300, 40, seed=2, shift=shift)
+    sampler = Exponential(Geometry(words.points, outputs), epsilon)
+    squeezed = 0
+    for block in range(3):
+        proposed, ends, offsets = sampler._computed(block)
+        rows = np.arange(128 * block, min(128 * block + 128, 301))
+        apart = sampler.geometry.distances(rows)
+        weights = np.exp(-epsilon / 2 * (apart - offsets[:, None])) * (1 - 2.0**-20)
+        proposed = proposed.astype(np.float64)
+        assert np.all(proposed[:, len(outputs) :] == 0)
+        assert np.all(ends[:, -1] >= proposed.sum(axis=1) * (1 - 1e-12))
+        proposed = proposed[:, : len(outputs)]
+        assert np.all((weights <= proposed) | (weights < 1e-37))  # float32 holds no smaller ones
+        low = (proposed <= sampler._far) & (proposed > 1.2e-38)
+        assert np.all(weights[low] >= (1 - 2.0**-6) * proposed[low])
+        squeezed += low.sum()
+    assert squeezed or epsilon in (0.0, 40.0) or shift
+
+
+def test_vectors_beyond_single_precision_are_refused():
+    words = Vocabulary(("a", "b"), np.array([[1e30], [-1e30]], np.float32))
+    with pytest.raises(ValueError, match="too long"):
+        SanText(1.0, words).sample(np.array([0]), rng=streams(1))
+
+
+# --- SanText+
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("p", [0.3, 1.0])
+def test_santext_plus_keeps_umldp_on_all_pairs(epsilon, p):
+    mechanism = SanTextPlus(epsilon, WORDS, w=0.7, p=p)
+    sensitive, protected = mechanism.sensitive, np.flatnonzero(mechanism.sensitive[:-1])
+    table = mechanism.log_probs(ALL)
+    assert sums_to_one(table) and len(protected) == 140
+    assert np.isfinite(table[:, protected]).all()  # every input reaches every protected output
+    bound = epsilon * APART + mechanism.guarantee.numeric_epsilon + 1e-9
+    on_protected = largest_ratio(table[:, protected])
+    assert np.all(on_protected <= bound + math.log(1 / p))
+    same = sensitive[:, None] == sensitive[None]
+    assert np.all(on_protected[same] <= bound[same])  # either kind alone needs no offset
+    assert mechanism.guarantee.offset == pytest.approx(math.log(1 / p))
+    if p == 1:
+        assert mechanism.guarantee.exposes == () and np.isneginf(table[:, ~sensitive[:-1]]).all()
+        assert np.all(largest_ratio(table) <= bound)
+        return
+    if epsilon == 0.0:  # the offset is needed, and in full
+        assert on_protected[~same].max() == pytest.approx(math.log(1 / p))
+    # what the theorem does not say: a kept word is an output of one input alone
+    frequent = np.flatnonzero(~sensitive)
+    np.testing.assert_allclose(table[frequent, frequent], math.log(1 - p))
+    others = table[:, frequent].copy()
+    others[frequent, np.arange(len(frequent))] = -np.inf
+    assert np.isneginf(others).all()
+    assert np.isinf(largest_ratio(table)[~sensitive].max(axis=1)).all()
+    assert mechanism.guarantee.exposes == ("frequent-words",)
+    assert mechanism.guarantee.worst_case(1e-6) == math.inf
+    assert np.all(largest_ratio(table[sensitive]) <= bound[np.ix_(sensitive, sensitive)])
+
+
+def test_sensitive_words_are_the_rarest_and_ties_go_to_the_later_number():
+    words = Vocabulary(tuple("abcde"), np.eye(5, dtype=np.float32), np.array([3, 1, 3, 9, 3]))
+    for w, expected in ((0.2, [1]), (0.4, [1, 4]), (0.6, [1, 2, 4]), (0.8, [0, 1, 2, 4]), (0.01, [1])):
+        chosen = np.flatnonzero(SanTextPlus(1.0, words, w=w).sensitive)
+        np.testing.assert_array_equal(chosen, [*expected, 5])
+    assert SanTextPlus(1.0, words, w=1.0).guarantee.exposes == ()
+    with pytest.raises(ValueError, match="public corpus"):
+        SanTextPlus(1.0, vocabulary(counts=False))
+    for wrong in ({"w": 0.0}, {"p": 0.0}, {"w": 1.5}, {"p": math.nan}):
+        with pytest.raises(ValueError, match=r"santext\+"):
+            SanTextPlus(1.0, words, **wrong)
+
+
+@pytest.mark.parametrize("x", [3, 150, 200])
+def test_santext_plus_draws_fit_their_probabilities(x):
+    n = 100_000
+    draws = SanTextPlus(3.0, WORDS, w=0.5).sample(np.full(n, x), rng=streams(n))
+    frequent = x == 3
+    for epsilon, p, right in (
+        (3.0, 0.3, True), (2.0, 0.3, False), (4.5, 0.3, False),
+        (3.0, 0.2, not frequent), (3.0, 0.45, not frequent),
+    ):  # fmt: skip
+        assert fits(draws, SanTextPlus(epsilon, WORDS, w=0.5, p=p).log_probs(np.array([x]))[0]) == right
+
+
+# --- CusText
+# ----------------------------------------------------------------------------------------------------
+
+
+def greedy(words, k, similarity):
+    """Chen et al., Algorithm 1, word by word: the group of each word as a set, and of each its scores."""
+    vectors = [[float(v) for v in row] for row in words.points]
+
+    def near(a, b):
+        if similarity == "euclidean":
+            return -math.dist(vectors[a], vectors[b])
+        dot = sum(p * q for p, q in zip(vectors[a], vectors[b], strict=True))
+        return dot / math.hypot(*vectors[a]) / math.hypot(*vectors[b])
+
+    left, groups = list(range(len(words))), []
+    while left:
+        x = left[0]
+        others = sorted(left[1:], key=lambda y: (-near(x, y), y))
+        groups.append({x, *others[: k - 1]})
+        left = [y for y in left if y not in groups[-1]]
+    return groups, near
+
+
+@pytest.mark.parametrize("similarity", ["euclidean", "cosine"])
+@pytest.mark.parametrize("k", [2, 7, 20, 250])
+def test_the_mapping_and_its_scores_by_another_derivation(k, similarity):
+    groups, near = greedy(WORDS, k, similarity)
+    made = mapping(WORDS, k, similarity)
+    assert [set(row[row != NOTHING].tolist()) for row in made.members] == groups
+    epsilon = 2.0
+    table = CusText(epsilon, WORDS, k, similarity).log_probs(ALL[:-1])
+    for x in (0, 42, 199, int(made.members[-1, 0])):
+        group = sorted(next(g for g in groups if x in g))
+        values = [near(x, y) for y in group]
+        span = max(values) - min(values)
+        weights = [math.exp(epsilon / 2 * ((v - min(values)) / span if span else 1)) for v in values]
+        expected = np.full(200, -np.inf)
+        expected[group] = np.log(np.array(weights) / sum(weights))
+        np.testing.assert_allclose(np.exp(table[x]), np.exp(expected), rtol=0, atol=1e-6)  # arccos-like loss at 1
+
+
+@pytest.mark.parametrize("similarity", ["euclidean", "cosine"])
+@pytest.mark.parametrize("k", [2, 7, 20, 250])
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_custext_keeps_its_guarantee_inside_groups_and_has_none_across(epsilon, k, similarity):
+    mechanism = CusText(epsilon, WORDS, k, similarity)
+    table, group = mechanism.log_probs(ALL), mechanism.mapping.group
+    assert sums_to_one(table)
+    ratio, inside = largest_ratio(table), group[:, None] == group[None]
+    assert ratio[inside].max() <= epsilon + 1e-9
+    guarantee = mechanism.guarantee
+    if k > 200:
+        assert guarantee.exposes == () and guarantee.worst_case() == epsilon and inside.all()
+        return
+    # the published claim, ε for any two words, fails by as much as can be: no output in common at all
+    assert np.isinf(ratio[~inside]).all()
+    a, b = np.argwhere(~inside)[0]
+    assert np.exp(table[a])[np.isneginf(table[b])].sum() == pytest.approx(1.0)
+    assert guarantee.exposes == ("group",) and guarantee.worst_case(1e-6) == math.inf
+    assert guarantee.worst_case(declared=("group",)) == epsilon == guarantee.loss(1.0)
+
+
+def test_the_unknown_word_has_the_group_whose_centre_is_nearest():
+    made = mapping(WORDS, 20, "euclidean")
+    centres = np.stack([WORDS.vectors[row].mean(axis=0) for row in made.members])
+    assert made.group[-1] == np.argmin(np.linalg.norm(centres - WORDS.points[-1], axis=1))
+
+
+def test_words_of_length_nothing_have_a_cosine_of_nothing():
+    words = Vocabulary(tuple("abcd"), np.array([[0, 0], [1, 0], [0, 1], [-1, 0]], np.float32))
+    table = CusText(2.0, words, 4, "cosine").log_probs(np.arange(5))
+    assert sums_to_one(table) and np.isfinite(table).all()
+    np.testing.assert_allclose(table[0], -math.log(4))  # all as near: all alike
+
+
+def test_custext_plus_keeps_stop_words_and_says_so():
+    mechanism = CusTextPlus(2.0, WORDS, 20)
+    table, plain = mechanism.log_probs(ALL), CusText(2.0, WORDS, 20).log_probs(ALL)
+    stop = WORDS.kinds["stop_words"]
+    assert stop.sum() == len(STOPS) and sums_to_one(table)
+    np.testing.assert_array_equal(table[~stop], plain[~stop])
+    np.testing.assert_array_equal(np.argmax(table[stop], axis=1), np.flatnonzero(stop))
+    assert np.isinf(largest_ratio(table)[stop][~np.eye(201, dtype=bool)[stop]]).all()  # to any other word
+    assert mechanism.guarantee.exposes == ("stop-words", "group")
+    x = np.flatnonzero(stop)
+    np.testing.assert_array_equal(mechanism.sample(x, rng=streams(len(x))), x)
+
+
+@pytest.mark.parametrize("kind", [CusText, CusTextPlus])
+@pytest.mark.parametrize("x", [60, 200])
+def test_custext_draws_fit_their_probabilities(kind, x):
+    n = 50_000
+    draws = kind(3.0, WORDS, 20).sample(np.full(n, x), rng=streams(n))
+    for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
+        assert fits(draws, kind(3.0 * factor, WORDS, 20).log_probs(np.array([x]))[0]) == right
+
+
+# --- importance
+# -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.product((0.0, 1.0, 4.0, 9.0), repeat=2)))
+def test_two_parameters_in_one_group_differ_by_their_mean_at_most(a, b):
+    """All pairs of words of a group, the first drawn with a, the second with b."""
+    first, second = (CusText(e, WORDS, 20).log_probs(ALL) for e in (a, b))
+    group = mapping(WORDS, 20, "euclidean").group
+    for x in ALL:
+        members = np.flatnonzero(group == group[x])
+        possible = np.isfinite(first[x])
+        ratio = np.abs(first[x, possible] - second[members][:, possible])
+        assert ratio.max() <= (a + b) / 2 + 1e-9 <= max(a, b) + 1e-9
+        assert ratio[members == x].max() <= abs(a - b) / 2 + 1e-9
+
+
+SMALL = Vocabulary(tuple("abc"), np.array([[0.0], [1.0], [3.0]], np.float32))
+TEXTS = np.array(list(itertools.product(range(3), repeat=3)))
+
+
+def reading(texts):
+    """An importance that depends on the whole text: what one token is, decides which of the others matter."""
+    return np.stack([(texts.sum(axis=1)[:, None] * (1 + np.arange(3)) % 5 + texts)[:, i] for i in range(3)], axis=1)
+
+
+def whole_texts(mechanism):
+    """Log probability of every text of three words given every other, (27, 27)."""
+    importance = np.repeat(reading(TEXTS), 27, axis=0).astype(np.float64)
+    x, y = np.repeat(TEXTS, 27, axis=0), np.tile(TEXTS, (27, 1))
+    return mechanism.log_prob(y, x, importance=importance).reshape(27, 27)
+
+
+@pytest.mark.parametrize("which", ["top", "bottom"])
+@pytest.mark.parametrize(("epsilon", "rest"), [(1.0, 6.0), (4.0, 0.5), (2.0, 2.0), (0.0, 0.0)])
+def test_the_repaired_choice_protects_sequences_and_only_them(epsilon, rest, which):
+    """All pairs of texts of three words in one group, under an importance that reads the whole text."""
+    mechanism = CusTextImportance(epsilon, rest, SMALL, share=0.4, which=which, k=3)
+    table = whole_texts(mechanism)
+    assert sums_to_one(table) and np.isfinite(table).all()
+    guarantee = TextMechanism(mechanism, tokens=3, length="kept").guarantee
+    assert guarantee.exposes == ("length",) and mechanism.guarantee.protects == "sequence"
+    ratio = largest_ratio(table)
+    assert ratio.max() <= guarantee.worst_case(declared=("length",)) + 1e-9 == 3 * max(epsilon, rest) + 1e-9
+    neighbours = (TEXTS[:, None] != TEXTS[None]).sum(axis=2) == 1
+    if epsilon != rest:  # one token changed: other tokens' parameters change, so no token-level claim would hold
+        alone = largest_ratio(CusText(max(epsilon, rest), SMALL, 3).log_probs(np.arange(3))).max()
+        assert ratio[neighbours].max() > alone
+    else:
+        assert ratio[neighbours].max() <= epsilon + 1e-9
+
+
+def test_the_paper_choice_shows_what_was_not_chosen():
+    mechanism = CusTextImportance(1.0, 6.0, SMALL, share=0.4, k=3, mode="paper")
+    table = whole_texts(mechanism)
+    assert sums_to_one(table)
+    ratio = largest_ratio(table)
+    chosen = mechanism.chosen(TEXTS, reading(TEXTS))
+    assert set(chosen.sum(axis=1)) == {2}
+    assert mechanism.guarantee.exposes == ("choice",) and mechanism.guarantee.worst_case() == math.inf
+    agree = (chosen[:, None] == chosen[None]).all(axis=2) & np.where(
+        chosen[:, None], True, TEXTS[:, None] == TEXTS[None]
+    ).all(axis=2)
+    differ = (TEXTS[:, None] != TEXTS[None]).sum(axis=2)
+    assert np.all(ratio[agree] <= 1.0 * differ[agree] + 1e-9)
+    neighbours = differ == 1
+    assert np.isinf(ratio[neighbours]).any()  # a text is told from its neighbour for certain, with some probability
+    revealed = max(
+        np.exp(table[a])[np.isneginf(table[b])].sum() for a, b in np.argwhere(neighbours & np.isinf(ratio))
+    )
+    assert revealed == pytest.approx(1.0)
+    kept = mechanism.sample(TEXTS, rng=streams(27), importance=reading(TEXTS))
+    np.testing.assert_array_equal(kept[~chosen], TEXTS[~chosen])
+    unknown = np.full((500, 3), 3)
+    shown = mechanism.sample(unknown, rng=streams(500), importance=np.zeros((500, 3)))
+    assert shown.min() >= 0 and shown.max() < 3  # the unknown word has no spelling to show
+
+
+@pytest.mark.parametrize("mode", ["repaired", "paper"])
+def test_one_draw_for_each_word_shows_repetition(mode):
+    mechanism = CusTextImportance(1.0, 3.0, SMALL, share=0.4, strategy="conservative", k=3, mode=mode)
+    table = whole_texts(mechanism)
+    assert sums_to_one(table)
+    pattern = (TEXTS[:, :, None] == TEXTS[:, None]).reshape(27, -1)
+    agree = (pattern[:, None] == pattern[None]).all(axis=2)
+    ratio = largest_ratio(table)
+    assert "repetition" in mechanism.guarantee.exposes
+    if mode == "repaired":
+        distinct = np.array([len(set(row)) for row in TEXTS.tolist()])
+        assert np.all(ratio[agree] <= (3.0 * distinct[:, None] * np.ones(27))[agree] + 1e-9)
+        assert np.isfinite(ratio[agree]).all()
+    assert np.isinf(ratio[~agree]).all()
+    n = 3000
+    x = np.tile([0, 1, 0, NOTHING, 0], (n, 1))
+    y = mechanism.sample(x, rng=streams(n), importance=np.tile([1.0, 5.0, 0.0, 9.0, 2.0], (n, 1)))
+    assert (y[:, 0] == y[:, 2]).all() and (y[:, 0] == y[:, 4]).all() and (y[:, 3] == NOTHING).all()
+
+
+def test_importance_draws_fit_their_probabilities():
+    n = 30_000
+    x, weights = np.tile([60, 61, 200], (n, 1)), np.tile([0.1, 0.7, 0.2], (n, 1))
+    y = CusTextImportance(1.5, 6.0, WORDS, share=0.3).sample(x, rng=streams(n), importance=weights)
+    for column, epsilon in enumerate((6.0, 1.5, 6.0)):
+        for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
+            expected = CusText(epsilon * factor, WORDS).log_probs(x[0, [column]])[0]
+            assert fits(y[:, column], expected) == right
+
+
+def test_which_tokens_are_chosen():
+    x = np.array([[1, 2, 3, 4, NOTHING], [5, 5, 6, NOTHING, NOTHING], [NOTHING] * 5])
+    weights = np.array([[0.1, 0.9, 0.9, 0.2, np.nan], [0.0, 3.0, 1.0, 9.0, 9.0], [0] * 5], dtype=float)
+
+    def chosen(**more):
+        return CusTextImportance(1.0, 2.0, WORDS, **more).chosen(x, weights).astype(int).tolist()
+
+    assert chosen(share=0.25) == [[0, 1, 0, 0, 0], [0, 1, 0, 0, 0], [0] * 5]  # ties: the earlier
+    assert chosen(share=0.3, which="bottom") == [[1, 0, 0, 1, 0], [1, 0, 0, 0, 0], [0] * 5]
+    assert chosen(share=0.25, strategy="conservative") == [[0, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0] * 5]
+    assert chosen(share=0.0) == [[0] * 5] * 3
+    assert chosen(share=1.0) == (x != NOTHING).astype(int).tolist()
+    mechanism = CusTextImportance(1.0, 2.0, WORDS)
+    for wrong in (weights[:, :4], np.full((3, 5), np.nan), np.full((3, 5), "a")):
+        with pytest.raises(ValueError, match="importance"):
+            mechanism.sample(x, rng=streams(3), importance=wrong)
+    with pytest.raises(ValueError, match="strategy must be aggressive or conservative, got 'bold'"):
+        CusTextImportance(1.0, 2.0, WORDS, strategy="bold")
+
+
+# --- all of them
+# ----------------------------------------------------------------------------------------------------
+
+LARGE = vocabulary(5000, 24, seed=4)
+
+
+def mechanisms(words):
+    return (
+        SanText(3.0, words), SanTextPlus(3.0, words), RandomSubstitution(words), CusText(3.0, words, 7),
+        CusTextPlus(3.0, words, 7, "cosine"), CusTextImportance(3.0, 9.0, words, strategy="conservative", k=7),
+    )  # fmt: skip
+
+
+def read(mechanism, shape, seed=0):
+    return {name: np.random.default_rng(seed).random(shape) for name in mechanism.reads}
+
+
+@pytest.mark.parametrize("mechanism", mechanisms(LARGE), ids=lambda m: m.name)
+def test_a_text_alone_is_drawn_as_in_a_cohort_of_thousands(mechanism):
+    """Over several blocks of words and of columns, bit for bit."""
+    n = 2000
+    x = np.random.default_rng(1).integers(0, 5001, (n, 6))
+    x[:, 4:] = np.where(np.arange(n)[:, None] % 3 > 0, NOTHING, x[:, 4:])
+    more = read(mechanism, x.shape)
+    whole = mechanism.sample(x, rng=streams(n), **more)
+    np.testing.assert_array_equal(whole == NOTHING, x == NOTHING)
+    assert whole.max() < 5000
+    exponential.cache_clear()
+    for at in (0, 1, 777, 1999):
+        alone = mechanism.sample(
+            x[at : at + 1], rng=streams(1, offset=at), **{k: v[at : at + 1] for k, v in more.items()}
+        )
+        np.testing.assert_array_equal(alone[0], whole[at])
+    column = mechanism.sample(x[:, 0], rng=streams(n), **{k: v[:, 0] for k, v in more.items()})
+    assert column.shape == (n,)
+    assert len(pickle.dumps(mechanism)) < 2 * len(pickle.dumps(LARGE))  # no table travels with a mechanism
+
+
+def test_float64_rows_have_the_same_bits_in_any_company():
+    geometry = Geometry(LARGE.points, np.arange(5000))
+    some = np.array([7, 4999, 17, 5000, 3000, 7])
+    whole = geometry.distances(np.arange(2990, 5001))
+    np.testing.assert_array_equal(geometry.distances(some)[[1, 3, 4]], whole[[2009, 2010, 10]])
+    np.testing.assert_array_equal(geometry.distances(some)[0], geometry.distances(some[:1])[0])
+    assert Geometry(LARGE.points, np.arange(5000)).distances(np.array([], int)).shape == (0, 5000)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 1000.0])
+def test_two_words_are_a_vocabulary(epsilon):
+    words = Vocabulary(("yes", "no"), np.array([[0.0], [1.0]], np.float32), np.array([3, 1]))
+    x = np.array([0, 1, 2, NOTHING])
+    for mechanism in (
+        SanText(epsilon, words), SanTextPlus(epsilon, words, w=0.5), SanTextPlus(epsilon, words, w=1.0),
+        RandomSubstitution(words), CusText(epsilon, words, 2), CusTextPlus(epsilon, words, 2, "cosine"),
+        CusTextImportance(epsilon, epsilon, words),
+    ):  # fmt: skip
+        y = mechanism.sample(x, rng=streams(4), **read(mechanism, x.shape))
+        assert y[3] == NOTHING and y[:3].min() >= 0 and y.max() <= 1
+        if not mechanism.reads:
+            assert sums_to_one(mechanism.log_probs(x[:3]))
+            table = mechanism.log_probs(np.repeat(x[:3], 2))
+            picked = mechanism.log_prob(np.tile([0, 1], 3), np.repeat(x[:3], 2))
+            np.testing.assert_array_equal(picked, table[np.arange(6), np.tile([0, 1], 3)])
+
+
+def test_random_substitution_is_uniform_and_tells_nothing():
+    n = 50_000
+    mechanism = RandomSubstitution(WORDS)
+    assert fits(mechanism.sample(np.arange(n) % 201, rng=streams(n)), np.full(200, -math.log(200)))
+    assert mechanism.guarantee.worst_case() == 0 == largest_ratio(mechanism.log_probs(ALL)).max()
+
+
+@pytest.mark.parametrize("mechanism", mechanisms(WORDS)[:2], ids=lambda m: m.name)
+def test_probabilities_are_of_words(mechanism):
+    for wrong in (np.array([NOTHING]), np.array([[1]]), np.array([201])):
+        with pytest.raises(ValueError, match=mechanism.name.rstrip("+")):
+            mechanism.log_probs(wrong)
+
+
+# --- the diameter
+# --------------------------------------------------------------------------------------------------
+
+
+def spread(kind, n=1500, dim=12):
+    rng = np.random.default_rng(6)
+    points = rng.normal(size=(n, dim))
+    if kind == "sphere":
+        points /= np.linalg.norm(points, axis=1, keepdims=True)
+    elif kind == "outlier":
+        points[5] *= 100
+    elif kind == "far from zero":
+        points = points * 0.01 + 50
+    elif kind == "one place":
+        points[:] = points[0]
+    return points.astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["cloud", "sphere", "outlier", "far from zero", "one place"])
+def test_the_diameter_is_the_largest_of_all_distances_from_above(kind):
+    points = spread(kind)
+    exact = points.astype(np.longdouble)
+    largest = max(float(np.sqrt(((exact - row) ** 2).sum(axis=1)).max()) for row in exact)
+    found = largest_distance(points)
+    assert largest <= found <= largest * (1 + 1e-9) + 1e-6
+    words = Vocabulary(tuple(map(str, range(len(points)))), points)
+    assert diameter(words) >= found * (1 - 1e-9)

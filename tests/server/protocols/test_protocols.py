@@ -1,0 +1,204 @@
+"""Ways of training are conversations: whoever answers, the same answers give the same questions and the same model."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mechanisms.messages.batch import Batch
+from mechanisms.messages.request import Request
+from server import protocols
+from server.protocols import WAYS, way_of_training
+from server.protocols.drive import Collected, Driver
+from server.protocols.protocol import Publish
+from simulations.artifacts.ways import channels_of, protocol_of, training_of
+from simulations.experiment import sections
+from simulations.study.collect import FlowerUsers
+from tests.server.protocols import nearest_mean
+from tests.support.studies import (
+    CLASSES,
+    PRIOR,
+    PURKAYASTHA,
+    RANDOMIZED,
+    TEST,
+    USERS,
+    LocalGrid,
+    experiment,
+    make_nodes,
+    prepared,
+    run_arms,
+    use_folder,
+)
+
+ARM = {"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    use_folder(tmp_path, monkeypatch)
+    return tmp_path
+
+
+class Answered:
+    """Users who have answered before: their batches are in a list, and there is nobody else to ask."""
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self.batches = list(batches)
+        self.asked: list[Request] = []
+
+    def collect(self, request: Request) -> Collected:
+        self.asked.append(request)
+        return Collected(self.batches.pop(0))
+
+    def publish(self, encoder: Path, splits) -> None:
+        raise AssertionError(encoder)
+
+
+class Listening(Answered):
+    """Users of a simulation, and every batch that they gave."""
+
+    def __init__(self, users: FlowerUsers) -> None:
+        super().__init__([])
+        self.users = users
+
+    def collect(self, request: Request) -> Collected:
+        self.asked.append(request)
+        collected = self.users.collect(request)
+        self.batches.append(collected.batch)
+        return collected
+
+
+@pytest.mark.parametrize("label_stages", [1, 2])
+def test_a_protocol_is_replayed_from_what_it_was_sent(label_stages: int, folder: Path) -> None:
+    """So it can be resumed, driven by a deployment, or by nobody at all: batches in a list are enough."""
+    study = experiment(ARM | {"label": PRIOR}, training={"label-stages": label_stages})
+    ready = prepared(study)
+    users = FlowerUsers(LocalGrid(make_nodes(study, folder)), study, tests=TEST, nodes=folder)
+    first, drive = Listening(users), lambda who: Driver(who).train(
+        protocol_of(study, study.arms[0], ready.public, folder=folder, progress=lambda line: None)
+    )
+    model = drive(first)
+    assert len(first.asked) == label_stages
+    again = Answered(first.batches)
+    replayed = drive(again)
+    digests = [[request.digest(channel) for channel in request.channels] for request in first.asked]
+    assert digests == [[request.digest(channel) for channel in request.channels] for request in again.asked]
+    for name in ("mean", "m1", "m2", "head_w", "head_b"):
+        np.testing.assert_array_equal(getattr(model.maps, name), getattr(replayed.maps, name))
+        np.testing.assert_array_equal(getattr(model.asked, name), getattr(replayed.asked, name))
+
+
+def test_a_new_way_costs_one_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty lines and one of the catalogue; ledgers, shuffler, scores and the table come by themselves."""
+    lines = inspect.getsource(nearest_mean).splitlines()
+    assert len(lines) <= 40
+    imported = {n.module for n in ast.walk(ast.parse("\n".join(lines))) if isinstance(n, ast.ImportFrom)}
+    assert all(name.split(".")[0] in ("__future__", "pathlib", "server") for name in imported), "no user, no truth"
+    monkeypatch.setitem(protocols.WAYS, "release-once", "tests.server.protocols.nearest_mean:nearest_mean")
+    study = experiment(ARM)
+    line = run_arms(study, LocalGrid(make_nodes(study, folder)))["a"].line
+    assert line["delivered"] == USERS and line["dropped"] == line["errors"] == {}
+    assert line["accuracy"] > 0.8 and line["accuracy_clean_test"] > 0.9  # chance is 1/3
+    assert {rung["rung"] for rung in line["ladder"]} >= {"embedding", "label", "shuffled"}
+
+
+def test_experiments_name_the_ways_that_there_are() -> None:
+    assert (*WAYS, "paper") == sections.WAYS
+    for name in WAYS:
+        names = list(inspect.signature(way_of_training(name)).parameters)
+        assert names == ["public", "channels", "training", "folder", "progress"]
+        assert inspect.isgeneratorfunction(way_of_training(name))
+    with pytest.raises(KeyError):
+        way_of_training("paper")
+
+
+def test_nothing_happens_before_the_first_question_is_wanted() -> None:
+    study = experiment(ARM)
+    said: list[str] = []
+    protocol = protocol_of(study, study.arms[0], prepared(study).public, folder=Path("nowhere"), progress=said.append)
+    assert said == []
+    request = next(protocol)
+    assert isinstance(request, Request) and said == [f"a: learning maps on {90:,} public texts"]
+    assert request.channels == ("embedding", "label") and request.classes == CLASSES
+
+
+def test_a_public_only_arm_asks_nobody() -> None:
+    study = experiment({"name": "p", "way": "public-only", "embedding": PURKAYASTHA})
+    public = prepared(study).public
+    nobody = Answered([])
+    model = Driver(nobody).train(
+        protocol_of(study, study.arms[0], public, folder=Path("nowhere"), progress=lambda line: None)
+    )
+    assert nobody.asked == [] and model.asked is None and model.question().channels == ("embedding",)
+    assert model.answer(Batch((), 0, 0, "no release arrived")) is None
+
+
+def test_the_driver_counts_teaching_and_asking_apart() -> None:
+    batches = [Batch((), 3, 2, None), Batch((), 0, 0, "too few"), Batch((), 5, 0)]
+    answered = Answered(batches)
+    told: list[str] = []
+    driver = Driver(answered, name="arm", before=lambda request: told.append(request.stage), progress=told.append)
+
+    def conversation() -> Iterator[SimpleNamespace]:
+        assert (yield SimpleNamespace(stage="one")) is batches[0]
+        assert (yield SimpleNamespace(stage="two")) is batches[1]
+        return "model"
+
+    assert driver.train(conversation()) == "model"
+    assert driver.ask(SimpleNamespace(stage="test")) is batches[2]
+    assert (driver.teaching.users, driver.teaching.stages) == (3, {"one": 3, "two": 0})
+    assert driver.teaching.dropped == {"duplicate": 2, "batch discarded: too few": 1}
+    assert (driver.asking.users, driver.asking.stages, driver.asking.dropped) == (5, {"test": 5}, {})
+    assert told == [
+        "one", "arm: stage one: 3 users delivered", "two", "arm: stage two: 0 users delivered; too few",
+        "test", "arm: stage test: 5 users delivered",
+    ]  # fmt: skip
+
+
+def test_an_encoder_is_published_by_whoever_drives() -> None:
+    given = SimpleNamespace(identity="new")
+
+    class Users(Answered):
+        def publish(self, encoder: Path, splits) -> SimpleNamespace:
+            assert encoder == Path("trained")
+            return given
+
+    def conversation() -> Iterator[Publish]:
+        return (yield Publish(Path("trained")))
+
+    assert Driver(Users([])).train(conversation()) is given
+
+
+def test_what_cannot_be_asked_is_refused_before_anybody_is(folder: Path) -> None:
+    """`before` stands for the journal of a run that goes on: users have answered another request at this stage."""
+    study = experiment(ARM)
+    public = prepared(study).public
+    nobody = Answered([])
+
+    def refuse(request: Request) -> None:
+        raise ValueError(request.stage)
+
+    protocol = protocol_of(study, study.arms[0], public, folder=folder, progress=lambda line: None)
+    with pytest.raises(ValueError, match=r"^train$"):
+        Driver(nobody, before=refuse).train(protocol)
+    assert nobody.asked == []
+
+
+def test_labels_that_are_not_public_are_not_in_the_public_part() -> None:
+    study = experiment(ARM, data={"public": {"labels": False}})
+    public = prepared(study).public
+    assert public.labels is None and public.maps.labels is None
+
+
+def test_what_an_arm_asks_follows_from_the_experiment() -> None:
+    study = experiment(ARM, training={"label-stages": 3}, shuffle={"minimum-users": 20})
+    channels = channels_of(study, study.arms[0], prepared(study).public)
+    assert (channels.teaching, channels.asking, channels.minimum_users, channels.classes) == (True, True, 20, CLASSES)
+    assert (channels.label.name, [m.name for m in channels.embedding]) == ("randomized-response", ["purkayastha"])
+    assert (training_of(study).seed, training_of(study).label_stages) == (study.seed, 3)

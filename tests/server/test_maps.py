@@ -1,0 +1,264 @@
+"""Maps, their training on public data, and the head's training on releases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mechanisms.gaussian import Gaussian
+from mechanisms.identity import Identity
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.spherical import PlanarLaplace, Purkayastha
+from mechanisms.streams import SimulationStreams
+from server.maps import Maps
+from server.training.head import train_head
+from server.training.noise import Noise, sanitize_public
+from server.training.public_maps import learn_maps, pca_maps
+from server.training.sharpen import SHARPEN, factored, sharpened
+
+WIDTH = 24
+
+
+def corpus(n: int, classes: int, *, seed: int, gap: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Embeddings whose classes differ in small coordinates, under larger ones that say nothing."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(classes, size=n)
+    centres = np.random.default_rng(99).standard_normal((classes, 6)) * gap
+    h = rng.standard_normal((n, WIDTH))
+    h[:, :6] = 0.5 * (centres[y] + h[:, :6])
+    h[:, 6:] *= 2.0
+    return (h + 5.0).astype(np.float32), y
+
+
+def random_maps(dim: int = 4, classes: int = 3) -> Maps:
+    rng = np.random.default_rng(0)
+    return factored(
+        rng.standard_normal(WIDTH),
+        rng.standard_normal((WIDTH, dim)),
+        rng.standard_normal((dim, classes)),
+        np.ones(classes),
+    )
+
+
+def test_maps_project_to_unit_rows_and_a_zero_vector_to_the_first_axis() -> None:
+    maps = random_maps()
+    h = np.vstack([maps.mean, np.random.default_rng(1).standard_normal((5, WIDTH))]).astype(np.float32)
+    z = maps.project(h)
+    assert z.dtype == np.float64 and z.shape == (6, 4)
+    assert z[0].tolist() == [1, 0, 0, 0]
+    np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1.0, atol=1e-15)
+
+
+def test_folded_maps_predict_what_the_maps_do() -> None:
+    maps = random_maps()
+    z = maps.project(np.random.default_rng(1).standard_normal((50, WIDTH)))
+    weight, bias = maps.folded()
+    np.testing.assert_allclose(z @ weight + bias, maps.logits(z), atol=1e-5)
+
+
+def test_saved_maps_come_back_and_a_broken_file_is_one_line(tmp_path) -> None:
+    maps = random_maps()
+    maps.save(tmp_path)
+    again = Maps.load(tmp_path)
+    for name in ("mean", "m1", "m2", "head_w", "head_b"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(maps, name))
+    (tmp_path / "maps.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match=r"^maps: [^\n]* cannot be read[^\n]*$"):
+        Maps.load(tmp_path)
+    with pytest.raises(ValueError, match="cannot be read"):
+        Maps.load(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("spread", [0.1, 10.0])
+def test_sharpened_maps_keep_nearly_all_decisions_without_a_bias(classes, spread) -> None:
+    maps = random_maps(dim=4, classes=classes)
+    maps = Maps(maps.mean, maps.m1, maps.m2, maps.head_w, np.linspace(0.5, -0.5, classes))
+    _, _, vt = np.linalg.svd(maps.folded()[0].T @ maps.m1.T)
+    stretch = np.full(WIDTH, spread)  # how long texts are beside what decides: the bias is in units of that length
+    stretch[: classes - 1] = 1.0
+    h = np.random.default_rng(1).standard_normal((4000, WIDTH)) * stretch @ vt + maps.mean
+    sharp = sharpened(maps, public=h[:2000])
+    assert np.ptp(sharp.folded()[1]) < 1e-6
+    ignored = Maps(maps.mean, maps.m1, maps.m2, maps.head_w, np.zeros(classes))
+    before = maps.predict(maps.project(h[2000:]))
+    agreement = (sharp.predict(sharp.project(h[2000:])) == before).mean()
+    without = (ignored.predict(ignored.project(h[2000:])) == before).mean()
+    # a cone about the mean becomes a hyperplane beside it: not the same, but the bias is not lost
+    assert agreement > 0.9 and 1 - agreement < 0.6 * (1 - without)
+
+
+def test_sharpening_shrinks_only_what_the_head_does_not_read() -> None:
+    maps = random_maps(dim=4, classes=3)
+    sharp = sharpened(maps, public=np.random.default_rng(1).standard_normal((100, WIDTH)))
+    weight = maps.folded()[0].astype(np.float64)
+    read, _, _ = np.linalg.svd(weight - weight.mean(axis=1, keepdims=True))
+    before, after = maps.m1 @ read, sharp.m1 @ read  # three classes: two contrasts
+    np.testing.assert_allclose(after[:, :2], before[:, :2], atol=1e-5)
+    np.testing.assert_allclose(after[:, 2:], SHARPEN * before[:, 2:], atol=1e-5)
+
+
+def test_maps_whose_head_knows_nothing_are_not_sharpened() -> None:
+    maps = pca_maps(np.random.default_rng(1).standard_normal((50, WIDTH)), dim=4, classes=2)
+    assert sharpened(maps, public=np.ones((3, WIDTH))) is maps
+
+
+@pytest.mark.parametrize(
+    "change", [{"m1": np.zeros((WIDTH, 1))}, {"mean": np.zeros(3)}, {"head_b": np.full(3, np.nan)}]
+)
+def test_maps_that_do_not_fit_are_refused(change) -> None:
+    maps = random_maps()
+    fields = {name: getattr(maps, name) for name in ("mean", "m1", "m2", "head_w", "head_b")}
+    with pytest.raises(ValueError, match=r"^maps: "):
+        Maps(**(fields | change))
+
+
+@pytest.mark.parametrize("mechanism", [Purkayastha(5, 6.0), PlanarLaplace(5, 6.0)])
+def test_the_noise_moves_with_its_input(mechanism) -> None:
+    """The value is the mechanism's own draw, and its gradient that of a draw turned with its input."""
+    z = torch.nn.functional.normalize(
+        torch.randn(40, 5, generator=torch.Generator().manual_seed(1)).double(), dim=1
+    )
+    z.requires_grad_()
+    drawn = Noise(mechanism, seed=7, stage="test")(z)
+    rows = SimulationStreams(7).rows(
+        np.arange(40), np.zeros(40, np.int64), stage="test", channel="embedding", step=0
+    )
+    np.testing.assert_allclose(
+        drawn.detach().numpy(), mechanism.sample(z.detach().numpy(), rng=rows), atol=1e-9
+    )
+    # a draw keeps its angle to z: the derivative of (draw · z) along the sphere is 0
+    (gradient,) = torch.autograd.grad((drawn * z).sum(), z)
+    along = gradient - (gradient * z).sum(1, keepdim=True) * z
+    assert along.abs().max() < 1e-6
+
+
+def test_the_noise_differs_at_each_call_and_touches_no_global_generator() -> None:
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    noise = Noise(Purkayastha(4, 2.0), seed=1, stage="test")
+    z = torch.nn.functional.normalize(torch.ones(10, 4), dim=1)
+    assert not torch.equal(noise(z), noise(z))
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("mechanism", [Purkayastha(2, 4.0), Identity("embedding", 2), Gaussian(2, 0.3)])
+def test_learned_maps_beat_principal_components_under_noise(mechanism) -> None:
+    h, y = corpus(1500, 2, seed=1)
+    test, truth = corpus(1500, 2, seed=2)
+
+    def accuracy(maps: Maps) -> float:
+        noisy = sanitize_public(mechanism, maps.project(test), seed=5, stage="test")
+        return float(np.mean(maps.predict(noisy) == truth))
+
+    learned = learn_maps(h, y, classes=2, mechanism=mechanism, dim=2, seed=3)
+    components = pca_maps(h, dim=2, classes=2)
+    noisy = sanitize_public(mechanism, components.project(h), seed=5, stage="public")
+    assert accuracy(learned) > 0.85
+    assert accuracy(train_head(components, noisy, y, seed=0)) < 0.65
+
+
+@pytest.mark.parametrize("dim", [2, 5, WIDTH])
+def test_learned_maps_know_more_than_two_classes_whatever_the_dim(dim) -> None:
+    h, y = corpus(1500, 6, seed=1, gap=2.0)
+    maps = learn_maps(h, y, classes=6, mechanism=Purkayastha(dim, 40.0), dim=dim, seed=3, steps=60)
+    assert np.mean(maps.predict(maps.project(h)) == y) > (0.6 if dim == 2 else 0.8)
+
+
+def test_learned_maps_are_a_function_of_their_arguments() -> None:
+    h, y = corpus(300, 2, seed=1)
+    arguments = {"classes": 2, "mechanism": Purkayastha(3, 5.0), "dim": 3, "steps": 10}
+    one, same = (learn_maps(h, y, seed=1, **arguments) for _ in range(2))
+    other = learn_maps(h, y, seed=2, **arguments)
+    np.testing.assert_array_equal(one.m1, same.m1)
+    assert (one.m1 != other.m1).any()
+
+
+@pytest.mark.parametrize(
+    ("h", "y", "dim", "words"),
+    [
+        (np.ones((5, 4)), np.zeros(5, int), 2, "no example of class 1"),
+        (np.ones((5, 4)), np.array([0, 1, 2, 0, 1]), 2, "labels must be 0 to 1"),
+        (np.ones((5, 4)), np.zeros(4, int), 2, "labels of shape"),
+        (np.ones((5, 4)), np.array([0, 1, 0, 1, 0]), 5, "dim must be between 2 and the encoder's width 4"),
+        (np.full((5, 4), np.nan), np.array([0, 1, 0, 1, 0]), 2, "finite"),
+    ],
+)
+def test_public_data_that_do_not_fit_are_one_line(h, y, dim, words) -> None:
+    with pytest.raises(ValueError, match=rf"^maps: [^\n]*{words}"):
+        learn_maps(h, y, classes=2, mechanism=Purkayastha(2, 1.0), dim=dim, seed=1)
+
+
+@pytest.mark.parametrize("classes", [2, 12])
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_a_head_learns_from_releases_alone(classes, epsilon) -> None:
+    """From components and an empty head; randomized labels are corrected for."""
+    h, y = corpus(20_000, classes, seed=1, gap=4.0)
+    maps = pca_maps(h[:, :6] - 5, dim=6, classes=classes)
+    mechanism = Purkayastha(6, 30.0)
+    z = sanitize_public(mechanism, maps.project(h[:, :6] - 5), seed=2, stage="users")
+    labels, transition = y, None
+    if epsilon is not None:
+        response = RandomizedResponse(epsilon, classes)
+        rows = SimulationStreams(3).rows(
+            np.arange(len(y)), np.zeros(len(y), np.int64), stage="users", channel="label"
+        )
+        labels = response.sample(y, rng=rows)
+        columns = [response.log_prob(labels, np.full(len(y), k)) for k in range(classes)]
+        transition = np.exp(np.stack(columns, axis=1))
+    best = np.mean(train_head(maps, z, y, seed=0).predict(z) == y)
+    trained = train_head(maps, z, labels, label_transition=transition, seed=0)
+    assert best > 0.7
+    assert np.mean(trained.predict(z) == y) > best - 0.05
+    np.testing.assert_array_equal(trained.m1, maps.m1)
+
+
+def test_correction_finds_the_true_probabilities_and_its_absence_does_not() -> None:
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal((50_000, 3))
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    weight = np.array([[2.0, -2.0], [0.5, -0.5], [0.0, 0.0]])
+    y = (rng.random(len(z)) < 1 / (1 + np.exp(z @ (weight[:, 0] - weight[:, 1])))).astype(np.int64)
+    response = RandomizedResponse(1.0, 2)
+    rows = SimulationStreams(3).rows(
+        np.arange(len(y)), np.zeros(len(y), np.int64), stage="users", channel="label"
+    )
+    labels = response.sample(y, rng=rows)
+    transition = np.exp(np.stack([response.log_prob(labels, np.full(len(y), k)) for k in (0, 1)], axis=1))
+    maps = factored(np.zeros(8), np.eye(8, 3), np.zeros((3, 2)), np.zeros(2))
+
+    def slope(trained: Maps) -> float:
+        folded, _ = trained.folded()
+        return float(folded[0, 0] - folded[0, 1])
+
+    assert abs(slope(train_head(maps, z, labels, label_transition=transition, seed=0)) - 4.0) < 0.4
+    assert slope(train_head(maps, z, labels, seed=0)) < 2.5
+
+
+def test_a_handful_of_releases_does_not_undo_what_public_data_taught() -> None:
+    h, y = corpus(1500, 2, seed=1)
+    mechanism = Purkayastha(2, 1.0)
+    maps = learn_maps(h, y, classes=2, mechanism=mechanism, dim=2, seed=3)
+    z = sanitize_public(mechanism, maps.project(h[:20]), seed=5, stage="users")
+    response = np.full((20, 2), 0.5)
+    trained = train_head(maps, z, y[:20], label_transition=response, seed=0)  # labels that say nothing
+    np.testing.assert_allclose(trained.folded()[0], maps.folded()[0], atol=1e-4)
+    few = train_head(maps, z, y[:20], seed=0)
+    assert np.mean(few.predict(few.project(h)) == y) > np.mean(maps.predict(maps.project(h)) == y) - 0.02
+    assert train_head(maps, z[:0], y[:0], seed=0) is maps
+
+
+@pytest.mark.parametrize(
+    ("z", "y", "transition"),
+    [
+        (np.ones((3, 5)), np.zeros(3, int), None),
+        (np.ones((3, 4)), np.zeros(2, int), None),
+        (np.ones((3, 4)), np.full(3, 3), None),
+        (np.ones((3, 4)), np.zeros(3, int), np.ones((3, 2))),
+        (np.ones((3, 4)), np.zeros(3, int), np.zeros((3, 3))),
+    ],
+)
+def test_releases_that_do_not_fit_are_one_line(z, y, transition) -> None:
+    with pytest.raises(ValueError, match=r"^training: [^\n]*$"):
+        train_head(random_maps(), z, y, label_transition=transition, seed=0)

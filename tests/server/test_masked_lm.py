@@ -1,0 +1,398 @@
+"""Masked language models: training, export and the client's reading of them, on tiny random models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertTokenizerFast
+
+from client.models import masked_lm
+from client.models.masked_lm import MaskedLM
+from client.models.reading import private_arguments
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
+from mechanisms.words.random_substitution import RandomSubstitution
+from mechanisms.words.text import TextMechanism
+from mechanisms.words.verbatim import Verbatim
+from server.masked_lm import ALIGNED, export_masked_lm
+from server.training.pretrain import masked_accuracy, pretrain
+from simulations.artifacts.masked_lm import masked_lm_folder, sanitized
+from simulations.errors import UserError
+from tests.support.tiny_models import WORDS, reviews, tiny_bert
+
+PUBLIC = reviews(60, seed=1)[0]
+
+
+def tiny_masked_lm(folder):
+    """`tiny_bert` with a prediction head, and weights large enough that logits differ."""
+    tiny_bert(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = BertForMaskedLM(BertConfig.from_pretrained(folder, initializer_range=0.2))
+    model.save_pretrained(folder)
+    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return tiny_masked_lm(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported")
+    export_masked_lm(checkpoint, folder, public_texts=PUBLIC, seed=1, max_length=40)
+    return folder
+
+
+def vocabulary():
+    """Pieces of the model, a word of two pieces ("plots"), and one that it does not know."""
+    words = (*(w for w in WORDS if not w.startswith("##")), "plots", "zebra")
+    return Vocabulary(words, np.random.default_rng(0).normal(size=(len(words), 4)).astype(np.float32))
+
+
+V = vocabulary()
+
+
+def texts(n, length, seed=2):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, V.unknown + 1, size=(n, length))
+    x[np.arange(length)[None] >= rng.integers(0, length + 1, size=n)[:, None]] = NOTHING
+    return x
+
+
+def streams(n, offset=0):
+    return SimulationStreams(1).rows(
+        np.arange(offset, offset + n), np.zeros(n, np.int64), stage="test", channel="text"
+    )
+
+
+def ask(model, x, now=None, position=0, rows=None):
+    rows = np.arange(len(x)) if rows is None else rows
+    scores = model.scores(x, V)
+    return scores(np.full(len(rows), position), x if now is None else now, rows)
+
+
+# --- export
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_the_client_gives_the_logits_that_torch_gives(checkpoint, tmp_path, aligned):
+    """Algorithm 1's input, written out by hand: [CLS] original [SEP] masked [SEP]; aligned: positions start again."""
+    if aligned:
+        checkpoint = shutil.copytree(checkpoint, tmp_path / "aligned")
+        config = json.loads((checkpoint / "config.json").read_text())
+        (checkpoint / "config.json").write_text(json.dumps(config | {ALIGNED: True}))
+    exported = tmp_path / "exported"
+    export_masked_lm(checkpoint, exported, public_texts=PUBLIC, seed=1, max_length=40)
+    model = AutoModelForMaskedLM.from_pretrained(checkpoint, attn_implementation="eager").eval()
+    tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
+    x = np.array([[V.word_id(w) for w in ("the", "film", "was", "good", ".")]])
+    now = x.copy()
+    now[0, 0] = V.word_id("plots")
+    found = ask(MaskedLM(exported), x, now, position=3)
+    ids = tokenizer("the film was good .", "plots film was [MASK] .", return_tensors="pt")
+    at = int((ids["input_ids"][0] == tokenizer.mask_token_id).nonzero()[0, 0])
+    if aligned:
+        second = int((ids["input_ids"][0] == tokenizer.sep_token_id).nonzero()[0, 0]) + 1
+        width = ids["input_ids"].shape[1]
+        ids["position_ids"] = torch.tensor([[*range(second), *range(1, 1 + width - second)]])
+    with torch.no_grad():
+        logits = model(**ids).logits[0, at].numpy()
+    for number, word in enumerate(V.words):
+        piece = tokenizer.convert_tokens_to_ids(word)
+        if word in ("plots", "zebra"):
+            assert np.isneginf(found[0, number])
+        else:
+            assert found[0, number] == pytest.approx(logits[piece], abs=1e-4)
+    assert np.ptp(logits) > 0.5
+
+
+def test_clip_bounds_are_mean_and_four_deviations_of_public_logits(checkpoint, exported):
+    about = json.loads((exported / "masked_lm.json").read_text())
+    assert (about["before"], about["between"], about["after"], about["segments"]) == ([2], [3], [3], True)
+    model = MaskedLM(exported)
+    assert (model.low, model.high) == (about["low"], about["high"]) and model.low < model.high
+    # a second derivation: other masked words of the same texts have about the same mean and deviation
+    x = np.full((60, 14), NOTHING)
+    for row, text in enumerate(PUBLIC):
+        numbers = [V.word_id(w) for w in text.split()]
+        x[row, : len(numbers)] = numbers
+    logits = ask(model, x)
+    logits = logits[np.isfinite(logits)]
+    deviation = (model.high - model.low) / 4
+    assert abs(logits.mean() - model.low) < deviation and 0.5 < logits.std() / deviation < 2
+
+
+def test_an_export_is_known_by_its_content_and_repeatable(checkpoint, exported, tmp_path):
+    export_masked_lm(checkpoint, tmp_path, public_texts=PUBLIC, seed=1, max_length=40)
+    assert masked_lm.identity(tmp_path) == MaskedLM(exported).identity
+    (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + "\n")
+    assert masked_lm.identity(tmp_path) != MaskedLM(exported).identity
+
+
+def test_checkpoints_without_a_head_or_public_texts_are_refused(checkpoint, tmp_path):
+    with pytest.raises(ValueError, match="has no masked-LM head"):
+        export_masked_lm(tiny_bert(tmp_path / "bare"), tmp_path / "out", public_texts=PUBLIC, seed=1)
+    with pytest.raises(ValueError, match="public texts are needed"):
+        export_masked_lm(checkpoint, tmp_path / "out", public_texts=[], seed=1, max_length=40)
+    with pytest.raises(ValueError, match="max-length must be between 8 and 64, got 65"):
+        export_masked_lm(checkpoint, tmp_path / "out", public_texts=PUBLIC, seed=1, max_length=65)
+    assert not (tmp_path / "out" / "masked_lm.json").exists()
+
+
+def test_broken_folders_are_refused_in_one_line(exported, tmp_path):
+    with pytest.raises(ValueError, match=r"model\.onnx cannot be read"):
+        MaskedLM(tmp_path)
+    for name in masked_lm.FILES:
+        (tmp_path / name).write_bytes((exported / name).read_bytes())
+    (tmp_path / "masked_lm.json").write_text("{}")
+    with pytest.raises(ValueError, match="lacks one of before"):
+        MaskedLM(tmp_path)
+    (tmp_path / "masked_lm.json").write_bytes((exported / "masked_lm.json").read_bytes())
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        MaskedLM(tmp_path)
+
+
+# --- the client
+
+
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(exported):
+    """What makes a cohort's draws those of its users alone: the width of an input depends on its own text only."""
+    model = MaskedLM(exported, threads=1)
+    x = texts(150, 12)
+    x = x[x[:, 0] != NOTHING]
+    scores = model.scores(x, V)
+    every = scores(np.zeros(len(x), np.int64), x, np.arange(len(x)))
+    rng = np.random.default_rng(3)
+    for size in (1, 2, 3, 31, 33):
+        rows = rng.permutation(len(x))[:size]
+        assert (scores(np.zeros(size, np.int64), x, rows) == every[rows]).all()
+
+
+def test_what_padding_to_another_width_changes_is_float_noise(exported):
+    """Where another machine's kernels should not keep the bits, this bounds what is left: 1e-5 of a logit, and so at
+    most exp(2e-5·ε/(2(high - low))) in a probability."""
+    model = MaskedLM(exported, threads=1)
+    x = texts(40, 6)
+    x = x[x[:, 0] != NOTHING]
+    found = ask(model, x)
+    step, masked_lm._STEP = masked_lm._STEP, 40
+    try:
+        wide = ask(model, x)
+    finally:
+        masked_lm._STEP = step
+    there = np.isfinite(found)
+    assert np.abs(found[there] - wide[there]).max() < 1e-5
+    epsilon = 10.0
+    p, q = (np.exp(DpMlm(epsilon, model.low, model.high, V).log_probs(s)) for s in (found, wide))
+    assert np.abs(np.log(p / q)).max() < 2e-5 * epsilon / (2 * (model.high - model.low)) + 1e-12
+
+
+@pytest.mark.parametrize("kind", [DpMlm, DpMlmResized])
+def test_texts_are_drawn_alike_alone_and_in_a_cohort(exported, kind):
+    model = MaskedLM(exported, threads=1)
+    text = TextMechanism(kind(8.0, model.low, model.high, V), tokens=6)
+    x = texts(40, 6)
+    together = text.sample(x, rng=streams(40), **private_arguments(text, [""] * 40, x, exported, threads=1))
+    for i in (0, 7, 39):
+        one = x[i : i + 1]
+        alone = text.sample(one, rng=streams(1, i), **private_arguments(text, [""], one, exported, threads=1))
+        assert (alone == together[i : i + 1]).all()
+    assert together.max() < len(V)
+    kept = TextMechanism(kind(8.0, model.low, model.high, V), tokens=6, length="kept")
+    y = kept.sample(x, rng=streams(40), scores=model.scores(x, V))
+    empty = (x == NOTHING).all(axis=1)
+    assert empty.any() and (y[empty] == NOTHING).all()
+    if kind is DpMlm:
+        assert ((y == NOTHING) == (x == NOTHING)).all()
+
+
+def test_the_context_is_the_whole_text_and_what_is_drawn(exported):
+    model = MaskedLM(exported, threads=1)
+    x = np.array([[V.word_id(w) for w in ("the", "film", "was", "good", ".")]])
+    base = ask(model, x, position=1)
+    there = np.isfinite(base)
+    for change in ("original", "now"):
+        other, now = x.copy(), x.copy()
+        (other if change == "original" else now)[0, 3] = V.word_id("bad")
+        assert np.abs(ask(model, other, now, position=1)[there] - base[there]).max() > 1e-3
+    masked = x.copy()
+    masked[0, 1] = V.word_id("book")  # what stands at the mask does not count
+    assert (ask(model, x, masked, position=1) == base).all()
+    longer = np.concatenate([x, [[V.unknown, V.unknown]]], axis=1)  # filled up, as `TextMechanism` does
+    assert np.isfinite(ask(model, x, longer, position=6)[there]).all()
+
+
+def test_long_texts_are_read_through_a_window(exported):
+    """max_length 40 leaves 18 pieces for each text: what is farther away does not count, what is near does."""
+    model = MaskedLM(exported, threads=1)
+    x = np.random.default_rng(1).integers(0, 12, size=(1, 60))
+    for position in (0, 5, 30, 59):
+        base = ask(model, x, position=position)
+        there = np.isfinite(base)
+        far = x.copy()
+        far[0, np.abs(np.arange(60) - position) > 18] = 3
+        assert (ask(model, far, position=position) == base).all()
+        near = x.copy()
+        near[0, position + 1 if position < 59 else position - 1] += 1
+        assert np.abs(ask(model, near, position=position)[there] - base[there]).max() > 1e-4
+    # the window is full: 18 words of the 60, on both sides where there are both
+    ids, start, at = model._pair(*(model._columns(x[0], model._pieces(V)) for _ in range(2)), 30)
+    assert len(ids) == 3 + 2 * 18 and start == 2 + 18 and ids[at] == model._about["mask"] and at == start + 8
+    y = DpMlm(5.0, model.low, model.high, V).sample(x, rng=streams(1), scores=model.scores(x, V))
+    assert (y >= 0).all()
+
+
+def test_a_vocabulary_of_other_words_is_refused(exported):
+    other = Vocabulary(("zebra", "yak"), np.zeros((2, 1), np.float32))
+    with pytest.raises(ValueError, match="no word of the vocabulary is a piece"):
+        MaskedLM(exported).scores(np.zeros((1, 1), np.int64), other)
+
+
+# --- importance
+
+
+def test_importance_is_the_attention_that_words_get(checkpoint, exported):
+    model = AutoModelForMaskedLM.from_pretrained(checkpoint, attn_implementation="eager").eval()
+    tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
+    x = np.array([[V.word_id(w) for w in ("the", "plots", "was", "good")] + [NOTHING]])
+    found = MaskedLM(exported).importance(x, V)
+    with torch.no_grad():
+        layers = model(**tokenizer("the plots was good", return_tensors="pt"), output_attentions=True).attentions
+    mean = torch.stack(layers)[:, 0].mean(dim=(0, 1)).numpy()[1:-1, 1:-1].sum(axis=0)  # "plots" is two pieces
+    expected = np.array([mean[0], mean[1] + mean[2], mean[3], mean[4]])
+    assert np.allclose(found[0, :4], expected / expected.sum(), atol=1e-5) and found[0, 4] == 0
+    assert np.ptp(found[0, :4]) > 0.01
+
+
+def test_importance_of_empty_and_of_long_texts(exported):
+    model = MaskedLM(exported)
+    x = np.full((3, 90), NOTHING)
+    x[1, :90] = np.random.default_rng(1).integers(0, 15, size=90)
+    x[2, :2] = 1
+    found = model.importance(x, V)
+    assert (found[0] == 0).all() and found[1:].sum(axis=1) == pytest.approx([1, 1])
+    assert (found[1] > 0).all() and ((found > 0) == (x != NOTHING)).all()
+
+
+# --- what a mechanism reads
+
+
+def test_private_arguments_are_what_the_mechanism_reads(exported):
+    x = texts(3, 4)
+    dp_mlm = TextMechanism(DpMlm(1.0, 0.0, 1.0, V), tokens=4)
+    assert set(private_arguments(dp_mlm, ["", "", ""], x, exported)) == {"scores"}
+    with pytest.raises(ValueError, match="dp-mlm: needs a masked language model"):
+        private_arguments(dp_mlm, ["", "", ""], x, None)
+    with pytest.raises(ValueError, match="2 texts, but word ids of 3"):
+        private_arguments(dp_mlm, ["", ""], x, exported)
+
+    class Other:
+        reads, name = ("importance",), "other"
+
+    class Odd:
+        reads, name = ("diary",), "odd"
+
+    class Plain:
+        reads, name = (), "plain"
+
+    class Whole:
+        def __init__(self, word):
+            self.word, self.name, self.vocabulary = word, word.name, V
+
+    assert private_arguments(Whole(Plain), [""] * 3, x, None) == {}
+    assert private_arguments(Whole(Other), [""] * 3, x, exported)["importance"].shape == (3, 4)
+    with pytest.raises(ValueError, match="odd: reads diary"):
+        private_arguments(Whole(Odd), [""] * 3, x, exported)
+
+
+# --- training
+
+
+def noisy(texts):
+    """A sanitizer of sorts: every other word is "the"."""
+    return [" ".join("the" if i % 2 else w for i, w in enumerate(t.split())) for t in texts]
+
+
+@pytest.mark.slow
+def test_pretraining_teaches_the_original_words_and_gives_a_head(tmp_path):
+    """A bare encoder; in each text one word says which words there are, so that a mask can be guessed."""
+    rng = np.random.default_rng(1)
+    groups = (("good", "film", "very"), ("bad", "book", "not"), ("fine", "plot", "and"))
+    public = [" ".join([groups[g][rng.integers(3)] for _ in range(8)]) for g in rng.integers(3, size=600)]
+    bare = tiny_bert(tmp_path / "bare")
+    lines = []
+    folder = pretrain(
+        bare, public, tmp_path / "plain", steps=76, lr=2e-3, seed=1, max_length=40, progress=lines.append
+    )
+    for paired in (False, True):
+        right, constant = masked_accuracy(folder, public[:200], paired=paired, seed=2, max_length=40)
+        assert constant < 0.2 and right > 0.28  # 1/9 by chance, 1/3 is what the group gives
+    assert any(line.startswith("pretraining, batch 76 of 76: loss") for line in lines)
+    export_masked_lm(folder, tmp_path / "out", public_texts=public, seed=1, max_length=40)
+    assert MaskedLM(tmp_path / "out").low < MaskedLM(tmp_path / "out").high
+
+
+@pytest.mark.slow
+def test_pretraining_is_repeatable_and_leaves_torch_alone(tmp_path):
+    bare = tiny_bert(tmp_path / "bare")
+    state = torch.random.get_rng_state()
+    for name in ("a", "b"):
+        pretrain(bare, PUBLIC, tmp_path / name, sanitizer=noisy, steps=4, seed=5, max_length=40)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+    pretrain(bare, PUBLIC, tmp_path / "c", steps=4, seed=5, max_length=40)
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() != (tmp_path / "c" / "model.safetensors").read_bytes()
+
+
+def test_what_does_not_fit_is_refused(checkpoint, tmp_path):
+    with pytest.raises(ValueError, match="text 0 has 2 words, and 1 after the sanitizer"):
+        pretrain(checkpoint, ["a film"], tmp_path / "x", sanitizer=lambda _: ["a"], seed=1)
+    with pytest.raises(ValueError, match="the sanitizer gave 0 texts for 1"):
+        pretrain(checkpoint, ["a film"], tmp_path / "x", sanitizer=lambda _: [], seed=1)
+    with pytest.raises(ValueError, match="at least one word"):
+        pretrain(checkpoint, ["", " "], tmp_path / "x", seed=1)
+    with pytest.raises(ValueError, match="steps and batch-size"):
+        pretrain(checkpoint, ["a film"], tmp_path / "x", steps=0, seed=1)
+
+
+# --- made once, for clients
+
+
+@pytest.mark.slow
+def test_a_bare_encoder_becomes_a_folder_for_clients_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bare = tiny_bert(tmp_path / "bare")
+    text = TextMechanism(RandomSubstitution(V), tokens=20)
+    lines = []
+    made = [
+        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=each, steps=4, max_length=40, progress=lines.append)
+        for each in (None, text, text)
+    ]
+    assert made[1] == made[2] != made[0] and sum("exporting" in line for line in lines) == 2
+    assert (made[1] / "checkpoint" / "model.safetensors").is_file()
+    assert MaskedLM(made[0]).identity != MaskedLM(made[1]).identity
+    with pytest.raises(UserError, match="dp-mlm reads scores"):
+        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=TextMechanism(DpMlm(1.0, 0.0, 1.0, V)), progress=lines.append)
+
+
+def test_sanitized_public_texts_keep_their_words_in_place():
+    text = TextMechanism(RandomSubstitution(V), tokens=4, length="kept", punctuation="drop")
+    clean, noisy = sanitized(["the elephant . was good .", "", "a very very bad film"], text, seed=1)
+    assert clean == ["the elephant was good", "", "a very very bad"]
+    assert [len(t.split()) for t in noisy] == [4, 0, 4]
+    assert sanitized(["the elephant"], TextMechanism(Verbatim(V), length="kept"), seed=1)[1] == ["the [UNK]"]
+
+
+def test_a_checkpoint_with_a_head_is_exported_as_it_is(checkpoint, exported, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = masked_lm_folder(checkpoint, PUBLIC, seed=1, max_length=40, progress=lambda line: None)
+    assert MaskedLM(folder).identity == MaskedLM(exported).identity and not (folder / "checkpoint").exists()

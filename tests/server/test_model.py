@@ -1,0 +1,220 @@
+"""Checkpoints, their export, fine-tuning, the pipeline and the published procedure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from client.models.encoder import Encoder
+from mechanisms.spherical import Purkayastha
+from server import checkpoint, checkpoint_files
+from server.card import model_card
+from server.export import export_encoder
+from server.maps import Maps
+from server.model import Pipeline
+from server.training.finetune import finetune
+from server.training.noise import sanitize_public
+from server.training.paper import SENTENCE, train_paper
+from server.training.public_maps import pca_maps
+from tests.support.tiny_models import reviews, tiny_bert
+
+TEXTS = [
+    "the film was good .",
+    "bad",
+    "a very very awful plot and not a fine book .",
+    ("good film", "bad book ."),
+]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("bert"))
+
+
+def pipeline_of(bert: Path, **how) -> Pipeline:
+    model, tokenizer = checkpoint.load(bert)
+    maps = pca_maps(np.random.default_rng(0).standard_normal((80, 32)), dim=4, classes=3)
+    return Pipeline(model, tokenizer, maps, **how).eval()
+
+
+@pytest.fixture(autouse=True)
+def _global_generator_untouched():
+    before = torch.random.get_rng_state()
+    yield
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_exported_encoder_is_the_checkpoint(bert, tmp_path, pooling) -> None:
+    """Single texts and pairs of unlike lengths, by the client's code and by torch."""
+    export_encoder(bert, tmp_path, pooling=pooling, max_length=16)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["encoder.json", "model.onnx", "tokenizer.json"]
+    assert json.loads((tmp_path / "encoder.json").read_text()) == {
+        "dim": 32,
+        "max_length": 16,
+        "pooling": pooling,
+        "precision": "fp32",
+    }
+    encoder = Encoder(tmp_path)
+    pipeline = pipeline_of(bert, pooling=pooling, max_length=16)
+    np.testing.assert_allclose(encoder.encode(TEXTS[:3]), pipeline.embed(TEXTS[:3]), atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS[3:]), pipeline.embed(TEXTS[3:]), atol=1e-5)
+    long = ["good " * 40]
+    np.testing.assert_allclose(encoder.encode(long), pipeline.embed(long), atol=1e-5)
+
+
+def test_an_export_leaves_other_files_of_its_folder_alone(bert, tmp_path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    export_encoder(bert, tmp_path, max_length=64)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"pooling": "max"}, "pooling 'max' is not one of"),
+        ({"precision": "int4"}, "precision 'int4' is not one of"),
+        ({"precision": "int8"}, "int8 needs public texts"),
+        ({"max_length": 65}, "max-length must be between 3 and 64"),
+    ],
+)
+def test_an_export_that_cannot_be_is_one_line_and_leaves_nothing(bert, tmp_path, how, words) -> None:
+    with pytest.raises(ValueError, match=f"^encoder: [^\n]*{words}[^\n]*$"):
+        export_encoder(bert, tmp_path / "out", **how)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_no_checkpoint_is_one_line(bert, tmp_path) -> None:
+    with pytest.raises(ValueError, match="there is no folder"):
+        checkpoint.load(tmp_path / "missing")
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        checkpoint.load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"^encoder: [^\n]*cannot be read[^\n]*$"):
+        checkpoint.load(tmp_path)
+
+
+def test_a_hub_name_that_no_hub_gives_is_one_line(monkeypatch) -> None:
+    def offline(*_args, **_kwargs):
+        raise OSError("We couldn't connect\nto the hub")
+
+    monkeypatch.setattr(checkpoint, "reachable", lambda: True)
+    monkeypatch.setattr(checkpoint.AutoTokenizer, "from_pretrained", offline)
+    with pytest.raises(ValueError, match=r"^encoder: 'bert-of-nobody' is no folder here[^\n]*$"):
+        checkpoint.load("bert-of-nobody")
+
+
+def test_the_packaged_model_is_refused_unless_its_weights_are_the_published_ones(monkeypatch) -> None:
+    assert (Path(checkpoint_files.resolve("minilm")) / "model.safetensors").is_file()
+    monkeypatch.setattr(checkpoint_files, "MINILM_SHA256", hashlib.sha256(b"another").hexdigest())
+    with pytest.raises(ValueError, match="is not the published model"):
+        checkpoint.load("minilm")
+
+
+def test_a_fingerprint_follows_the_content(bert, tmp_path) -> None:
+    copy = tiny_bert(tmp_path)
+    assert checkpoint_files.fingerprint(copy) == checkpoint_files.fingerprint(bert)
+    (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
+    assert checkpoint_files.fingerprint(copy) != checkpoint_files.fingerprint(bert)
+
+
+def test_a_saved_pipeline_comes_back_and_its_maps_need_no_bert(bert, tmp_path) -> None:
+    pipeline = pipeline_of(bert, pooling="cls", max_length=20)
+    about = {"guarantee": "10·d_angular for every sentence", "mechanism": "purkayastha"}
+    pipeline.save_pretrained(tmp_path, about=about)
+    again = Pipeline.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(again.embed(TEXTS[:3]), pipeline.embed(TEXTS[:3]))
+    assert (again.pooling, again.max_length) == ("cls", 20)
+    z = pipeline.maps().project(pipeline.embed(TEXTS[:3]))
+    np.testing.assert_array_equal(again.predict_released(z), pipeline.predict_released(z))
+    np.testing.assert_array_equal(Maps.load(tmp_path).predict(z), pipeline.predict_released(z))
+    assert "10·d_angular for every sentence" in (tmp_path / "README.md").read_text()
+    assert list(tmp_path.glob("*.safetensors")) and not list(tmp_path.glob("*.bin"))
+    export_encoder(tmp_path, tmp_path / "exported", max_length=20)
+    with pytest.raises(ValueError, match=r"^model: [^\n]*holds no saved pipeline"):
+        Pipeline.from_pretrained(bert)
+
+
+def test_the_pipeline_agrees_with_its_maps(bert) -> None:
+    pipeline = pipeline_of(bert)
+    inputs = dict(pipeline.tokenizer(TEXTS[:3], padding=True, return_tensors="pt"))
+    with torch.no_grad():
+        logits = pipeline(inputs).numpy()
+    maps = pipeline.maps()
+    np.testing.assert_allclose(logits, maps.logits(maps.project(pipeline.embed(TEXTS[:3]))), atol=1e-5)
+
+
+def test_a_card_states_what_protects_nobody() -> None:
+    budget = {"statement": "∞", "worst_case_epsilon": float("inf"), "label_epsilon": None}
+    card = model_card({"name": "no noise", "reference": True, "budget": budget, "classes": ["a", "b"], "dim": 4})
+    assert "Not private" in card and "∞ (no protection)" in card and "Label ε" not in card
+
+
+def test_fine_tuning_gives_a_better_checkpoint_that_exports(bert, tmp_path) -> None:
+    texts, labels = reviews(300, seed=1)
+    lines: list[str] = []
+    arguments = {"classes": 2, "epochs": 8, "lr": 2e-3, "seed": 3}
+    tuned = finetune(bert, texts, labels, tmp_path / "tuned", progress=lines.append, **arguments)
+    assert len(lines) == 8 and float(lines[-1].split()[-1]) < 0.5 * float(lines[0].split()[-1])
+    export_encoder(tuned, tmp_path / "out", max_length=64)
+    h = Encoder(tmp_path / "out").encode(texts)
+    means = np.stack([h[labels == k].mean(axis=0) for k in (0, 1)])
+    assert np.mean(((h[:, None] - means) ** 2).sum(axis=2).argmin(axis=1) == labels) > 0.95
+    again = finetune(bert, texts, labels, tmp_path / "again", **arguments)
+    assert checkpoint_files.fingerprint(again) == checkpoint_files.fingerprint(tuned)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"labels": [0]}, "as many labels"), ({"labels": [0, 2]}, "0 to 1"), ({"epochs": 0}, "at least 1")],
+)
+def test_fine_tuning_refuses_what_does_not_fit(bert, tmp_path, change, words) -> None:
+    arguments = {"texts": ["good", "bad"], "labels": [0, 1], "classes": 2, "epochs": 1, "seed": 1} | change
+    with pytest.raises(ValueError, match=f"^training: [^\n]*{words}"):
+        finetune(bert, folder=tmp_path / "tuned", **arguments)
+    assert not (tmp_path / "tuned").exists()
+
+
+def test_the_published_procedure_runs_only_where_it_is_acknowledged(bert) -> None:
+    arguments = {"mechanism": Purkayastha(4, 20.0), "dim": 4, "classes": 2, "seed": 1}
+    with pytest.raises(ValueError, match=r"^training: [^\n]*acknowledged[^\n]*$") as refusal:
+        train_paper(bert, ["good", "bad"], [1, 0], acknowledged=False, **arguments)
+    assert SENTENCE in str(refusal.value) and "not private" in SENTENCE and "trusted simulation" in SENTENCE
+
+
+def test_the_published_procedure_learns_through_the_noise(bert) -> None:
+    texts, labels = reviews(400, seed=1)
+    test, truth = reviews(200, seed=2)
+    mechanism = Purkayastha(4, 20.0)
+    accuracies = []
+
+    def measure(_done: int, pipeline: Pipeline) -> None:
+        maps = pipeline.maps()
+        noisy = sanitize_public(mechanism, maps.project(pipeline.embed(test)), seed=5, stage="test")
+        accuracies.append(float(np.mean(maps.predict(noisy) == truth)))
+
+    pipeline = train_paper(
+        bert, texts, labels, mechanism=mechanism, dim=4, classes=2, epochs=4, encoder_lr=2e-3, maps_lr=1e-2,
+        seed=1, acknowledged=True, after_epoch=measure,
+    )  # fmt: skip
+    assert not pipeline.training and len(accuracies) == 4
+    assert accuracies[-1] > 0.9
+
+
+@pytest.mark.slow
+def test_minilm_exported_is_minilm(tmp_path) -> None:
+    """Cosine to torch above 0.9999 for every text, whatever it is padded to."""
+    export_encoder("minilm", tmp_path)
+    texts = ["a film", "not a very good book , and the plot was awful", "x", "Größe — naïve café"] * 3
+    texts.append("long " * 200)
+    model, tokenizer = checkpoint.load("minilm")
+    maps = pca_maps(np.random.default_rng(0).standard_normal((400, 384)), dim=2, classes=2)
+    torch_rows = Pipeline(model, tokenizer, maps).embed(texts, batch_size=1).astype(np.float64)
+    rows = Encoder(tmp_path).encode(texts).astype(np.float64)
+    cosine = (rows * torch_rows).sum(1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(torch_rows, axis=1)
+    assert cosine.min() > 0.9999

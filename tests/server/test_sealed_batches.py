@@ -1,0 +1,218 @@
+"""What the training server makes of a batch: each release counts once, at its own stage, or not at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+from mechanisms.grid import SPHERE
+from mechanisms.messages.release import Release
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import SUITE, batch_identity, generate_keys, hpke_info, row_bytes, seal
+from server.sealed_batches import Taken, open_batch
+from tests.support.clients import CLASSES, DIM, request
+from tests.system.test_fuzz import text_request
+
+PRIVATE, PUBLIC = generate_keys()
+
+
+def honest(wanted: Request, n: int = 6, seed: int = 1) -> Reply:
+    """Releases that the server's validation takes, of users 100, 101, ..."""
+    rng = np.random.default_rng(seed)
+    values = {
+        "embedding": lambda: SPHERE.encode((v := rng.normal(size=(n, DIM))) / np.linalg.norm(v, axis=1, keepdims=True)),
+        "label": lambda: rng.integers(CLASSES, size=n).astype(np.int16),
+        "text": lambda: rng.integers(-1, 9, size=(n, 6)).astype(np.int32),
+    }
+    releases = tuple(
+        Release(
+            {wanted.payload_form(c)[0]: values[c]()}, c, wanted.stage, wanted.mechanism(c).guarantee, wanted.digest(c)
+        )
+        for c in wanted.channels
+    )
+    return Reply(np.arange(100, 100 + n), np.zeros(n, np.int64), releases)
+
+
+def rows_of(wanted: Request, n: int = 6, seed: int = 1) -> np.ndarray:
+    return seal(honest(wanted, n, seed), wanted, PUBLIC).rows
+
+
+def small(**changes: Any) -> Request:
+    return request(minimum_users=3, **changes)
+
+
+@pytest.mark.parametrize("wanted", [small(), small(label=None), text_request(minimum_users=3)])
+@pytest.mark.parametrize("part", [(0, 1), (1, 2)])
+def test_an_honest_batch_is_what_was_released(wanted: Request, part: tuple[int, int]) -> None:
+    """In the batch's order, with places for records and nobody for users; of any part of the users."""
+    values = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
+    wanted = Request(**(values | {"part": part}))
+    reply, dropped = open_batch(rows_of(wanted), wanted, PRIVATE)
+    assert not dropped and reply.users.tolist() == [0] * 6 and reply.records.tolist() == list(range(6))
+    for found, sent in zip(reply.releases, honest(wanted).releases, strict=True):
+        assert (found.channel, found.stage, found.digest) == (sent.channel, sent.stage, sent.digest)
+        for name, values in sent.payload.items():
+            np.testing.assert_array_equal(found.payload[name], values)
+
+
+def test_rows_that_come_again_count_once() -> None:
+    """Whether they lie side by side or apart, and the first of them counts."""
+    rows = rows_of(small())
+    again = rows[[0, 1, 0, 2, 2, 2, 5, 1]]
+    reply, dropped = open_batch(again, small(), PRIVATE)
+    assert dropped == {"replayed": 4} and reply.records.tolist() == [0, 1, 3, 6]
+    expected = honest(small()).releases[0].payload["z"][[0, 1, 2, 5]]
+    np.testing.assert_array_equal(reply.releases[0].payload["z"], expected)
+
+
+def test_rows_of_another_stage_or_key_do_not_open() -> None:
+    mine, other = rows_of(small()), rows_of(small(stage="next"))
+    foreign = seal(honest(small()), small(), generate_keys()[1]).rows
+    changed = mine[3:4] ^ np.uint8(1)
+    reply, dropped = open_batch(np.concatenate([other[:2], mine[:3], changed, foreign[:1]]), small(), PRIVATE)
+    assert dropped == {"does not open": 4} and reply.records.tolist() == [2, 3, 4]
+    reply, dropped = open_batch(other, small(), PRIVATE)
+    assert dropped == {"does not open": 6} and len(reply) == 0
+    assert [r.channel for r in reply.releases] == ["embedding", "label"]
+
+
+def test_what_a_hostile_client_seals_is_validated() -> None:
+    """It has the public key: it may seal what it likes, under the right request."""
+    wanted = small()
+    z, y = (r.payload[wanted.payload_form(r.channel)[0]] for r in honest(wanted).releases)
+    plain = [z[0].tobytes() + y[0].tobytes(), bytes(8) + y[0].tobytes(), z[1].tobytes() + b"\xff\xff",
+             z[2].tobytes() + b"\3\0", b"\0\x80" * 4 + b"\0\0", b"\xff" * row_bytes(wanted)]  # fmt: skip
+    key = X25519PublicKey.from_public_bytes(PUBLIC)
+    sealed = b"".join(SUITE.encrypt(p.ljust(row_bytes(wanted), b"\0"), key, hpke_info(wanted)) for p in plain)
+    reply, dropped = open_batch(np.frombuffer(sealed, np.uint8).reshape(len(plain), -1), wanted, PRIVATE)
+    assert reply.records.tolist() == [0]
+    assert dropped == {"embedding: off the sphere": 1, "embedding: off the grid": 1, "label: out of range": 2,
+                       "does not open": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_a_batch_of_too_few_rows_is_refused(n: int) -> None:
+    """Users have a row each, at least: so few rows are of fewer users yet."""
+    with pytest.raises(ValueError, match=rf"stage 'train': {n} rows are fewer than the 3 users that it must have"):
+        open_batch(rows_of(small(), n), small(), PRIVATE)
+    assert len(open_batch(rows_of(small(), 3), small(), PRIVATE)[0]) == 3
+
+
+def test_an_empty_batch_where_none_is_promised() -> None:
+    wanted = request(minimum_users=0)
+    reply, dropped = open_batch(np.zeros((0, 112), np.uint8), wanted, PRIVATE)
+    assert len(reply) == 0 and not dropped
+
+
+def broken(rows: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Rows of a batch as a hostile shuffler may deliver them."""
+    rows = rows[rng.permutation(len(rows))[: rng.integers(len(rows) + 1)]].copy()
+    for _ in range(rng.integers(4)):
+        if not rows.size:
+            break
+        at, which = rng.integers(len(rows)), rng.integers(6)
+        if which == 0:
+            rows[at, rng.integers(rows.shape[1])] ^= np.uint8(1 << rng.integers(8))
+        elif which == 1:
+            rows = np.concatenate([rows, rows[rng.integers(len(rows), size=3)]])
+        elif which == 2:
+            rows[at] = others[rng.integers(len(others))][: rows.shape[1]]
+        elif which == 3:
+            rows[at, rng.integers(rows.shape[1]) :] = 0
+        elif which == 4:
+            rows[at, :32] = rows[rng.integers(len(rows)), :32]
+        elif rng.random() < 0.2:
+            rows = rows[:, : rng.integers(rows.shape[1] + 1)]
+    return rows
+
+
+def check_batches(n: int, seed: int) -> Counter[str]:
+    wanted = request(minimum_users=0)
+    rng = np.random.default_rng(seed)
+    whole = honest(wanted)
+    rows, others = seal(whole, wanted, PUBLIC).rows, rows_of(request(minimum_users=0, stage="next"))
+    known = {bytes(v) for v in whole.releases[0].payload["z"]}
+    outcomes: Counter[str] = Counter()
+    for _ in range(n):
+        given = broken(rows, others, rng)
+        reply, dropped = open_batch(given, wanted, PRIVATE)
+        assert len(reply) + dropped.total() == len(given) and len(reply) <= len(whole)
+        assert set(dropped) <= {"replayed", "does not open"} and all(dropped.values())
+        kept = [bytes(v) for v in reply.releases[0].payload["z"]]
+        assert set(kept) <= known and len(set(kept)) == len(kept)
+        outcomes.update(dropped.keys() or ["whole"])
+    return outcomes
+
+
+def test_hostile_batches() -> None:
+    """What is left is of the honest rows, each once; the rest has a counted reason."""
+    assert min(check_batches(700, seed=1)[reason] for reason in ("whole", "replayed", "does not open")) > 50
+
+
+@pytest.mark.slow
+def test_ten_thousand_hostile_batches() -> None:
+    check_batches(10_000, seed=2)
+
+
+# -- what was taken -------------------------------------------------------------------------------------------------
+
+
+def batch(stage: str, seed: int = 1) -> tuple[str, np.ndarray]:
+    rows = rows_of(small(stage=stage), seed=seed)
+    return batch_identity(rows.tobytes()), rows
+
+
+def test_a_batch_is_taken_once_and_again_for_its_own_stage(tmp_path: Path) -> None:
+    one, two = batch("one"), batch("two")
+    for _ in range(3):  # each time as after a restart
+        Taken(tmp_path / "batches").take("one", *one)
+        Taken(tmp_path / "batches").take("two", *two)
+    assert sorted(p.name for p in (tmp_path / "batches").iterdir()) == ["one.batch", "two.batch"]
+
+
+def test_a_batch_that_is_replayed_is_refused(tmp_path: Path) -> None:
+    taken, one = Taken(tmp_path), batch("one")
+    taken.take("one", *one)
+    with pytest.raises(ValueError, match=r"^batch of stage 'two': it is replayed, and was taken for stage 'one'$"):
+        taken.take("two", *one)
+    with pytest.raises(ValueError, match="replayed"):
+        Taken(tmp_path).take("two", *one)
+    taken.take("two", *batch("two"))
+
+
+def test_another_batch_for_a_stage_is_refused(tmp_path: Path) -> None:
+    """Also the same rows in another order: a shuffler permutes once."""
+    taken, (identity, rows) = Taken(tmp_path), batch("one")
+    taken.take("one", identity, rows)
+    for other in (rows[::-1], rows[:-1], batch("one", seed=2)[1]):
+        with pytest.raises(ValueError, match="another one was taken for it before"):
+            taken.take("one", batch_identity(other.tobytes()), other)
+    taken.take("one", identity, rows)
+
+
+@pytest.mark.parametrize("identity", ["", "0" * 64, "x"])
+def test_rows_must_be_those_of_the_identity(tmp_path: Path, identity: str) -> None:
+    with pytest.raises(ValueError, match="not those that its identity names"):
+        Taken(tmp_path).take("one", identity, batch("one")[1])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["", "0" * 63, "G" * 64, "0" * 64 + "\n" + "1" * 64])
+def test_a_damaged_memory_takes_nothing(tmp_path: Path, damage: str) -> None:
+    Taken(tmp_path).take("one", *batch("one"))
+    (tmp_path / "one.batch").write_text(damage)
+    for stage in ("one", "two"):
+        with pytest.raises(ValueError, match=r"one\.batch: is damaged"):
+            Taken(tmp_path).take(stage, *batch(stage))
+
+
+def test_a_draft_that_a_kill_has_left_is_no_memory(tmp_path: Path) -> None:
+    (tmp_path / ".one.draft").write_text("half")
+    Taken(tmp_path).take("one", *batch("one"))
+    assert [p.name for p in tmp_path.iterdir()] == ["one.batch"]

@@ -1,0 +1,224 @@
+"""The server checks every release on arrival: bad ones are counted and dropped, and nothing stops a round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from flwr.app import Error, RecordDict
+
+from mechanisms.grid import SPHERE
+from mechanisms.guarantee import Guarantee
+from mechanisms.messages.release import Release
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from mechanisms.messages.wire import reply_to_record
+from mechanisms.streams import SimulationStreams
+from server import query as app
+from server.query import ask
+from server.validation import validate
+
+N, DIM, CLASSES = 6, 4, 3
+ENROLLED = range(N)
+MECHANISMS = [
+    {"mechanism": "purkayastha", "epsilon": 10.0},
+    {"mechanism": "planar-laplace", "epsilon": 10.0},
+    {"mechanism": "planar-laplace", "epsilon": 10.0, "normalize": False},
+    {"mechanism": "gaussian", "sigma": 2.0},
+    {"mechanism": "identity"},
+]
+
+
+def request_of(embedding: dict | None = None, **changes) -> Request:
+    values = {
+        "arm": "a", "stage": "train", "split": "train", "encoder": "ab" * 32,
+        "mean": np.zeros(8, np.float32), "m1": np.eye(8, DIM, dtype=np.float32),
+        "embedding": embedding or MECHANISMS[0],
+        "label": {"mechanism": "randomized-response", "epsilon": 1.0},
+        "classes": CLASSES, "minimum_users": 0,
+    }  # fmt: skip
+    return Request(**(values | changes))
+
+
+def reply_to(request: Request, users=range(N)) -> Reply:
+    """What an honest client sends."""
+    users = np.array(users, np.int64)
+    records = np.zeros(len(users), np.int64)
+    streams = SimulationStreams(1)
+    x = np.random.default_rng(2).standard_normal((len(users), DIM))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    releases = []
+    for channel in request.channels:
+        mechanism = request.mechanism(channel)
+        truth = x if channel == "embedding" else users % CLASSES
+        drawn = mechanism.sample(truth, rng=streams.rows(users, records, stage="train", channel=channel))
+        name, dtype, _ = request.payload_form(channel)
+        payload = mechanism.grid.encode(drawn) if mechanism.grid else drawn.astype(dtype)
+        releases.append(
+            Release({name: payload}, channel, request.stage, mechanism.guarantee, request.digest(channel))
+        )
+    return Reply(users, records, tuple(releases))
+
+
+def changed(reply: Reply, channel: str, **changes) -> Reply:
+    releases = tuple(replace(r, **changes) if r.channel == channel else r for r in reply.releases)
+    return Reply(reply.users, reply.records, releases)
+
+
+def with_row(reply: Reply, channel: str, row: int, value) -> Reply:
+    release = next(r for r in reply.releases if r.channel == channel)
+    ((name, array),) = release.payload.items()
+    array = array.copy()
+    array[row] = value
+    return changed(reply, channel, payload={name: array})
+
+
+@pytest.mark.parametrize("embedding", MECHANISMS, ids=lambda m: "-".join(map(str, m.values())))
+def test_what_an_honest_client_sends_passes(embedding) -> None:
+    request = request_of(embedding)
+    reply = reply_to(request)
+    valid, dropped = validate(reply, request, enrolled=ENROLLED)
+    assert valid is reply and not dropped
+
+
+ANOTHER = Guarantee(epsilon=1.0, metric="angular", diameter=np.pi, protects="sequence")
+
+
+@pytest.mark.parametrize(
+    ("channel", "change", "reason"),
+    [
+        ("embedding", {"stage": "test"}, "embedding: stage"),
+        ("embedding", {"digest": "0" * 64}, "embedding: digest"),
+        ("label", {"digest": "Anna's diagnosis"}, "label: digest"),
+        ("embedding", {"guarantee": ANOTHER}, "embedding: guarantee"),
+        ("embedding", {"payload": {"text": np.zeros((N, DIM), np.int16)}}, "embedding: payload"),
+        ("embedding", {"payload": {"z": np.zeros((N, DIM), np.int32)}}, "embedding: dtype"),
+        ("embedding", {"payload": {"z": np.zeros((N, DIM + 1), np.int16)}}, "embedding: shape"),
+        ("label", {"payload": {"y": np.zeros((N, 1), np.int16)}}, "label: shape"),
+        ("label", {"payload": {"y": np.zeros(N)}}, "label: dtype"),
+    ],
+)
+def test_a_fault_of_the_message_drops_all_its_rows(channel, change, reason) -> None:
+    request = request_of()
+    valid, dropped = validate(changed(reply_to(request), channel, **change), request, enrolled=ENROLLED)
+    assert len(valid) == 0 and dropped == {reason: N}
+
+
+@pytest.mark.parametrize(
+    ("channel", "value", "reason"),
+    [
+        ("embedding", np.array([32767, 3, 0, 300], np.int16), "embedding: off the sphere"),
+        ("embedding", np.zeros(DIM, np.int16), "embedding: off the sphere"),
+        ("embedding", np.array([-32768, 0, 0, 0], np.int16), "embedding: off the grid"),
+        ("label", CLASSES, "label: out of range"),
+        ("label", -1, "label: out of range"),
+    ],
+)
+def test_a_fault_of_a_row_drops_that_row_from_every_channel(channel, value, reason) -> None:
+    request = request_of()
+    reply = reply_to(request)
+    valid, dropped = validate(with_row(reply, channel, 2, value), request, enrolled=ENROLLED)
+    assert dropped == {reason: 1}
+    assert valid.users.tolist() == [0, 1, 3, 4, 5]
+    for before, after in zip(reply.releases, valid.releases, strict=True):
+        ((name, array),) = before.payload.items()
+        np.testing.assert_array_equal(after.payload[name], np.delete(array, 2, axis=0))
+
+
+def test_a_row_with_two_faults_is_counted_once() -> None:
+    request = request_of()
+    reply = with_row(with_row(reply_to(request), "label", 1, 9), "embedding", 1, np.zeros(DIM, np.int16))
+    _, dropped = validate(reply, request, enrolled=ENROLLED)
+    assert sum(dropped.values()) == 1
+
+
+@pytest.mark.parametrize("dim", [2, 16, 512])
+def test_rounding_to_the_grid_alone_never_drops_a_row(dim) -> None:
+    request = request_of(mean=np.zeros(512, np.float32), m1=np.eye(512, dim, dtype=np.float32), label=None)
+    x = np.random.default_rng(3).standard_normal((2000, dim))
+    x[:dim] = 1.0  # as far off as rounding goes, nearly
+    codes = SPHERE.encode(x / np.linalg.norm(x, axis=1, keepdims=True))
+    guarantee = request.mechanism("embedding").guarantee
+    release = Release({"z": codes}, "embedding", "train", guarantee, request.digest("embedding"))
+    ids = np.arange(2000)
+    _, dropped = validate(Reply(ids, ids, (release,)), request, enrolled=range(2000))
+    assert not dropped
+
+
+def test_channels_and_users_that_were_not_asked_for_are_dropped() -> None:
+    request = request_of(part=(1, 2))
+    valid, dropped = validate(reply_to(request), request, enrolled=ENROLLED)
+    assert valid.users.tolist() == [1, 3, 5] and dropped == {"user of another part": 3}
+    reply = reply_to(request, users=[1, 3])
+    less = Reply(reply.users, reply.records, reply.releases[:1])
+    assert validate(less, request, enrolled=ENROLLED)[1] == {"channels": 2}
+    negative = Reply(reply.users - 2, reply.records, reply.releases)
+    assert validate(negative, request, enrolled=ENROLLED)[1] == {"user or record below 0": 1}
+
+
+@pytest.mark.parametrize(
+    ("enrolled", "known"), [(range(4), [0, 3]), (range(3, 6), [3, 5]), (range(0), []), (range(2**62), [0, 3, 5])]
+)
+def test_releases_of_users_whom_nobody_enrolled_are_dropped(enrolled, known) -> None:
+    request = request_of()
+    reply = reply_to(request, users=[0, 3, 5, 2**62])
+    valid, dropped = validate(reply, request, enrolled=enrolled)
+    assert valid.users.tolist() == known and dropped == {"unknown user": 4 - len(known)}
+
+
+def test_nobody_who_refuses_is_counted_as_a_fault() -> None:
+    request = request_of()
+    valid, dropped = validate(reply_to(request, users=[]), request, enrolled=ENROLLED)
+    assert len(valid) == 0 and not dropped
+
+
+@pytest.mark.parametrize("reply", [None, object(), SimpleNamespace(users=None, records=None, releases=[1])])
+def test_nonsense_never_raises(reply) -> None:
+    valid, dropped = validate(reply, request_of(), enrolled=ENROLLED)
+    assert len(valid) == 0 and dropped == {"unreadable": 1}
+
+
+class Grid:
+    """Nodes that answer what a test says."""
+
+    def __init__(self, answers: list) -> None:
+        self.answers = answers
+        self.sent: list = []
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(1, len(self.answers) + 1))
+
+    def send_and_receive(self, messages, *, timeout):
+        self.sent = list(messages)
+        return [a for a in self.answers if a is not None]
+
+
+def answer(content=None, error=None):
+    return SimpleNamespace(content=content, error=error, has_error=lambda: error is not None)
+
+
+def test_every_node_is_asked_and_gives_one_answer_whatever_it_sends(monkeypatch) -> None:
+    # a Flower message can only be made inside a run
+    monkeypatch.setattr(app, "Message", lambda **fields: SimpleNamespace(**fields))
+    request = request_of()
+    grid = Grid([
+        answer(reply_to_record(reply_to(request))),
+        answer(error=Error(106, "KeyError: 'HIV'")),
+        answer(RecordDict({})),
+        answer(object()),
+        None,
+    ])  # fmt: skip
+    answers = list(ask(grid, request, timeout=1.0))
+    assert [a.error for a in answers] == [
+        None,
+        "code 106",
+        "unreadable reply",
+        "unreadable reply",
+        "no answer",
+    ]
+    assert len(answers[0].reply) == N
+    assert [m.dst_node_id for m in grid.sent] == [1, 2, 3, 4, 5]
+    assert {m.message_type for m in grid.sent} == {"query.release"}
+    assert validate(answers[0].reply, request, enrolled=ENROLLED)[1] == {}

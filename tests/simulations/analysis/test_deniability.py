@@ -1,0 +1,292 @@
+"""Plausible deniability, exact and sampled, the ε of a wanted figure, parts of speech, and the command.
+
+Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds.
+"""
+
+import json
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from client.models import vocabulary as vocabularies
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import TAGS, Vocabulary
+from mechanisms.words import deniability
+from mechanisms.words.madlib import Madlib
+from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.santext import SanText
+from mechanisms.words.verbatim import Verbatim
+from simulations.analysis import deniability as command
+from simulations.artifacts.pos_tags import tag
+from simulations.commands.cli import main
+from simulations.errors import UserError
+
+ALARM = 1e-6
+
+
+def words_of(size, width=6, seed=0):
+    rng = np.random.default_rng(seed)
+    tags = rng.integers(0, 4, size).astype(np.int8)
+    return Vocabulary(tuple(f"w{i}" for i in range(size)), rng.normal(size=(size, width)).astype(np.float32), tags=tags)
+
+
+SIXTY = words_of(60)
+
+
+def streams(n, seed=1):
+    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="test", channel="text")
+
+
+@dataclass(frozen=True)
+class Given:
+    """A mechanism of three words whose probabilities are written down."""
+
+    table: tuple
+    name = "given"
+    reads = ()
+    vocabulary = Vocabulary(("a", "b", "c"), np.eye(3, dtype=np.float32))
+
+    def log_probs(self, x):
+        with np.errstate(divide="ignore"):
+            return np.log(np.array(self.table))[x]
+
+    def log_prob(self, y, x):
+        return self.log_probs(x)[np.arange(len(x)), y]
+
+    def sample(self, x, *, rng):
+        edges = np.cumsum(np.array(self.table), axis=1)
+        u = rng.uniform(len(x), x.shape[1])
+        return (edges[x] <= u[..., None]).sum(axis=-1)
+
+
+THREE = Given(((0.5, 0.5, 0.0), (0.0, 1.0, 0.0), (0.2, 0.2, 0.6)))
+
+
+# --- the figures
+
+
+def test_figures_of_three_words_are_those_of_pencil_and_paper():
+    figures = deniability.exact(THREE, np.arange(3), draws=2, mass=0.8)
+    np.testing.assert_allclose(figures.stays, [0.5, 1.0, 0.6])
+    # two draws: 1 - (1 - p)² summed over the outputs
+    np.testing.assert_allclose(figures.distinct, [1.5, 1.0, 0.36 + 0.36 + 0.84])
+    np.testing.assert_array_equal(figures.core, [2, 1, 2])
+    np.testing.assert_allclose(figures.origins, [0.75 + 0.36, 0.75 + 1.0 + 0.36, 0.84])
+    assert figures.exact and not figures.stays_se.any()
+    np.testing.assert_allclose(deniability.stays(THREE, np.array([2, 0])), [0.6, 0.5])
+
+
+def test_tallies_are_those_of_a_set():
+    rng = np.random.default_rng(3)
+    outputs = rng.integers(0, 60, (40, 30))
+    outputs[3] = 3
+    figures = deniability.tallied(SanText(1.0, SIXTY), np.arange(40), outputs, mass=0.5)
+    np.testing.assert_array_equal(figures.distinct, [len(set(row)) for row in outputs.tolist()])
+    np.testing.assert_array_equal(figures.origins, [sum(y in row for row in outputs.tolist()) for y in range(60)])
+    np.testing.assert_array_equal(figures.stays, [(row == i).mean() for i, row in enumerate(outputs)])
+    singles = [sum(np.bincount(row) == 1) for row in outputs]
+    np.testing.assert_allclose(figures.distinct_se**2, singles)
+    for row, core in zip(outputs, figures.core, strict=True):
+        counts = np.sort(np.bincount(row))[::-1]
+        assert counts[:core].sum() >= 15 > counts[: core - 1].sum()
+
+
+@pytest.mark.parametrize("mechanism", [SanText(2.0, SIXTY), MadlibSyntax(2.0, SIXTY, penalty=1.0)])
+def test_sampling_agrees_with_the_exact_figures(mechanism):
+    n, x = 2000, np.arange(60)
+    true = deniability.exact(mechanism, x, draws=n)
+    seen = deniability.sampled(mechanism, x, rng=streams(60), draws=n)
+    assert not seen.exact
+    normal = -stats.norm.ppf(ALARM / 60 / 2)
+    for p, share in zip(true.stays, seen.stays, strict=True):
+        assert stats.binomtest(round(share * n), n, p).pvalue > ALARM / 60
+    assert (np.abs(seen.distinct - true.distinct) <= normal * np.maximum(seen.distinct_se, 1) + 1).all()
+    assert abs(seen.origins.sum() - true.origins.sum()) <= normal * np.sqrt((seen.distinct_se**2).sum()) + 1
+    wrong = deniability.exact(replace(mechanism, epsilon=3.0), x, draws=n)
+    assert max(abs(seen.stays - wrong.stays)) > 0.05
+
+
+def test_the_unknown_word_never_stays_and_blocks_do_not_matter(monkeypatch):
+    mechanism = SanText(2.0, SIXTY)
+    x = np.array([5, 60, 7])
+    whole = deniability.exact(mechanism, x)
+    assert whole.stays[1] == 0 == deniability.stays(mechanism, x)[1]
+    np.testing.assert_allclose(deniability.stays(mechanism, x), whole.stays, atol=1e-15)
+    monkeypatch.setattr(deniability, "_CELLS", 60)
+    parts = deniability.exact(mechanism, x)
+    for name in ("stays", "distinct", "core", "origins"):
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
+
+
+def test_madlib_stays_more_often_at_a_larger_epsilon_draw_by_draw():
+    """On the same uniforms, whoever stays at one ε stays at every larger one: what `calibrate` rests on."""
+    x = np.arange(60)
+    before = np.zeros((60, 50), dtype=bool)
+    for epsilon in (0.3, 1.0, 2.0, 4.0, 8.0):
+        same = deniability.draw(Madlib(epsilon, SIXTY), x, draws=50, rng=streams(60)) == x[:, None]
+        assert not (before & ~same).any()
+        before = same
+    assert before.mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"), [(SanText, 1e-3), (Madlib, 0.02), (lambda e, v: MadlibSyntax(e, v, mode="paper", k=5), 0.02)]
+)
+@pytest.mark.parametrize("quantile", [0.5, 0.9])
+def test_calibration_hits_its_target(kind, precision, quantile):
+    x = np.arange(60)
+
+    def level(epsilon):
+        shares = deniability.stays(kind(epsilon, SIXTY), x, draws=200, rng=lambda: streams(60))
+        return float(np.quantile(shares, quantile))
+
+    epsilon = deniability.calibrate(level, 0.6, low=0.01, high=100.0, slack=0.02)
+    assert 0.6 - precision <= level(epsilon) <= 0.6 < level(epsilon * 1.02) + 1e-12
+
+
+def test_calibration_says_when_there_is_no_answer():
+    with pytest.raises(ValueError, match=r"is not reached: the figure is 0\.5 at ε = 0\.1 and 0\.5"):
+        deniability.calibrate(lambda e: 0.5, 0.6, low=0.1)
+    with pytest.raises(ValueError, match="does not rise"):
+        deniability.calibrate(lambda e: abs(math.sin(3 * math.log(e))) if e < 50 else 1.0, 0.99, low=1.0, high=60.0)
+
+
+def test_mistakes_are_refused():
+    madlib = Madlib(1.0, SIXTY)
+    for call, said in (
+        (lambda: deniability.exact(madlib, np.arange(3)), "no closed probabilities"),
+        (lambda: deniability.stays(madlib, np.arange(3)), "give streams"),
+        (lambda: deniability.exact(THREE, np.array([0, 0])), "distinct"),
+        (lambda: deniability.exact(THREE, np.array([-1])), "distinct"),
+        (lambda: deniability.exact(THREE, np.array([7])), "outside"),
+        (lambda: deniability.exact(THREE, np.arange(3), draws=0), "draws"),
+    ):
+        with pytest.raises(ValueError, match=said) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+# --- parts of speech
+
+TAGGED = {
+    "NOUN": "dog movie film performance years time music city teachers happiness",
+    "VERB": "is was have run walked enjoy says making thought would destroy",
+    "ADJ": "good beautiful happy dull enjoyable best great second",
+    "ADV": "quickly very never really always not when",
+    "PRON": "he she they it who something themselves",
+    "DET": "the a this every which",
+    "ADP": "of in with from without",
+    "NUM": "two million 1979 3,5 100",
+    "CONJ": "and or but because",
+    "PRT": "to up out 's",
+    ".": ". , ! -- ( …",
+    "X": "oh yeah",
+}
+
+
+def test_parts_of_speech_of_common_words_are_the_usual_ones():
+    pytest.importorskip("HanTa")
+    pairs = [(word, name) for name, line in TAGGED.items() for word in line.split()]
+    found = tag([word for word, _ in pairs])
+    assert found.dtype == np.int8 and len(pairs) > 60
+    wrong = [(w, name, TAGS[t]) for (w, name), t in zip(pairs, found, strict=True) if TAGS[t] != name]
+    assert len(wrong) <= 0.05 * len(pairs), wrong
+    again = tag([word for word, _ in reversed(pairs)])[::-1]
+    np.testing.assert_array_equal(found, again)  # a word's tag depends on no other word
+    assert len(tag([])) == 0
+    assert (tag(["👍", "العربية", "日本", "Ünïcødé", "x" * 5000]) < len(TAGS)).all()
+
+
+# --- the command
+
+
+@pytest.fixture(scope="module")
+def study():
+    return command.Study(
+        ("madlib", "madlib-syntax:mode=paper,k=5", "madlib-syntax:penalty=2", "identity"),
+        (1.0, 3.0), sample=30, draws=40,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(study):
+    return command.run(study, words_of(80), progress=lambda line: None)
+
+
+def test_a_study_holds_every_mechanism_at_every_epsilon(results):
+    runs = {(r["mechanism"], r["epsilon"]): r for r in results["runs"]}
+    assert len(runs) == 3 * 2 + 1 and ("identity", None) in runs
+    for r in runs.values():
+        assert r["confusion"].sum() == 30 * 40
+        assert r["tag_kept"] == pytest.approx(np.trace(r["confusion"]) / (30 * 40))
+        changed = (1 - r["stays_by_word"].mean()) * 1200
+        assert r["distances"].sum() == pytest.approx(changed, abs=120 if r["exact"] else 1e-6)
+    assert runs["identity", None]["tag_kept"] == 1 == runs["identity", None]["stays"]["mean"]
+    plain, paper = runs["madlib", 1.0], runs["madlib-syntax:mode=paper,k=5", 1.0]
+    assert paper["tag_kept"] > plain["tag_kept"] + 0.1 and paper["exposes"] == ["tag"]
+    assert runs["madlib-syntax:penalty=2", 1.0]["exact"] and not plain["exact"]
+    assert 0 < paper["against_first"]["share"] < 1 and plain["against_first"] is None
+
+
+def test_a_study_is_written_as_tables_and_figures(results, tmp_path):
+    names = {path.name for path in command.write(results, tmp_path)}
+    assert names == {"deniability.json", "deniability.md", "deniability.png", "tags.png", "distances.png"}
+    back = json.loads((tmp_path / "deniability.json").read_text(encoding="utf-8"))
+    assert len(back["runs"]) == 7 and back["runs"][2]["worst_case"] == "inf"
+    text = (tmp_path / "deniability.md").read_text(encoding="utf-8")
+    assert "∞ (tag)" in text and "## Parts of speech, madlib, ε = 1" in text
+    assert all((tmp_path / name).stat().st_size > 5000 for name in names if name.endswith(".png"))
+
+
+def test_equal_deniability_finds_an_epsilon_for_each(study):
+    equal = replace(study, target=0.4, draws=100)
+    found = command.run(equal, words_of(80), progress=lambda line: None)
+    taken = [r for r in found["runs"] if r["epsilon"] is not None]
+    assert len(taken) == 3 and len({r["epsilon"] for r in taken}) == 3
+    assert all(r["stays"]["q0.5"] == pytest.approx(0.4, abs=0.03) for r in taken)
+    assert "at equal deniability: quantile 0.5 of N_x is 0.4" in command.markdown(found)
+
+
+def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
+    vocabularies.save(words_of(40), tmp_path / "words")
+    line = ["deniability", "--mechanism", "madlib", "--words", str(tmp_path / "words"), "--epsilon", "2"]
+    out = tmp_path / "out"
+    pytest.importorskip("HanTa")
+    assert main([*line, "--sample", "10", "--draws", "20", "--out", str(out)]) == 0
+    assert "| madlib | 2 |" in capsys.readouterr().out and (out / "deniability.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--mechanism", "madlip"], "did you mean 'madlib'"),
+        (["--mechanism", "madlib:epsilom=2"], "did you mean 'epsilon'"),
+        (["--mechanism", "madlib:2"], "write NAME or NAME:key=value"),
+        (["--mechanism", "madlib", "--epsilon", "-1"], "--epsilon: must be from 0 to 1000, got -1"),
+        (["--mechanism", "madlib", "--draws", "1"], "--draws"),
+        (["--mechanism", "madlib", "--target", "1.5"], "--target"),
+        (["--mechanism", "madlib", "--target", ".5", "--epsilon", "1"], "leave --epsilon out"),
+        (["--mechanism", "purkayastha"], "purkayastha"),
+    ],
+)
+def test_a_mistake_ends_in_one_line_and_exit_code_2(more, said, tmp_path, capsys):
+    vocabularies.save(words_of(40), tmp_path / "words")
+    code = main(["deniability", *more, "--words", str(tmp_path / "words"), "--out", str(tmp_path / "out")])
+    err = capsys.readouterr().err.strip().splitlines()
+    assert code == 2 and said in err[-1] and not (tmp_path / "out").exists()
+
+
+def test_specs_are_read_with_numbers_and_truths():
+    assert command.spec_of("madlib-syntax:mode=paper, k=20,penalty=.5,x=true") == {
+        "mechanism": "madlib-syntax", "mode": "paper", "k": 20, "penalty": 0.5, "x": True,
+    }  # fmt: skip
+    with pytest.raises(UserError):
+        command.spec_of("madlib:k=1,k=2")
+
+
+def test_verbatim_words_have_no_deniability():
+    figures = deniability.sampled(Verbatim(SIXTY), np.arange(5), rng=streams(5), draws=10)
+    assert (figures.stays == 1).all() and (figures.distinct == 1).all() and (figures.core == 1).all()

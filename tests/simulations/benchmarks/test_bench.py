@@ -1,0 +1,132 @@
+"""`sottovoce bench`: what it refuses, the shapes of its figures, and its tables. No speeds are asserted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulations.benchmarks import encoder as bench_encoder
+from simulations.benchmarks import run as bench
+from simulations.benchmarks.run import Asked
+from simulations.commands import cli
+from simulations.errors import UserError
+
+pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Asked(sections=("encodr",)), "'encodr' is no section"),
+        (Asked(users=3), "--users 3: must be at least 1000"),
+        (Asked(data="no/such/folder"), "there is no such folder"),
+        (Asked(sections=("pfl",)), "needs --pfl PYTHON"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_first(asked: Asked, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        bench.check(asked)
+
+
+def test_sizes_grow_tenfold_up_to_the_largest() -> None:
+    assert bench.sizes(Asked(users=1_000_000)) == [10_000, 100_000, 1_000_000]
+    assert bench.sizes(Asked(users=200_000)) == [10_000, 100_000, 200_000]
+    assert bench.sizes(Asked(users=2000)) == [2000]
+    assert bench.sizes(Asked(users=1_000_000, quick=True)) == [10_000]
+
+
+def test_the_command_measures_mechanisms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "bench"
+    assert cli.main(["bench", "mechanisms", "--quick", "--json", "--out", str(out)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((out / "bench.json").read_text())
+    assert set(found["machine"]) >= {"cores", "processor", "versions"} and found["seed"] == 1
+    speeds = found["sections"]["mechanisms"]["mechanisms"]
+    assert set(speeds) == {"purkayastha", "planar-laplace", "gaussian", "randomized-response"}
+    assert all(len(s["per_second"]) == 3 and s["median"] in s["per_second"] for s in speeds.values())
+    assert "| purkayastha |" in (out / "bench.md").read_text() and "rough figures" in (out / "bench.md").read_text()
+
+
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "rounds"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and '"round"' in said.replace("'", '"')
+
+
+@pytest.mark.parametrize("script", ["import sys; sys.exit('no pfl here')", None])
+def test_a_peer_that_cannot_run_is_one_line(tmp_path: Path, script: str | None) -> None:
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(f"#!{sys.executable}\n{script}\n")
+        python.chmod(0o755)
+    with pytest.raises(UserError, match="--pfl ") as caught:
+        bench.pfl(Asked(pfl=str(python)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_section_that_fails_in_its_process_is_the_users_line() -> None:
+    with pytest.raises(UserError, match=r"--pfl no-such-python: No such file"):
+        bench.run(Asked(sections=("pfl",), pfl="no-such-python"), progress=lambda _line: None)
+
+
+def test_tables_of_every_section() -> None:
+    per = {"per_second": [2.0], "median": 2.0}
+    ways = {
+        k: per | {"ratio": 1.5, "cosine": 0.99, "least_cosine": 0.9, "sha256": None} for k in ("plain", "fp32", "int8")
+    }
+    rounds = [
+        {"users": n, "nodes": 2, "seconds": {"round": 0.5}, "users_per_second": 600.0, "memory": {"peak": 2**30}}
+        for n in (10, 100)
+    ]
+    sections = {
+        "mechanisms": {"mechanisms": {"gaussian": per}},
+        "encoder": ways | {"texts": 5, "cores": 2, "plain_batch": 256, "source": "built-in",
+                           "round": {"users": 5, "round_per_second": 1.0, "share": 0.75}},
+        "round": {"rounds": rounds, "exponent": 1.01, "bytes_of_memory_per_user": 150.0},
+        "flower": {"nodes": 50, "per_second": 300.0},
+        "pfl": per | {"users": 9, "version": "0.6.0"},
+    }  # fmt: skip
+    text = bench.table({"machine": bench.machine(), "seed": 1, "quick": False, "sections": sections})
+    for piece in (
+        "75% of the encoder alone",
+        "| flower | 2.0 |",
+        "| pfl | 300.0 |",
+        "power 1.010",
+        "| int8 | 2 | 1.50 | 0.9900 |",
+    ):
+        assert piece in text
+    assert set(sections) == set(bench.SECTIONS)
+
+
+def test_the_texts_of_the_encoders_figures(tmp_path: Path) -> None:
+    texts, source = bench_encoder.phrases(None, 40, seed=1)
+    assert source == "built-in" and len(texts) == 40 and texts == bench_encoder.phrases(None, 40, seed=1)[0]
+    for name in ("train.tsv", "dev.tsv"):
+        rows = "".join(f"{i % 2}\tphrase {i}\n" for i in range(30))
+        (tmp_path / name).write_text(f"label\tsentence\n{rows}")
+    texts, source = bench_encoder.phrases(tmp_path, 20, seed=1)
+    assert source == "SST-2" and len(set(texts)) == 20
+    with pytest.raises(UserError, match="ask for fewer"):
+        bench_encoder.phrases(tmp_path, 50, seed=1)
+
+
+@pytest.mark.slow
+def test_the_encoder_beside_plain_transformers() -> None:
+    texts, _ = bench_encoder.phrases(None, 48, seed=1)
+    found = bench_encoder.run(texts, seed=1, repeats=1, progress=lambda _line: None)
+    assert found["fp32"]["least_cosine"] > 0.9999 and found["int8"]["cosine"] > 0.98
+    assert found["fp32"]["sha256"] != found["int8"]["sha256"]
+    assert np.isfinite([found[k]["ratio"] for k in ("plain", "fp32", "int8")]).all()
+
+
+@pytest.mark.slow
+def test_a_round_whose_users_encode(tmp_path: Path) -> None:
+    texts, _ = bench_encoder.phrases(None, 1000, seed=1)
+    found = bench_encoder.round_with_encoding(
+        [t[:40] for t in texts], seed=1, folder=tmp_path, progress=lambda _line: None
+    )
+    assert found["delivered"] == 1000 and found["share"] > 0

@@ -1,0 +1,427 @@
+"""The shuffler's store: one batch a stage for good, every acknowledged row in it once, and no link to whose it is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import resource
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from mechanisms.messages.sealed import Sealed, batch_identity
+from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Conflict, Late, Stage, Store, StoreError
+from tests.support.kill_points import traceable
+from tests.support.paths import ROOT
+from tests.support.shuffler_kills import MARK
+from tests.system.test_kills import place  # noqa: F401  a folder for kills
+
+WIDTH = 112
+#: A chi-square above this occurs once in a million runs of a uniform permutation.
+FALSE_ALARM = 1e-6
+
+
+def sealed(users: Sequence[int], records: Sequence[int] | None = None, seed: int = 0, width: int = WIDTH) -> Sealed:
+    rows = np.random.default_rng([seed, *np.abs(users)]).integers(0, 256, (len(users), width), dtype=np.uint8)
+    numbers = [0] * len(users) if records is None else records
+    return Sealed(np.array(users, np.int64), np.array(numbers, np.int64), rows)
+
+
+def opened(store: Store, name: str = "train", **changes: Any) -> Stage:
+    values: dict[str, Any] = {"request": b"asked", "row_bytes": WIDTH, "minimum_users": 2, "timeout": 60.0}
+    return store.open_stage(name, **(values | changes))
+
+
+def closed(store: Store, name: str = "train") -> Stage:
+    return store.close(name, dropped={}, errors={})
+
+
+def rows_of(*replies: Sealed) -> list[bytes]:
+    return sorted(bytes(row) for reply in replies for row in reply.rows)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shuffler" / "store.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with Store(path) as there:
+        yield there
+
+
+def test_a_stage_from_first_to_last(store: Store, path: Path) -> None:
+    assert store.stage("train") is None and store.open_stages() == []
+    stage = opened(store)
+    assert (stage.state, stage.users, stage.rows, stage.duplicates, stage.identity) == (OPEN, 0, 0, 0, "")
+    one, two = sealed([1, 2, 2], [0, 0, 1]), sealed([7])
+    assert store.add("train", one) == (3, 0) and store.add("train", two) == (1, 0)
+    now = store.stage("train")
+    assert now is not None and (now.users, now.rows) == (3, 4)
+    done = store.close("train", dropped={"not enrolled there": 2}, errors={"code 5": 1})
+    assert (done.state, done.users, done.rows, done.duplicates) == (CLOSED, 3, 4, 0)
+    assert done.dropped == {"not enrolled there": 2} and done.errors == {"code 5": 1}
+    batch = store.batch("train")
+    assert batch.shape == (4, WIDTH) and sorted(map(bytes, batch)) == rows_of(one, two)
+    assert done.identity == batch_identity(batch.tobytes())
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_opening_again_changes_nothing(store: Store) -> None:
+    opened(store)
+    store.add("train", sealed([1, 2]))
+    assert opened(store).rows == 2 and [s.name for s in store.open_stages()] == ["train"]
+    before = closed(store)
+    assert opened(store) == before and store.open_stages() == []
+
+
+@pytest.mark.parametrize("changes", [{"request": b"another"}, {"row_bytes": WIDTH + 64}])
+@pytest.mark.parametrize("ended", [False, True])
+def test_another_request_under_the_same_stage_is_refused(store: Store, changes: dict[str, Any], ended: bool) -> None:
+    first = opened(store)
+    if ended:
+        first = closed(store)
+    with pytest.raises(Conflict):
+        opened(store, **changes)
+    assert store.stage("train") == first
+
+
+def test_stages_are_apart(store: Store) -> None:
+    """Of other names, or of two experiments: a row of one is never in another's batch."""
+    for name in ("train", "test"):
+        opened(store, name)
+    store.add("train", sealed([1, 2]))
+    store.add("test", sealed([1, 2, 3], seed=1))
+    assert [s.name for s in store.open_stages()] == ["train", "test"]
+    closed(store, "test")
+    assert [s.name for s in store.open_stages()] == ["train"]
+    assert sorted(map(bytes, store.batch("test"))) == rows_of(sealed([1, 2, 3], seed=1))
+    closed(store)
+    assert sorted(map(bytes, store.batch("train"))) == rows_of(sealed([1, 2]))
+
+
+def test_the_first_release_of_a_record_counts(store: Store) -> None:
+    """Of one message, of two, and of one sent again, whatever else it says."""
+    opened(store)
+    first = sealed([1, 1, 2], [0, 0, 0])
+    assert store.add("train", first) == (2, 1)
+    assert store.add("train", sealed([1, 2, 3], [0, 0, 0], seed=1)) == (1, 2)
+    assert store.add("train", first) == (0, 3)
+    done = closed(store)
+    assert (done.users, done.rows, done.duplicates) == (3, 3, 6)
+    kept = [first.rows[0], first.rows[2], sealed([1, 2, 3], seed=1).rows[2]]
+    assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, kept))
+
+
+def test_what_comes_late_comes_to_nothing(store: Store) -> None:
+    for name, users in (("train", [1, 2]), ("few", [1])):
+        opened(store, name)
+        store.add(name, sealed(users))
+        closed(store, name)
+        before = store.stage(name), store.batch(name).tobytes()
+        with pytest.raises(Late):
+            store.add(name, sealed([3]))
+        assert (store.stage(name), store.batch(name).tobytes()) == before
+
+
+@pytest.mark.parametrize(("users", "records"), [([], []), ([1], [0]), ([1, 1, 1], [0, 1, 2])])
+def test_too_few_users_are_discarded_for_good(path: Path, users: list[int], records: list[int]) -> None:
+    """Users, not rows."""
+    with Store(path) as store:
+        opened(store)
+        if users:
+            store.add("train", sealed(users, records))
+        done = closed(store)
+        assert (done.state, done.identity, done.users, done.rows) == (DISCARDED, "", len(set(users)), len(users))
+    with Store(path) as store:
+        assert opened(store).state == DISCARDED and closed(store) == done
+        assert store.batch("train").shape == (0, WIDTH)
+    assert not any(bytes(row) in path.read_bytes() for row in sealed(users, records).rows)
+
+
+def test_a_stage_without_a_minimum_is_of_somebody(store: Store) -> None:
+    opened(store, minimum_users=0)
+    assert closed(store).state == DISCARDED
+    opened(store, "one", minimum_users=0)
+    store.add("one", sealed([5]))
+    assert closed(store, "one").state == CLOSED
+
+
+@pytest.mark.parametrize("width", [0, WIDTH - 1, WIDTH + 1, 2 * WIDTH])
+def test_rows_of_another_length_are_refused(store: Store, width: int) -> None:
+    opened(store)
+    with pytest.raises(ValueError, match="another length"):
+        store.add("train", sealed([1, 2], width=width))
+    assert store.stage("train") == opened(store) and opened(store).rows == 0
+
+
+def test_a_batch_is_there_when_it_is_closed(store: Store) -> None:
+    opened(store)
+    with pytest.raises(StoreError, match="not there yet"):
+        store.batch("train")
+    for call in (store.batch, closed, lambda name: store.add(name, sealed([1]))):
+        with pytest.raises(KeyError):
+            call("nothing") if call is not closed else closed(store, "nothing")
+
+
+def test_a_batch_stays_what_it_is(path: Path) -> None:
+    with Store(path) as store:
+        opened(store)
+        store.add("train", sealed(range(50)))
+        done = closed(store)
+        batch = store.batch("train").tobytes()
+        assert store.batch("train").tobytes() == batch and closed(store) == done
+    for _ in range(3):
+        with Store(path) as store:
+            assert store.stage("train") == done and store.batch("train").tobytes() == batch
+
+
+def test_any_numbers_of_users_and_records(store: Store) -> None:
+    opened(store)
+    extremes = [-(2**63), -1, 0, 2**63 - 1]
+    store.add("train", sealed([0] * 4, extremes))
+    store.add("train", sealed([2**63 - 1] * 4, extremes))
+    assert (closed(store).rows, opened(store).users) == (8, 2)
+
+
+# -- in random order ------------------------------------------------------------------------------------------------
+
+
+def test_all_orders_are_as_likely(place: Path) -> None:  # noqa: F811
+    """Three rows have six orders: 600 batches of them, against a uniform choice. False alarm: one run in a million."""
+    reply = sealed([1, 2, 3])
+    name = {bytes(row): i for i, row in enumerate(reply.rows)}
+    counts: Counter[tuple[int, ...]] = Counter()
+    with Store(place / "store.sqlite") as store:
+        for i in range(600):
+            opened(store, f"stage-{i}")
+            store.add(f"stage-{i}", reply)
+            closed(store, f"stage-{i}")
+            counts[tuple(name[bytes(row)] for row in store.batch(f"stage-{i}"))] += 1
+    observed = np.array([counts[order] for order in itertools.permutations(range(3))])
+    assert observed.sum() == 600
+    assert ((observed - 100) ** 2 / 100).sum() < chi2.isf(FALSE_ALARM, df=5)
+
+
+def test_where_a_row_goes_does_not_depend_on_where_it_was(place: Path) -> None:  # noqa: F811
+    """Of 40 rows, the place of the first user's in 400 batches, in eight ranges. False alarm: one run in a million."""
+    reply = sealed(range(40))
+    places = []
+    with Store(place / "store.sqlite") as store:
+        for i in range(400):
+            opened(store, f"stage-{i}")
+            store.add(f"stage-{i}", reply)
+            closed(store, f"stage-{i}")
+            places.append(int(np.flatnonzero((store.batch(f"stage-{i}") == reply.rows[0]).all(axis=1))[0]))
+    observed = np.bincount(np.array(places) // 5, minlength=8)
+    assert ((observed - 50) ** 2 / 50).sum() < chi2.isf(FALSE_ALARM, df=7)
+
+
+def batch_of(folder: Path, replies: Sequence[Sealed]) -> bytes:
+    with Store(folder / "store.sqlite") as store:
+        opened(store)
+        for reply in replies:
+            store.add("train", reply)
+        closed(store)
+        return store.batch("train").tobytes()
+
+
+def test_the_order_is_the_operating_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No seed repeats it; and where that generator is made to repeat itself, the order in which messages came, or how
+    rows were spread over them, makes no difference."""
+    whole = sealed(range(30))
+    spread = slice(20, 30), slice(0, 7), slice(7, 20)
+    parts = [Sealed(whole.users[rows], whole.records[rows], whole.rows[rows]) for rows in spread]
+    seen = set()
+    for i in range(4):
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002  what a careless store would draw from
+        seen.add(batch_of(tmp_path / f"free-{i}", [whole]))
+    assert len(seen) == 4  # one order of 30! again: never
+    same = set()
+    for i, replies in enumerate(([whole], parts, parts[::-1])):
+        stream = random.Random(5)
+        monkeypatch.setattr(random, "_urandom", stream.randbytes)
+        same.add(batch_of(tmp_path / f"fixed-{i}", replies))
+    assert len(same) == 1
+
+
+# -- what the file says afterwards ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("minimum", [2, 10_000])
+def test_no_users_number_is_left_in_the_file(path: Path, minimum: int) -> None:
+    """Closed or discarded, of many pages, beside a stage that is open, and after the next one took their place."""
+    mark = (MARK >> 24).to_bytes(3, "big")
+    users = [MARK + i for i in range(3000)]
+    with Store(path) as store:
+        opened(store, minimum_users=minimum)
+        opened(store, "other")
+        for at in range(0, len(users), 700):
+            store.add("train", sealed(users[at : at + 700]))
+        store.add("other", sealed(range(900)))
+        assert path.read_bytes().count(mark) == len(users)
+        closed(store)
+        assert files(path).count(mark) == 0
+        opened(store, "next")
+        store.add("next", sealed(range(2000), seed=2))
+        assert files(path).count(mark) == 0
+    assert files(path).count(mark) == 0
+
+
+def files(path: Path) -> bytes:
+    """Everything in the folder: the file, and its journal."""
+    return b"".join(p.read_bytes() for p in path.parent.iterdir() if p.is_file())
+
+
+def test_what_the_tables_say_afterwards(path: Path) -> None:
+    """The rows in the batch's order, and numbers of them: no column could be whose they are."""
+    with Store(path) as store:
+        opened(store)
+        store.add("train", sealed([3, 1, 2], [5, 6, 7]))
+        closed(store)
+        batch = store.batch("train").tobytes()
+    with sqlite3.connect(path) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        assert sorted(tables) == ["batches", "meta", "stages"]
+        assert connection.execute("SELECT * FROM batches").fetchall() == [(1, batch)]
+        (row,) = connection.execute("SELECT * FROM stages").fetchall()
+    assert row == (1, "train", b"asked", WIDTH, 2, 60.0, CLOSED, 3, 3, 0, "{}", "{}", batch_identity(batch))
+
+
+def test_origins_are_told_where_a_study_asks_for_them(path: Path, tmp_path: Path) -> None:
+    reply = sealed([30, 10, 20, 10], [5, 6, 7, 8])
+    owner = {bytes(row): (u, r) for row, u, r in zip(reply.rows, reply.users.tolist(), reply.records.tolist())}  # noqa: B905
+    with Store(path, origins=tmp_path / "origins") as store:
+        for name in ("train", "few"):
+            opened(store, name, minimum_users=3 if name == "train" else 9)
+            store.add(name, reply)
+            closed(store, name)
+        expected = [owner[bytes(row)] for row in store.batch("train")]
+    assert [p.name for p in (tmp_path / "origins").iterdir()] == ["train.npy"]
+    assert [tuple(pair) for pair in np.load(tmp_path / "origins" / "train.npy").tolist()] == expected
+
+
+# -- killed, damaged, shared ----------------------------------------------------------------------------------------
+
+
+def kills(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.support.shuffler_kills", str(folder), *options], capture_output=True, text=True,
+        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+
+
+needs_trace = pytest.mark.skipif(not traceable(), reason="needs a Linux where a process may trace its own fork")
+
+
+@needs_trace
+@pytest.mark.parametrize("options", [["--every=11"], ["--power", "--every=13"]])
+def test_killed_at_some_writes(place: Path, options: list[str]) -> None:  # noqa: F811
+    done = kills(place, *options)
+    assert done.returncode == 0, done.stderr
+    assert {"pwrite64", "fdatasync"} <= set(json.loads(done.stdout))
+
+
+@needs_trace
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--power"]])
+def test_killed_at_every_write_and_every_acknowledgement(place: Path, options: list[str]) -> None:  # noqa: F811
+    done = kills(place, *options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert sum(found.values()) > 150 and {"pwrite64", "fdatasync", "ftruncate", "write"} <= set(found)
+
+
+@needs_trace
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("synchronous = OFF", "an acknowledged row is lost"), ("secure_delete = OFF", "a user's number is in the file"),
+     ("journal_mode = DELETE", "a user's number is in the file"), ("in parts", "StoreError")],
+)  # fmt: skip
+def test_a_store_that_is_careless_does_not_pass(place: Path, fault: str, words: str) -> None:  # noqa: F811
+    done = kills(place, "--power", "--every=20", "--fault", fault)
+    assert done.returncode == 1 and words in done.stderr
+
+
+def test_one_process_at_a_time(path: Path, store: Store) -> None:
+    with pytest.raises(StoreError, match=r"store.sqlite cannot be used: another process has it$"):
+        Store(path)
+    opened(store)
+
+
+def test_threads_share_a_store(store: Store) -> None:
+    opened(store)
+    seen: list[int] = []
+
+    def send(node: int) -> None:
+        for user in range(20):
+            seen.append(store.add("train", sealed([user * 10 + node % 4]))[0])
+            store.stage("train")
+
+    threads = [threading.Thread(target=send, args=(node,)) for node in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done = closed(store)
+    assert sum(seen) == done.rows == done.users == 80 and done.duplicates == 80
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to look like a file" * 100, b"short"])
+def test_a_file_that_is_none(path: Path, content: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="cannot be used") as caught:
+        Store(path)
+    assert "\n" not in str(caught.value) and path.read_bytes() == content
+
+
+def test_another_programs_database(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE meta (name TEXT, value TEXT)")
+    connection.close()
+    with pytest.raises(StoreError, match="is not of schema"):
+        Store(path)
+
+
+def test_a_batch_that_is_damaged_is_not_given(path: Path) -> None:
+    with Store(path) as store:
+        opened(store)
+        store.add("train", sealed(range(9)))
+        closed(store)
+        row = store.batch("train")[4].tobytes()
+    data = bytearray(path.read_bytes())
+    data[data.index(row) + 50] ^= 1
+    path.write_bytes(data)
+    with Store(path) as store, pytest.raises(StoreError, match="damaged"):
+        store.batch("train")
+
+
+def test_a_full_disk(path: Path, store: Store) -> None:
+    """Files may not grow, as on a full disk: nothing is acknowledged, and the stage goes on afterwards."""
+    opened(store)
+    store.add("train", sealed([1, 2]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+    try:
+        with pytest.raises(StoreError, match="cannot be used") as caught:
+            store.add("train", sealed(range(500)))
+        assert "\n" not in str(caught.value)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert store.add("train", sealed(range(500), seed=1)) == (498, 2)
+    assert closed(store).rows == 500

@@ -1,0 +1,172 @@
+"""The report: a folder that is whole or absent, JSON that reads back, an honest table, figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from simulations.errors import UserError
+from simulations.output.atomic import staged
+from simulations.output.jsonable import json_ready
+from simulations.study.report import accuracy_figure, cells, markdown, notes, print_table, spent_figure, write
+from tests.support.results import curve, demo, genre
+
+CASES = (demo, genre, curve)
+
+
+def printed(results: dict[str, Any], width: int = 120) -> str:
+    text = StringIO()
+    print_table(results, Console(file=text, width=width))
+    return text.getvalue()
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "run"
+    with staged(out) as part:
+        (part / "a").write_text("1")
+        assert not out.exists() and part.parent == out.parent
+    assert [p.name for p in out.parent.iterdir()] == ["run"]
+    assert (out / "a").read_text() == "1" and out.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_fails_leaves_nothing(error: type[BaseException], tmp_path: Path) -> None:
+    with pytest.raises(error), staged(tmp_path / "deep" / "deeper" / "run") as part:
+        (part / "a").write_text("1")
+        raise error
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_folder_is_taken_and_a_full_one_refused(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    with staged(out) as part:
+        (part / "a").write_text("1")
+    assert (out / "a").exists()
+    with pytest.raises(UserError, match="not an empty folder"), staged(out):
+        pytest.fail("a full folder was accepted")
+    with pytest.raises(UserError, match="not an empty folder"), staged(out / "a"):
+        pytest.fail("a file was accepted")
+    with pytest.raises(UserError, match="cannot be written"), staged(out / "a" / "b"):
+        pytest.fail("a folder inside a file was accepted")
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_json_has_infinity_as_a_text_and_no_numpy() -> None:
+    value = {
+        "a": math.inf,
+        "b": np.float64(-np.inf),
+        "c": math.nan,
+        "d": np.arange(2),
+        "e": (np.int64(3), None, True),
+    }
+    expected = {"a": "inf", "b": "-inf", "c": None, "d": [0, 1], "e": [3, None, True]}
+    assert json.loads(json.dumps(json_ready(value), allow_nan=False)) == expected
+
+
+def test_the_table_shows_what_was_spent() -> None:
+    arms = {arm["name"]: cells(arm) for arm in demo()["arms"]}
+    assert arms["Purkayastha, ε = 10, label ε = 2"][1:] == (
+        "0.885 ± 0.012", "0.900", "10·angle", "31.42", "2", "2,000", "34", "8.2",
+    )  # fmt: skip
+    assert arms["no noise"][0] == "no noise †" and arms["no noise"][3:6] == ("∞", "∞", "∞")
+    assert arms["public-only"][5] == "–"
+    text = printed(demo())
+    for words in ("Purkayastha, ε = 10, label ε = 2 ", "not private", "0.507, of 2 classes"):
+        assert words in text
+    assert all(len(row) <= 120 for row in text.splitlines())
+
+
+def test_a_narrow_terminal_cuts_no_number() -> None:
+    rows = printed(demo(), width=80)
+    assert "0.885 ± 0.012" in rows and "31.42" in rows and "Purkayastha" in rows
+    assert all(len(row) <= 80 for row in rows.splitlines())
+
+
+def test_notes_count_what_was_lost_and_name_references_only_where_there_are_any() -> None:
+    results = demo()
+    lost = "Purkayastha, ε = 10: 3 not on the sphere (dropped), 1 the request could not be answered (errors)."
+    assert lost in notes(results)
+    results["arms"] = [arm for arm in results["arms"] if not arm["reference"]]
+    assert not any("not private" in note for note in notes(results))
+
+
+def test_the_way_sentence_is_on_every_output() -> None:
+    results = demo() | {"way": "paper", "way_sentence": "A trusted simulation, not private."}
+    assert "A trusted simulation, not private." in printed(results)
+    assert "**A trusted simulation, not private.**" in markdown(results)
+    for figure in (accuracy_figure(results), spent_figure(results)):
+        assert "A trusted simulation, not private." in " ".join(figure.axes[0].get_title(loc="left").split())
+
+
+def test_what_does_not_apply_is_a_dash() -> None:
+    results = demo()
+    empty = dict.fromkeys(results["arms"][0]) | {
+        "name": "public-only",
+        "way": "public-only",
+        "accuracy_clean_test": 0.8,
+    }
+    results["arms"][0] = empty
+    assert cells(empty)[1:] == ("–", "0.800", "–", "–", "–", "–", "–", "–")
+    for draw in (accuracy_figure, spent_figure):
+        draw(results).canvas.draw()
+
+
+def test_the_files_of_a_run(tmp_path: Path) -> None:
+    paths = write(demo(), tmp_path)
+    assert [p.name for p in paths] == ["results.json", "results.md", "accuracy.png", "spent.png"]
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert results["arms"][1]["budget"]["worst_case_epsilon"] == "inf"
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths[2:])
+    table = [
+        row
+        for row in (tmp_path / "results.md").read_text(encoding="utf-8").splitlines()
+        if row.startswith("|")
+    ]
+    assert len(table) == 2 + 6 and len({row.count("|") for row in table}) == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("draw", [accuracy_figure, spent_figure])
+def test_nothing_in_a_figure_is_cut_off(case: Callable[[], dict[str, Any]], draw: Callable[..., Any]) -> None:
+    figure = draw(case())
+    figure.canvas.draw()
+    box = figure.get_tightbbox()
+    width, height = figure.get_size_inches()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+
+
+def test_the_axis_is_the_epsilon_that_varies() -> None:
+    metric, label = accuracy_figure(demo()).axes[0], accuracy_figure(genre()).axes[0]
+    assert "metric ε" in metric.get_xlabel() and label.get_xlabel() == "label ε"
+    assert [t.get_text() for t in label.get_xticklabels()] == ["1", "2", "4"]
+    names = label.get_legend_handles_labels()[1]
+    assert {"public-only", "labels in clear", "chance", "randomized-response-prior"} <= set(names)
+
+
+def test_public_only_is_a_line_alone_and_a_curve_with_others() -> None:
+    assert "public-only" in accuracy_figure(demo()).axes[0].get_legend_handles_labels()[1]
+    assert "public-only, purkayastha" in accuracy_figure(curve()).axes[0].get_legend_handles_labels()[1]
+
+
+def test_an_epsilon_of_zero_is_drawn_on_a_linear_axis() -> None:
+    results = demo()
+    results["arms"][-1]["budget"]["metric_epsilon"] = 0.0
+    axes = accuracy_figure(results).axes[0]
+    assert axes.get_xscale() == "linear" and [t.get_text() for t in axes.get_xticklabels()] == ["0", "10"]
+
+
+def test_an_encoder_in_int8_is_named() -> None:
+    results = demo()
+    results["encoder"] = {"model": "minilm", "precision": "fp32", "sha256": "00"}
+    assert not any("Encoder" in note for note in notes(results))
+    results["encoder"]["precision"] = "int8"
+    assert "Encoder: minilm in int8" in markdown(results)

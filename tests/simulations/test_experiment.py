@@ -1,0 +1,296 @@
+"""Experiment files: what is accepted, what is refused and how, and that a file reads back the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from mechanisms import Purkayastha
+from simulations.errors import UserError
+from simulations.experiment import (
+    Arm,
+    Experiment,
+    Policy,
+    bundled,
+    client_policy,
+    from_table,
+    load,
+    slug,
+    to_toml,
+)
+
+MINIMAL = """
+name = "small"
+[policy]
+embedding = 40.0
+label = 5.0
+[[arm]]
+name = "a"
+embedding = { mechanism = "purkayastha", epsilon = 10.0, dim = 16 }
+label = { mechanism = "randomized-response", epsilon = 2.0 }
+"""
+FILES = """
+[data]
+source = "files"
+path = "d"
+train = "train.tsv"
+test = "dev.tsv"
+text = "sentence"
+label = "label"
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "e.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def complaint(tmp_path: Path, text: str, *overrides: str) -> str:
+    path = written(tmp_path, text)
+    with pytest.raises(UserError) as caught:
+        load(path, overrides)
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ") and "\n" not in line
+    return line.removeprefix(f"{path}: ")
+
+
+def test_defaults_are_filled_in(tmp_path: Path) -> None:
+    experiment = load(written(tmp_path, MINIMAL))
+    assert (experiment.seed, experiment.data.source, experiment.data.task) == (1, "built-in", "sentiment")
+    assert (experiment.data.public_size, experiment.data.test_size) == (1000, 1000)
+    assert experiment.data.public.split == "built-in" and experiment.data.public.fraction is None
+    assert (experiment.population.assignment, experiment.training.maps) == ("record", "learned")
+    assert experiment.policy.total == math.inf
+    files = load(written(tmp_path, MINIMAL + FILES + 'user = "who"\n'))
+    assert files.population.assignment == "column"
+    assert (files.data.public.fraction, files.data.public.split) == (0.05, "random")
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_bundled_experiments_load_and_read_back_the_same(name: str, tmp_path: Path) -> None:
+    experiment = load(name)
+    assert experiment.name == name
+    assert load(written(tmp_path, to_toml(experiment))) == experiment
+
+
+def test_a_resolved_file_reads_back_the_same_whatever_is_set(tmp_path: Path) -> None:
+    odd = (
+        MINIMAL
+        + '[[arm]]\nname = "no \\"noise\\" | ε"\nreference = true\nembedding = { mechanism = "identity" }\n'
+    )
+    experiment = load(
+        written(tmp_path, odd),
+        [
+            "policy.total=inf",
+            'policy.accept-unprotected=["text: why"]',
+            "arm.0.embedding.dim=[2, 4]",
+            "policy.delta=1e-6",
+        ],
+    )
+    assert load(written(tmp_path, to_toml(experiment))) == experiment
+
+
+def test_experiments_are_frozen(tmp_path: Path) -> None:
+    experiment = load(written(tmp_path, MINIMAL))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        experiment.seed = 2  # type: ignore[misc]
+    with pytest.raises(UserError, match="minimum-users"):
+        dataclasses.replace(experiment, population=dataclasses.replace(experiment.population, users=5))
+
+
+def test_overrides(tmp_path: Path) -> None:
+    overrides = [
+        "population.users=500",
+        "arm.0.embedding.epsilon=4",
+        "encoder.model=a folder",
+        "data.task=genre",
+    ]
+    experiment = load(written(tmp_path, MINIMAL), overrides)
+    assert experiment.population.users == 500
+    assert experiment.arms[0].embedding == {"mechanism": "purkayastha", "epsilon": 4, "dim": 16}
+    assert experiment.encoder.model == "a folder" and experiment.data.task == "genre"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("population.users", "section.key=value"),
+        ("=3", "section.key=value"),
+        ("population.user=3", 'did you mean "users"'),
+        ("populations.users=3", 'did you mean "population"'),
+        ("arm.7.name=x", "from 0 to 0"),
+        ("arm.first.name=x", "from 0 to 0"),
+        ("name.x=1", "not a table"),
+        ("seed=one", "seed: must be a whole number"),
+        ("seed=-1", "seed: must be a whole number"),
+        ("population.users=true", "population.users: must be a whole number of at least 1, got True"),
+        ("population.users=0", "at least 1"),
+        ("population.users=2.5", "whole number"),
+        ("population.users-per-node=many", '"auto"'),
+        ("population.dropout=1.0", "below 1"),
+        ("population.dropout=nan", "population.dropout"),
+        ("population.late=1.0", "population.late: must be a finite number of at least 0 and below 1"),
+        ("population.timeout=0", "population.timeout: must be a finite number above 0"),
+        ("population.assignment=dirichlet", "population.alpha: is missing"),
+        ("population.alpha=1.0", "dirichlet"),
+        ("population.users=50", "shuffle.minimum-users: 100 is more than the 50"),
+        ("data.test-size=10", "shuffle.minimum-users"),
+        ("data.source=file", 'did you mean "files"'),
+        ("data.source=files", "data.path: is missing"),
+        ("data.text=sentence", 'source = "built-in"'),
+        ("data.public.fraction=0.1", "public-size"),
+        ("data.public.lables=false", 'did you mean "labels"'),
+        ("data.public=1", "must be a table"),
+        ("data.public.labels=1", "true or false"),
+        ("data.task=topic", '"sentiment", "genre"'),
+        ("encoder.pooling=max", '"mean", "cls"'),
+        ("encoder.precision=int4", '"fp32", "int8"'),
+        ("encoder.fine-tune-lr=0.0", "above 0"),
+        ("training.way=papers", 'did you mean "paper"'),
+        ("training.way=paper", "acknowledge-not-private"),
+        ("policy.embedding=nan", "policy.embedding"),
+        ("policy.embedding=20", "worst-case ε 31.42 is above policy.embedding = 20"),
+        ("policy.total=33", "policy.total = 33"),
+        ('policy.accept-unprotected=["label"]', "each entry"),
+        ('policy.accept-unprotected="label: x"', "must be a list"),
+        ("arm.0.embedding.epsilon=-1", "epsilon: must be a finite number of at least 0, got -1"),
+        ("arm.0.embedding.epsilon=nan", "epsilon: must be a finite number"),
+        ("arm.0.embedding.epsilon=inf", "epsilon: must be a finite number"),
+        ("arm.0.embedding.epsilon=ten", "epsilon"),
+        ("arm.0.embedding.epsilon=true", "epsilon"),
+        ("arm.0.embedding.epsilom=1.0", "did you mean 'epsilon'"),
+        ("arm.0.embedding.mechanism=purkayasta", "did you mean 'purkayastha'"),
+        ("arm.0.embedding.mechanism=randomized-response", 'arm "a": embedding: randomized-response'),
+        ("arm.0.embedding.dim=1", "dim: must be a whole number of at least 2"),
+        ("arm.0.embedding.dim=[]", "dim"),
+        ("arm.0.embedding.dim=[2, 2]", "dim"),
+        ("arm.0.embedding={}", "embedding.mechanism"),
+        ("arm.0.embedding=1", "must be a table"),
+        ('arm.0.embedding={mechanism="purkayastha", epsilon=1.0}', "dim: is missing"),
+        ("arm.0.label.dim=4", "embeddings only"),
+        ("arm.0.name=+++", "a letter or a digit"),
+        ("arm.0.way=public-only", "takes no label"),
+        ('arm.0.embedding={mechanism="identity"}', "sent unprotected"),
+        ('arm.0.embedding={mechanism="gaussian", sigma=1.0, dim=4}', "policy.delta above 0"),
+    ],
+)
+def test_mistakes_end_in_one_line(override: str, words: str, tmp_path: Path) -> None:
+    assert words in complaint(tmp_path, MINIMAL, override)
+
+
+def test_labels_in_clear_need_a_reason(tmp_path: Path) -> None:
+    clear = MINIMAL.replace('label = { mechanism = "randomized-response", epsilon = 2.0 }', "")
+    line = complaint(tmp_path, clear)
+    assert 'arm "a": its labels are sent unprotected' in line and "accept-unprotected" in line
+    assert load(written(tmp_path, clear), ['policy.accept-unprotected=["label: public here"]'])
+    assert load(written(tmp_path, clear), ["arm.0.reference=true"])
+
+
+def test_a_gaussian_is_finite_at_a_delta(tmp_path: Path) -> None:
+    spec = 'arm.0.embedding={mechanism="gaussian", sigma=1.0, dim=4}'
+    assert load(written(tmp_path, MINIMAL), [spec, "policy.delta=1e-6"]).policy.delta == 1e-6
+
+
+def test_paper_runs_only_if_acknowledged(tmp_path: Path) -> None:
+    way = ["training.way=paper", "training.acknowledge-not-private=true"]
+    assert load(written(tmp_path, MINIMAL), way).training.way == "paper"
+    assert "give one number" in complaint(tmp_path, MINIMAL, *way, "arm.0.embedding.dim=[2,4]")
+    assert "label-stages" in complaint(tmp_path, MINIMAL, *way, "training.label-stages=2")
+    public_only = MINIMAL + '[[arm]]\nname = "b"\nway = "public-only"\n'
+    assert load(written(tmp_path, public_only)).arms[1].embedding is None
+    line = complaint(tmp_path, public_only, *way)
+    assert line.startswith('arm "b": way: "public-only" does not go with training.way = "paper"')
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["data.public.fraction=0.0"], "above 0"),
+        (["data.public.fraction=1.0"], "below 1"),
+        (["data.public.labels=false", "encoder.fine-tune-on-public=true"], "fine-tune-on-public"),
+        (["data.public.labels=false", "training.maps=learned"], "principal-components"),
+        (["data.public.labels=false", "arm.0.embedding.dim=[2,4]"], "give one number"),
+        (["data.task=genre"], "built-in corpus only"),
+        (["data.test-size=3"], "test-limit"),
+        (["population.assignment=column"], "data.user"),
+    ],
+)
+def test_what_does_not_fit_together_with_files(overrides: list[str], words: str, tmp_path: Path) -> None:
+    assert words in complaint(tmp_path, MINIMAL + FILES, *overrides)
+
+
+def test_unlabelled_public_text_means_principal_components(tmp_path: Path) -> None:
+    experiment = load(written(tmp_path, MINIMAL + FILES), ["data.public.labels=false"])
+    assert experiment.training.maps == "principal-components"
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for text, words in (("name = ", "not valid TOML"), ("", "name: is missing"), ('name = "x"', "[[arm]]")):
+        assert words in complaint(tmp_path, text)
+    assert "two brackets" in complaint(tmp_path, 'name = "x"\n[arm]\nname = "a"\n')
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes('name = "é"'.encode("latin-1"))
+    for path, words in (
+        (latin, "not valid TOML"),
+        (tmp_path, "no such file"),
+        (tmp_path / "absent.toml", "no such file"),
+        ("dmo", "nor a bundled experiment ("),
+    ):
+        with pytest.raises(UserError) as caught:
+            load(path)
+        assert words in str(caught.value) and "\n" not in str(caught.value).replace(str(path), "")
+
+
+def test_arms_have_names_of_their_own() -> None:
+    arm = Arm("no noise", embedding={"mechanism": "identity"}, reference=True)
+    with pytest.raises(UserError, match="too close"):
+        Experiment("x", arms=(arm, dataclasses.replace(arm, name="No-Noise")))
+    with pytest.raises(UserError, match=r"arm\.0\.name: is missing"):
+        from_table({"name": "x", "arm": [{"reference": True}]})
+
+
+def test_arms_know_their_dimensions() -> None:
+    assert Arm("a", embedding={"mechanism": "identity"}).dims == ()
+    assert Arm("a", embedding={"mechanism": "identity", "dim": 4}).dims == (4,)
+    assert Arm("a", embedding={"mechanism": "identity", "dim": [2, 4]}).dims == (2, 4)
+
+
+def test_policy_declares_channels_public() -> None:
+    policy = Policy(accept_unprotected=("label: why", "text: why"))
+    assert "label" in policy.declared and "embedding" not in policy.declared
+
+
+def test_clients_accept_what_the_experiment_says_and_a_references_clients_anything(tmp_path: Path) -> None:
+    reference = '[[arm]]\nname = "r"\nreference = true\nembedding = { mechanism = "identity" }\n'
+    study = load(
+        written(tmp_path, MINIMAL + reference), ["policy.delta=1e-6", 'policy.accept-unprotected=["length: why"]']
+    )
+    own, anything = (client_policy(study, arm) for arm in study.arms)
+    assert (own.embedding, own.label, own.text, own.total, own.delta) == (40.0, 5.0, 0.0, math.inf, 1e-6)
+    assert own.declared == study.policy.declared == {"length": "why"} and own.minimum_users == 100
+    assert client_policy(load(tmp_path / "e.toml", ["shuffle.enabled=false"]), study.arms[0]).minimum_users == 0
+    for channel in ("text", "embedding", "label"):
+        assert anything.refusal(channel, math.inf) is None
+        assert own.refusal(channel, math.inf) == "unprotected"
+
+
+def test_a_limit_holds_for_the_file_as_for_the_client(tmp_path: Path) -> None:
+    """One price: just at the client's own figure an arm is accepted, and just below it refused."""
+    (arm,) = load(written(tmp_path, MINIMAL)).arms
+    cost = Purkayastha(16, 10.0).guarantee.worst_case()
+    for limit, total in ((cost, math.inf), (40.0, cost + 2.0)):
+        study = load(tmp_path / "e.toml", [f"policy.embedding={limit!r}", f"policy.total={total!r}"])
+        assert client_policy(study, arm).refusal("embedding", cost) is None
+    for limit, total in ((cost * (1 - 1e-8), math.inf), (40.0, (cost + 2.0) * (1 - 1e-8))):
+        assert "is above policy." in complaint(
+            tmp_path, MINIMAL, f"policy.embedding={limit!r}", f"policy.total={total!r}"
+        )
+
+
+def test_slugs_are_plain() -> None:
+    assert slug("Purkayastha, ε = 0.5") == "purkayastha-eps-0-5"
+    assert slug("naïve/../m'=16") == "naive-m-16"

@@ -1,0 +1,144 @@
+"""A device with a tiny encoder, a deployed model that it may ask, and servers that misbehave."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client.models.encoder import Encoder
+from client.node import write_node
+from client.policy import Policy
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import generate_keys
+from mechanisms.messages.wire import record_to_bytes, request_to_record
+from server.maps import Maps
+from server.predict import Predictor
+from simulations.deployment import certificates
+from tests.support.devices import DIM, encoder_folder
+
+CLASSES = ("bad", "good", "so so")
+EPSILON = 10.0
+POLICY = Policy(embedding=32.0, total=10_000.0, mechanisms=("purkayastha",))
+
+
+@dataclass(frozen=True)
+class World:
+    """A place with an encoder, an authority and a server's certificate, a stranger's, and keys to seal to. address: of
+    a model that is served, if one is."""
+
+    place: Path
+    encoder: Encoder
+    private: bytes
+    public: bytes
+    address: str = ""
+
+    @property
+    def ca(self) -> Path:
+        return self.place / "ca" / "ca.pem"
+
+    @property
+    def pair(self) -> dict[str, Path]:
+        return {"certificate": self.place / "server" / "cert.pem", "key": self.place / "server" / "cert.key"}
+
+    def request(self, **changes: Any) -> Request:
+        maps = self.maps()
+        values: dict[str, Any] = {
+            "arm": "", "stage": "ask", "split": "test", "encoder": self.encoder.identity, "mean": maps.mean,
+            "m1": maps.m1, "embedding": {"mechanism": "purkayastha", "epsilon": EPSILON, "dim": DIM}, "label": None,
+            "classes": len(CLASSES), "minimum_users": 0,
+        }  # fmt: skip
+        return Request(**(values | changes))
+
+    def maps(self) -> Maps:
+        rng, m = np.random.default_rng(5), self.encoder.dim
+        return Maps(
+            mean=np.zeros(m), m1=rng.normal(size=(m, DIM)), m2=rng.normal(size=(DIM, m)),
+            head_w=rng.normal(size=(m, len(CLASSES))), head_b=np.zeros(len(CLASSES)),
+        )  # fmt: skip
+
+    def model(self, *, sealed: bool = False, **changes: Any) -> Predictor:
+        return Predictor(self.request(**changes), self.maps(), CLASSES, self.private if sealed else None)
+
+    def device(self, folder: Path, policy: Policy = POLICY, *, sealed: bool = False) -> Path:
+        write_node(folder, encoder=self.encoder.folder, policy=policy, seal=self.public if sealed else None)
+        return folder
+
+
+def make_world(place: Path) -> World:
+    certificates.make_authority(place / "ca")
+    certificates.issue(place / "ca", place / "server", "model")
+    certificates.issue(place / "ca", place / "elsewhere", "model", hosts=("elsewhere.example",))
+    certificates.make_authority(place / "stranger")
+    return World(place, Encoder(encoder_folder(place), threads=1), *generate_keys())
+
+
+@dataclass
+class Raw:
+    """A server of bytes: what it was sent, and where it is."""
+
+    address: str
+    received: list[bytes] = field(default_factory=list)
+
+
+@contextmanager
+def raw_server(world: World, answer: Callable[[bytes], bytes | None], *, tls: bool = True) -> Iterator[Raw]:
+    """Answers each request (head and body) with these bytes, as they are, and then hangs up; None: hangs up at once."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(world.pair["certificate"], world.pair["key"])
+    host, port = listener.getsockname()
+    raw = Raw(f"https://{host}:{port}")
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                connection.settimeout(10)
+                with context.wrap_socket(connection, server_side=True) if tls else connection as talk:
+                    request = _received(talk) if tls else talk.recv(65536)
+                    raw.received.append(request)
+                    if (said := answer(request)) is not None:
+                        talk.sendall(said)
+            except OSError:
+                connection.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield raw
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+def _received(talk: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        if not (piece := talk.recv(65536)):
+            return data
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next((int(h.split(b":")[1]) for h in head.split(b"\r\n") if h.lower().startswith(b"content-length")), 0)
+    while len(body) < length and (piece := talk.recv(65536)):
+        body += piece
+    return head + b"\r\n\r\n" + body
+
+
+def http(body: bytes, status: str = "200 OK", *, more: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{more}\r\n".encode() + body
+
+
+def question(request: Request) -> bytes:
+    return record_to_bytes(request_to_record(request))

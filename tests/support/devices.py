@@ -1,0 +1,93 @@
+"""A bundle around an encoder of two layers, and a device's environment, for tests of the device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client.device.bundle import Bundle, write_bundle
+from client.models import vocabulary as vocabularies
+from client.models.encoder import Encoder
+from client.policy import Policy
+from mechanisms.messages.request import Request
+from mechanisms.vocabulary import Vocabulary
+from server.export import export_encoder
+from tests.support.clients import without
+from tests.support.paths import ROOT
+from tests.support.tiny_models import tiny_bert
+
+DIM = 4
+POLICY = Policy(embedding=32.0, label=3.0, total=40.0, mechanisms=("purkayastha", "randomized-response"))
+SENTENCES = ["the film was good", "a bad book", "not very fine", "the plot was awful .", "good and bad", "a", "film"]
+
+#: A device's environment, played in ours: what `pip install sottovoce` alone does not bring cannot be imported.
+BLOCKED = {
+    "torch", "transformers", "ray", "datasets", "pyarrow", "dp_accounting", "safetensors", "onnx", "matplotlib",
+    "threadpoolctl", "sklearn", "HanTa",
+}  # fmt: skip
+PROGRAM = without(BLOCKED) + """
+from simulations.commands.cli import main
+code = main(sys.argv[2:])
+assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}
+sys.exit(code)
+"""
+
+
+def on_a_device(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(ROOT), *map(str, arguments)], capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def encoder_folder(place: Path) -> Path:
+    """The exported encoder under `place`, made where it is not there."""
+    folder = place / "encoder"
+    if not folder.exists():
+        export_encoder(tiny_bert(place / "bert"), folder, max_length=32)
+    return folder
+
+
+def request_for(encoder: Encoder, **changes: Any) -> Request:
+    rng = np.random.default_rng(1)
+    values: dict[str, Any] = {
+        "arm": "", "stage": "train", "split": "train", "encoder": encoder.identity,
+        "mean": np.zeros(encoder.dim, np.float32), "m1": rng.normal(size=(encoder.dim, DIM)).astype(np.float32),
+        "embedding": {"mechanism": "purkayastha", "epsilon": 10.0},
+        "label": {"mechanism": "randomized-response", "epsilon": 2.0}, "classes": 2, "minimum_users": 100,
+    }  # fmt: skip
+    return Request(**(values | changes))
+
+
+def make_bundle(place: Path, name: str = "bundle") -> Bundle:
+    """A bundle of embeddings and labels in `place`/name."""
+    folder = encoder_folder(place)
+    request = request_for(Encoder(folder))
+    return write_bundle(
+        place / name, request, POLICY, name="small", arm="a", made_by="tests", encoder=folder, precision="fp32"
+    )
+
+
+def words() -> Vocabulary:
+    vectors = np.random.default_rng(4).normal(size=(6, 5)).astype(np.float32)
+    return Vocabulary(("good", "bad", "fine", "film", "book", "the"), vectors)
+
+
+def make_text_bundle(place: Path) -> Bundle:
+    """A bundle of texts alone."""
+    known = words()
+    vocabularies.save(known, place / "words")
+    text = {"mechanism": "santext", "epsilon": 2.0, "tokens": 6, "vocabulary": known.identity}
+    request = Request(
+        arm="", stage="train", split="train", encoder="", mean=None, m1=None, embedding=None, label=None, classes=2,
+        minimum_users=0, text=text, vocabulary=known,
+    )  # fmt: skip
+    policy = Policy(text=1000.0, mechanisms=("santext",))
+    return write_bundle(
+        place / "text", request, policy, name="small", arm="words", made_by="tests", vocabulary=place / "words"
+    )

@@ -1,0 +1,117 @@
+"""Results as `simulations.study.run.run` returns them, made up: for the report and the command line."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+
+def line(
+    name: str,
+    mechanism: str | None,
+    epsilon: float | None,
+    accuracy: float | None,
+    *,
+    metric: str | None = "angular",
+    label: float | None = math.inf,
+    label_mechanism: str | None = "identity",
+    clean: float = 0.9,
+    way: str = "release-once",
+    reference: bool = False,
+) -> dict[str, Any]:
+    diameter = math.pi if metric == "angular" else 2.0
+    return {
+        "name": name,
+        "mechanism": mechanism,
+        "epsilon": None if epsilon == math.inf else epsilon,
+        "label_mechanism": label_mechanism,
+        "label_epsilon": None if label == math.inf else label,
+        "dim": 16,
+        "accuracy": accuracy,
+        "accuracy_se": None if accuracy is None else 0.012,
+        "accuracy_clean_test": clean,
+        "accuracy_clean_test_se": 0.01,
+        "users": 2000,
+        "delivered": 2000,
+        "dropped": {},
+        "errors": {},
+        "bytes_per_user": 34.0,
+        "seconds": 8.25,
+        "reference": reference,
+        "way": way,
+        "budget": {
+            "metric_epsilon": epsilon,
+            "metric": metric,
+            "statement": "10·d_angular",
+            "worst_case_epsilon": None if epsilon is None else epsilon * diameter,
+            "label_epsilon": label,
+        },
+    }
+
+
+def _results(name: str, arms: list[dict[str, Any]], classes: list[str], chance: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "seed": 1,
+        "way": "release-once",
+        "way_sentence": None,
+        "chance": chance,
+        "classes": classes,
+        "arms": arms,
+        "seconds": 61.0,
+        "corpus": {"source": "built-in"},
+        "encoder": {"model": "minilm", "sha256": "00"},
+        "randomness": "simulation",
+        "versions": {"numpy": "2"},
+    }
+
+
+def demo() -> dict[str, Any]:
+    arms = [
+        line("public-only", "purkayastha", 10.0, 0.81, label=None, way="public-only", clean=0.83),
+        line("no noise", "identity", math.inf, 0.91, metric="euclidean", reference=True),
+        line("Purkayastha, ε = 10", "purkayastha", 10.0, 0.90),
+        line("planar Laplace, ε = 10", "planar-laplace", 10.0, 0.895, metric="euclidean"),
+        line("Purkayastha, ε = 10, label ε = 2", "purkayastha", 10.0, 0.885, label=2.0),
+        line("Purkayastha, ε = 0.5", "purkayastha", 0.5, 0.56, clean=0.88),
+    ]
+    arms[2]["dropped"] = {"not on the sphere": 3}
+    arms[2]["errors"] = {"the request could not be answered": 1}
+    arms[0] |= {"users": 0, "delivered": 0, "bytes_per_user": 0}
+    return copy.deepcopy(_results("demo", arms, ["bad", "good"], 0.507))
+
+
+def genre() -> dict[str, Any]:
+    """Arms that differ in the label's ε and mechanism only."""
+    arms = [
+        line("public-only", "purkayastha", 10.0, 0.55, label=None, way="public-only", clean=0.6),
+        line("labels in clear", "purkayastha", 10.0, 0.78, clean=0.81),
+    ]
+    for kind, gain in (("randomized-response", 0.0), ("randomized-response-prior", 0.06)):
+        for e, accuracy in ((1.0, 0.58), (2.0, 0.66), (4.0, 0.71)):
+            arms.append(
+                line(
+                    f"{kind} {e}",
+                    "purkayastha",
+                    10.0,
+                    accuracy + gain,
+                    label=e,
+                    label_mechanism=kind,
+                    clean=accuracy + 0.1,
+                )
+            )
+    return _results("builtin-genre-labels", arms, [f"genre {i}" for i in range(12)], 0.09)
+
+
+def curve() -> dict[str, Any]:
+    """Several ε, with public-only arms of their own."""
+    arms = [line("no noise", "identity", math.inf, 0.85, metric="euclidean", reference=True, clean=0.85)]
+    for e, public, private in ((1.0, 0.66, 0.69), (4.0, 0.74, 0.78), (10.0, 0.78, 0.81)):
+        arms.append(
+            line(
+                f"public-only, ε = {e:g}", "purkayastha", e, public, label=None, way="public-only", clean=0.82
+            )
+        )
+        arms.append(line(f"Purkayastha, ε = {e:g}", "purkayastha", e, private, clean=0.83))
+    return _results("sst2-release-once", arms, ["0", "1"], 0.509)

@@ -1,0 +1,181 @@
+"""A small study without Flower or an encoder: embeddings made up, nodes on the disk, and a grid that calls the
+client's handler in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+from numpy.typing import NDArray
+
+from client.app import NODES as NODES_FOLDER
+from client.app import release
+from client.store.ledger import Ledger, LedgerRow
+from server import query as server_app
+from server.protocols.protocol import Public
+from server.protocols.public_maps import PublicMaps
+from simulations.artifacts.model_folder import save_model
+from simulations.corpora.corpus import Corpus
+from simulations.experiment import Experiment, from_table, slug
+from simulations.study.arm import ArmRun
+from simulations.study.collect import FlowerUsers
+from simulations.study.partition import hand_out
+from simulations.study.prepare import Held, Holders, Prepared
+from tests.support.clients import context, message
+
+ENCODER = "ef" * 32
+WIDTH, CLASSES = 8, 3
+USERS, PER_NODE, PUBLIC, TEST = 60, 10, 90, 40
+NODES = USERS // PER_NODE
+
+PURKAYASTHA = {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4}
+LAPLACE = {"mechanism": "planar-laplace", "epsilon": 10.0, "dim": 4}
+RANDOMIZED = {"mechanism": "randomized-response", "epsilon": 3.0}
+PRIOR = {"mechanism": "randomized-response-prior", "epsilon": 3.0}
+
+
+def experiment(*arms: dict[str, Any], **sections: dict[str, Any]) -> Experiment:
+    """60 users on 6 nodes, 40 test users; sections' keys are added to, or replace, those of the table."""
+    table: dict[str, dict[str, Any]] = {
+        "data": {"source": "built-in", "public-size": PUBLIC, "test-size": TEST},
+        "population": {"users": USERS, "users-per-node": PER_NODE},
+        "shuffle": {"minimum-users": 10},
+        "policy": {"embedding": 32.0, "label": 5.0, "accept-unprotected": ["label: public in this test"]},
+    }
+    for name, values in sections.items():
+        table[name] = table.get(name, {}) | values
+    return from_table({"name": "small", "seed": 3, "arm": list(arms), **table})
+
+
+@dataclass(frozen=True, eq=False)
+class KnownEncoder:
+    """An encoder that nobody runs: it has embeddings of some texts."""
+
+    rows: dict[str, NDArray[np.float32]]
+    identity: str = ENCODER
+    folder: Path = Path("encoder")
+    precision: str = "fp32"
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.stack([self.rows[text] for text in texts])
+
+
+def prepared(study: Experiment) -> Prepared:
+    """Rows of three classes that lie apart in 8 coordinates, one record to a user, as `prepare` would give them."""
+    rng = np.random.default_rng(5)
+    centres = 2 * np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0][:CLASSES]
+    names = ("red", "green", "blue")
+
+    def part(name: str, n: int) -> tuple[Corpus, np.ndarray]:
+        labels = np.arange(n, dtype=np.int64) % CLASSES
+        h = (centres[labels] + 0.3 * rng.normal(size=(n, WIDTH))).astype(np.float32)
+        return Corpus([f"{name} secret {i}" for i in range(n)], labels, names), h
+
+    users, repeats = study.population.users, study.data.test_repeats
+    (public, h_public), (train, h_train), (test, h_test) = (
+        part("public", PUBLIC), part("train", users), part("test", TEST),
+    )  # fmt: skip
+    rows = np.tile(np.arange(TEST, dtype=np.int64), repeats)
+    labels = public.labels if study.data.public.labels else None
+    maps = PublicMaps(
+        h_public, labels, classes=CLASSES, learned=study.training.maps == "learned", seed=study.seed
+    )
+    known = zip([*public.texts, *train.texts, *test.texts], [*h_public, *h_train, *h_test], strict=True)
+    held = Held(
+        train=train,
+        test=test,
+        holders=Holders(np.arange(users, dtype=np.int64), np.zeros(users, np.int64)),
+        test_holders=Holders(users + np.arange(len(rows), dtype=np.int64), np.zeros(len(rows), np.int64)),
+        test_rows=rows,
+        train_embeddings=h_train,
+        test_embeddings=h_test,
+    )
+    return Prepared(Public(public.texts, labels, names, KnownEncoder(dict(known)), h_public, maps), held, {})
+
+
+class LocalGrid:
+    """Nodes 1, 2, ... with their data in folders 0, 1, ...; every message goes through the client's handler.
+
+    lost: nodes that never answer. tamper: what becomes of a node's reply, a Flower record, on its way; it is
+    given the stage that was asked for.
+    sent: everything that any node has answered, as it travelled.
+    """
+
+    def __init__(
+        self, nodes: int, *, lost: Iterable[int] = (),
+        tamper: dict[int, Callable[[RecordDict, str], RecordDict]] | None = None,
+    ) -> None:  # fmt: skip
+        self.nodes = nodes
+        self.lost = set(lost)
+        self.tamper = tamper or {}
+        self.sent: list[Message] = []
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(1, self.nodes + 1))
+
+    def send_and_receive(self, messages: Iterable[Any], *, timeout: float) -> list[Message]:
+        del timeout
+        answers = []
+        for asked in messages:
+            node = asked.dst_node_id
+            if node in self.lost:
+                continue
+            question = message(asked.content)
+            answer = release(question, context(node - 1))
+            if node in self.tamper and answer.has_content():
+                stage = str(asked.content["request.about"]["stage"])
+                answer = Message(self.tamper[node](answer.content, stage), reply_to=question)
+            answers.append(answer)
+        self.sent += answers
+        return answers
+
+
+def use_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's handler finds its nodes in the folder, and the server may ask outside of a Flower run."""
+    monkeypatch.setenv(NODES_FOLDER, str(folder))
+    monkeypatch.setattr(server_app, "Message", lambda **fields: SimpleNamespace(**fields))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """An arm that has run: its line, as results.json has it but for infinity, and its model."""
+
+    line: dict[str, Any]
+    model: Any
+
+
+def run_arms(
+    study: Experiment, grid: LocalGrid, *, ready: Prepared | None = None, models: Path = Path("unused"),
+    nodes: Path = Path("unused"),
+) -> dict[str, Ran]:  # fmt: skip
+    """Every arm on the grid, one after another, by name. ready: of the study, where it is not `prepared`."""
+    ready = ready or prepared(study)
+    users = FlowerUsers(grid, study, tests=len(ready.held.test_rows), nodes=nodes)
+    ran = {}
+    for run in [ArmRun(study, arm, ready, models=models) for arm in study.arms]:
+        result, model = run.run(users)
+        if model is not None and models != Path("unused"):
+            save_model(models / slug(run.arm.name), model, ready.public, result.to_dict())
+        ran[run.arm.name] = Ran(result.to_dict(), model)
+    return ran
+
+
+def make_nodes(study: Experiment, folder: Path) -> int:
+    """The study's shards and settings under the folder; returns the number of nodes."""
+    ready = prepared(study)
+    return hand_out(study, ready.public, ready.held, folder)
+
+
+def ledger_rows(folder: Path, arm: str) -> list[LedgerRow]:
+    """All rows of an arm's ledgers, on all nodes under the folder."""
+    rows: list[LedgerRow] = []
+    for path in sorted(folder.glob(f"*/ledger-{slug(arm)}.sqlite")):
+        with Ledger(path, durable=False) as ledger:
+            rows += ledger.rows()
+    return rows

@@ -1,0 +1,256 @@
+"""A study's arm on real processes: what it leaves, who sees what, and that no process outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.device.bundle import open_bundle
+from client.node import load_node
+from server.protocols.drive import Collected
+from simulations.deployment.processes import COMMANDS, MARK, command_of, mark_of, running, stop
+from simulations.deployment.training_server import RemoteShuffler
+from simulations.shuffler.client import Shuffler
+from tests.simulations.deployment.test_deploy import STUDY
+from tests.support.tiny_models import reviews, tiny_bert
+
+pytestmark = pytest.mark.slow
+
+SMALL = STUDY.replace("[shuffle]", '[encoder]\nmodel = "bert"\nmax-length = 32\n[shuffle]').replace(
+    'source = "built-in"\npublic-size = 90\ntest-size = 40',
+    'source = "files"\npath = "data"\ntrain = "train.tsv"\ntest = "test.tsv"\ntext = "text"\nlabel = "label"\n'
+    "public = { fraction = 0.2 }",
+).replace("embedding = 40.0", "embedding = 200.0")
+NODES = 2
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A study that was deployed and left up. place: the working folder; folder: the deployment's."""
+
+    place: Path
+    folder: Path
+    environment: dict[str, str]
+    said: str
+    results: dict[str, Any]
+
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        return sottovoce(self.place, self.environment, *arguments)
+
+
+def sottovoce(place: Path, environment: dict[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = command_of("sottovoce", *arguments)
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A folder with a study of a small encoder, and an environment whose cache is in it."""
+    place = tmp_path_factory.mktemp("deploy")
+    tiny_bert(place / "bert")
+    (place / "study.toml").write_text(SMALL)
+    (place / "data").mkdir()
+    for name, n, seed in (("train", 90, 1), ("test", 40, 2)):
+        rows = zip(*reviews(n, seed), strict=True)
+        lines = [f"{text} {name} {i}\t{'bad' if label else 'good'}" for i, (text, label) in enumerate(rows)]
+        (place / "data" / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    return place, os.environ | {"XDG_CACHE_HOME": str(place / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def deployed(workplace: tuple[Path, dict[str, str]]) -> Iterator[Deployed]:
+    place, environment = workplace
+    up = ["deploy", "up", "study.toml", "--arm", "a", "--nodes", NODES, "--out", "dep", "--stay", "--json"]
+    try:
+        done = sottovoce(place, environment, *up)
+        assert done.returncode == 0, done.stderr
+        yield Deployed(place, place / "dep", environment, done.stderr, json.loads(done.stdout))
+    finally:
+        stop(place / "dep")
+
+
+def parties(folder: Path) -> list[str]:
+    return sorted(process.party for process in running(folder))
+
+
+def test_a_study_goes_through_all_parties(deployed: Deployed) -> None:
+    (arm,) = deployed.results["arms"]
+    assert (arm["name"], arm["users"], arm["delivered"], arm["dropped"], arm["errors"]) == ("a", 60, 60, {}, {})
+    assert 0 <= arm["accuracy"] <= 1 and arm["accuracy_se"] > 0 and arm["accuracy_clean_test"] is not None
+    assert {rung["rung"]: rung["epsilon"] for rung in arm["ladder"]}["label"] == 2.0
+    assert "operating system" in deployed.results["randomness"]
+    kept = json.loads((deployed.folder / "results.json").read_text())
+    assert kept == deployed.results and (deployed.folder / "results.md").is_file()
+    assert parties(deployed.folder) == ["SuperLink", "model", "node 0", "node 1", "shuffler"]
+    commands = [line for line in (deployed.folder / COMMANDS).read_text().splitlines() if not line.startswith("#")]
+    assert [f"$ {line}" for line in commands[1:]] == [li for li in deployed.said.splitlines() if li.startswith("$ ")]
+    assert "stage train: 60 users delivered" in deployed.said
+
+
+def test_every_device_was_charged_for_its_own_users(deployed: Deployed) -> None:
+    for node in range(NODES):
+        with load_node(deployed.folder / "nodes" / str(node)).ledger("") as ledger:
+            rows = ledger.rows()
+        assert {row.user % NODES for row in rows} == {node}
+        counted = Counter((row.stage, row.channel) for row in rows)
+        assert counted == {("train", "embedding"): 30, ("train", "label"): 30, ("test", "embedding"): 20}
+
+
+def test_what_users_released_is_sealed_on_its_way(deployed: Deployed) -> None:
+    payloads = []
+    for node in range(NODES):
+        with load_node(deployed.folder / "nodes" / str(node)).ledger("") as ledger:
+            payloads += [row.payload for row in ledger.rows() if row.channel == "embedding"]
+    assert len(payloads) == 100 and min(map(len, payloads)) == 8
+    for party in ("shuffler", "superlink", "server/batches"):
+        for path in (deployed.folder / party).rglob("*"):
+            held = path.read_bytes() if path.is_file() else b""
+            assert not any(payload in held for payload in payloads), path
+
+
+def test_only_the_owner_reads_the_folder(deployed: Deployed) -> None:
+    assert stat.S_IMODE(deployed.folder.stat().st_mode) == 0o700
+    for party in ("ca", "superlink", "shuffler", "nodes", "asker"):
+        for path in (deployed.folder / party, *(deployed.folder / party).rglob("*")):
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    for key in deployed.folder.rglob("*.key"):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600, key
+
+
+def test_the_model_answers_a_device(deployed: Deployed) -> None:
+    (hint,) = (line for line in deployed.said.splitlines() if line.startswith("Ask the model: "))
+    _, *arguments = shlex.split(hint.removeprefix("Ask the model: "))
+    done = deployed.run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "good" in done.stdout or "bad" in done.stdout
+
+
+def test_a_shuffler_that_is_killed_within_a_stage_goes_on_and_counts_every_user_once(deployed: Deployed) -> None:
+    """Device 1 stands still while the shuffler dies, so that the stage is half done."""
+    processes = {process.party: process for process in running(deployed.folder)}
+    bundle = open_bundle(deployed.folder / "bundle")
+    server, ca = deployed.folder / "server", deployed.folder / "ca" / "ca.pem"
+    command = (deployed.folder / COMMANDS).read_text().split("# shuffler\n")[1].splitlines()[0]
+    address = f"127.0.0.1:{shlex.split(command)[shlex.split(command).index('--port') + 1]}"
+    said: list[str] = []
+    found: list[Collected] = []
+    os.kill(processes["node 1"].pid, signal.SIGSTOP)
+    with Shuffler(address, root_certificates=ca, certificate=server / "cert.pem", key=server / "cert.key") as line:
+        users = RemoteShuffler(line, seal_key=server / "seal.key", timeout=120.0, progress=said.append)
+        request = replace(bundle.request, stage="again")
+        thread = Thread(target=lambda: found.append(users.collect(request)))
+        thread.start()
+        try:
+            until(lambda: "stage again: 1 of 2 nodes, 30 users" in said)
+            os.kill(processes["shuffler"].pid, signal.SIGKILL)
+            environment = deployed.environment | {MARK: mark_of(deployed.folder)}
+            with open(deployed.folder / "shuffler" / "log", "ab") as log:
+                subprocess.Popen(command, shell=True, cwd=deployed.place, env=environment, stdout=log, stderr=log)
+        finally:
+            os.kill(processes["node 1"].pid, signal.SIGCONT)
+            thread.join()
+    (gathered,) = found
+    assert gathered.batch.users == 60 and not gathered.dropped
+    whose = np.load(deployed.folder / "shuffler" / "origins" / "again.npy")[users.places["again"]]
+    assert sorted(whose[:, 0]) == list(range(60))
+    for node in range(NODES):  # asked twice, charged once
+        with load_node(deployed.folder / "nodes" / str(node)).ledger("") as ledger:
+            assert sum(row.stage == "again" and row.channel == "label" for row in ledger.rows()) == 30
+
+
+def test_a_training_server_needs_nothing_that_users_hold(deployed: Deployed) -> None:
+    """The corpus is gone; from the public part and the shuffler's batches comes the same model, bit by bit."""
+    command = (deployed.folder / COMMANDS).read_text().split("# training server\n")[1].splitlines()[0]
+    arguments = shlex.split(command)[1:]
+    arguments[arguments.index("--out") + 1] = "again"
+    (deployed.place / "data").rename(deployed.place / "elsewhere")
+    try:
+        done = deployed.run(*arguments)
+    finally:
+        (deployed.place / "elsewhere").rename(deployed.place / "data")
+    assert done.returncode == 0, done.stderr
+    first, again = deployed.folder / "server" / "run", deployed.place / "again"
+    kept = {p.relative_to(first) for p in first.rglob("*") if p.is_file()}
+    assert kept == {p.relative_to(again) for p in again.rglob("*") if p.is_file()}
+    for path in (Path("models/a/maps.safetensors"), Path("models/a/asked/maps.safetensors"), Path("answers.json")):
+        assert (first / path).read_bytes() == (again / path).read_bytes()
+    secret = {line.split("\t")[0] for line in (deployed.place / "data" / "train.tsv").read_text().splitlines()[1:]}
+    public = {json.loads(line)["text"] for line in (deployed.folder / "server/public/texts.jsonl").open()}
+    assert public < secret and len(public) == 18
+    for path in (deployed.folder / "server").rglob("*"):
+        held = path.read_text(errors="replace") if path.is_file() else ""
+        assert not any(text in held for text in secret - public), path
+
+
+def test_the_command_scores_as_up_did(deployed: Deployed) -> None:
+    server, origins = deployed.folder / "server" / "run", deployed.folder / "shuffler" / "origins"
+    out = ["--server", server, "--origins", origins, "--out", "scored", "--json"]
+    done = deployed.run("deploy", "score", "study.toml", "--arm", "a", *out)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == deployed.results
+    done = deployed.run("deploy", "score", "study.toml", "--arm", "a", *out[:3], "nowhere", *out[4:5], "other")
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("sottovoce: --origins nowhere/test.npy: ")
+
+
+def test_down_leaves_no_process(deployed: Deployed) -> None:
+    done = deployed.run("deploy", "down", "dep")
+    assert done.returncode == 0 and done.stdout.startswith("dep: stopped ")
+    assert {"SuperLink", "node 0", "node 1", "model"} <= set(done.stdout.strip().partition("stopped ")[2].split(", "))
+    assert parties(deployed.folder) == []
+    assert deployed.run("deploy", "down", "dep").stdout == "dep: nothing is running\n"
+
+
+@pytest.mark.parametrize("end", ["a party dies", "Ctrl-C", "killed"])
+def test_however_it_ends_no_process_is_left(workplace: tuple[Path, dict[str, str]], end: str) -> None:
+    place, environment = workplace
+    folder = place / end.replace(" ", "-")
+    command = command_of(
+        "sottovoce", "deploy", "up", "study.toml", "--arm", "a", "--nodes", NODES, "--out", folder.name
+    )
+    pipe = subprocess.PIPE
+    up = subprocess.Popen(command, cwd=place, env=environment, stdout=pipe, stderr=pipe, text=True)
+    try:
+        until(lambda: {"node 0", "node 1"} <= set(parties(folder)) or up.poll() is not None)
+        if end == "a party dies":
+            (victim,) = (process.pid for process in running(folder) if process.party == "node 1")
+            os.kill(victim, signal.SIGKILL)
+        else:
+            up.send_signal(signal.SIGINT if end == "Ctrl-C" else signal.SIGKILL)
+        out, said = up.communicate(timeout=60)
+        assert out == "" and "Traceback" not in said
+        last = said.splitlines()[-1]
+        if end == "a party dies":
+            assert up.returncode == 2
+            assert last.startswith("sottovoce: node 1 was ended by signal SIGKILL")
+            assert last.endswith(f"its log is {folder.name}/nodes/1/log")
+        elif end == "Ctrl-C":
+            assert up.returncode == 130 and last.startswith("sottovoce: interrupted; everything is stopped; ")
+        else:
+            assert len(running(folder)) >= 3
+            done = sottovoce(place, environment, "deploy", "down", folder.name)
+            assert done.returncode == 0 and "SuperLink" in done.stdout
+        assert running(folder) == []
+    finally:
+        up.kill()
+        stop(folder)
+
+
+def until(true: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,0 +1,256 @@
+"""Ten thousand hostile requests and replies: refused in constant words or dropped under a counted reason, no crash."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Error, RecordDict
+
+from client.app import NODES, answer, release
+from client.models import vocabulary as vocabularies
+from client.node import load_node, write_node
+from client.policy import Policy
+from mechanisms.messages.refusals import REFUSALS
+from mechanisms.messages.request import Request
+from mechanisms.messages.wire import reply_from_record, reply_to_record, request_from_record, request_to_record
+from mechanisms.vocabulary import Vocabulary
+from server.query import _read
+from server.validation import validate
+from simulations.shuffler.shuffle import shuffle
+from tests.support.clients import context, make_node, message, request, with_prior
+from tests.support.fuzz import HUGE, Fuzzer
+
+USERS = 6
+#: Of each kind of message in the fast tests; the slow ones make ten thousand of each.
+FEW, MANY = 1000, 10_000
+POLICY = Policy(embedding=70.0, label=6.0, text=400.0, total=900.0, minimum_users=50)
+CONSTANT = set(REFUSALS.values())
+#: What a message of 100 MB may take beside itself: a copy of its numbers, wider ones, and what is not ours.
+ROOM = 3 * HUGE
+
+
+def words() -> Vocabulary:
+    vectors = np.random.default_rng(4).normal(size=(9, 5)).astype(np.float32)
+    return Vocabulary(("good", "bad", "fine", "film", "book", "the", "a", "was", "secret"), vectors)
+
+
+def text_request(**changes: Any) -> Request:
+    known = words()
+    none = {"encoder": "", "mean": None, "m1": None, "embedding": None}
+    spec = {"mechanism": "santext", "epsilon": 2.0, "tokens": 6, "vocabulary": known.identity}
+    return request(**none, text=spec, vocabulary=known, **changes)
+
+
+def asked() -> list[Request]:
+    return [
+        request(), with_prior(), text_request(), request(embedding={"mechanism": "planar-laplace", "epsilon": 4.0}),
+        request(stage="again", label=None), text_request(label=None, stage="words"), request(embedding=None),
+        request(embedding={"mechanism": "gaussian", "sigma": 2.0}), request(split="test"), request(arm="b"),
+        request(embedding={"mechanism": "identity"}),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(NODES, str(tmp_path))
+    folder = make_node(tmp_path / "0", range(USERS))
+    vocabularies.save(words(), tmp_path / "words")
+    write_node(folder, seed=7, arms={"a": POLICY}, vocabulary=tmp_path / "words")
+    return folder
+
+
+def memory(name: str) -> int:
+    """Bytes of memory that this process has (VmRSS) or has had at most (VmHWM)."""
+    return int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0]) * 1024
+
+
+def extra(call: Callable[[], object]) -> int:
+    """Bytes of memory that a call takes at most beside what was there, its arguments among that."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is what is there now
+    except OSError:
+        pytest.skip("the peak of this process' memory cannot be set back here")
+    before = memory("VmRSS")
+    call()
+    return memory("VmHWM") - before
+
+
+def ask(content: RecordDict) -> str | None:
+    """The refusal's name, or None for an answer; and nothing but a constant leaves with a refusal."""
+    given = release(message(content), context(0))
+    if given.has_content():
+        return None
+    assert (given.error.code, given.error.reason) in CONSTANT
+    return next(name for name, (code, _) in REFUSALS.items() if code == given.error.code)
+
+
+def check_requests(node: Path, n: int, seed: int) -> Counter[str | None]:
+    fuzzer = Fuzzer([request_to_record(r) for r in asked()], seed)
+    outcomes: Counter[str | None] = Counter()
+    for content in fuzzer.messages(n):
+        outcome = ask(content)
+        outcomes[outcome] += 1
+        if outcome is None:  # what was broken was nothing that matters: then it is a valid request, and is repeated
+            again = reply_from_record(answer(content, load_node(node)))
+            wanted = request_from_record(content, load_node(node).vocabulary)
+            valid, dropped = validate(again, wanted, enrolled=range(USERS))
+            assert not dropped and len(valid) == len(again)
+    with load_node(node).ledger("a") as ledger:
+        rows = ledger.rows()
+        people = np.arange(USERS, dtype=np.int64)
+        assert (ledger.spent(people) <= POLICY.total * (1 + 1e-9)).all()
+        for channel in ("embedding", "label", "text"):
+            spent = ledger.spent_on(channel, people, np.zeros_like(people))
+            assert (spent <= getattr(POLICY, channel) * (1 + 1e-9)).all()
+    assert all(np.isfinite(row.epsilon) for row in rows)
+    return outcomes
+
+
+def test_hostile_requests_are_refused_in_constant_words(node: Path) -> None:
+    outcomes = check_requests(node, FEW, seed=1)
+    # Every way out is taken: the generator reaches behind the first check.
+    assert {"malformed", "arm", "encoder", "channel", "unprotected", "minimum-users", "vocabulary"} <= set(outcomes)
+    assert "failed" not in outcomes, "a hostile request must be told from a fault of the device"
+
+
+@pytest.mark.slow
+def test_ten_thousand_hostile_requests(node: Path) -> None:
+    outcomes = check_requests(node, MANY, seed=2)
+    assert sum(outcomes.values()) == MANY and "failed" not in outcomes
+
+
+def test_requests_of_100_mb_are_refused_within_bounded_memory(node: Path) -> None:
+    text = text_request()
+    everything = replace(with_prior(), text=text.text, vocabulary=text.vocabulary)
+    outcomes: Counter[str | None] = Counter()
+
+    def count(sent: RecordDict) -> None:
+        outcomes[ask(sent)] += 1
+
+    for content in Fuzzer([request_to_record(everything)], 3).huge():
+        assert extra(partial(count, content)) < ROOM
+    assert set(outcomes) == {"malformed"} and outcomes.total() > 12
+
+
+def test_a_replayed_request_costs_nothing_and_gives_the_same_bytes(node: Path) -> None:
+    content = request_to_record(request())
+    first = answer(content, load_node(node))
+    with load_node(node).ledger("a") as ledger:
+        before = ledger.rows()
+    for _ in range(50):
+        assert answer(content, load_node(node)) == first
+    with load_node(node).ledger("a") as ledger:
+        assert ledger.rows() == before
+
+
+# -- replies --------------------------------------------------------------------------------------------------------
+
+
+REASONS = {
+    "unreadable", "channels", "user or record below 0", "unknown user", "user of another part",
+    "text: no word of the vocabulary", "embedding: not finite", "embedding: off the grid", "embedding: off the sphere",
+    "label: out of range",
+    *(f"{c}: {w}" for c in ("embedding", "label", "text")
+      for w in ("stage", "digest", "guarantee", "payload", "dtype", "shape")),
+}  # fmt: skip
+
+
+def conversations(node: Path) -> list[tuple[Request, RecordDict]]:
+    """What was asked, and what an honest node sends."""
+    given = [request(), text_request(stage="text"), with_prior(stage="prior", embedding={"mechanism": "planar-laplace",
+             "epsilon": 3.0, "normalize": False}), request(stage="clear", label=None)]  # fmt: skip
+    return [(r, reply_to_record(reply_from_record(answer(request_to_record(r), load_node(node))))) for r in given]
+
+
+def arrived(content: Any) -> SimpleNamespace:
+    return SimpleNamespace(content=content, has_error=lambda: False)
+
+
+def check_replies(node: Path, n: int, seed: int) -> Counter[str]:
+    talks = conversations(node)
+    fuzzer = Fuzzer([record for _, record in talks], seed)
+    outcomes: Counter[str] = Counter()
+    kept = []
+    for i, (wanted, _) in enumerate(talks):
+        for content in fuzzer.messages(n // len(talks), of=i):
+            read = _read(arrived(content))
+            if read.reply is None:
+                assert read.error == "unreadable reply"
+                outcomes["unreadable reply"] += 1
+                continue
+            valid, dropped = validate(read.reply, wanted, enrolled=range(USERS))
+            assert set(dropped) <= REASONS and all(type(count) is int and count > 0 for count in dropped.values())
+            if "unreadable" not in dropped:
+                assert len(valid) + dropped.total() == len(read.reply)
+            outcomes.update(dropped.keys() or ["kept"])
+            if len(valid):
+                check_rows(valid, wanted)
+                kept.append((wanted.stage, valid))
+    for stage in {stage for stage, _ in kept}:
+        batch, _ = shuffle([v for s, v in kept if s == stage], minimum_users=0, rng=np.random.default_rng(0))
+        assert batch.users <= USERS  # however often a user was sent again
+    return outcomes
+
+
+def check_rows(reply: Any, wanted: Request) -> None:
+    """What is trained on is what was asked for, whatever was sent."""
+    assert ((reply.users >= 0) & (reply.users < USERS)).all() and (reply.records >= 0).all()
+    for sent in reply.releases:
+        name, dtype, shape = wanted.payload_form(sent.channel)
+        values = sent.payload[name]
+        assert values.dtype == dtype and values.shape == (len(reply), *shape)
+        assert sent.guarantee == wanted.mechanism(sent.channel).guarantee
+        if sent.channel == "label":
+            assert ((values >= 0) & (values < wanted.classes)).all()
+        elif sent.channel == "text":
+            assert ((values >= -1) & (values < len(words()))).all()
+        else:
+            grid: Any = wanted.mechanism("embedding").grid
+            assert (np.abs(values.astype(int)) <= grid.limit).all()
+
+
+def test_hostile_replies_are_dropped_and_counted(node: Path) -> None:
+    outcomes = check_replies(node, FEW, seed=1)
+    assert {"unreadable reply", "embedding: digest", "label: out of range", "unknown user", "kept"} <= set(outcomes)
+
+
+@pytest.mark.slow
+def test_ten_thousand_hostile_replies(node: Path) -> None:
+    check_replies(node, MANY, seed=2)
+
+
+def test_replies_of_100_mb_are_dropped_within_bounded_memory(node: Path) -> None:
+    """An honest reply may be as large; a server's memory stays within a few times what was sent."""
+    wanted, record = conversations(node)[0]
+
+    def taken(sent: RecordDict) -> None:
+        read = _read(arrived(sent))
+        if read.reply is not None:
+            valid, dropped = validate(read.reply, wanted, enrolled=range(USERS))
+            assert len(valid) == 0 and set(dropped) <= REASONS
+
+    for content in Fuzzer([record], 3).huge():
+        assert extra(partial(taken, content)) < ROOM
+
+
+@pytest.mark.parametrize("code", [0, 1, 101, 2**31 - 1, -(2**31)])
+def test_what_an_error_says_is_not_read(code: int) -> None:
+    sent = SimpleNamespace(error=Error(code, "HIV positive" * 1000), has_error=lambda: True)
+    assert _read(sent).error == f"code {code}"
+
+
+def test_the_generator_is_reproducible(node: Path) -> None:
+    def told(seed: int) -> list[str]:
+        return [repr(sorted(m)) + json.dumps(sorted(map(repr, m.values()))) for m in Fuzzer(valid, seed).messages(50)]
+
+    valid = [request_to_record(r) for r in asked()]
+    assert told(5) == told(5) != told(6)

@@ -1,0 +1,338 @@
+"""The same seed and the same embeddings give the same releases and the same weights, bit for bit: whatever the number
+of nodes, of processes that answer for them and of machines, and whoever was killed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+
+from client.models.embeddings import TableEmbeddings
+from client.node import write_node
+from client.shard import write_shard
+from client.store.tables import Tables
+from simulations.commands import cli
+from simulations.errors import UserError
+from simulations.experiment import Experiment, slug
+from simulations.study.run import run
+from simulations.transport.engine import check_address, machine_fault, required_paths, run_on_flower
+from tests.support.paths import ROOT
+from tests.support.studies import (
+    PRIOR,
+    PURKAYASTHA,
+    RANDOMIZED,
+    TEST,
+    LocalGrid,
+    experiment,
+    ledger_rows,
+    prepared,
+    use_folder,
+)
+from tests.support.tiny_models import tiny_bert
+
+pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
+
+ARMS = [
+    {"name": "randomized", "embedding": PURKAYASTHA, "label": RANDOMIZED},
+    {"name": "prior", "embedding": PURKAYASTHA, "label": PRIOR},
+]
+USERS = 128
+SECONDS = 480.0  # for what takes some on an idle machine
+
+
+def study(nodes: int, users: int = USERS, **sections: Any) -> Experiment:
+    people = {"users": users, "users-per-node": -(-users // nodes), "late": 0.1, "dropout": 0.1}
+    return experiment(*ARMS, population=people, training={"label-stages": 2}, **sections)
+
+
+def bits(out: Path, results: dict[str, Any]) -> dict[str, Any]:
+    """Releases, weights and lines of the table, without what differs between two runs of the same: times."""
+    return {
+        "releases": {
+            (arm["name"], r.user, r.record, r.stage, r.channel): (r.digest, r.payload)
+            for arm in ARMS
+            for r in ledger_rows(out / "nodes", arm["name"])
+        },
+        "weights": [(out / "models" / slug(a["name"]) / "maps.safetensors").read_bytes() for a in ARMS],
+        "lines": [{k: v for k, v in line.items() if k != "seconds"} for line in results["arms"]],
+    }
+
+
+def made(out: Path, asked: Experiment, engine: Callable[..., Any], patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    patch.setattr("simulations.study.run.prepare", lambda asked, *, progress: prepared(asked))
+    out.mkdir()
+    return bits(out, run(asked, out, progress=lambda line: None, engine=engine))
+
+
+def in_this_process(out: Path, asked: Experiment) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+
+        def engine(job: Callable[[Any], Any], *, nodes: int, folder: Path) -> Any:
+            use_folder(folder, patch)
+            return job(LocalGrid(nodes))
+
+        return made(out, asked, engine, patch)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All users on one node, in this process."""
+    return in_this_process(tmp_path_factory.mktemp("one") / "run", study(1))
+
+
+@pytest.mark.parametrize("nodes", [8, 64])
+def test_any_number_of_nodes(nodes: int, one: dict[str, Any], tmp_path: Path) -> None:
+    assert in_this_process(tmp_path / "run", study(nodes)) == one
+    assert len(list((tmp_path / "run" / "nodes").iterdir())) == nodes
+    assert len(one["releases"]) > len(ARMS) * (1.5 * USERS + TEST)
+
+
+def test_another_seed_is_told_apart(one: dict[str, Any], tmp_path: Path) -> None:
+    other = in_this_process(tmp_path / "run", dataclasses.replace(study(1), seed=4))
+    assert other["weights"] != one["weights"] and other["releases"] != one["releases"]
+
+
+# --- Flower on Ray
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("actors", "nodes"), [(1, 64), (2, 8), (4, 1)])
+def test_any_number_of_processes(
+    actors: int, nodes: int, one: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = partial(run_on_flower, actors=actors)
+    assert made(tmp_path / "run", study(nodes), engine, monkeypatch) == one
+
+
+@pytest.mark.slow
+def test_a_thousand_supernodes_of_one_user_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cohort = in_this_process(tmp_path / "cohort", study(1, 1000))
+    assert made(tmp_path / "single", study(1000, 1000), run_on_flower, monkeypatch) == cohort
+    assert len(list((tmp_path / "single").glob("nodes/*/ledger-prior.sqlite"))) == 1000
+
+
+# --- a cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of a Ray cluster of two nodes of one core each, on this machine; a cluster of others is left alone.
+    """
+    ray = shutil.which("ray", path=str(Path(sys.executable).parent))
+    assert ray is not None
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # A folder of its own, or whoever starts Ray on this machine meanwhile would join; the names of sockets are short.
+    folder = Path("/tmp") / f"sottovoce-{os.getpid()}"
+    quiet = ("--num-cpus=1", "--disable-usage-stats", "--block")
+    head = [ray, "start", "--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false", *quiet]
+    started = []
+    try:
+        for command in (head, [ray, "start", f"--address=127.0.0.1:{port}", *quiet]):
+            # In a session of its own, so that all that it starts, and nothing else, can be stopped.
+            started.append(subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL))
+            wait(lambda: reached(f"127.0.0.1:{port}"))
+        yield f"127.0.0.1:{port}"
+        assert all(process.poll() is None for process in started), "the cluster was stopped"
+    finally:
+        for process in reversed(started):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def reached(address: str) -> bool:
+    try:
+        check_address(address)
+    except UserError:
+        return False
+    return True
+
+
+def wait(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_and_is_left_running(
+    cluster: str, one: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = partial(run_on_flower, address=cluster)
+    assert made(tmp_path / "run", study(8), engine, monkeypatch) == one
+    with pytest.raises(UserError, match="put --out and the cache, by"):
+        run_on_flower(lambda grid: None, nodes=1, folder=tmp_path / "nowhere", address=cluster)
+    assert reached(cluster)
+
+
+def test_what_every_machine_must_see(tmp_path: Path) -> None:
+    table = tmp_path / "cache" / "values.npy"
+    table.parent.mkdir()
+    np.save(table, np.zeros((5, 4), np.float32))
+    rows = TableEmbeddings(Tables((table,)), np.arange(3))
+    ids, texts = np.arange(3), ["a", "b", "c"]
+    write_shard(tmp_path / "0", "test", ids, 0 * ids, texts, None, embeddings=rows, identity="ab")
+    write_node(tmp_path / "0", vocabulary=tmp_path / "words", seed=1, arms={})
+    node = tmp_path / "0"  # its link to the table is all that it needs: the cache may be deleted
+    seen = {str(node / "node.json"), str(node / "test-ab.table-0.npy"), str(tmp_path / "words")}
+    assert set(required_paths(node)) == seen
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "127.0.0.1:0", "host:70000", "ray://127.0.0.1:10001"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(UserError, match=f"--ray-address {address}: must be host:port"):
+        check_address(address)
+
+
+@pytest.mark.parametrize("command", [["demo"], ["simulate", "demo"], ["simulate", "--resume", "run"]])
+def test_a_cluster_that_is_not_there_ends_in_one_line(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        assert cli.main([*command, "--ray-address", address]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and not list(tmp_path.iterdir())
+    assert f"--ray-address {address}: no Ray cluster can be reached there (Connection refused)" in said.err
+
+
+@pytest.mark.parametrize(("answer", "words"), [(b"", "(timed out)"), (b"HTTP/1.1 400 Bad Request", "is no head")])
+def test_what_answers_and_is_no_cluster(answer: bytes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulations.transport.engine._REACH", 0.3)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+
+        def reply() -> None:
+            connection = other.accept()[0]
+            connection.sendall(answer)
+            connection.recv(100)
+            time.sleep(1.0)
+
+        threading.Thread(target=reply, daemon=True).start()
+        with pytest.raises(UserError, match=re.escape(words)):
+            check_address(f"127.0.0.1:{other.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, None),
+        ({"unseen": ["/cache/a", "/cache/b"]}, "does not see /cache/a; put --out and the cache, by $XDG"),
+        ({"writes": False}, "may not write to /run/nodes"),
+        ({"versions": {"numpy": "1.0"}}, "has numpy 1.0, and this one 2.0: install the same"),
+        ({"versions": {"numpy": None}}, "does not have numpy; install there what is installed here: numpy 2.0"),
+    ],
+)
+def test_what_keeps_a_machine_of_a_cluster_from_answering(change: dict[str, Any], words: str | None) -> None:
+    said = {"unseen": [], "writes": True, "versions": {"numpy": "2.0"}} | change
+    fault = machine_fault(said, {"numpy": "2.0"}, Path("/run/nodes"))
+    assert fault == words if words is None else fault is not None and words in fault
+
+
+# --- stopped, on Flower and Ray
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts `sottovoce simulate` with the arguments, in a process of its own."""
+    table = {
+        "name": "small",
+        "data": {"public-size": 80, "test-size": 40},
+        "population": {"users": 48, "users-per-node": 6},
+        "encoder": {"model": str(tiny_bert(tmp_path / "bert")), "max-length": 32},
+        "training": {"label-stages": 2},
+        "shuffle": {"minimum-users": 5},
+        "policy": {"embedding": 32.0, "label": 3.0},
+        "arm": ARMS,
+    }
+    (tmp_path / "small.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
+    code = str(ROOT)
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": code}
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "simulations.commands.cli", "simulate", *arguments], cwd=tmp_path, env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return start
+
+
+def stop(process: subprocess.Popen[str], moment: str, how: signal.Signals) -> str:
+    """Sends the signal once a line on stderr has the words; returns what comes after, and the process has ended."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if moment in line:
+            process.send_signal(how)
+            break
+    else:
+        pytest.fail(f"ended before {moment!r}: {''.join(said)}")
+    rest = process.stderr.read()
+    process.wait(SECONDS)
+    return rest
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_at_several_moments_goes_on(
+    command: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    whole = command("small.toml", "--out", "whole", "--json")
+    printed = whole.communicate(timeout=SECONDS)[0]
+    assert whole.returncode == 0
+    expected = bits(tmp_path / "whole", json.loads(printed))
+
+    stop(command("small.toml", "--out", "run"), "starting Flower on Ray", signal.SIGKILL)  # all is handed out
+    stop(command("--resume", "run"), "randomized: stage train-1", signal.SIGKILL)  # within an arm
+    said = stop(command("--resume", "run"), "randomized: stage train-2", signal.SIGINT)
+    assert re.search(r"sottovoce: interrupted; .* continue it with: sottovoce simulate --resume run\n$", said)
+    stop(command("--resume", "run"), "prior: learning maps", signal.SIGKILL)  # between two arms
+    assert not (tmp_path / "run").exists() and (tmp_path / "run.part").is_dir()
+    last = command("--resume", "run", "--json")
+    printed, said = last.communicate(timeout=SECONDS)
+    assert last.returncode == 0 and "finished before: randomized" in said
+    assert bits(tmp_path / "run", json.loads(printed)) == expected
+    assert not (tmp_path / "run.part").exists()
+
+
+@pytest.mark.slow
+def test_a_node_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage goes on at its timeout, and the run ends though the node never does. Each of its messages keeps a
+    process busy, so there are more of these."""
+
+    def engine(job: Callable[[Any], Any], *, nodes: int, folder: Path) -> Any:
+        (folder / "1" / "node.json").unlink()
+        os.mkfifo(folder / "1" / "node.json")  # whoever opens it waits for a writer
+        return run_on_flower(job, nodes=nodes, folder=folder, actors=4)
+
+    people = {"users": 32, "users-per-node": 8, "timeout": 30.0}
+    asked = experiment(ARMS[0], population=people)
+    monkeypatch.setattr("simulations.study.run.prepare", lambda asked, *, progress: prepared(asked))
+    (tmp_path / "run").mkdir()
+    line = run(asked, tmp_path / "run", progress=lambda line: None, engine=engine)["arms"][0]
+    assert line["delivered"] == 24 and line["errors"] == {"no answer": 2}
