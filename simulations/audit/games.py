@@ -17,6 +17,7 @@ from mechanisms.identity import Identity
 from mechanisms.losses.categorical import pair_loss, pure_loss
 from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import parameters
+from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
@@ -413,6 +414,7 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
         sphere_game(PlanarLaplace(16, 4.0, normalize=False), delta),
     ],
     Gaussian.name: lambda delta: [sphere_game(Gaussian(16, 1.0), delta)],
+    PrivUnit.name: lambda delta: [sphere_game(PrivUnit(16, 2.0), delta)],
     RandomizedResponse.name: lambda delta: [
         label_game(RandomizedResponse(1.0, 10), delta),
         # rare truths stand out where every label is rare

@@ -33,7 +33,7 @@ from simulations.commands.cli import main
 LOUDER = 3 / 2  # noise at 2/3 of its scale
 
 
-#: Parts, of 4 figures or more, are audited at no less confidence than each of 160 figures has in a whole audit.
+#: Parts, of 4 figures or more, are audited at no less confidence than each of 170 figures has in a whole audit.
 WHOLE = audit.FAMILY / 40
 
 
@@ -108,7 +108,7 @@ def test_every_mechanism_of_the_catalogue_is_audited_and_holds():
     unclaimed = {e["name"] for e in results["entries"] if e["verdict"] == "no claim"}
     assert unclaimed == {"identity"}
     assert results["confidence_each"] == pytest.approx(1 - 1e-3 / results["tests"])
-    assert results["tests"] <= 160  # see WHOLE
+    assert results["tests"] <= 170  # see WHOLE
     for e in results["entries"]:
         if "measured" in e:
             assert 0 <= e["measured"] <= e["claimed"] and e["measured_at_delta"] <= e["claimed_at_delta"]
