@@ -72,14 +72,13 @@ def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None
     """A loss that dominates one round of n users, its δ(ε) followed down to `smallest`; None: no amplification."""
     plain = blanket_epsilon(cells, n, smallest)
     last = best_truncation(cells, n, smallest)
-    ends = [epsilon for epsilon in (plain, last and last.epsilon) if epsilon is not None]
-    if not ends:
+    if plain is None and last is None:
         return None
-    top = min(ends)
+    top = min(math.inf if plain is None else plain, math.inf if last is None else last.epsilon)
     if top == 0:
         return no_loss()
     cuts = [TruncatedBlanket(cells, 0.0, top), last, *(best_truncation(cells, n, cut) for cut in _CUTS)]
-    epsilons: FloatArray = top * np.linspace(0.0, 1.0, _POINTS) ** 1.5  # denser where many rounds spend their δ
+    epsilons: FloatArray = np.linspace(0.0, 1.0, _POINTS) ** 1.5 * top  # denser where many rounds spend their δ
     least = np.ones(_POINTS)
     for cut in cuts:
         if cut is None:
