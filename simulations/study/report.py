@@ -205,8 +205,8 @@ def _ladders(arms: list[Arm]) -> list[str]:
         *lines,
         "",
         "Least proved ε, each with the δ it is proved at (the samplers' numeric δ apart) and, shuffled, the crowd: how "
-        "many users at the least send the same in clear. –: no such release, declared public, or no amplification; what "
-        "each rests on is in results.json and the model cards.",
+        "many users at the least send the same in clear. –: no such release, declared public, or no amplification; "
+        "results.json and the model cards say what each rests on.",
         "",
     ]
 

@@ -241,7 +241,8 @@ def test_a_text_in_clear_is_unprotected() -> None:
 def test_one_hides_in_a_crowd_and_not_among_all_who_are_delivered() -> None:
     public = {"label": "public in this task"}
     unknown = rungs(EMBEDDING, None, users=67_349, public=public)["shuffled"]
-    assert unknown.epsilon is None and unknown.crowd is None and "who agree in label, sent in clear" in unknown.assumption
+    assert unknown.epsilon is None and unknown.crowd is None
+    assert "who agree in label, sent in clear" in unknown.assumption
     some = rungs(EMBEDDING, None, users=67_349, crowd=674, public=public)["shuffled"]
     assert some.crowd == 674 and some.epsilon == shuffled(EMBEDDING, users=674).epsilon
     assert "a crowd of 674 users who agree in label, sent in clear, of 67,349 users" in some.assumption
