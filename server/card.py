@@ -91,8 +91,8 @@ def _ladders(about: Mapping[str, Any]) -> str:
     for who, key in (("a training user", "ladder"), ("a user who asks (a test user)", "test_ladder")):
         if rungs := about.get(key):
             parts.append(
-                f"\n## What it costs {who}\n\n| rung | ε | δ | worst case (δ = 0) | neighbours | rests on |\n"
-                "|---|---:|---:|---:|---|---|\n" + "\n".join(_rung(rung) for rung in rungs) + "\n"
+                f"\n## What it costs {who}\n\n| rung | ε | δ | worst case (δ = 0) | crowd | neighbours | rests on |\n"
+                "|---|---:|---:|---:|---:|---|---|\n" + "\n".join(_rung(rung) for rung in rungs) + "\n"
             )
     return "".join(parts)
 
@@ -101,7 +101,7 @@ def _rung(rung: Mapping[str, Any]) -> str:
     none = rung["epsilon"] is None
     cells = [
         rung["rung"], _epsilon(rung["epsilon"]), "–" if none else f"{rung['delta']:.3g}", _epsilon(rung["worst_case"]),
-        rung["neighbours"], rung["assumption"],
+        "–" if rung.get("crowd") is None else rung["crowd"], rung["neighbours"], rung["assumption"],
     ]  # fmt: skip
     return f"| {' | '.join(_text(cell) for cell in cells)} |"
 

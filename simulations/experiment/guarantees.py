@@ -79,12 +79,15 @@ def promise(policy: Policy, what: Released) -> Promise:
 
 def spent(what: Released, channels: Channels, driver: Driver) -> Spent:
     """What the accounting needs to know: mechanisms, and the users that the shuffler delivered, stage by stage."""
+    stages = driver.teaching.stages
+    in_clear = channels.teaching and math.isinf(channels.label.guarantee.worst_case())
     return Spent(
         embedding=what.embedding,
         label=channels.label if channels.teaching else None,
-        train=tuple(driver.teaching.stages.values()) if channels.teaching else None,
+        train=tuple(stages.values()) if channels.teaching else None,
         test=next(iter(driver.asking.stages.values()), None),
         text=what.text,
+        classes=tuple(driver.teaching.classes.get(stage, 0) for stage in stages) if in_clear else None,
     )
 
 

@@ -190,7 +190,7 @@ def _ladders(arms: list[Arm]) -> list[str]:
     known = [r for arm in arms for r in arm.get("ladder") or arm.get("test_ladder") or []]
     if not known:
         return []
-    lines = ["## What it cost one user: ε, rung by rung", ""]
+    lines = ["## What it cost one user: ε (δ), rung by rung", ""]
     released = {r["rung"] for r in known if r["epsilon"] is not None}
     columns = [c for c in RUNGS if c[2] not in ("token", "text") or released & {"token", "text"}]
     lines.append("| arm | " + " | ".join(heading for heading, _, _ in columns) + " |")
@@ -199,17 +199,26 @@ def _ladders(arms: list[Arm]) -> list[str]:
         row = [arm["name"].replace("|", "\\|") + (f" {REFERENCE_MARK}" if arm.get("reference") else "")]
         for _, whose, name in columns:
             rung = next((r for r in arm.get(whose) or [] if r["rung"] == name), None)
-            value = None if rung is None else rung["epsilon"]
-            row.append("∞" if value == "inf" else _epsilon(value))
+            row.append(_spent_on(rung))
         lines.append("| " + " | ".join(row) + " |")
-    delta = min(r["delta"] for r in known)
     return [
         *lines,
         "",
-        f"At δ = {delta:g} (the samplers' numeric δ apart), least proved ε. –: no such release, declared public, or no "
-        "amplification; what each rests on is in results.json and the model cards.",
+        "Least proved ε, each with the δ it is proved at (the samplers' numeric δ apart) and, shuffled, the crowd: how "
+        "many users at the least send the same in clear. –: no such release, declared public, or no amplification; "
+        "results.json and the model cards say what each rests on.",
         "",
     ]
+
+
+def _spent_on(rung: dict[str, Any] | None) -> str:
+    """ε with its δ, "∞" alone, and how large a crowd it was among."""
+    if rung is None or rung["epsilon"] is None:
+        return "–"
+    if rung["epsilon"] in ("inf", math.inf):
+        return "∞"
+    among = f", crowd {rung['crowd']:,}" if rung.get("crowd") is not None else ""
+    return f"{_epsilon(rung['epsilon'])} ({rung['delta']:.3g}{among})"
 
 
 def _plain(value: Any) -> str:
