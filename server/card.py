@@ -49,7 +49,7 @@ def model_card(about: Mapping[str, Any]) -> str:
 
     about: name, way, mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference
     (True: not private), released ("text", else embeddings), accuracy, accuracy_clean_test, users, delivered,
-    guarantee (words), and budget: a mapping with statement, worst_case_epsilon, label_epsilon. ladder and
+    guarantee (words), and budget: a mapping with statement, worst_case_epsilon, its delta, label_epsilon. ladder and
     test_ladder: rungs as dicts, of a training user and of a test user (`mechanisms.accounting.ladder`).
     """
     budget = about.get("budget") or {}
@@ -59,8 +59,8 @@ def model_card(about: Mapping[str, Any]) -> str:
         "Mechanism": about.get("mechanism"),
         "Guarantee": about.get("guarantee"),
         "Metric guarantee of one user's release": budget.get("statement"),
-        "Its worst case over all texts (ε)": budget.get("worst_case_epsilon"),
-        "Label ε": budget.get("label_epsilon"),
+        f"Its worst case over all texts (ε, at δ = {budget.get('delta') or 0:g})": budget.get("worst_case_epsilon"),
+        "Label ε (at δ = 0)": budget.get("label_epsilon"),
         "Coordinates of a release (m')": about.get("dim"),
         "Classes": classes if isinstance(classes, int) or classes is None else ", ".join(map(str, classes)),
         "Encoder": about.get("encoder"),

@@ -317,6 +317,8 @@ def _plan_for_people(answer: Mapping[str, Any]) -> list[str]:
             f"{_number(split['label_epsilon']):>8}  {'none fits' if best is None else _number(best):>28}  "
             f"{_number(split['worst_case']):>14}  {_number(split['central_epsilon']):>9}"
         )
+    if answer["mechanism"] == "gaussian":
+        lines.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
     return lines
 
 

@@ -23,14 +23,16 @@ from simulations.experiment.sections import Policy
 @dataclass(frozen=True)
 class Promise:
     """metric_epsilon: of one unit of the metric, None where nothing but a label is released. statement: in words.
-    worst_case_epsilon: of a text or embedding, at the policy's δ, what is declared public left aside. label_epsilon:
-    None where no label is sent, or labels are declared public."""
+    worst_case_epsilon: of a text or embedding, what is declared public left aside. label_epsilon: None where no label
+    is sent, or labels are declared public. delta: of the worst case, the policy's for Gaussian noise and else 0; a
+    label's is always 0."""
 
     metric_epsilon: float | None
     metric: str | None
     statement: str
     worst_case_epsilon: float | None
     label_epsilon: float | None
+    delta: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready but for infinity."""
@@ -74,6 +76,7 @@ def promise(policy: Policy, what: Released) -> Promise:
         f"one half: {texts.statement}; the other: {embeddings.statement}",
         max(embeddings.worst_case_epsilon or 0.0, texts.worst_case_epsilon or 0.0),
         embeddings.label_epsilon,
+        embeddings.delta,
     )
 
 
@@ -107,6 +110,7 @@ def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
         statement,
         None if data is None else data.guarantee.worst_case(policy.delta, declared=declared),
         None if label is None else label.worst_case(),
+        policy.delta if data is not None and data.guarantee.sigma is not None else 0.0,
     )
 
 

@@ -112,7 +112,7 @@ def cells(arm: Arm) -> tuple[str, ...]:
         + (f" ± {arm['accuracy_se']:.3f}" if _is_finite(arm.get("accuracy_se")) else ""),
         _share(arm.get("accuracy_clean_test")),
         metric,
-        _epsilon(budget.get("worst_case_epsilon")),
+        _worst_said(budget),
         _epsilon(budget.get("label_epsilon")),
         _count(arm.get("delivered")),
         _count(arm.get("bytes_per_user")),
@@ -126,8 +126,8 @@ def notes(results: Results) -> list[str]:
         "Accuracy ± standard error on sanitized test sentences; on device: on clean ones, "
         f"{'the whole model' if _on_text(results) else 'the last step'} run by the user. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
-        f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two. "
-        "Label ε –: none sent, or declared public. Users: delivered and validated.",
+        f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
+        "at δ = 0 where none is said. Label ε –: none sent, or declared public. Users: delivered and validated.",
     ]
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
@@ -239,6 +239,12 @@ def _epsilon(value: Any) -> str:
     return "∞" if math.isinf(value) else f"{value:.4g}"
 
 
+def _worst_said(budget: dict[str, Any]) -> str:
+    """The worst-case ε of what an arm releases, with its δ where that is above 0."""
+    worst, delta = budget.get("worst_case_epsilon"), budget.get("delta")
+    return _epsilon(worst) + (f" (δ {delta:g})" if delta and _is_finite(worst) else "")
+
+
 def _is_finite(value: Any) -> bool:
     return value is not None and math.isfinite(value)
 
@@ -338,7 +344,8 @@ def spent_figure(results: Results) -> Figure:
                 axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
             else:
                 axes.barh(y, value, height=0.34, color=colour)
-                axes.text(value + edge * 0.008, y, _epsilon(value), va="center", fontsize=8)
+                said = _worst_said(arms[row].get("budget") or {}) if channel == "embedding" else _epsilon(value)
+                axes.text(value + edge * 0.008, y, said, va="center", fontsize=8)
     for _, label, colour in channels:
         axes.barh([0], [0], color=colour, label=label)
     axes.barh([0], [0], facecolor="white", edgecolor="#555555", hatch="////", label="∞: nothing promised")
