@@ -435,11 +435,15 @@ def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 
     from simulations.analysis import budget_figures
 
-    fewer = {"DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)}
+    fewer = {
+        "DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "SHARES": (1.0, 0.01), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)
+    }  # fmt: skip
     for name, values in fewer.items():
         monkeypatch.setattr(budget_figures, name, values)
     assert cli.main(["budget", "figures", "--out", "figures", "--users", "20000"]) == 0
     paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert {p.name for p in paths} == {"delta.png", "users.png", "rounds.png", "bounds.png", "split.png"}
+    assert {p.name for p in paths} == {
+        f"{name}.png" for name in ("delta", "users", "crowds", "rounds", "bounds", "split")
+    }
     for path in paths:
         assert path.stat().st_size < 100_000 and imread(path).shape[1] > 1500
