@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,8 +103,9 @@ def _cells(
         r_edges[1 + int(np.argmin(np.abs(r_edges[1:-1] - 1)))] = 1.0
     if dim == 1:  # the sphere is two points
         t_low = t_high = np.array([-1.0, 1.0])
-        log_p = np.stack([_masses(lambda r, t=t: log_radius(r) + log_ratio(r, t), r_edges) for t in t_low], axis=1)
-        log_p, log_share = log_p - math.log(2), np.full(2, -math.log(2))
+        log_share = np.full(2, -math.log(2))
+        sides = [_masses(partial(_beside, log_radius, log_ratio, t), r_edges) for t in t_low]
+        log_p = np.stack(sides, axis=1) + log_share
     else:
         a_edges, cut = _angles(dim, float(log_ratio(np.array([last]), np.array([1.0]))[0]))
         # t = cos(angle): (1 - t²)^((m-3)/2) dt = sin^(m-2) d(angle)
@@ -144,6 +145,14 @@ def _masses(log_density: Callable[[FloatArray], FloatArray], edges: FloatArray) 
     at, width = edges[:-1, None] + np.diff(edges)[:, None] * nodes, np.diff(edges)[:, None]
     masses: FloatArray = logsumexp(log_density(at), b=width * weights, axis=1)
     return masses
+
+
+def _beside(
+    log_radius: Callable[[FloatArray], FloatArray], log_ratio: LogRatio, t: float, r: FloatArray
+) -> FloatArray:
+    """Log density under x at r, on the side t = 1 of the input or t = -1."""
+    density: FloatArray = log_radius(r) + log_ratio(r, np.full_like(r, t))
+    return density
 
 
 def cell_masses(
