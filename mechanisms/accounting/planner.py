@@ -30,7 +30,8 @@ Build = Callable[[float], Sequence[Mechanism]]
 class Target:
     """A central budget: (ε, δ) for one user, of `records` records, in `stages` shuffled stages of `users` each.
 
-    users: delivered, not invited; None where there is no shuffler, and then the budget is the user's local one.
+    users: of one crowd (`shuffle.amplify`), delivered, not invited; None where there is no shuffler, and then the
+    budget is the user's local one.
     Raises ValueError, one line, on numbers that make no sense.
     """
 
@@ -156,7 +157,7 @@ def users_needed(
     mechanisms: Sequence[Mechanism], *, epsilon: float, delta: float, records: int = 1, stages: int = 1,
     tolerance: float = 0.01,
 ) -> int | None:  # fmt: skip
-    """The least number of users delivered, to `tolerance`, at which the mechanisms fit a central (ε, δ).
+    """The least number of users of one crowd, to `tolerance`, at which the mechanisms fit a central (ε, δ).
 
     1 where they fit without a shuffler; None where 10^10 do not suffice. The answer itself was tried and fits.
     """

@@ -12,10 +12,13 @@ erlingsson_2019       from ε0 alone, closed (`accounting.erlingsson`)
 
 ε0 is the sum of the channels' worst cases; a bound that needs a finite ε0 says nothing of Gaussian noise.
 
-All of them ask that the n users have one randomizer. A label mechanism with a prior of its own for each record is the
-same randomizer for all only as part of a joint one: where the prior is a public function of the embedding released
-with it. Without that embedding the priors, and with them the labels that can come out, may differ between users:
-there is no amplification then.
+All of them ask that the n users have one randomizer. Users who differ in what leaves in clear beside the release have
+none: whatever their inputs are, their messages cannot be equal. So n is the crowd, the users who agree in it
+(`accounting.ladder` knows what leaves in clear, this module does not); the others' messages do not depend on the
+target's input. Honest users, too: who tells what he sent hides nobody. A label mechanism with a prior of its own for
+each record is the same randomizer for all only as part of a joint one: where the prior is a public function of the
+embedding released with it. Without that embedding the priors, and with them the labels that can come out, may differ
+between users: there is no amplification then.
 """
 
 from __future__ import annotations
@@ -122,7 +125,8 @@ class Amplification:
 def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_bounded: bool = True) -> Amplification:
     """Central ε at `delta` of ONE linked release of all the mechanisms by each of `users` users, shuffled.
 
-    users: those delivered and validated, not those invited; a whole number of at least 1. delta: in (0, 1).
+    users: the crowd: delivered, validated, honest, and equal to the target in all that leaves in clear, the target
+    included; not those invited; a whole number of at least 1. delta: in (0, 1).
     lower_bounded: whether to find the lower bounds too, which take most of the time and change no other figure.
     ValueError on anything else, on no mechanism at all, or on one without a loss distribution.
     """

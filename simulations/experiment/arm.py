@@ -30,7 +30,9 @@ class Arm(Section):
     """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user.
 
     text, embedding, label: mechanism tables as the catalogue reads them; of several `dim`, the best on public data.
-    reference: not private; its users accept anything.
+    reference: not private; its users accept anything. smallest_crowd: how many delivered users at the least agree with
+    any one of them in all that leaves in clear, from whoever knows. Before a run nothing is amplified without it; after
+    one labels in clear are counted, and it stands for what texts expose.
     """
 
     name: str = setting(values.text, "")
@@ -38,6 +40,7 @@ class Arm(Section):
     label: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     text: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     reference: bool = setting(values.flag, False)
+    smallest_crowd: int | None = setting(values.whole(1))
     way: str | None = setting(values.choice(PUBLIC_ONLY))
 
     def _where(self, name: str) -> str:

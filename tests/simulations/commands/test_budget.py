@@ -188,8 +188,9 @@ def study(**sections: Any) -> Experiment:
 
 def test_users_are_those_expected_to_be_delivered() -> None:
     arms = of_experiment(study(population__users=20_000, population__dropout=0.25, training__label_stages=3))
-    shuffled = rung(arms[2]["ladder"], "shuffled")
-    assert "5,000 users delivered" in shuffled["details"].get("words", "") or "5,000 users" in shuffled["assumption"]
+    shuffled = rung(arms[5]["ladder"], "shuffled")
+    assert shuffled["crowd"] == 900
+    assert "a crowd of 900 users who agree in label, sent in clear, of 5,000 users" in shuffled["assumption"]
     quiet = of_experiment(study(shuffle__enabled="false"))
     assert "no shuffler" in rung(quiet[2]["ladder"], "shuffled")["assumption"]
     several = of_experiment(study(population__assignment="column"))
@@ -434,11 +435,15 @@ def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 
     from simulations.analysis import budget_figures
 
-    fewer = {"DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)}
+    fewer = {
+        "DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "SHARES": (1.0, 0.01), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)
+    }  # fmt: skip
     for name, values in fewer.items():
         monkeypatch.setattr(budget_figures, name, values)
     assert cli.main(["budget", "figures", "--out", "figures", "--users", "20000"]) == 0
     paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert {p.name for p in paths} == {"delta.png", "users.png", "rounds.png", "bounds.png", "split.png"}
+    assert {p.name for p in paths} == {
+        f"{name}.png" for name in ("delta", "users", "crowds", "rounds", "bounds", "split")
+    }
     for path in paths:
         assert path.stat().st_size < 100_000 and imread(path).shape[1] > 1500
