@@ -140,9 +140,10 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_
             raise ValueError(f"shuffle: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     worst = math.fsum(g.worst_case() for g in guarantees)
-    # The sampler's densities are within e^(±numeric/2) of the theorem's: ε is off by numeric, δ by e^(numeric/2).
+    # The sampler's densities are within e^(±numeric) of the theorem's (half of it is a common factor, where a table's
+    # interpolation is not on one side of the density): ε is off by numeric, δ by e^numeric.
     numeric = math.fsum(g.numeric_epsilon for g in guarantees)
-    share = delta * math.exp(-numeric / 2)
+    share = delta * math.exp(-numeric)
     unprotected = any(math.isinf(g.worst_case(delta)) for g in guarantees)
     local, beta = (math.inf, 1.0) if unprotected else _local(mechanisms, worst, numeric, share)
 
@@ -181,7 +182,7 @@ def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta:
     loss = _joint_loss([mechanism.privacy_loss() for mechanism in mechanisms])
     if loss is None:
         return min(worst, _composed(mechanisms, delta) + numeric), 1.0
-    return min(worst, loss.epsilon(delta) + numeric), min(1.0, loss.delta(0.0) + numeric)
+    return min(worst, loss.epsilon(delta) + numeric), min(1.0, loss.delta(0.0) + math.expm1(numeric))
 
 
 def _clone_bounds(worst: float, beta: float, users: int, delta: float) -> dict[str, float | None]:
@@ -205,7 +206,7 @@ def _one_randomizer(mechanisms: Sequence[Mechanism]) -> bool:
 def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
     """Blanket and dominating pair of the linked release; None where a mechanism has none, or cells are too many.
 
-    The blanket is that of the samplers: their densities may be less than the theorem's by e^(-numeric/2).
+    The blanket is that of the samplers: their densities may be less than the theorem's by e^-numeric.
     """
     if not all(hasattr(mechanism, "blanket") for mechanism in mechanisms):
         return None
@@ -214,7 +215,7 @@ def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
         return None
     joint = reduce(BlanketCells.product, parts)
     numeric = math.fsum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
-    return replace(joint, log_gamma=joint.log_gamma - numeric / 2, numeric=numeric)
+    return replace(joint, log_gamma=joint.log_gamma - numeric, numeric=numeric)
 
 
 def _joint_loss(parts: Sequence[LossCells]) -> LossCells | None:
