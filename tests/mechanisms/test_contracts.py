@@ -22,6 +22,8 @@ from scipy.optimize import linprog
 from scipy.special import gammaincinv, logsumexp, ndtri
 
 from mechanisms import categorical
+from mechanisms.accounting.compose import compose
+from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import SPHERE
@@ -667,6 +669,26 @@ def test_the_table_keeps_its_proved_bound(dim, kappa):
     assert spread <= table.numeric_epsilon + 4e-9
     assert table.numeric_epsilon < 2e-7
     assert table.edges[0] == 0 and table.edges[-1] == 1 and np.all(mass >= 0)
+
+
+def test_a_table_may_be_off_by_more_than_half_of_its_numeric_epsilon(monkeypatch):
+    """Where the log density bends both ways, the normalizer is off too: δ and γ pay e^(±numeric), not half of it."""
+    monkeypatch.setattr("mechanisms.losses.angle_table.CELLS", 64)
+    table = angle_table.__wrapped__(3, 5.0)
+    mass = np.diff(table.edges)
+    _, _, growth, scale, knot = table.cells.T
+    slope, t = np.log1p(growth), np.linspace(0, 1, 9)[:, None]
+    u = knot + t * scale * slope
+    exact = 2 * (math.log(2) - np.logaddexp(u, -u)) - 5.0 * 2 * np.arctan(np.exp(u)) - log_angle_integral(1, 5.0)
+    off = (np.log(mass) - np.log(scale * growth) + t * slope - exact)[:, mass > 1e-9]
+    assert table.numeric_epsilon / 2 < np.abs(off).max() <= table.numeric_epsilon
+    assert np.ptp(off) <= table.numeric_epsilon
+
+    monkeypatch.setattr("mechanisms.spherical.angle_table", lambda dim, kappa: table)
+    rough = Purkayastha(3, 5.0)
+    assert compose([(rough, 3)], delta=1e-6).delta >= 1e-6 * math.exp(3 * table.numeric_epsilon)
+    cells = joint_blanket([rough])
+    assert cells.log_gamma <= rough.blanket().log_gamma - table.numeric_epsilon
 
 
 @pytest.mark.parametrize(("dim", "kappa"), [(m, e) for m, e in CASES if m > 2] + [(1024, 1000.0)])
