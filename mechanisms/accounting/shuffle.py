@@ -204,11 +204,12 @@ def _one_randomizer(mechanisms: Sequence[Mechanism]) -> bool:
 
 
 def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
-    """Blanket and dominating pair of the linked release; None where a mechanism has none, or cells are too many.
+    """Blanket and dominating pair of the linked release; None where a mechanism has none, where users have not one
+    randomizer, or cells are too many.
 
     The blanket is that of the samplers: their densities may be less than the theorem's by e^-numeric.
     """
-    if not all(hasattr(mechanism, "blanket") for mechanism in mechanisms):
+    if not all(hasattr(mechanism, "blanket") for mechanism in mechanisms) or not _one_randomizer(mechanisms):
         return None
     parts: list[BlanketCells] = [mechanism.blanket() for mechanism in mechanisms]  # type: ignore[attr-defined]
     if math.prod(len(part.log_w) for part in parts) > _MOST_CELLS:

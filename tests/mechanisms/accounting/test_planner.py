@@ -99,7 +99,7 @@ def test_a_sampler_that_is_off_is_in_the_plan(users) -> None:
             assert (truth - math.exp(0.5) * (1 - truth) <= 0.02) == keeps
 
 
-def test_without_a_blanket_the_generic_bounds_serve() -> None:
+def test_a_prior_hides_only_beside_what_it_is_made_from() -> None:
     prior = [Purkayastha(16, 1.0), RandomizedResponsePrior(1.0, 2)]
     assert fits(prior, Target(0.1, DELTA, 100_000)) and not fits(prior, Target(0.001, DELTA, 100_000))
     # without the embedding that the prior is a function of, users need not have one randomizer
