@@ -15,7 +15,7 @@ from server.card import model_card
 from server.checkpoint import load
 from server.export import POOLINGS
 from server.maps import Maps
-from server.training.batches import Text, collate, tokenize
+from server.text_batches import Text, collate, tokenize
 
 FILE = "pipeline.json"
 

@@ -210,7 +210,7 @@ def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
         return None
     joint = reduce(BlanketCells.product, parts)
     numeric = math.fsum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
-    return replace(joint, log_gamma=joint.log_gamma - numeric / 2)
+    return replace(joint, log_gamma=joint.log_gamma - numeric / 2, numeric=numeric)
 
 
 def _joint_loss(parts: Sequence[LossCells]) -> LossCells | None:

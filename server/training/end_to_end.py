@@ -11,7 +11,7 @@ import torch
 from server.checkpoint import load
 from server.maps import Maps
 from server.model import Pipeline
-from server.training.batches import Text, collate, epoch, seeded, tokenize, warmed
+from server.text_batches import Text, collate, epoch, seeded, tokenize, warmed
 
 #: Texts whose mean embedding the maps start from.
 CENTRE = 512

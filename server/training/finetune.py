@@ -12,7 +12,7 @@ import torch
 from server.checkpoint import load
 from server.export import POOLINGS
 from server.model import pool
-from server.training.batches import Text, checked, collate, epoch, seeded, tokenize, warmed
+from server.text_batches import Text, checked, collate, epoch, seeded, tokenize, warmed
 
 #: The head starts from nothing and may move faster than the encoder.
 HEAD_LR = 1e-3

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from server.model import Pipeline
-from server.training.batches import checked
+from server.text_batches import checked
 from server.training.end_to_end import fit, started
 from server.training.noise import Noise
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from server.model import Pipeline
-from server.training.batches import Text, checked
+from server.text_batches import Text, checked
 from server.training.end_to_end import fit, started
 from server.training.noise import Noise
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from server.masked_lm import ALIGNED, inputs_of, layout, logits_at, read
-from server.training.batches import epoch, seeded, warmed
+from server.text_batches import epoch, seeded, warmed
 from server.training.finetune import HEAD_LR
 
 #: Words that are to be predicted, and what stands in the input for them (Devlin et al. 2019).

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from server.maps import Maps
-from server.training.batches import warmed
+from server.text_batches import warmed
 from server.training.noise import Noise
 from server.training.sharpen import factored
 

@@ -58,7 +58,7 @@ class Terms:
 def plan(terms: Terms, *, mechanism: str, dim: int) -> dict[str, Any]:
     """For each label ε the largest embedding ε, to three digits, whose ladder keeps within the terms.
 
-    {"epsilon", "delta", "users", "delivered", "dropout", "mechanism", "dim", "classes", "splits"}; a split is
+    {"epsilon", "delta", "users", "delivered", "crowd", "dropout", "mechanism", "dim", "classes", "splits"}; a split is
     {"label_epsilon", "embedding_epsilon", "worst_case", "central_epsilon"}, the last three None where none fits.
     "delivered" is what is planned for. Raises ValueError, one line.
     """
@@ -76,16 +76,18 @@ def plan(terms: Terms, *, mechanism: str, dim: int) -> dict[str, Any]:
         worst = None if best is None else build(best).guarantee.worst_case(terms.delta)
         return {"label_epsilon": label, "embedding_epsilon": best, "worst_case": worst, "central_epsilon": central}
 
-    return _planned(terms, target, {"mechanism": mechanism, "dim": dim}, split)
+    return _planned(terms, target, {"crowd": target.users, "mechanism": mechanism, "dim": dim}, split)
 
 
 def plan_text(
-    terms: Terms, build: Callable[[float], TextMechanism], *, public: Mapping[str, str] | None = None
+    terms: Terms, build: Callable[[float], TextMechanism], *, public: Mapping[str, str] | None = None,
+    crowd: int | None = None,
 ) -> dict[str, Any]:
     """As `plan`, for a text: for each label ε the largest ε of its word mechanism.
 
-    build: the text by that ε. public: what the text exposes and is declared public, each with its reason. {"epsilon",
-    "delta", "users", "delivered", "dropout", "mechanism", "tokens", "classes", "splits"}; a split is {"label_epsilon",
+    build: the text by that ε. public: what the text exposes and is declared public, each with its reason; crowd: how
+    many users delivered at the least agree in it, without which none helps another. {"epsilon", "delta", "users",
+    "delivered", "crowd", "dropout", "mechanism", "tokens", "classes", "splits"}; a split is {"label_epsilon",
     "text_epsilon", "worst_case", "central_epsilon"}, the worst case that of the whole text. Raises UserError where it
     exposes what is not declared.
     """
@@ -97,6 +99,11 @@ def plan_text(
             f'for texts that agree in it with --accept-unprotected "{open_[0]}: why it is public"'
         )
     target = terms.target
+    if crowd is not None:
+        if target.users is None or not text.guarantee.exposes:
+            why = "without --users there is no shuffler" if target.users is None else "the text exposes nothing"
+            raise UserError(f"--crowd: {why}, so there is no crowd to speak of; leave it out")
+        crowd = checks.integer("plan", "--crowd", crowd, 1, target.users)
 
     def split(label: float) -> dict[str, Any]:
         response = terms.label(label)
@@ -105,7 +112,7 @@ def plan_text(
             return build(e).guarantee.worst_case(terms.delta, declared=public)
 
         def cost(e: float) -> float | None:
-            return _central(target, None, response, build(e), public)
+            return _central(target, None, response, build(e), public, crowd)
 
         def fitting(e: float) -> bool:
             worst = worst_case(e) + response.guarantee.worst_case()
@@ -118,7 +125,8 @@ def plan_text(
         worst = None if best is None else worst_case(best)
         return {"label_epsilon": label, "text_epsilon": best, "worst_case": worst, "central_epsilon": central}
 
-    return _planned(terms, target, {"mechanism": text.name, "tokens": text.tokens}, split)
+    hidden = crowd if text.guarantee.exposes else target.users
+    return _planned(terms, target, {"crowd": hidden, "mechanism": text.name, "tokens": text.tokens}, split)
 
 
 def _planned(
@@ -205,14 +213,14 @@ def _best(
 
 def _central(
     target: Target, embedding: Any, label: Any, text: TextMechanism | None = None,
-    public: Mapping[str, str] | None = None,
+    public: Mapping[str, str] | None = None, crowd: int | None = None,
 ) -> float | None:  # fmt: skip
     """The ε of a user by the ladder: shuffled, or their own where nothing is amplified."""
     rungs = {
         r.name: r.epsilon
         for r in ladder(
             embedding, label, records=target.records, stages=target.stages, users=target.users, delta=target.delta,
-            text=text, public=public,
+            text=text, public=public, crowd=crowd,
         )
     }  # fmt: skip
     return rungs["shuffled"] if rungs["shuffled"] is not None else rungs["user"]

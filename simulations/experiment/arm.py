@@ -32,7 +32,9 @@ class Arm(Section):
 
     text, embedding, label, statistic: mechanism tables as the catalogue reads them. `dim`: of an embedding m', and of
     several the best on public data; of a statistic d, the number of features, chosen where it is not given.
-    reference: not private; its users accept anything.
+    reference: not private; its users accept anything. smallest_crowd: how many delivered users at the least agree with
+    any one of them in all that leaves in clear, from whoever knows. Before a run nothing is amplified without it; after
+    one labels in clear are counted, and it stands for what texts expose.
     """
 
     name: str = setting(values.text, "")
@@ -41,6 +43,7 @@ class Arm(Section):
     text: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     statistic: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     reference: bool = setting(values.flag, False)
+    smallest_crowd: int | None = setting(values.whole(1))
     way: str | None = setting(values.choice(PUBLIC_ONLY))
 
     def _where(self, name: str) -> str:

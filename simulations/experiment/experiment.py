@@ -11,7 +11,7 @@ from mechanisms.messages.release import CHANNELS
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.arm import PUBLIC_ONLY, Arm
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, trial_text_of
 from simulations.experiment.names import either, slug
 from simulations.experiment.pricing import check_arm, check_text
 from simulations.experiment.sections import (
@@ -125,6 +125,11 @@ class Experiment:
                     "give one number here"
                 )
             check_arm(client_policy(self, arm), arm, self.data.classes)
+            if arm.smallest_crowd is not None and not _in_clear(arm):
+                raise UserError(
+                    f'arm "{arm.name}": smallest-crowd: nothing leaves in clear beside what is released here, so its '
+                    "crowd is all who are delivered; remove it"
+                )
 
     def _check_channels(self, arm: Arm) -> None:
         """Which channels an arm releases goes with the way of training."""
@@ -172,6 +177,12 @@ class Experiment:
     def check_text(self, arm: Arm, text: TextMechanism) -> None:
         """Raise UserError where the arm's users would refuse its text, the mechanism as it is with its vocabulary."""
         check_text(client_policy(self, arm), arm, self.data.classes, text)
+
+
+def _in_clear(arm: Arm) -> bool:
+    """Whether something in clear splits an arm's users into crowds: labels, or what texts expose."""
+    labels = arm.label is None and arm.way != PUBLIC_ONLY
+    return labels or (arm.text is not None and bool(trial_text_of(arm).guarantee.exposes))
 
 
 def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:

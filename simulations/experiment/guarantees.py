@@ -23,15 +23,17 @@ from simulations.experiment.sections import Policy
 @dataclass(frozen=True)
 class Promise:
     """metric_epsilon: of one unit of the metric, None where nothing but a label is released. statement: in words.
-    worst_case_epsilon: of a text, an embedding or a user's statistic, at the policy's δ, what is declared public left
-    aside. label_epsilon: None where no label is sent, or labels are declared public. asking_epsilon: worst case of a
-    user who asks the model, where that is another release than a training user's; None where nobody asks so."""
+    worst_case_epsilon: of a text, an embedding or a user's statistic, what is declared public left aside.
+    label_epsilon: None where no label is sent, or labels are declared public. delta: of the worst case, the policy's
+    for Gaussian noise and else 0; a label's is always 0. asking_epsilon: worst case of a user who asks the model, where
+    that is another release than a training user's; None where nobody asks so."""
 
     metric_epsilon: float | None
     metric: str | None
     statement: str
     worst_case_epsilon: float | None
     label_epsilon: float | None
+    delta: float = 0.0
     asking_epsilon: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,18 +84,22 @@ def promise(policy: Policy, what: Released) -> Promise:
         f"one half: {texts.statement}; the other: {embeddings.statement}",
         max(embeddings.worst_case_epsilon or 0.0, texts.worst_case_epsilon or 0.0),
         embeddings.label_epsilon,
+        embeddings.delta,
     )
 
 
 def spent(what: Released, channels: Channels, driver: Driver) -> Spent:
     """What the accounting needs to know: mechanisms, and the users that the shuffler delivered, stage by stage."""
+    stages = driver.teaching.stages
+    in_clear = channels.teaching and math.isinf(channels.label.guarantee.worst_case())
     return Spent(
         embedding=what.embedding,
         label=channels.label if channels.teaching else None,
-        train=tuple(driver.teaching.stages.values()) if channels.teaching else None,
+        train=tuple(stages.values()) if channels.teaching else None,
         test=next(iter(driver.asking.stages.values()), None),
         text=what.text,
         statistics=what.statistics,
+        classes=tuple(driver.teaching.classes.get(stage, 0) for stage in stages) if in_clear else None,
     )
 
 
@@ -105,7 +111,7 @@ def _of_statistic(policy: Policy, what: Released) -> Promise:
     if what.embedding is not None:
         asks = _promise(policy, what.embedding, what)
         statement, asking = f"{statement}; whoever asks: {asks.statement}", asks.worst_case_epsilon
-    return Promise(guarantee.epsilon, guarantee.metric, statement, worst, None, asking)
+    return Promise(guarantee.epsilon, guarantee.metric, statement, worst, None, asking_epsilon=asking)
 
 
 def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
@@ -124,6 +130,7 @@ def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
         statement,
         None if data is None else data.guarantee.worst_case(policy.delta, declared=declared),
         None if label is None else label.worst_case(),
+        policy.delta if data is not None and data.guarantee.sigma is not None else 0.0,
     )
 
 

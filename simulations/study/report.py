@@ -112,7 +112,7 @@ def cells(arm: Arm) -> tuple[str, ...]:
         + (f" ± {arm['accuracy_se']:.3f}" if _is_finite(arm.get("accuracy_se")) else ""),
         _share(arm.get("accuracy_clean_test")),
         metric,
-        _epsilon(budget.get("worst_case_epsilon"))
+        _worst_said(budget)
         + (f", {_epsilon(asking)} to ask" if (asking := budget.get("asking_epsilon")) is not None else ""),
         _epsilon(budget.get("label_epsilon")),
         _count(arm.get("delivered")),
@@ -128,8 +128,8 @@ def notes(results: Results) -> list[str]:
         f"{'the whole model' if _on_text(results) else 'the last step'} run by the user. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
         _STATISTICS if results["way"] == STATISTICS else
-        f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two. "
-        "Label ε –: none sent, or declared public. Users: delivered and validated.",
+        f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
+        "at δ = 0 where none is said. Label ε –: none sent, or declared public. Users: delivered and validated.",
     ]  # fmt: skip
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
@@ -203,7 +203,7 @@ def _ladders(arms: list[Arm]) -> list[str]:
     known = [r for arm in arms for r in arm.get("ladder") or arm.get("test_ladder") or []]
     if not known:
         return []
-    lines = ["## What it cost one user: ε, rung by rung", ""]
+    lines = ["## What it cost one user: ε (δ), rung by rung", ""]
     released = {r["rung"] for r in known if r["epsilon"] is not None}
     columns = [c for c in RUNGS if c[2] not in _SOMETIMES or released & _SOMETIMES[c[2]]]
     lines.append("| arm | " + " | ".join(heading for heading, _, _ in columns) + " |")
@@ -212,17 +212,26 @@ def _ladders(arms: list[Arm]) -> list[str]:
         row = [arm["name"].replace("|", "\\|") + (f" {REFERENCE_MARK}" if arm.get("reference") else "")]
         for _, whose, name in columns:
             rung = next((r for r in arm.get(whose) or [] if r["rung"] == name), None)
-            value = None if rung is None else rung["epsilon"]
-            row.append("∞" if value == "inf" else _epsilon(value))
+            row.append(_spent_on(rung))
         lines.append("| " + " | ".join(row) + " |")
-    delta = min(r["delta"] for r in known)
     return [
         *lines,
         "",
-        f"At δ = {delta:g} (the samplers' numeric δ apart), least proved ε. –: no such release, declared public, or no "
-        "amplification; what each rests on is in results.json and the model cards.",
+        "Least proved ε, each with the δ it is proved at (the samplers' numeric δ apart) and, shuffled, the crowd: how "
+        "many users at the least send the same in clear. –: no such release, declared public, or no amplification; "
+        "results.json and the model cards say what each rests on.",
         "",
     ]
+
+
+def _spent_on(rung: dict[str, Any] | None) -> str:
+    """ε with its δ, "∞" alone, and how large a crowd it was among."""
+    if rung is None or rung["epsilon"] is None:
+        return "–"
+    if rung["epsilon"] in ("inf", math.inf):
+        return "∞"
+    among = f", crowd {rung['crowd']:,}" if rung.get("crowd") is not None else ""
+    return f"{_epsilon(rung['epsilon'])} ({rung['delta']:.3g}{among})"
 
 
 def _plain(value: Any) -> str:
@@ -241,6 +250,12 @@ def _epsilon(value: Any) -> str:
     if value is None:
         return "–"
     return "∞" if math.isinf(value) else f"{value:.4g}"
+
+
+def _worst_said(budget: dict[str, Any]) -> str:
+    """The worst-case ε of what an arm releases, with its δ where that is above 0."""
+    worst, delta = budget.get("worst_case_epsilon"), budget.get("delta")
+    return _epsilon(worst) + (f" (δ {delta:g})" if delta and _is_finite(worst) else "")
 
 
 def _is_finite(value: Any) -> bool:
@@ -347,7 +362,8 @@ def spent_figure(results: Results) -> Figure:
                 axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
             else:
                 axes.barh(y, value, height=0.34, color=colour)
-                axes.text(value + edge * 0.008, y, _epsilon(value), va="center", fontsize=8)
+                said = _worst_said(arms[row].get("budget") or {}) if channel == "embedding" else _epsilon(value)
+                axes.text(value + edge * 0.008, y, said, va="center", fontsize=8)
     for _, label, colour in channels:
         axes.barh([0], [0], color=colour, label=label)
     axes.barh([0], [0], facecolor="white", edgecolor="#555555", hatch="////", label="∞: nothing promised")

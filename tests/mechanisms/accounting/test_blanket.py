@@ -5,6 +5,7 @@ Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds, and
 
 import itertools
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -15,7 +16,8 @@ from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponse
 from mechanisms.accounting import lower
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
 from mechanisms.accounting.lower import lower_bounds
-from mechanisms.accounting.rounds import convex_majorant, profile
+from mechanisms.accounting.rounds import envelope, profile, rounds_epsilon
+from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.accounting.truncated import truncated, truncated_epsilon
 from mechanisms.losses import sphere_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -348,6 +350,20 @@ def test_joint_release_costs_more_than_either_and_is_symmetric():
     assert 0 < max(bounds.values()) < one
 
 
+def test_truncation_counts_what_samplers_may_be_off():
+    """A law within e^(±a/2) of the ring's: what it misses of γ'·ω is in η, which it was not."""
+    cells, off = ring_cells(6, 1.0), 0.3
+    sampled = ring(6, 1.0)[0] * np.exp(np.where(np.arange(6) == 0, 1.0, -1.0) * off / 2)
+    sampled[0] += 1 - sampled.sum()  # its likeliest output takes what is left
+    assert abs(math.log(sampled[0] / ring(6, 1.0)[0, 0])) <= off / 2
+    for share in (0.5, 0.8):
+        missed = np.maximum(share / 6 - sampled, 0).sum()
+        assert truncated(cells, math.log(share))[1] < missed
+        assert truncated(replace(cells, numeric=off), math.log(share))[1] >= math.exp(off / 2) * missed * (1 - 1e-12)
+    mechanism = Purkayastha(16, 2.0)
+    assert joint_blanket([mechanism]).numeric == mechanism.guarantee.numeric_epsilon > 0
+
+
 def test_no_amplification_is_none_never_a_number():
     strong = Purkayastha(16, 100.0).blanket()
     assert blanket_epsilon(strong, 1000, DELTA) is None
@@ -375,13 +391,61 @@ def test_bad_delta(bad):
 # ---------------------------------------------------------------- rounds
 
 
-def test_convex_majorant_is_convex_and_above():
+def test_the_envelope_lies_between_the_true_profile_and_the_bounds():
+    """Exact profiles of exchangeable pairs, raised at random: chords of what is left lie above the truth everywhere."""
     rng = np.random.default_rng(0)
-    epsilons = np.linspace(0, 1, 40)
-    noisy = np.exp(-8 * epsilons) * (1 + 1e-3 * rng.standard_normal(40))
-    raised = convex_majorant(epsilons, noisy)
-    slopes = np.diff(raised) / np.diff(np.exp(epsilons))
-    assert (raised >= noisy).all() and (np.diff(slopes) >= -1e-12).all()
+    grid = np.linspace(0, 3, 60)
+
+    def chords(corners, deltas, epsilons):
+        return np.interp(np.exp(epsilons), np.exp(corners), deltas)
+
+    for _ in range(50):
+        p = rng.dirichlet(np.full(6, 0.3))
+        truth = np.array([np.maximum(p - math.exp(e) * p[::-1], 0).sum() for e in grid])
+        bounds = truth * (1 + rng.exponential(0.2, 60)) + 1e-9
+        corners, deltas = envelope(grid, bounds)
+        slopes = np.diff(deltas) / np.diff(np.exp(corners))
+        assert (np.diff(slopes) >= 0).all()
+        left = chords(corners, deltas, grid)
+        assert (left <= bounds * (1 + 1e-9)).all() and (left >= truth * (1 - 1e-9)).all()
+        # δ(0) <= tanh(ε/2) + 2·δ(ε)/(1 + e^ε), of the truth; and the envelope has it
+        assert deltas[0] <= (np.tanh(corners / 2) + 2 * deltas / (1 + np.exp(corners))).min() * (1 + 1e-9)
+        assert (chords(corners[1:], deltas[1:] * 0.99, grid[grid >= corners[1]]) < truth[grid >= corners[1]]).any() or (
+            left > truth * 1.001
+        ).any()  # the harness sees a profile that is too low
+
+
+def test_two_rounds_of_every_data_set_are_below_the_composition():
+    """All data sets of three users on a ring of four, any two of them in turn: exact hockey sticks of the product."""
+    laws, cells, n = ring(4, 0.8), ring_cells(4, 0.8), 3
+    tables = []
+    for other in (1, 2):
+        for others in itertools.combinations_with_replacement(range(4), n - 1):
+            first, second = (shuffled([laws[z], *(laws[w] for w in others)]) for z in (0, other))
+            masses = np.array([[first[key], second[key]] for key in first])
+            tables += [masses, masses[:, ::-1]]
+
+    def worst(epsilon):
+        pairs = itertools.product(tables, repeat=2)
+        products = ((np.outer(a[:, 0], b[:, 0]), np.outer(a[:, 1], b[:, 1])) for a, b in pairs)
+        return max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in products)
+
+    for delta in (0.2, 0.05):
+        epsilon = rounds_epsilon([(cells, n, 2)], delta)
+        assert worst(epsilon) <= delta < worst(epsilon / 3)
+
+
+def test_one_round_is_not_two_rounds():
+    """What the harness above would say of a bound that forgot a round."""
+    cells = ring_cells(4, 0.8)
+    one, two = (rounds_epsilon([(cells, 3, count)], 0.05) for count in (1, 2))
+    assert two > 1.2 * one
+
+
+@pytest.mark.parametrize(("kappa", "count", "prototype", "before"), [(4, 2, 0.682, 0.916), (4, 50, 2.988, 5.944)])
+def test_rounds_take_the_least_over_several_cuts(kappa, count, prototype, before):
+    epsilon = rounds_epsilon([(Purkayastha(16, kappa).blanket(), 67_349, count)], DELTA)
+    assert 0.97 * prototype <= epsilon <= prototype < before
 
 
 def test_profile_falls():
@@ -390,9 +454,6 @@ def test_profile_falls():
 
 
 def test_rounds_compose():
-    pytest.importorskip("dp_accounting")
-    from mechanisms.accounting.rounds import rounds_epsilon
-
     cells = Purkayastha(16, 2.0).blanket()
     single = truncated_epsilon(cells, 67_349, DELTA)
     one, four = (rounds_epsilon([(cells, 67_349, count)], DELTA) for count in (1, 4))

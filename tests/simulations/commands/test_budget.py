@@ -188,8 +188,9 @@ def study(**sections: Any) -> Experiment:
 
 def test_users_are_those_expected_to_be_delivered() -> None:
     arms = of_experiment(study(population__users=20_000, population__dropout=0.25, training__label_stages=3))
-    shuffled = rung(arms[2]["ladder"], "shuffled")
-    assert "5,000 users delivered" in shuffled["details"].get("words", "") or "5,000 users" in shuffled["assumption"]
+    shuffled = rung(arms[5]["ladder"], "shuffled")
+    assert shuffled["crowd"] == 900
+    assert "a crowd of 900 users who agree in label, sent in clear, of 5,000 users" in shuffled["assumption"]
     quiet = of_experiment(study(shuffle__enabled="false"))
     assert "no shuffler" in rung(quiet[2]["ladder"], "shuffled")["assumption"]
     several = of_experiment(study(population__assignment="column"))
