@@ -488,13 +488,13 @@ def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: flo
     """ε of the stages' blanket profiles composed; None where there is no blanket, or it does not amplify.
 
     The samplers' numeric ε of a release, e, is in it as in `shuffle.amplify`: `joint_blanket` has it, a δ is less by
-    e^(-e/2) for each stage, and ε is e more for each.
+    e^-e for each stage, and ε is e more for each.
     """
     cells = joint_blanket(mechanisms)
     if cells is None:
         return None
     numeric = sum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
-    epsilon = rounds_epsilon([(cells, users, stages)], delta * math.exp(-numeric * stages / 2))
+    epsilon = rounds_epsilon([(cells, users, stages)], delta * math.exp(-numeric * stages))
     return None if epsilon is None or not math.isfinite(epsilon) else epsilon + numeric * stages
 
 

@@ -30,7 +30,8 @@ Build = Callable[[float], Sequence[Mechanism]]
 class Target:
     """A central budget: (ε, δ) for one user, of `records` records, in `stages` shuffled stages of `users` each.
 
-    users: delivered, not invited; None where there is no shuffler, and then the budget is the user's local one.
+    users: of one crowd (`shuffle.amplify`), delivered, not invited; None where there is no shuffler, and then the
+    budget is the user's local one.
     Raises ValueError, one line, on numbers that make no sense.
     """
 
@@ -69,19 +70,23 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     """Whether one linked release of all the mechanisms, for each record and stage, keeps within the target.
 
     Locally (the exact composition of all that a user releases), or shuffled, as `ladder.central_epsilon` has it. The
-    blanket at the target's ε is tried first: one δ at a known ε is faster than an ε at δ from every bound.
+    blanket at the target's ε is tried first: one δ at a known ε is faster than an ε at δ from every bound. The
+    samplers' numeric ε is in all of them, as in `shuffle.amplify`: ε has it, and δ the factor e^numeric.
     """
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     if any(math.isinf(g.worst_case(target.delta)) for g in guarantees):
         return False
     repeats = target.records * target.stages
+    numeric = sum(g.numeric_epsilon for g in guarantees)
     if sum(g.worst_case() for g in guarantees) * repeats <= target.epsilon:
         return True
     if target.users is not None and target.users > 1:
         epsilon, delta = target.one_record
         cells = _cells(tuple(mechanisms))
-        if cells is not None and blanket_delta(cells, target.users, epsilon) <= delta:
-            return True
+        if cells is not None and epsilon >= numeric:
+            found = blanket_delta(cells, target.users, epsilon - numeric)
+            if found * math.exp(numeric) <= delta:
+                return True
         shuffled, _ = central_epsilon(
             tuple(mechanisms), users=target.users, delta=target.delta, records=target.records, stages=target.stages
         )
@@ -89,7 +94,8 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
             return True
     if sum(g.worst_case(target.delta) for g in guarantees) * repeats > 1e6:
         return False  # far beyond any budget, and a needless strain on the convolution
-    local = compose([(mechanism, repeats) for mechanism in mechanisms], delta=target.delta, method="pld")
+    share = target.delta * math.exp(-numeric * repeats)
+    local = compose([(mechanism, repeats) for mechanism in mechanisms], delta=share, method="pld")
     return bool(local.epsilon <= target.epsilon)
 
 
@@ -151,7 +157,7 @@ def users_needed(
     mechanisms: Sequence[Mechanism], *, epsilon: float, delta: float, records: int = 1, stages: int = 1,
     tolerance: float = 0.01,
 ) -> int | None:  # fmt: skip
-    """The least number of users delivered, to `tolerance`, at which the mechanisms fit a central (ε, δ).
+    """The least number of users of one crowd, to `tolerance`, at which the mechanisms fit a central (ε, δ).
 
     1 where they fit without a shuffler; None where 10^10 do not suffice. The answer itself was tried and fits.
     """

@@ -11,9 +11,9 @@ draw is untouched, and Lemma 5.3 of Balle et al. 2019 holds for any target with 
 
     δ(ε) <= blanket bound(γ', exact U and V of the target) + (1 + e^ε)·(n - 1)·η.
 
-**Samplers (proved).** Where densities are within e^(±a/2) of those of the cells, p_z covers γ'·ω but for η taken with
-U·e^(-a/2); and as the target's terms are at most e^(a/2) times those of the cells at ε - a, both sides hold at ε if
-they do at ε - a with δ less by e^(a/2) and η more by e^(a/2): e^a·(1 + e^(ε-a)) >= 1 + e^ε.
+**Samplers (proved).** Where densities are within e^(±a) of those of the cells, and losses within a, p_z covers γ'·ω but
+for η taken with U·e^-a; and U - e^ε·V is at most e^a times that of the cells at ε - a: what is proved of the cells at
+(ε - a, δ·e^-a) holds of the samplers at (ε, δ), since e^a·(1 + e^(ε-a)) >= 1 + e^ε.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def truncated(cells: BlanketCells, log_gamma: float) -> tuple[BlanketCells, floa
     """
     if not cells.log_gamma <= log_gamma <= 0:
         raise ValueError(f"truncated blanket: log_gamma must be from {cells.log_gamma:g} to 0, got {log_gamma:g}")
-    least = np.exp(cells.log_u_low - cells.numeric / 2)
+    least = np.exp(cells.log_u_low - cells.numeric)
     shortfall = np.exp(cells.log_w) * np.maximum(math.exp(log_gamma) - least, 0.0)
     outside = min(1.0, cells.tail * math.exp(min(700.0, -cells.log_gamma)))
     eta = float(shortfall.sum()) * (1 + 1e-10) + outside * math.exp(log_gamma)
-    return replace(cells, log_gamma=log_gamma), eta * math.exp(cells.numeric / 2)
+    return replace(cells, log_gamma=log_gamma), eta
 
 
 @dataclass(frozen=True)

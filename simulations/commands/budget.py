@@ -344,7 +344,8 @@ def users_(
     needed = users_needed(release.with_losses(), epsilon=central, delta=delta)
     if as_json:
         return _print_json({"central_epsilon": central, "delta": delta, "users": needed})
-    _print(["no number of users up to 10^10 suffices" if needed is None else f"{needed:,} users delivered"])
+    none = "no number of users up to 10^10 suffices"
+    _print([none if needed is None else f"{needed:,} users delivered, of one crowd"])
 
 
 @app.command("figures")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms import Gaussian, PlanarLaplace, Purkayastha
+from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponsePrior
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import PrivUnit
 
@@ -138,6 +138,19 @@ def circle(mechanism: Mechanism, inputs: int, cells: int, *, ring: float | None 
     table = np.array(rows)
     table = table[:, table.any(axis=0)]
     return World(table / table.sum(axis=1, keepdims=True))
+
+
+def with_priors(world: World, mechanism: RandomizedResponsePrior, priors: FloatArray) -> World:
+    """Beside each release a label under the prior (Y, K) of the output that was released."""
+    labels, rows = np.arange(mechanism.classes), []
+    for row, label in itertools.product(world.rows, labels):
+        chances = [
+            np.exp(mechanism.log_prob(labels, np.full(len(labels), label), prior=np.tile(prior, (len(labels), 1))))
+            for prior in priors
+        ]
+        rows.append((row[:, None] * np.array(chances)).ravel())
+    table = np.array(rows)
+    return World(table[:, table.any(axis=0)])
 
 
 def discrete(mechanism: Any, inputs: int) -> World:

@@ -39,7 +39,7 @@ from simulations.commands import cli
 from simulations.deployment.predict import serving
 from simulations.devices import ask as device_ask
 from tests.client.device.test_device import on_a_device
-from tests.support.asking import CLASSES, POLICY, World, http, make_world, question, raw_server
+from tests.support.asking import CLASSES, DIM, EPSILON, POLICY, World, http, make_world, question, raw_server
 from tests.support.devices import make_bundle
 from tests.support.fuzz import Fuzzer
 from tests.support.paths import ROOT
@@ -352,7 +352,9 @@ turn = [0]
 
 
 def hostile_questions(world: World, n: int, seed: int) -> list[bytes]:
-    fuzzer, scribble = Fuzzer([request_to_record(world.request())], seed), random.Random(seed)
+    dear = {"mechanism": "purkayastha", "epsilon": 2 * EPSILON, "dim": DIM}  # which the policy does not allow
+    valid = [request_to_record(world.request(**more)) for more in ({}, {"embedding": dear})]
+    fuzzer, scribble = Fuzzer(valid, seed), random.Random(seed)
     bodies: list[bytes] = []
     for message in fuzzer.messages(2 * n):
         with suppress(ValueError):  # what cannot be written at all
@@ -393,15 +395,23 @@ def test_hostile_questions(world: World, node: Path, monkeypatch: pytest.MonkeyP
     check_ledger(node)
 
 
-@pytest.mark.slow
-def test_thousands_of_hostile_questions_over_https(world: World, node: Path) -> None:
-    bodies = hostile_questions(world, MANY, seed=2)
+def test_a_device_that_is_careless_does_not_pass(world: World, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks neither at what a question costs nor at what is spent: either would be enough here."""
+    monkeypatch.setattr(Policy, "refusal", lambda self, channel, cost: None)
+    monkeypatch.setattr(Policy, "allows", lambda self, spent, limit: np.ones(len(spent), np.bool_))
+    with pytest.raises(AssertionError):
+        test_hostile_questions(world, node, monkeypatch)
+
+
+@pytest.mark.parametrize("n", [100, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.soak])])
+def test_hostile_questions_over_https(world: World, node: Path, n: int) -> None:
+    bodies = hostile_questions(world, n, seed=2)
 
     def answer(request: bytes) -> bytes:
         return http(answered() if request.startswith(b"POST") else bodies[turn[0]])
 
     with raw_server(world, answer) as server:
-        for turn[0] in range(MANY):
+        for turn[0] in range(n):
             check_question(world, node, turn[0], server.address)
     check_ledger(node)
 

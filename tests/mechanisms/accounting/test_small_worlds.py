@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponse
+from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponse, RandomizedResponsePrior
 from mechanisms.accounting.blanket import blanket_delta
 from mechanisms.accounting.ladder import Rung, ladder
 from mechanisms.accounting.shuffle import amplify, joint_blanket
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import Vocabulary
-from tests.support.small_worlds import World, circle, discrete, joint, largest_delta, with_labels
+from tests.support.small_worlds import World, circle, discrete, joint, largest_delta, with_labels, with_priors
 
 EPSILONS = (0.0, 0.1, 0.3, 0.6, 1.0, 1.6)
 DELTAS = (0.3, 0.1, 0.03, 0.01)
@@ -42,6 +42,22 @@ WORLDS: dict[str, tuple[list[Any], World]] = {
         joint(circle(Purkayastha(2, 0.6), 4, 4), discrete(RandomizedResponse(0.8, 2), 2)),
     ),
 }  # fmt: skip
+
+
+def prior_world(embedding: Any, label: RandomizedResponsePrior, kept: list[str]) -> tuple[list[Any], World]:
+    """An embedding of so many arcs, and in each of these a prior that keeps the labels named: "02" is 0 and 2."""
+    priors = np.array([[float(str(k) in names) for k in range(label.classes)] for names in kept])
+    priors /= priors.sum(axis=1, keepdims=True)
+    assert [np.flatnonzero(row).tolist() for row in label.kept(priors)] == [[int(k) for k in names] for names in kept]
+    return [embedding, label], with_priors(circle(embedding, len(kept), len(kept)), label, priors)
+
+
+for name, world in {
+    "a prior of two labels": (Purkayastha(2, 0.5), RandomizedResponsePrior(1.2, 2), ["01", "0", "01"]),
+    "priors of one, two and three labels": (Purkayastha(2, 0.4), RandomizedResponsePrior(1.0, 3), ["012", "01", "2"]),
+    "priors of four and two labels": (Purkayastha(2, 0.3), RandomizedResponsePrior(1.5, 4), ["0123", "13"]),
+}.items():
+    WORLDS[name] = prior_world(*world)
 
 
 def test_the_harness_by_hand() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,10 @@ def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["ladder", "demo", "--records", "0"], "--records: must be at least 1"),
         (["ladder", *PURKAYASTHA, "--users", "-1"], "users"),
         (["ladder", "--ledger", "absent.sqlite"], "there is no such file"),
+        (["shuffle", *PURKAYASTHA, "--users", "9", "--honest", "0"], "--honest: must be above 0"),
+        (["shuffle", *PURKAYASTHA, "--users", "9", "--honest", "nan"], "--honest: must be above 0"),
+        (["shuffle", *PURKAYASTHA, "--users", "0"], "--users"),
+        (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "9", "--crowd", "3"], "--crowd: is about texts"),
         (["plan", "--epsilon", "0", "--delta", "1e-6", "--users", "10"], "epsilon must be above 0"),
         (["plan", "--epsilon", "nan", "--delta", "1e-6", "--users", "10"], "epsilon"),
         (["plan", "--epsilon", "1", "--delta", "1", "--users", "10"], "--delta: must be above 0"),
@@ -227,6 +232,39 @@ def test_a_run_counts_what_was_delivered() -> None:
     assert rung(twice["ladder"], "user")["epsilon"] > rung(run["ladder"], "user")["epsilon"]
     nobody = of_run(experiment, Arm(name="p", way="public-only"), Spent(None, None, None, None), records=1)
     assert nobody == {"ladder": None, "test_ladder": None}
+
+
+def test_labels_in_clear_are_counted_and_what_texts_expose_is_stated() -> None:
+    experiment = study(population__users=20_000)
+    arm = Arm(name="a", embedding={"mechanism": "purkayastha", "epsilon": 1.0, "dim": 16}, smallest_crowd=5000)
+    spent = Spent(Purkayastha(16, 1.0), Identity("label", 2), train=(9000, 8000), test=900, classes=(4000, 700))
+    run = of_run(experiment, arm, spent, records=1)
+    last = rung(run["ladder"], "shuffled")
+    assert last["crowd"] == 700 and "a crowd of 700 users who agree in label, sent in clear" in last["assumption"]
+    assert rung(run["test_ladder"], "shuffled")["crowd"] == 900  # who asks sends no label
+    # 700 rows of one class may be 234 users of three records each, or fewer
+    assert rung(of_run(experiment, arm, spent, records=3)["ladder"], "shuffled")["crowd"] == 234
+    alone = replace(spent, train=(9000,), classes=(1,))
+    assert rung(of_run(experiment, arm, alone, records=1)["ladder"], "shuffled")["epsilon"] is None
+    vectors = np.random.default_rng(3).normal(size=(8, 3)).astype(np.float32)
+    words = Vocabulary(tuple(f"w{i}" for i in range(8)), vectors)
+    kept = text_mechanism({"mechanism": "custext", "epsilon": 1.0, "k": 4, "tokens": 2, "length": "kept"}, words)
+    texts = replace(spent, text=kept)
+    assert texts.crowd(stated=None, records=1) is None  # labels are counted, groups are not
+    assert texts.crowd(stated=5000, records=1) == 700 and texts.crowd(stated=60, records=1) == 60
+    randomized = replace(texts, classes=None)
+    assert randomized.crowd(stated=60, records=1) == 60 and randomized.crowd(stated=None, records=1) is None
+
+
+def test_who_is_not_honest_hides_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    some = answer(capsys, "shuffle", *PURKAYASTHA, "--users", "20000", "--honest", "0.25")
+    fewer = answer(capsys, "shuffle", *PURKAYASTHA, "--users", "5000")
+    assert (some["users"], some["honest"], some["crowd"], fewer["crowd"]) == (20_000, 0.25, 5000, 5000)
+    assert some["epsilon"] == fewer["epsilon"]
+    text = printed(capsys, "shuffle", *PURKAYASTHA, "--users", "20000", "--honest", "0.25")
+    assert "20,000 users delivered, a crowd of 5,000 honest ones" in text
+    nobody = answer(capsys, "shuffle", *PURKAYASTHA, "--users", "3", "--honest", "0.1")
+    assert nobody["crowd"] == 1 and nobody["epsilon"] == nobody["local_epsilon"]
 
 
 def test_the_published_procedure_is_a_trusted_simulation() -> None:
@@ -404,6 +442,8 @@ def test_a_plan_of_a_text_says_what_it_needs(capsys: pytest.CaptureFixture[str],
         (["--mechanism", "custext", *text], "which group of the mapping a word belongs to"),
         (["--mechanism", "santext", *text, "--length", "kept"], "the number of tokens"),
         (["--mechanism", "santext", *text, "--length", "long"], "--length: must be"),
+        (["--mechanism", "santext", *text, "--crowd", "5"], "--crowd: without --users there is no shuffler"),
+        (["--mechanism", "santext", *text, "--users", "9", "--crowd", "5"], "--crowd: the text exposes nothing"),
         (["--mechanism", "santext", "--words", "absent.txt"], "there is no such file"),
         (["--mechanism", "santext", *text, "--accept-unprotected", "length"], "length"),
         (["--mechanism", "santext", *text, "--out", "p.toml"], "--out: "),
@@ -435,11 +475,15 @@ def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 
     from simulations.analysis import budget_figures
 
-    fewer = {"DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)}
+    fewer = {
+        "DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "SHARES": (1.0, 0.01), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)
+    }  # fmt: skip
     for name, values in fewer.items():
         monkeypatch.setattr(budget_figures, name, values)
     assert cli.main(["budget", "figures", "--out", "figures", "--users", "20000"]) == 0
     paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert {p.name for p in paths} == {"delta.png", "users.png", "rounds.png", "bounds.png", "split.png"}
+    assert {p.name for p in paths} == {
+        f"{name}.png" for name in ("delta", "users", "crowds", "rounds", "bounds", "split")
+    }
     for path in paths:
         assert path.stat().st_size < 100_000 and imread(path).shape[1] > 1500

@@ -39,7 +39,7 @@ from simulations.deployment.shuffler import run
 from simulations.errors import UserError
 from simulations.shuffler.rounds import Rounds, read_enrolment, read_request
 from simulations.shuffler.service import STORE, TRAINING_SERVER, application, serving
-from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Store, StoreError
+from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Stage, Store, StoreError
 from simulations.transport.quiet import QUIET
 from tests.server.test_sealed_batches import honest
 from tests.support.clients import OPEN as ANYTHING
@@ -255,7 +255,19 @@ def test_hostile_replies_are_dropped_and_counted(store: Store) -> None:
     assert done.dropped["not enrolled there"] > 100 and done.errors.total() > 100 and done.duplicates > 100
 
 
+def test_a_shuffler_that_believes_any_node_does_not_pass(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(self: Rounds, stage: Stage, part: object, node: int, reply: Sealed, dropped: object) -> None:
+        good = (reply.users >= 0) & (reply.records >= 0)
+        if good.any() and reply.rows.shape[1] == stage.row_bytes:
+            self.store.add(stage.name, Sealed(reply.users[good], reply.records[good], reply.rows[good]))
+
+    monkeypatch.setattr(Rounds, "_take", take)
+    with pytest.raises(AssertionError):
+        check_replies(store, 1000, seed=1)
+
+
 @pytest.mark.slow
+@pytest.mark.soak
 def test_ten_thousand_hostile_replies(store: Store) -> None:
     check_replies(store, 10_000, seed=2)
 
