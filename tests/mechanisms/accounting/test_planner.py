@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from mechanisms import Gaussian, Identity, Purkayastha, RandomizedResponse, RandomizedResponsePrior
-from mechanisms.accounting.ladder import central_epsilon, group_factor, ladder
+from mechanisms.accounting.central import central_epsilon, group_factor
+from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.planner import Split, Target, fits, frontier, plan, users_needed
 from mechanisms.accounting.shuffle import amplify
 
