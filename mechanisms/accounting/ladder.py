@@ -75,6 +75,7 @@ def ladder(
     delta: float,
     crowd: int | None = None,
     text: TextMechanism | None = None,
+    statistic: Mechanism | None = None,
     draws: int = 1,
     public: Mapping[str, str] | None = None,
     unprotected: Mapping[str, str] | None = None,
@@ -82,8 +83,8 @@ def ladder(
     """The rungs of one user's releases, in the order of NAMES.
 
     embedding, label, text: the mechanism of each channel; None where it does not exist. A text is composed from its
-    parts: its word mechanism at each of its positions, and its length. draws: how often a record's embedding is drawn
-    afresh in a stage.
+    parts: its word mechanism at each of its positions, and its length. statistic: of one vector of all that a user
+    holds; it has a rung only where it is released. draws: how often a record's embedding is drawn afresh in a stage.
     records: most records of a user; None where nobody knows, and then no user's ε is given. stages: in how many
     stages one user releases every record anew (stages of disjoint users count as one).
     users: users that the shuffler *delivered* (in each stage); None where there is no shuffler, 0 where it delivered
@@ -110,6 +111,7 @@ def ladder(
     channels: list[tuple[str, Mechanism | None, int]] = [
         ("text", whole, 1), ("embedding", embedding, draws), ("label", label, 1)
     ]  # fmt: skip
+    channels += [] if statistic is None else [("statistic", statistic, 1)]
     releases = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
     in_clear = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
 
@@ -291,7 +293,7 @@ def _exposures(text: _Declared, public: Mapping[str, str]) -> list[str]:
 def _channel(
     name: str, mechanism: Mechanism | None, count: int, delta: float, public: Mapping[str, str], in_clear: Sequence[str]
 ) -> Rung:
-    neighbours = {"text": "any two texts", "embedding": "any two texts", "label": "any two labels"}[name]
+    neighbours = {"label": "any two labels", "statistic": "any two users' data"}.get(name, "any two texts")
     neighbours += _agreement({}, mechanism) if isinstance(mechanism, _Declared) else ""
     if mechanism is None:
         if name in public:
