@@ -18,7 +18,8 @@ from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 
-#: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record.
+#: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record; where a
+#: statistic is released, "statistic" stands in place of the other channels.
 NAMES = ("token", "text", "embedding", "label", "record", "user", "shuffled")
 #: At most so many looks for the δ that group privacy may spend on one record.
 _LOOKS = 12
@@ -83,8 +84,9 @@ def ladder(
     """The rungs of one user's releases, in the order of NAMES.
 
     embedding, label, text: the mechanism of each channel; None where it does not exist. A text is composed from its
-    parts: its word mechanism at each of its positions, and its length. statistic: of one vector of all that a user
-    holds; it has a rung only where it is released. draws: how often a record's embedding is drawn afresh in a stage.
+    parts: its word mechanism at each of its positions, and its length. draws: how often a record's embedding is drawn
+    afresh in a stage. statistic: of a user who releases nothing else in a stage, and one vector for all records
+    together, whose number then counts for nothing.
     records: most records of a user; None where nobody knows, and then no user's ε is given. stages: in how many
     stages one user releases every record anew (stages of disjoint users count as one).
     users: users that the shuffler *delivered* (in each stage); None where there is no shuffler, 0 where it delivered
@@ -111,10 +113,13 @@ def ladder(
     channels: list[tuple[str, Mechanism | None, int]] = [
         ("text", whole, 1), ("embedding", embedding, draws), ("label", label, 1)
     ]  # fmt: skip
-    channels += [] if statistic is None else [("statistic", statistic, 1)]
     releases = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
     in_clear = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
 
+    if statistic is not None:
+        if releases or clear or draws > 1:
+            raise ValueError("ladder: a statistic is all that a user releases in a stage; give it alone")
+        return _of_statistic(statistic, stages, _Crowd(users, crowd, ""), delta)
     rungs = [_token(whole, delta, public)]
     rungs += [_channel(name, mechanism, count, delta, public, in_clear) for name, mechanism, count in channels]
     rungs += [
@@ -133,6 +138,21 @@ def ladder(
     among = _Crowd(users, crowd, _common(public, whole))
     rungs.append(_shuffled(releases, records, stages, among, delta, same, in_clear, rungs[-1]))
     return tuple(rungs)
+
+
+def _of_statistic(mechanism: Mechanism, stages: int, among: _Crowd, delta: float) -> tuple[Rung, ...]:
+    """The rungs of a user's one vector a stage, which any other data of theirs could have given as well."""
+    in_clear = ["statistic"] if _is_unprotected(mechanism, delta) else []
+    releases, anyone = [(mechanism, 1)], "any two users' data"
+    note = f"{mechanism.name}, one vector for all the user's records and labels, drawn once and remembered"
+    one = _composed("statistic", releases, 1, delta, anyone, note, in_clear)
+    within = "what its user releases bounds it, however many records there are beside it"
+    took_part = "that the user took part is not protected; how many records there are is"
+    many = f"{_plural(stages, 'stage')} that the user takes part in; {took_part}"
+    user = _composed("user", releases, stages, delta, anyone, many, in_clear)
+    shuffled = _shuffled(releases, 1, stages, among, delta, "", in_clear, user)
+    record = _composed("record", releases, stages, delta, "any two records", within, in_clear)
+    return one, record, user, replace(shuffled, neighbours="data sets that differ in all that one user has")
 
 
 def _checked(delta: float, **counts: int | None) -> float:
@@ -293,7 +313,7 @@ def _exposures(text: _Declared, public: Mapping[str, str]) -> list[str]:
 def _channel(
     name: str, mechanism: Mechanism | None, count: int, delta: float, public: Mapping[str, str], in_clear: Sequence[str]
 ) -> Rung:
-    neighbours = {"label": "any two labels", "statistic": "any two users' data"}.get(name, "any two texts")
+    neighbours = {"text": "any two texts", "embedding": "any two texts", "label": "any two labels"}[name]
     neighbours += _agreement({}, mechanism) if isinstance(mechanism, _Declared) else ""
     if mechanism is None:
         if name in public:

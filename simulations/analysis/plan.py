@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -138,9 +138,10 @@ def plan_privunit(terms: Terms, *, dim: int) -> dict[str, Any]:
     {"epsilon", "delta", "users", "delivered", "crowd", "dropout", "mechanism", "dim", "local_epsilon",
     "cap_probability", "expected_cosine", "noise", "curator_noise", "central_epsilon"}, the last six None where none
     fits. noise: length of the error of the mean of unit vectors, 1/(√n·E cos) at most; curator_noise: what it is where
-    a trusted curator adds Gaussian noise to their exact mean, at the same central (ε, δ). Raises ValueError, one line.
+    a trusted curator adds Gaussian noise to their exact mean, at the same central (ε, δ). A user's records are all in
+    the one vector, whose number counts for nothing. Raises ValueError, one line.
     """
-    target = terms.target
+    target = replace(terms.target, records=1)
     best = best_privunit(dim, target)
     answer: dict[str, Any] = dict.fromkeys(
         ("local_epsilon", "cap_probability", "expected_cosine", "noise", "curator_noise", "central_epsilon")
