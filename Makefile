@@ -7,7 +7,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: env demo test fast slow lint bench house clean
+.PHONY: env demo test fast slow soak lint bench house clean
 
 env: $(STAMP)
 
@@ -35,7 +35,11 @@ fast: env
 
 # What starts Ray is one group, and runs one after another; its workers would give way to the other tests.
 slow: env
-	RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n auto --maxprocesses 2 --dist loadgroup -m slow
+	RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n auto --maxprocesses 2 --dist loadgroup -m "slow and not soak"
+
+# Sweeps of kills and fuzz in full, of which `make test` runs a fixed part; before a release.
+soak: env
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m soak
 
 bench: env
 	$(BIN)/python -m tests.benchmarks.door

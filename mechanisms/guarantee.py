@@ -39,7 +39,8 @@ class Guarantee:
     diameter: largest distance between two inputs of the mechanism's domain; inf where it is unbounded.
     protects: what an input is: token, sequence, label or record.
     inputs: "all", or words that say which inputs the theorem covers.
-    numeric_epsilon: how much a sampler's approximation (a table) may add to the loss of any pair.
+    numeric_epsilon: how much a sampler's approximation (a table) may add to the loss of any pair. Its densities are
+        within e^(±numeric_epsilon) of the theorem's: half of that at each output, half for their normalizer.
     numeric_delta: with what probability the sampler's output, rounded to the public grid, may differ from
         that of one which satisfies the theorem (a coupling, so at most this total-variation distance).
     sigma: for Gaussian noise only, the standard deviation of each coordinate; then epsilon is inf, and the

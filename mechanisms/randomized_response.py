@@ -146,6 +146,21 @@ class RandomizedResponsePrior:
         """
         return pure_loss(self.epsilon) if checks.differs(self.name, distance) else no_loss()
 
+    def blanket(self) -> BlanketCells:
+        """A pair above all, whatever the priors, in cells: see mechanisms.losses.response_blanket.
+
+        Of the release together with what its prior is made from: alone, users have no one randomizer.
+        """
+        from mechanisms.losses import response_blanket
+
+        return response_blanket.with_prior(self.epsilon, self.classes)
+
+    def attained(self) -> BlanketCells:
+        """The pair that is reached by a prior of two labels; `blanket` is above what any prior reaches."""
+        from mechanisms.losses import response_blanket
+
+        return response_blanket.randomized_response(self.epsilon, 2)
+
     def kept(self, prior: FloatArray) -> NDArray[np.bool_]:
         """Which labels can come out, priors (n, K) -> (n, K). ValueError unless rows are distributions."""
         prior = np.asarray(prior, dtype=np.float64)

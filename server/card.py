@@ -8,6 +8,8 @@ from typing import Any
 
 WAYS = {
     "release-once": "every user released a sanitized embedding and label once; the rest is post-processing",
+    "statistics": "every user released one vector, of how features go with labels; the server learnt from their mean, "
+    "and the rest is post-processing",
     "sanitized-text": "every user released a sanitized text and label once; the rest is post-processing",
     "text-then-embeddings": "half of the users released a sanitized text, the others a sanitized embedding under the "
     "encoder trained on these, each with a label; the rest is post-processing",
@@ -49,7 +51,7 @@ def model_card(about: Mapping[str, Any]) -> str:
 
     about: name, way, mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference
     (True: not private), released ("text", else embeddings), accuracy, accuracy_clean_test, users, delivered,
-    guarantee (words), and budget: a mapping with statement, worst_case_epsilon, label_epsilon. ladder and
+    guarantee (words), and budget: a mapping with statement, worst_case_epsilon, its delta, label_epsilon. ladder and
     test_ladder: rungs as dicts, of a training user and of a test user (`mechanisms.accounting.ladder`).
     """
     budget = about.get("budget") or {}
@@ -59,8 +61,9 @@ def model_card(about: Mapping[str, Any]) -> str:
         "Mechanism": about.get("mechanism"),
         "Guarantee": about.get("guarantee"),
         "Metric guarantee of one user's release": budget.get("statement"),
-        "Its worst case over all texts (ε)": budget.get("worst_case_epsilon"),
-        "Label ε": budget.get("label_epsilon"),
+        f"Its worst case over all texts (ε, at δ = {budget.get('delta') or 0:g})": budget.get("worst_case_epsilon"),
+        "Label ε (at δ = 0)": budget.get("label_epsilon"),
+        "Worst case of a user who asks (ε)": budget.get("asking_epsilon"),
         "Coordinates of a release (m')": about.get("dim"),
         "Classes": classes if isinstance(classes, int) or classes is None else ", ".join(map(str, classes)),
         "Encoder": about.get("encoder"),
@@ -91,8 +94,8 @@ def _ladders(about: Mapping[str, Any]) -> str:
     for who, key in (("a training user", "ladder"), ("a user who asks (a test user)", "test_ladder")):
         if rungs := about.get(key):
             parts.append(
-                f"\n## What it costs {who}\n\n| rung | ε | δ | worst case (δ = 0) | neighbours | rests on |\n"
-                "|---|---:|---:|---:|---|---|\n" + "\n".join(_rung(rung) for rung in rungs) + "\n"
+                f"\n## What it costs {who}\n\n| rung | ε | δ | worst case (δ = 0) | crowd | neighbours | rests on |\n"
+                "|---|---:|---:|---:|---:|---|---|\n" + "\n".join(_rung(rung) for rung in rungs) + "\n"
             )
     return "".join(parts)
 
@@ -101,7 +104,7 @@ def _rung(rung: Mapping[str, Any]) -> str:
     none = rung["epsilon"] is None
     cells = [
         rung["rung"], _epsilon(rung["epsilon"]), "–" if none else f"{rung['delta']:.3g}", _epsilon(rung["worst_case"]),
-        rung["neighbours"], rung["assumption"],
+        "–" if rung.get("crowd") is None else rung["crowd"], rung["neighbours"], rung["assumption"],
     ]  # fmt: skip
     return f"| {' | '.join(_text(cell) for cell in cells)} |"
 

@@ -233,7 +233,7 @@ def _log_positive_part(
     total = float(tilted.sum())
     scale = gamma * math.exp(-log_growth)
     factor = scale * (rfft(dense) - total)  # characteristic function less 1, without cancellation near 1
-    power = np.exp(n * np.log1p(factor))
+    logs, power = _power(factor, n)
     law = irfft(power, size)
 
     bottom = -math.floor((below + n * offset) / step) - 16
@@ -254,7 +254,7 @@ def _log_positive_part(
         missed = top * math.exp(-theta * top + beyond) if top * theta > 1 else math.exp(beyond - 1) / theta
     else:  # what wrapped in, from either side, is bounded by its probability times the largest weight
         missed = (math.exp(beyond) + math.exp(escapes(-1.0, bottom * step + n * offset))) * math.exp(-1) / theta
-    error = _rounding(factor, power, scale, total, n, size) * float(weight.sum())
+    error = _rounding(factor, logs, power, scale, total, n, size) * float(weight.sum())
     error += missed
     base = n * log_growth
     return base + math.log(max(answer, 1e-300)), base + math.log(max(error, 1e-300))
@@ -330,19 +330,37 @@ def _gridded(
     return _Gridded(index, mass, step, offset)
 
 
+def _power(factor: NDArray[np.complex128], n: int) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
+    """log(1 + factor) and (1 + factor)^n, complex, each of the shape of factor; 0 in both where the power underflows,
+    which is most of a long transform and would take most of its time."""
+    kept = _lives(np.abs(1 + factor), n)
+    logs, power = np.zeros_like(factor), np.zeros_like(factor)
+    logs[kept] = np.log1p(factor[kept])
+    power[kept] = np.exp(n * logs[kept])
+    return logs, power
+
+
+def _lives(modulus: FloatArray, n: int) -> NDArray[np.bool_]:
+    """Where modulus^n, modulus >= 0, is not below the least number above 0, e^-745.1."""
+    return modulus > math.exp(-746.0 / max(n, 1))
+
+
 def _rounding(
-    factor: NDArray[np.complex128], power: NDArray[np.complex128], scale: float, total: float, n: int, size: int
-) -> float:
+    factor: NDArray[np.complex128], logs: NDArray[np.complex128], power: NDArray[np.complex128], scale: float,
+    total: float, n: int, size: int,
+) -> float:  # fmt: skip
     """Bound on what the Fourier transforms' rounding does to one probability of the sum of n tilted terms.
 
-    factor: the characteristic function of a term, less 1. power: that of the sum. scale, total: what the transform of
-    the term is multiplied by, and the term's mass before. size: of the transform.
+    factor: the characteristic function of a term, less 1. logs, power: `_power` of it. scale, total: what the transform
+    of the term is multiplied by, and the term's mass before. size: of the transform.
     """
     fft_error = 8 * _UNIT * math.log2(size)
-    modulus = np.abs(1 + factor)
     off = 2 * fft_error * scale * total + 8 * _UNIT * np.abs(factor)
-    wrong = n * off * np.minimum(modulus + off, 1.0) ** (n - 1)
-    wrong += 4 * _UNIT * (1 + n * np.abs(np.log1p(factor))) * np.abs(power) + fft_error * np.abs(power)
+    largest = np.minimum(np.abs(1 + factor) + off, 1.0)
+    kept = _lives(largest, n - 1)
+    wrong = np.zeros_like(largest)
+    wrong[kept] = n * off[kept] * largest[kept] ** (n - 1)
+    wrong += 4 * _UNIT * (1 + n * np.abs(logs)) * np.abs(power) + fft_error * np.abs(power)
     return 2 * float(wrong.sum()) / size
 
 

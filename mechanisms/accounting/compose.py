@@ -64,8 +64,8 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method
     units = {g.protects for g, _ in guarantees}
     return Budget(
         epsilon=epsilon + numeric,
-        # densities off by e^(±numeric/2) raise a δ by that factor
-        delta=min(1.0, spent * math.exp(numeric / 2)),
+        # densities off by e^(±numeric) raise a δ by that factor
+        delta=min(1.0, spent * math.exp(numeric)),
         unit=units.pop() if len(units) == 1 else "record",
         assumptions=_assumptions(guarantees, method),
         sampler_delta=min(1.0, math.fsum(times * g.numeric_delta for g, times in guarantees)),

@@ -18,7 +18,8 @@ from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 
-#: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record.
+#: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record; where a
+#: statistic is released, "statistic" stands in place of the other channels.
 NAMES = ("token", "text", "embedding", "label", "record", "user", "shuffled")
 #: At most so many looks for the δ that group privacy may spend on one record.
 _LOOKS = 12
@@ -33,7 +34,8 @@ class Rung:
     protects it. unit: what is protected. neighbours: which two inputs. assumption: what must hold, or why it is None.
     worst_case: the ε of the theorems alone, added up (δ = 0; for Gaussian noise inf); None as for epsilon.
     statement: the metric bound on the loss, "10·d_angular + 2"; "" where there is none.
-    unprotected: channels that make epsilon inf. details: of the shuffled rung, its bounds under their names.
+    unprotected: channels that make epsilon inf. crowd: of the shuffled rung, among how many users one hides, oneself
+    included; None where nothing is amplified. details: of the shuffled rung, its bounds under their names.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Rung:
     worst_case: float | None = None
     statement: str = ""
     unprotected: tuple[str, ...] = ()
+    crowd: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,6 +62,7 @@ class Rung:
             "worst_case": json_ready(self.worst_case),
             "statement": self.statement or None,
             "unprotected": list(self.unprotected),
+            "crowd": self.crowd,
         } | ({"details": json_ready(dict(self.details))} if self.details else {})
 
 
@@ -70,7 +74,9 @@ def ladder(
     stages: int = 1,
     users: int | None,
     delta: float,
+    crowd: int | None = None,
     text: TextMechanism | None = None,
+    statistic: Mechanism | None = None,
     draws: int = 1,
     public: Mapping[str, str] | None = None,
     unprotected: Mapping[str, str] | None = None,
@@ -79,11 +85,16 @@ def ladder(
 
     embedding, label, text: the mechanism of each channel; None where it does not exist. A text is composed from its
     parts: its word mechanism at each of its positions, and its length. draws: how often a record's embedding is drawn
-    afresh in a stage.
+    afresh in a stage. statistic: of a user who releases nothing else in a stage, and one vector for all records
+    together, whose number then counts for nothing.
     records: most records of a user; None where nobody knows, and then no user's ε is given. stages: in how many
     stages one user releases every record anew (stages of disjoint users count as one).
     users: users that the shuffler *delivered* (in each stage); None where there is no shuffler, 0 where it delivered
-    nothing. delta: of every rung. How far the samplers may be from their mechanisms (total variation) is said in each
+    nothing. crowd: of them, how many are known to agree with the target in all that leaves in clear, the target
+    included, whoever the target is: the smallest such group of users. None: nobody knows. The n of amplification is
+    the crowd, and `users` only where nothing leaves in clear: users who differ in what they send in clear have no
+    common randomizer, and none of them hides another. Users who are not honest hide nobody either.
+    delta: of every rung. How far the samplers may be from their mechanisms (total variation) is said in each
     rung's assumption.
     public: channel -> why its data are declared public; such a channel is None, and neighbours agree on it. Or what a
     text exposes (a name of EXPOSURES) -> why that is; neighbours agree on it too. What is exposed and not declared
@@ -96,7 +107,7 @@ def ladder(
     one record each), and stages add up (Dwork and Roth 2014, Theorem 3.16) or compose as in `central_epsilon`. Raises
     ValueError, one line, on bad numbers.
     """
-    delta = _checked(delta, records=records, stages=stages, draws=draws, users=users)
+    delta = _checked(delta, records=records, stages=stages, draws=draws, users=users, crowd=crowd)
     public, clear = dict(public or {}), dict(unprotected or {})
     whole = None if text is None else _Declared(text, exposed(public))
     channels: list[tuple[str, Mechanism | None, int]] = [
@@ -105,6 +116,10 @@ def ladder(
     releases = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
     in_clear = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
 
+    if statistic is not None:
+        if releases or clear or draws > 1:
+            raise ValueError("ladder: a statistic is all that a user releases in a stage; give it alone")
+        return _of_statistic(statistic, stages, _Crowd(users, crowd, ""), delta)
     rungs = [_token(whole, delta, public)]
     rungs += [_channel(name, mechanism, count, delta, public, in_clear) for name, mechanism, count in channels]
     rungs += [
@@ -120,8 +135,24 @@ def ladder(
         return tuple(rungs)
     many = f"{_plural(records, 'record')} in {_plural(stages, 'stage')} that the user takes part in; {_USER}{passes}"
     rungs.append(_composed("user", releases, records * stages, delta, f"any two users' data{same}", many, in_clear))
-    rungs.append(_shuffled(releases, records, stages, users, delta, same, in_clear, rungs[-1]))
+    among = _Crowd(users, crowd, _common(public, whole))
+    rungs.append(_shuffled(releases, records, stages, among, delta, same, in_clear, rungs[-1]))
     return tuple(rungs)
+
+
+def _of_statistic(mechanism: Mechanism, stages: int, among: _Crowd, delta: float) -> tuple[Rung, ...]:
+    """The rungs of a user's one vector a stage, which any other data of theirs could have given as well."""
+    in_clear = ["statistic"] if _is_unprotected(mechanism, delta) else []
+    releases, anyone = [(mechanism, 1)], "any two users' data"
+    note = f"{mechanism.name}, one vector for all the user's records and labels, drawn once and remembered"
+    one = _composed("statistic", releases, 1, delta, anyone, note, in_clear)
+    within = "what its user releases bounds it, however many records there are beside it"
+    took_part = "that the user took part is not protected; how many records there are is"
+    many = f"{_plural(stages, 'stage')} that the user takes part in; {took_part}"
+    user = _composed("user", releases, stages, delta, anyone, many, in_clear)
+    shuffled = _shuffled(releases, 1, stages, among, delta, "", in_clear, user)
+    record = _composed("record", releases, stages, delta, "any two records", within, in_clear)
+    return one, record, user, replace(shuffled, neighbours="data sets that differ in all that one user has")
 
 
 def _checked(delta: float, **counts: int | None) -> float:
@@ -131,7 +162,7 @@ def _checked(delta: float, **counts: int | None) -> float:
         raise ValueError(f"ladder: delta must be above 0 and below 1, got {delta:g}")
     for name, count in counts.items():
         if count is not None:
-            checks.integer("ladder", name, count, 0 if name == "users" else 1, 10**12)
+            checks.integer("ladder", name, count, 0 if name in ("users", "crowd") else 1, 10**12)
     return delta
 
 
@@ -218,9 +249,42 @@ class _Declared:
 def _agreement(public: Mapping[str, str], text: _Declared | None) -> str:
     """What neighbours agree on: public channels, and what the text exposes and is declared public."""
     channels = [name for name in public if name not in EXPOSURES]
-    passed = [] if text is None else [EXPOSURES[n] for n in text.mechanism.guarantee.exposes if n in text.public]
+    passed = _passed(text)
     said = f", the same {' and '.join(channels)} (public)" if channels else ""
     return said + (f", that agree in {' and '.join(passed)} (public)" if passed else "")
+
+
+def _passed(text: _Declared | None) -> list[str]:
+    """What the text exposes and is declared public, in words."""
+    return [] if text is None else [EXPOSURES[n] for n in text.mechanism.guarantee.exposes if n in text.public]
+
+
+def _common(public: Mapping[str, str], text: _Declared | None) -> str:
+    """What users have to share to be of one crowd: all that leaves in clear beside a release; "" where nothing does."""
+    return " and ".join([*(name for name in public if name not in EXPOSURES), *_passed(text)])
+
+
+@dataclass(frozen=True)
+class _Crowd:
+    """Among whom a user hides. users, crowd: as `ladder` has them. common: what a crowd's users share; "": nothing."""
+
+    users: int | None
+    crowd: int | None
+    common: str
+
+    @property
+    def size(self) -> int | None:
+        """The n of amplification; None where nobody knows, and then there is none."""
+        if self.crowd is None or self.users is None:
+            return None if self.common else self.users
+        return min(self.users, self.crowd)
+
+    def __str__(self) -> str:
+        delivered = f"{self.users:,} users delivered"
+        if not self.common and self.size == self.users:
+            return delivered
+        shared = f" who agree in {self.common}, sent in clear," if self.common else ""
+        return f"a crowd of {self.size:,} users{shared} of {delivered}"
 
 
 def _token(text: _Declared | None, delta: float, public: Mapping[str, str]) -> Rung:
@@ -341,15 +405,19 @@ def _exact(counted: tuple[tuple[Mechanism, int], ...], delta: float) -> Budget:
 
 
 def _shuffled(
-    releases: Sequence[tuple[Mechanism, int]], records: int, stages: int, users: int | None, delta: float, same: str,
+    releases: Sequence[tuple[Mechanism, int]], records: int, stages: int, among: _Crowd, delta: float, same: str,
     in_clear: Sequence[str], user: Rung,
 ) -> Rung:  # fmt: skip
     """The central guarantee: what an adversary who sees the shuffled batch alone can tell of one user."""
 
+    users, size = among.users, among.size
+
     def rung(epsilon: float | None, why: str, details: Mapping[str, Any] | None = None) -> Rung:
         neighbours = f"data sets that differ in one user's {_plural(records, 'record')}{same}"
         worst = user.worst_case if epsilon is not None else None
-        return Rung("shuffled", epsilon, delta, "user", neighbours, why, worst, "", tuple(in_clear), details or {})
+        crowd = size if epsilon is not None and not in_clear else None
+        clear, details = tuple(in_clear), details or {}
+        return Rung("shuffled", epsilon, delta, "user", neighbours, why, worst, "", clear, crowd, details)
 
     if users is None:
         return rung(None, "there is no shuffler")
@@ -359,19 +427,25 @@ def _shuffled(
         return rung(None, "nothing is released")
     if users == 0:
         return rung(None, "no batch was delivered; whoever released stays charged")
-    if users == 1:
+    if size is None:
+        return rung(
+            None,
+            f"a user hides only among users who agree in {among.common}, sent in clear, and nobody knows how many the "
+            "smallest crowd of them has (smallest-crowd): no amplification",
+        )
+    if size <= 1:
         return rung(None, "one user alone has nobody to hide among: no amplification")
     mechanisms = tuple(mechanism for mechanism, count in releases for _ in range(count))
-    epsilon, details = central_epsilon(mechanisms, users=users, delta=delta, records=records, stages=stages)
+    epsilon, details = central_epsilon(mechanisms, users=size, delta=delta, records=records, stages=stages)
     trust = (
-        f"a trusted shuffler, {users:,} users delivered{' in each stage' if stages > 1 else ''}, whose clients "
+        f"a trusted shuffler, {among}{' in each stage' if stages > 1 else ''}, whose clients "
         "followed the protocol; the server sees the shuffled batch alone"
     )
     if epsilon is None or (user.epsilon is not None and epsilon >= user.epsilon):
         return rung(None, f"no amplification is shown; the user's own ε stands ({trust})", details)
     if records > 1:
         trust += f"; {records} records by group privacy"
-    drawn = sum(m.guarantee.numeric_delta for m in mechanisms) * users * records * stages
+    drawn = sum(m.guarantee.numeric_delta for m in mechanisms) * size * records * stages
     trust += f"; all users' samplers together within {min(1.0, drawn):.1e} of their mechanisms, in total variation"
     return rung(epsilon, trust, details)
 
@@ -380,7 +454,8 @@ def _shuffled(
 def central_epsilon(
     mechanisms: tuple[Mechanism, ...], *, users: int, delta: float, records: int = 1, stages: int = 1
 ) -> tuple[float | None, Mapping[str, Any]]:
-    """(ε, details) at δ of one user of k records in r shuffled stages of `users` each; None: no amplification.
+    """(ε, details) at δ of one user of k records in r shuffled stages, in each among `users` of one crowd; None: no
+    amplification.
 
     The r stages have δ/r each and add up, or, of one record each and where there is a blanket, their profiles are
     composed exactly (`accounting.rounds`), if that is less. In a stage, records are exchanged one at a time: k
@@ -413,13 +488,13 @@ def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: flo
     """ε of the stages' blanket profiles composed; None where there is no blanket, or it does not amplify.
 
     The samplers' numeric ε of a release, e, is in it as in `shuffle.amplify`: `joint_blanket` has it, a δ is less by
-    e^(-e/2) for each stage, and ε is e more for each.
+    e^-e for each stage, and ε is e more for each.
     """
     cells = joint_blanket(mechanisms)
     if cells is None:
         return None
     numeric = sum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
-    epsilon = rounds_epsilon([(cells, users, stages)], delta * math.exp(-numeric * stages / 2))
+    epsilon = rounds_epsilon([(cells, users, stages)], delta * math.exp(-numeric * stages))
     return None if epsilon is None or not math.isfinite(epsilon) else epsilon + numeric * stages
 
 

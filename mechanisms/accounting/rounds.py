@@ -1,29 +1,42 @@
-"""Several shuffled rounds: the privacy profile of the blanket or, where it says more, of the truncated one, composed
-as a privacy loss distribution.
+"""Several shuffled rounds: what is proved of one round's δ(ε), as a privacy loss distribution, composed.
 
-Any upper bound of δ(ε) that is itself a profile (convex in e^ε) has a dominating pair, and dominating pairs compose
-(Zhu, Dong and Wang 2022, Theorem 10 and Proposition 12). The profile is evaluated on a grid of ε, made convex from
-above, and joined by straight lines in e^ε ("connect the dots"): pessimistic throughout.
+**One round.** For every truncation of the blanket (`accounting.truncated`), and for none, blanket bound plus price is
+an upper bound of the whole profile δ(ε), whatever the δ that the truncation was made for. A large γ' serves small ε and
+costs too much at large ones, so each ε takes the least over several truncations.
+
+**The greatest profile below (proved).** The true profile is convex in e^ε, and that of an exchanged pair is
+δ(-ε) = 1 - e^-ε + e^-ε·δ(ε). So it lies below every chord between two points that it lies below: below the greatest
+convex function under all points and their mirror images. At ε = 0 the chord of a point and its own image gives
+δ(0) <= tanh(ε/2) + 2·δ(ε)/(1 + e^ε).
+
+**Composition.** A profile convex in e^ε is that of a pair of distributions, and pairs that dominate compose (Zhu, Dong
+and Wang 2022, Theorem 10 and Proposition 12). Its points are joined by chords (`losses.categorical.from_profile`) and
+convolved (`accounting.pld`): pessimistic throughout.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.accounting import pld
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
-from mechanisms.accounting.pld import dp_accounting
 from mechanisms.accounting.truncated import TruncatedBlanket, best_truncation
 from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.categorical import from_profile
+from mechanisms.losses.loss import LossCells, no_loss
 
 FloatArray = NDArray[np.float64]
 
-#: Grid points of ε on either side of 0.
-_POINTS = 96
+#: Points of ε at which a round's profile is taken.
+_POINTS = 72
+#: Share of δ that all rounds together may spend beyond the last of these points.
 _SHARE = 1e-2
+#: The δ, beside that share of one round, whose best truncations bound a round.
+_CUTS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def profile(cells: BlanketCells, n: int, epsilons: Sequence[float], *, slack: float = 1e-12) -> FloatArray:
@@ -40,45 +53,58 @@ def rounds_epsilon(rounds: Sequence[tuple[BlanketCells, int, int]], delta: float
 
     ValueError naming the extra where dp-accounting is not installed.
     """
-    total = sum(count for _, _, count in rounds)
+    counts: dict[tuple[BlanketCells, int], int] = {}
+    for cells, n, count in rounds:
+        counts[cells, n] = counts.get((cells, n), 0) + count
+    total = sum(counts.values())
     if total < 1:
         raise ValueError("rounds: need at least one shuffled round")
-    composed: Any = None
-    for cells, n, count in rounds:
-        part = _distribution(cells, n, delta * _SHARE / total)
-        if part is None:
+    losses = []
+    for (cells, n), count in counts.items():
+        loss = round_loss(cells, n, delta * _SHARE / total)
+        if loss is None:
             return None
-        part = part if count == 1 else part.self_compose(count, delta * 1e-6)
-        composed = part if composed is None else composed.compose(part, delta * 1e-6)
-    return float(composed.get_epsilon_for_delta(delta))
+        losses.append((loss, count))
+    return pld.compose(losses, tail=delta * 1e-6).epsilon(delta)
 
 
-def _distribution(cells: BlanketCells, n: int, smallest: float) -> Any:
-    """A pessimistic dp-accounting distribution of one round, whose δ is followed down to `smallest`."""
-    privacy_loss_distribution, pld_pmf = dp_accounting()
-    top = blanket_epsilon(cells, n, smallest)
-    cut = best_truncation(cells, n, smallest)
-    if cut is None or (top is not None and top <= cut.epsilon):
-        if top is None:
-            return None
-        cut = TruncatedBlanket(cells, 0.0, top)
-    step = cut.epsilon / _POINTS if cut.epsilon > 0 else 1e-6
-    grid: FloatArray = step * np.arange(_POINTS + 1, dtype=np.float64)
-    price = np.array([cut.price(n, float(epsilon)) for epsilon in grid])
-    plain = profile(cut.cells, n, grid.tolist(), slack=smallest * 3e-3)
-    deltas = convex_majorant(grid, np.minimum.accumulate(plain + price))
-    # symmetric pair: δ(-ε) = 1 - e^(-ε) + e^(-ε)·δ(ε)
-    negative = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * deltas[:0:-1]
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
-        step, np.arange(-_POINTS, _POINTS + 1), np.concatenate([negative, deltas])
-    )
-    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None:
+    """A loss that dominates one round of n users, its δ(ε) followed down to `smallest`; None: no amplification."""
+    plain = blanket_epsilon(cells, n, smallest)
+    last = best_truncation(cells, n, smallest)
+    if plain is None and last is None:
+        return None
+    top = min(math.inf if plain is None else plain, math.inf if last is None else last.epsilon)
+    if top == 0:
+        return no_loss()
+    cuts = [TruncatedBlanket(cells, 0.0, top), last, *(best_truncation(cells, n, cut) for cut in _CUTS)]
+    epsilons: FloatArray = np.linspace(0.0, 1.0, _POINTS) ** 1.5 * top  # denser where many rounds spend their δ
+    least = np.ones(_POINTS)
+    for cut in cuts:
+        if cut is None:
+            continue
+        price = np.array([cut.price(n, float(epsilon)) for epsilon in epsilons])
+        cheap = price < least  # elsewhere this truncation cannot be the best
+        bound = profile(cut.cells, n, epsilons[cheap].tolist(), slack=smallest * 3e-3) + price[cheap]
+        least[cheap] = np.minimum(least[cheap], bound)
+    return from_profile(*envelope(epsilons, least))
 
 
-def convex_majorant(epsilons: FloatArray, deltas: FloatArray) -> FloatArray:
-    """Raise δ (J,) where needed, from the largest ε down, so that it is convex in e^ε (J,)."""
-    t, result = np.exp(epsilons), deltas.copy()
-    for at in range(len(t) - 3, -1, -1):
-        slope = (result[at + 1] - result[at + 2]) / (t[at + 1] - t[at + 2])
-        result[at] = max(result[at], result[at + 1] + slope * (t[at] - t[at + 1]))
-    return result
+def envelope(epsilons: FloatArray, deltas: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The corners (ε, δ) of the greatest profile below the points: (J,), (J,) -> (I,), (I,).
+
+    epsilons rise from 0, deltas are at most 1; a profile is as above: convex in e^ε, and its own exchanged pair's.
+    """
+    deltas = np.minimum.accumulate(np.minimum(deltas, 1.0))
+    crossing = np.tanh(epsilons / 2) + 2 * deltas / (1 + np.exp(epsilons))
+    deltas[0] = min(deltas[0], float(crossing.min()) * (1 + 1e-12))
+    kept = [0]
+    for at in range(1, len(epsilons)):
+        while len(kept) > 1:
+            first, middle = kept[-2:]
+            rise = math.expm1(epsilons[at] - epsilons[first]), math.expm1(epsilons[middle] - epsilons[first])
+            if (deltas[middle] - deltas[first]) * rise[0] < (deltas[at] - deltas[first]) * rise[1]:
+                break  # a corner: below the chord of its neighbours
+            kept.pop()
+        kept.append(at)
+    return epsilons[kept], deltas[kept]

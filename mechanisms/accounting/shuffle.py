@@ -12,10 +12,13 @@ erlingsson_2019       from ε0 alone, closed (`accounting.erlingsson`)
 
 ε0 is the sum of the channels' worst cases; a bound that needs a finite ε0 says nothing of Gaussian noise.
 
-All of them ask that the n users have one randomizer. A label mechanism with a prior of its own for each record is the
-same randomizer for all only as part of a joint one: where the prior is a public function of the embedding released
-with it. Without that embedding the priors, and with them the labels that can come out, may differ between users:
-there is no amplification then.
+All of them ask that the n users have one randomizer. Users who differ in what leaves in clear beside the release have
+none: whatever their inputs are, their messages cannot be equal. So n is the crowd, the users who agree in it
+(`accounting.ladder` knows what leaves in clear, this module does not); the others' messages do not depend on the
+target's input. Honest users, too: who tells what he sent hides nobody. A label mechanism with a prior of its own for
+each record is the same randomizer for all only as part of a joint one: where the prior is a public function of the
+embedding released with it. Without that embedding the priors, and with them the labels that can come out, may differ
+between users: there is no amplification then.
 """
 
 from __future__ import annotations
@@ -122,7 +125,8 @@ class Amplification:
 def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_bounded: bool = True) -> Amplification:
     """Central ε at `delta` of ONE linked release of all the mechanisms by each of `users` users, shuffled.
 
-    users: those delivered and validated, not those invited; a whole number of at least 1. delta: in (0, 1).
+    users: the crowd: delivered, validated, honest, and equal to the target in all that leaves in clear, the target
+    included; not those invited; a whole number of at least 1. delta: in (0, 1).
     lower_bounded: whether to find the lower bounds too, which take most of the time and change no other figure.
     ValueError on anything else, on no mechanism at all, or on one without a loss distribution.
     """
@@ -136,9 +140,10 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_
             raise ValueError(f"shuffle: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     worst = math.fsum(g.worst_case() for g in guarantees)
-    # The sampler's densities are within e^(±numeric/2) of the theorem's: ε is off by numeric, δ by e^(numeric/2).
+    # The sampler's densities are within e^(±numeric) of the theorem's (half of it is a common factor, where a table's
+    # interpolation is not on one side of the density): ε is off by numeric, δ by e^numeric.
     numeric = math.fsum(g.numeric_epsilon for g in guarantees)
-    share = delta * math.exp(-numeric / 2)
+    share = delta * math.exp(-numeric)
     unprotected = any(math.isinf(g.worst_case(delta)) for g in guarantees)
     local, beta = (math.inf, 1.0) if unprotected else _local(mechanisms, worst, numeric, share)
 
@@ -177,7 +182,7 @@ def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta:
     loss = _joint_loss([mechanism.privacy_loss() for mechanism in mechanisms])
     if loss is None:
         return min(worst, _composed(mechanisms, delta) + numeric), 1.0
-    return min(worst, loss.epsilon(delta) + numeric), min(1.0, loss.delta(0.0) + numeric)
+    return min(worst, loss.epsilon(delta) + numeric), min(1.0, loss.delta(0.0) + math.expm1(numeric))
 
 
 def _clone_bounds(worst: float, beta: float, users: int, delta: float) -> dict[str, float | None]:
@@ -199,18 +204,19 @@ def _one_randomizer(mechanisms: Sequence[Mechanism]) -> bool:
 
 
 def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
-    """Blanket and dominating pair of the linked release; None where a mechanism has none, or cells are too many.
+    """Blanket and dominating pair of the linked release; None where a mechanism has none, where users have not one
+    randomizer, or cells are too many.
 
-    The blanket is that of the samplers: their densities may be less than the theorem's by e^(-numeric/2).
+    The blanket is that of the samplers: their densities may be less than the theorem's by e^-numeric.
     """
-    if not all(hasattr(mechanism, "blanket") for mechanism in mechanisms):
+    if not all(hasattr(mechanism, "blanket") for mechanism in mechanisms) or not _one_randomizer(mechanisms):
         return None
     parts: list[BlanketCells] = [mechanism.blanket() for mechanism in mechanisms]  # type: ignore[attr-defined]
     if math.prod(len(part.log_w) for part in parts) > _MOST_CELLS:
         return None
     joint = reduce(BlanketCells.product, parts)
     numeric = math.fsum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
-    return replace(joint, log_gamma=joint.log_gamma - numeric / 2)
+    return replace(joint, log_gamma=joint.log_gamma - numeric, numeric=numeric)
 
 
 def _joint_loss(parts: Sequence[LossCells]) -> LossCells | None:

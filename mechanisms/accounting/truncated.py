@@ -10,6 +10,10 @@ users' draws by p~; either side of the hockey-stick moves by at most (n - 1)·η
 draw is untouched, and Lemma 5.3 of Balle et al. 2019 holds for any target with p_x, p_x' << ω. Hence (proved)
 
     δ(ε) <= blanket bound(γ', exact U and V of the target) + (1 + e^ε)·(n - 1)·η.
+
+**Samplers (proved).** Where densities are within e^(±a) of those of the cells, and losses within a, p_z covers γ'·ω but
+for η taken with U·e^-a; and U - e^ε·V is at most e^a times that of the cells at ε - a: what is proved of the cells at
+(ε - a, δ·e^-a) holds of the samplers at (ε, δ), since e^a·(1 + e^(ε-a)) >= 1 + e^ε.
 """
 
 from __future__ import annotations
@@ -32,12 +36,13 @@ _SHARES = (0.5, 0.2, 0.8)
 def truncated(cells: BlanketCells, log_gamma: float) -> tuple[BlanketCells, float]:
     """The same cells under a blanket of weight γ' >= γ, and the mass η by which one user's output may differ.
 
-    η = Σ (γ'·w - p)_+ over cells, U bounded by its low end in each. Outputs in no cell are counted whole: as U >= γ,
-    their mass under ω is at most `tail`/γ.
+    η = Σ (γ'·w - p)_+ over cells, U bounded by its low end in each, and both by what samplers may be off. Outputs in no
+    cell are counted whole: as U >= γ, their mass under ω is at most `tail`/γ.
     """
     if not cells.log_gamma <= log_gamma <= 0:
         raise ValueError(f"truncated blanket: log_gamma must be from {cells.log_gamma:g} to 0, got {log_gamma:g}")
-    shortfall = np.exp(cells.log_w) * np.maximum(math.exp(log_gamma) - np.exp(cells.log_u_low), 0.0)
+    least = np.exp(cells.log_u_low - cells.numeric)
+    shortfall = np.exp(cells.log_w) * np.maximum(math.exp(log_gamma) - least, 0.0)
     outside = min(1.0, cells.tail * math.exp(min(700.0, -cells.log_gamma)))
     eta = float(shortfall.sum()) * (1 + 1e-10) + outside * math.exp(log_gamma)
     return replace(cells, log_gamma=log_gamma), eta

@@ -24,9 +24,12 @@ class BlanketCells:
     """Outputs in J cells, under the blanket ω and under the inputs x and x' of the dominating pair.
 
     log_gamma: log of the blanket's weight γ. log_w, log_p, log_q: (J,) log masses of the cells under ω, x, x'
-    (relative error below 1e-12). log_u_low, log_u_high, log_v_low, log_v_high: (J,) bounds of log U and log V
-    that hold everywhere in the cell. tail: bound on the mass under x, and on that under x', of the outputs that
-    lie in no cell. The exchanged pair must have the same law.
+    (relative error below 1e-12, where float64 holds their exponents so well). log_u_low, log_u_high, log_v_low,
+    log_v_high: (J,) bounds of log U and log V that hold everywhere in the cell. tail: bound on the mass under x, and
+    on that under x', of the outputs that lie in no cell. The exchanged pair must have the same law.
+
+    numeric: nats; the densities of what is sampled are within e^(±numeric) of those of the cells. log_gamma has it
+    (γ is what the sampled densities cover), the masses and the bounds of U and V have not.
     """
 
     log_gamma: float
@@ -38,6 +41,7 @@ class BlanketCells:
     log_v_low: FloatArray
     log_v_high: FloatArray
     tail: float = 0.0
+    numeric: float = 0.0
 
     def __post_init__(self) -> None:
         size = self.log_w.shape
@@ -72,6 +76,7 @@ class BlanketCells:
             log_v_low=outer("log_v_low"),
             log_v_high=outer("log_v_high"),
             tail=min(1.0, self.tail + other.tail),
+            numeric=self.numeric + other.numeric,
         )
 
     def loss(self) -> LossCells:

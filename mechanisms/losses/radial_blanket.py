@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,13 @@ FloatArray = NDArray[np.float64]
 #: (radii, cosines) -> log density ratio of the output to the blanket's, log U; rising in both.
 LogRatio = Callable[[FloatArray, FloatArray], FloatArray]
 
-_RADII, _COSINES, _NODES = 160, 320, 4
+_RADII, _COSINES = 160, 320
+#: Gauss nodes along a side of a cell: of the first look and of the second, and again of those that are left.
+_LEAST, _MORE, _MOST = 4, 8, 14
+#: How far two rules may differ, as a share of the cell's mass, and how often a cell may be quartered.
+_AGREE, _DEPTH = 1e-13, 24
+#: Rectangles worked on at once.
+_AT_ONCE = 4096
 _TAIL = 1e-24
 
 
@@ -95,29 +101,28 @@ def _cells(
     r_edges = _radii(log_radius, log_ratio, first, last)
     if first < 1 < last:  # the input's own radius, where planar Laplace has its corner, is an edge
         r_edges[1 + int(np.argmin(np.abs(r_edges[1:-1] - 1)))] = 1.0
-    count = 8 if dim <= 3 else _NODES
-    nodes, weights = gauss_legendre(count)
-    r = (r_edges[:-1, None] + np.diff(r_edges)[:, None] * nodes).ravel()
-    log_r = log_radius(r) + np.log((np.diff(r_edges)[:, None] * weights).ravel())
     if dim == 1:  # the sphere is two points
-        t, log_t, per_cell = np.array([-1.0, 1.0]), np.full(2, -math.log(2)), 1
-        t_low = t_high = t
+        t_low = t_high = np.array([-1.0, 1.0])
+        log_share = np.full(2, -math.log(2))
+        sides = [_masses(partial(_beside, log_radius, log_ratio, t), r_edges) for t in t_low]
+        log_p = np.stack(sides, axis=1) + log_share
     else:
         a_edges, cut = _angles(dim, float(log_ratio(np.array([last]), np.array([1.0]))[0]))
-        angle = (a_edges[:-1, None] + np.diff(a_edges)[:, None] * nodes).ravel()
         # t = cos(angle): (1 - t²)^((m-3)/2) dt = sin^(m-2) d(angle)
         log_norm = (dim - 2) * math.log(2) + float(betaln((dim - 1) / 2, (dim - 1) / 2))
-        log_t = (dim - 2) * np.log(np.sin(angle)) - log_norm
-        log_t += np.log((np.diff(a_edges)[:, None] * weights).ravel())
-        t, per_cell = np.cos(angle), count
+
+        def log_angle(a: FloatArray) -> FloatArray:
+            return (dim - 2) * np.log(np.sin(a)) - log_norm
+
+        def log_joint(r: FloatArray, a: FloatArray) -> FloatArray:
+            return log_radius(r) + log_angle(a) + log_ratio(r, np.cos(a))
+
+        log_p = cell_masses(log_joint, r_edges, a_edges, 2.0**-50 * (10 * dim + abs(log_gamma)))
+        log_share = _masses(log_angle, a_edges)
         t_low, t_high = np.cos(a_edges[1:]), np.cos(a_edges[:-1])
         tail += cut
-    shape = (len(r_edges) - 1, count, len(t) // per_cell, per_cell)
-    grid = log_r[:, None] + log_t[None, :]
-    ratio = log_ratio(r[:, None], t[None, :])
-    log_w = logsumexp(grid.reshape(shape), axis=(1, 3))
-    log_p = logsumexp((grid + ratio).reshape(shape), axis=(1, 3))
-    # what the corner costs the quadrature (below 1e-11 from m = 4 on) counts as mass in no cell
+    log_w = _masses(log_radius, r_edges)[:, None] + log_share[None, :]
+    # what the quadrature leaves of 1 counts as mass in no cell
     tail += 2 * abs(float(np.exp(log_p).sum()) - 1)
     low = log_ratio(r_edges[:-1, None], t_low[None, :])
     high = log_ratio(r_edges[1:, None], t_high[None, :])
@@ -132,6 +137,69 @@ def _cells(
         log_v_high=high[:, ::-1].ravel(),
         tail=min(1.0, tail),
     )
+
+
+def _masses(log_density: Callable[[FloatArray], FloatArray], edges: FloatArray) -> FloatArray:
+    """Log integrals between (J + 1,) edges, (J,), of a density without a corner there."""
+    nodes, weights = gauss_legendre(_MOST)
+    at, width = edges[:-1, None] + np.diff(edges)[:, None] * nodes, np.diff(edges)[:, None]
+    masses: FloatArray = logsumexp(log_density(at), b=width * weights, axis=1)
+    return masses
+
+
+def _beside(
+    log_radius: Callable[[FloatArray], FloatArray], log_ratio: LogRatio, t: float, r: FloatArray
+) -> FloatArray:
+    """Log density under x at r, on the side t = 1 of the input or t = -1."""
+    density: FloatArray = log_radius(r) + log_ratio(r, np.full_like(r, t))
+    return density
+
+
+def cell_masses(
+    log_density: LogRatio, r_edges: FloatArray, a_edges: FloatArray, rounding: float = 0.0
+) -> FloatArray:
+    """Log integrals over cells, edges (R + 1,), (A + 1,) -> (R, A), each to 1e-12 of itself.
+
+    By two Gauss rules that agree so far; a cell where they do not is quartered, down to a corner of the density.
+    rounding: what float64 makes of log densities, and no quartering mends.
+    """
+    shape = (len(r_edges) - 1, len(a_edges) - 1)
+    r_low, r_width = (np.repeat(part, shape[1]) for part in (r_edges[:-1], np.diff(r_edges)))
+    a_low, a_width = (np.tile(part, shape[0]) for part in (a_edges[:-1], np.diff(a_edges)))
+    owner = np.arange(shape[0] * shape[1])
+    total = np.full(len(owner), -np.inf)
+    scale = np.empty(0)  # log mass of a whole cell, by the first look at it
+    for depth in range(_DEPTH):
+        rules = (_LEAST, _MORE) if depth == 0 else (_MORE, _MOST)
+        rough, fine = (_tensor(log_density, r_low, r_width, a_low, a_width, count) for count in rules)
+        scale = fine if depth == 0 else scale
+        open_ = np.abs(np.exp(fine - scale[owner]) - np.exp(rough - scale[owner])) > _AGREE + rounding
+        open_ &= depth < _DEPTH - 1
+        np.logaddexp.at(total, owner[~open_], fine[~open_])
+        if not open_.any():
+            break
+        owner = np.tile(owner[open_], 4)
+        r_width, a_width = r_width[open_] / 2, a_width[open_] / 2
+        r_low = np.concatenate([r_low[open_], r_low[open_], r_low[open_] + r_width, r_low[open_] + r_width])
+        a_low = np.concatenate([a_low[open_], a_low[open_] + a_width, a_low[open_], a_low[open_] + a_width])
+        r_width, a_width = np.tile(r_width, 4), np.tile(a_width, 4)
+    return total.reshape(shape)
+
+
+def _tensor(
+    log_density: LogRatio, r_low: FloatArray, r_width: FloatArray, a_low: FloatArray, a_width: FloatArray, count: int
+) -> FloatArray:
+    """Log integrals over rectangles, (J,) each, by count x count nodes."""
+    nodes, weights = gauss_legendre(count)
+    log_weights = np.log(weights)[:, None] + np.log(weights)[None, :]
+    masses = np.empty(len(r_low))
+    for at in range(0, len(r_low), _AT_ONCE):
+        row = slice(at, at + _AT_ONCE)
+        r, a = r_low[row, None] + r_width[row, None] * nodes, a_low[row, None] + a_width[row, None] * nodes
+        logs = log_density(r[:, :, None], a[:, None, :]) + log_weights
+        peak = logs.max(axis=(1, 2))
+        masses[row] = peak + np.log(np.exp(logs - peak[:, None, None]).sum(axis=(1, 2)))
+    return masses + np.log(r_width) + np.log(a_width)
 
 
 def _radii(

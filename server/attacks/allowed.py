@@ -58,7 +58,7 @@ def curve(mechanism: Any, releases: int = 1) -> FloatArray:
     grid = np.linspace(0.0, min(worst, _MOST), _POINTS)
     numeric = theorem.numeric_delta * (1 + np.exp(grid))
     delta = np.array([loss.delta(float(e)) for e in grid])
-    delta = np.minimum(1.0, delta * math.exp(theorem.numeric_epsilon / 2) + numeric)
+    delta = np.minimum(1.0, delta * math.exp(theorem.numeric_epsilon) + numeric)
     return np.column_stack([releases * (grid + theorem.numeric_epsilon), 1 - (1 - delta) ** releases])
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ def lower_epsilon(found: Scores, delta: float, alpha: float) -> LowerBound:
     """A lower bound of ε at δ, wrong with probability at most alpha."""
     best, event = -math.inf, None
     for swapped in (False, True):
-        thresholds, a, b = _rates(found.chosen, swapped, alpha)
+        thresholds, a, b = _rates(found, swapped, alpha)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.log(np.maximum(a - delta, 0.0) / b)
         at = int(np.argmax(value))
@@ -126,7 +127,7 @@ def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:
     epsilons, deltas = points[:, 0], points[:, 1]
     best, picked = -math.inf, None
     for swapped in (False, True):
-        thresholds, a, b = _rates(found.chosen, swapped, alpha)
+        thresholds, a, b = _rates(found, swapped, alpha)
         n = len(found.chosen[0])
         growth = np.exp(np.minimum(epsilons, 700.0))[:, None]
         margin = a - growth * b - deltas[:, None]
@@ -143,12 +144,12 @@ def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:
     return Excess(float(epsilons[point]), float(deltas[point]), max(0.0, measured))
 
 
-def _rates(
-    part: tuple[FloatArray, FloatArray], swapped: bool, alpha: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+@lru_cache(maxsize=4)  # all figures of one game ask for the same two
+def _rates(found: Scores, swapped: bool, alpha: float) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Thresholds of events "at least t" (swapped: "at most t", which speak for x'), and of each the bounds of its
-    probability: from below under its own input, from above under the other."""
-    own, other = (-part[1], -part[0]) if swapped else part
+    probability, on the part that events are chosen on: from below under its own input, from above under the other."""
+    first, second = found.chosen
+    own, other = (-second, -first) if swapped else (first, second)
     own, other = np.sort(own), np.sort(other)
     each = _EVENTS // 4
     ranks = np.concatenate([np.geomspace(1, len(own), each), np.linspace(1, len(own), each)])

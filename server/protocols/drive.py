@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.request import Request
 from server.protocols.protocol import Conversation, Encoding, Model, Progress, Publish
@@ -37,11 +39,14 @@ class Users(Protocol):
 
 @dataclass
 class Delivery:
-    """What reached the server, and what did not. users: in all; stages: by the stage's name. rows, bytes: of releases.
-    dropped, errors: rows, and nodes, that came to nothing, by the reason."""
+    """What reached the server, and what did not. users: in all; stages, requests: by the stage's name. rows, bytes: of
+    releases. dropped, errors: rows, and nodes, that came to nothing, by the reason. classes: by the stage's name, the
+    rows of the smallest class among the labels; those that are not there are nobody's."""
 
     users: int = 0
     stages: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
+    classes: dict[str, int] = field(default_factory=dict)
     rows: int = 0
     bytes: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -86,6 +91,7 @@ class Driver:
 
     def _collect(self, request: Request, delivery: Delivery) -> Batch:
         self._before(request)
+        delivery.requests[request.stage] = request
         collected = self._users.collect(request)
         batch = collected.batch
         delivery.dropped.update(collected.dropped)
@@ -96,6 +102,9 @@ class Driver:
             delivery.dropped[f"batch discarded: {batch.discarded}"] += 1
         delivery.users += batch.users
         delivery.stages[request.stage] = batch.users
+        if (label := batch.channel("label")) is not None:
+            rows = np.unique(label.payload["y"], return_counts=True)[1]
+            delivery.classes[request.stage] = int(rows.min(initial=len(label)))
         if batch.releases:
             delivery.rows += len(batch.releases[0])
             delivery.bytes += sum(r.bytes_per_row * len(r) for r in batch.releases)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from client.models.vocabulary import load
 from client.policy import Policy
-from mechanisms import catalogue
+from mechanisms import catalogue, checks
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import ladder
+from mechanisms.accounting.shuffle import amplify
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.words.text import KEPT, TextMechanism
 from simulations.artifacts.text_channel import rewriter_to_price
@@ -88,14 +90,27 @@ def local(released: Sequence[Mechanism], *, times: int, delta: float) -> dict[st
     }
 
 
+def shuffled(released: Sequence[Mechanism], *, users: int, honest: float, delta: float) -> dict[str, Any]:
+    """`amplify` among the honest, as a dict with {"users", "honest", "crowd"}: users who are not honest may tell the
+    server what they sent, so of `users` delivered, the target included, a share of `honest` hides anybody. UserError.
+    """
+    users = checks.integer("budget shuffle", "--users", users, 1, 10**12)
+    if not 0 < honest <= 1:
+        raise UserError(f"--honest: must be above 0 and at most 1, got {honest:g}")
+    crowd = max(1, math.floor(users * honest + 1e-9))
+    answer = amplify(released, users=crowd, delta=delta).to_dict()
+    return answer | {"users": users, "honest": honest, "crowd": crowd}
+
+
 def ladder_of_release(
     released: Sequence[Mechanism], *, users: int | None, records: int, stages: int, delta: float
 ) -> dict[str, Any]:
     """{"delta", "users", "ladder"}; arguments as in `mechanisms.accounting.ladder.ladder`, rungs as dicts."""
     channels = {mechanism.channel: mechanism for mechanism in released}
     rungs = ladder(
-        channels.get("embedding"), channels.get("label"), records=records, stages=stages, users=users, delta=delta
-    )
+        channels.get("embedding"), channels.get("label"), statistic=channels.get("statistic"),
+        records=records, stages=stages, users=users, delta=delta,
+    )  # fmt: skip
     return {"delta": delta, "users": users, "ladder": [rung.to_dict() for rung in rungs]}
 
 
@@ -124,13 +139,15 @@ class TextToPlan:
     """What a plan for a text says beside its word mechanism; None: the default.
 
     tokens: most of them. length: the ε of its length, or KEPT. words: word vectors, a file or a checkpoint.
-    accept_unprotected: what the text exposes and is declared public, as in a client's policy.
+    accept_unprotected: what the text exposes and is declared public, as in a client's policy. crowd: how many users
+    delivered at the least agree in that.
     """
 
     tokens: int | None = None
     length: str | None = None
     words: str | None = None
     accept_unprotected: Sequence[str] | None = None
+    crowd: int | None = None
 
     @property
     def public(self) -> dict[str, str]:

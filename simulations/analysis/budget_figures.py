@@ -1,7 +1,7 @@
-"""Pictures of a budget, for print: ε against δ, users, rounds, all bounds side by side, and how a budget splits.
+"""Pictures of a budget, for print: ε against δ, users, crowds, rounds, all bounds side by side, how a budget splits.
 
 Every picture draws the worst case. Bounds that give no amplification have no mark there. One mechanism,
-Purkayastha, one release a user; the command in docs/ladder.md makes the figures that stand there.
+Purkayastha, one release a user; the command in docs/ladder.md makes the figures that stand there and in docs/crowds.md.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,12 +38,14 @@ BOUNDS = {
 GREY = "#555555"
 DELTAS = tuple(10.0**-k for k in range(4, 13))
 USERS = tuple(round(10 ** (3 + k / 3)) for k in range(16))
+#: Of the users delivered, how many share with the target what leaves in clear.
+SHARES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.003, 0.001, 0.0003, 0.0001)
 ROUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
 LABELS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0)
 
 
 def write(folder: Path, *, epsilon: float, dim: int, users: int, delta: float) -> list[Path]:
-    """delta.png, users.png, rounds.png, bounds.png and split.png in the folder, which is made. Returns their paths.
+    """delta.png, users.png, crowds.png, rounds.png, bounds.png and split.png in the folder, which is made; their paths.
 
     Raises ValueError, one line, on numbers that no mechanism or bound takes.
     """
@@ -51,6 +53,7 @@ def write(folder: Path, *, epsilon: float, dim: int, users: int, delta: float) -
     figures = {
         "delta": against_delta(mechanism, users=users, deltas=DELTAS),
         "users": against_users(mechanism, users=USERS, delta=delta),
+        "crowds": against_crowds(mechanism, users=(10_000, users, 1_000_000), shares=SHARES, delta=delta),
         "rounds": against_rounds(mechanism, users=users, rounds=ROUNDS, delta=delta),
         "bounds": side_by_side(mechanism, users=users, delta=delta),
         "split": split(dim, users=(10_000, users, 1_000_000), central_epsilon=1.0, labels=LABELS, delta=delta),
@@ -81,6 +84,26 @@ def against_users(mechanism: Purkayastha, *, users: Sequence[int], delta: float)
     _lines(axes, users, answers)
     axes.set_xscale("log")
     axes.set_xlabel("users delivered")
+    return _titled(figure, axes, f"{_name(mechanism)}, one release each, δ = {delta:g}")
+
+
+def against_crowds(
+    mechanism: Purkayastha, *, users: Sequence[int], shares: Sequence[float], delta: float
+) -> Figure:
+    """ε against the share of the users delivered who are of one's crowd; who is alone has the local ε."""
+    figure, axes = new_figure(7.2, 4.2)
+    for i, n in enumerate(users):
+        crowds = [(share, int(n * share)) for share in shares if n * share >= 1]
+        epsilons = [amplify([mechanism], users=crowd, delta=delta, lower_bounded=False).epsilon for _, crowd in crowds]
+        style: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i], "markersize": 5, "linewidth": 1.4}
+        axes.plot([share for share, _ in crowds], epsilons, label=f"{n:,} users", **style)
+    alone = amplify([mechanism], users=1, delta=delta, lower_bounded=False)
+    axes.axhline(alone.local_epsilon, color=GREY, linewidth=1.6, label="exact, local: alone in a crowd")
+    axes.axhline(alone.local_worst_case, color=GREY, linewidth=1.6, linestyle="--", label="worst case, local")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.invert_xaxis()
+    axes.set_xlabel("crowd, as a share of the users delivered")
     return _titled(figure, axes, f"{_name(mechanism)}, one release each, δ = {delta:g}")
 
 

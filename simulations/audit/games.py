@@ -107,7 +107,7 @@ def _delta(loss: LossCells, guarantee: Guarantee, epsilon: float) -> float:
     """δ(ε) of a loss, for a sampler that is within the guarantee's numeric ε and δ of it under either input."""
     numeric = guarantee.numeric_epsilon
     coupled = guarantee.numeric_delta * (1 + math.exp(epsilon))
-    return min(1.0, loss.delta(epsilon - numeric) * math.exp(numeric / 2) + coupled)
+    return min(1.0, loss.delta(epsilon - numeric) * math.exp(numeric) + coupled)
 
 
 def streams(name: str, side: int, n: int, seed: int, start: int = 0) -> SimulatedUniforms:

@@ -79,26 +79,32 @@ def shuffle_(
     classes: Classes = 2,
     raw: Raw = False,
     label_epsilon: LabelEpsilon = None,
+    honest: Annotated[
+        float, typer.Option("--honest", help="Share of them who follow the protocol; the others hide nobody.")
+    ] = 1.0,
     delta: Delta = 1e-6,
     as_json: AsJson = False,
 ) -> None:
-    """Central ε of n shuffled users: every bound under its published name; none where its condition fails."""
-    from mechanisms.accounting.shuffle import amplify
+    """Central ε of a user in a shuffled crowd: every bound under its published name; none where its condition fails."""
     from simulations.analysis import budget
 
     _check_delta(delta)
     release = budget.Release(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
     released = release.with_losses()
-    answer = amplify(released, users=users, delta=delta).to_dict()
+    answer = budget.shuffled(released, users=users, honest=honest, delta=delta)
     if as_json:
         return _print_json(answer)
-    lines = [*(budget.described(m) for m in released), f"{users:,} users delivered, δ = {delta:g}", ""]
+    lines = [
+        *(budget.described(m) for m in released),
+        f"{users:,} users delivered, a crowd of {answer['crowd']:,} honest ones, δ = {delta:g}", "",
+    ]  # fmt: skip
     lines.append(f"{'worst case, local (δ = 0)':<28} ε = {_number(answer['local_worst_case'])}")
     lines.append(f"{'exact, local':<28} ε = {_number(answer['local_epsilon'])}")
     for name, value in answer["bounds"].items():
         lines.append(f"{name:<28} {'no amplification' if value is None else f'ε = {_number(value)}'}")
     lines.append(f"{'lower bound (data sets)':<28} ε = {_number(answer['lower_bound'])}")
-    lines += ["", f"central ε = {_number(answer['epsilon'])}, the least valid of these"]
+    ratio = "" if answer["ratio"] is None else f"; {answer['ratio']:.3g} times the lower bound"
+    lines += ["", f"central ε = {_number(answer['epsilon'])}, the least valid of these{ratio}"]
     _print(lines)
 
 
@@ -216,6 +222,12 @@ Words = Annotated[
         "--words", help="Of a text: word vectors, a file or a checkpoint (default: minilm).", show_default=False
     ),
 ]
+Crowd = Annotated[
+    int | None,
+    typer.Option(
+        "--crowd", help="Of a text: how many users delivered at the least share what is public.", show_default=False
+    ),
+]
 Public = Annotated[
     list[str] | None,
     typer.Option("--accept-unprotected", metavar="NAME:WHY", help="Of a text: what it exposes and is public."),
@@ -242,6 +254,7 @@ def plan_(
     length: Length = None,
     words: Words = None,
     accept_unprotected: Public = None,
+    crowd: Crowd = None,
     as_json: AsJson = False,
 ) -> None:
     """The largest local ε within a central budget; without --label-epsilon, how the budget can be split."""
@@ -253,9 +266,11 @@ def plan_(
         raise UserError(f"--out {out}: is there already; name another file")
     if out is not None and (records != 1 or stages != 1):
         raise UserError("--out: an experiment file has users of one record and one stage; leave --records and --stages")
+    if mechanism == "privunit" and label_epsilon is not None:
+        raise UserError("--label-epsilon: the label is in the vector that privunit releases; leave it out")
     labels = plan.LABEL_EPSILONS if label_epsilon is None else (label_epsilon,)
     terms = plan.Terms(epsilon, delta, users, dropout, records, stages, labels, classes)
-    answer = _plan_of(terms, mechanism, dim, TextToPlan(tokens, length, words, accept_unprotected), out)
+    answer = _plan_of(terms, mechanism, dim, TextToPlan(tokens, length, words, accept_unprotected, crowd), out)
     if out is not None:
         text = plan.experiment_file(answer, name=out.stem)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -275,12 +290,16 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
     if getattr(CATALOGUE.get(mechanism), "channel", None) == "text":
         if out is not None:
             raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
-        return plan.plan_text(terms, text.by_epsilon(mechanism), public=text.public)
+        return plan.plan_text(terms, text.by_epsilon(mechanism), public=text.public, crowd=text.crowd)
     if given := [name for name, value in asdict(text).items() if value is not None]:
         option = f"--{given[0].replace('_', '-')}"
         raise UserError(f"{option}: is about texts, and {mechanism} sanitizes none; leave it out")
     if terms.users is None:
         raise UserError("--users: say how many are invited")
+    if mechanism == "privunit":
+        if out is not None:
+            raise UserError("--out: experiments are written for embeddings alone; put ε and p into a file of your own")
+        return plan.plan_privunit(terms, dim=dim)
     return plan.plan(terms, mechanism=mechanism, dim=dim)
 
 
@@ -288,6 +307,12 @@ def _plan_for_people(answer: Mapping[str, Any]) -> list[str]:
     shuffled, of_text = "no shuffler", "tokens" in answer
     if answer["users"] is not None:
         shuffled = f"{answer['users']:,} users invited, planned for {answer['delivered']:,} delivered"
+        if answer["crowd"] is None:
+            shuffled += " (none hides another: give --crowd)"
+        elif answer["crowd"] != answer["delivered"]:
+            shuffled += f", a crowd of {answer['crowd']:,}"
+    if "cap_probability" in answer:
+        return _privunit_for_people(answer, shuffled)
     if of_text:
         shuffled += f"; texts of at most {answer['tokens']} tokens"
     largest = f"largest ε of {answer['mechanism']}"
@@ -301,7 +326,23 @@ def _plan_for_people(answer: Mapping[str, Any]) -> list[str]:
             f"{_number(split['label_epsilon']):>8}  {'none fits' if best is None else _number(best):>28}  "
             f"{_number(split['worst_case']):>14}  {_number(split['central_epsilon']):>9}"
         )
+    if answer["mechanism"] == "gaussian":
+        lines.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
     return lines
+
+
+def _privunit_for_people(answer: Mapping[str, Any], shuffled: str) -> list[str]:
+    lines = [f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}", ""]
+    if answer["local_epsilon"] is None:
+        return [*lines, "no privunit fits"]
+    n, dim = answer["delivered"], answer["dim"]
+    return [
+        *lines,
+        f"privunit of D = {dim}: ε = {answer['local_epsilon']:g}, cap probability p = {answer['cap_probability']:g}",
+        f"central ε = {answer['central_epsilon']:.4g}",
+        f"E cos = {answer['expected_cosine']:.4g}; a mean of {n:,} draws is off by at most {answer['noise']:.3g} (root",
+        f"mean square length); a trusted curator's Gaussian noise at this (ε, δ): {answer['curator_noise']:.3g}",
+    ]
 
 
 @app.command("users")
@@ -326,7 +367,8 @@ def users_(
     needed = users_needed(release.with_losses(), epsilon=central, delta=delta)
     if as_json:
         return _print_json({"central_epsilon": central, "delta": delta, "users": needed})
-    _print(["no number of users up to 10^10 suffices" if needed is None else f"{needed:,} users delivered"])
+    none = "no number of users up to 10^10 suffices"
+    _print([none if needed is None else f"{needed:,} users delivered, of one crowd"])
 
 
 @app.command("figures")
@@ -366,6 +408,8 @@ def table(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
             about = f"UNPROTECTED: {', '.join(r['unprotected'])}"
         elif r["statement"]:
             about += f"; loss ≤ {r['statement']}"
+        elif r["crowd"] is not None:
+            about += f"; in a crowd of {r['crowd']:,}"
         delta = "–" if r["epsilon"] is None else f"{r['delta']:.3g}"
         numbers = f"{_number(r['epsilon']):>9}  {delta:<9} {_number(r['worst_case']):>10}"
         lines.append(f"  {r['rung']:<10} {numbers}  {about}")

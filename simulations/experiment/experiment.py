@@ -11,11 +11,12 @@ from mechanisms.messages.release import CHANNELS
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.arm import PUBLIC_ONLY, Arm
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, trial_text_of
 from simulations.experiment.names import either, slug
 from simulations.experiment.pricing import check_arm, check_text
 from simulations.experiment.sections import (
     HALVES,
+    STATISTICS,
     TEXT_WAYS,
     Data,
     Encoder,
@@ -61,10 +62,13 @@ class Experiment:
             object.__setattr__(self, "training", replace(self.training, maps=maps))
 
     def _check_public(self) -> None:
-        public, release_once = self.data.public, self.training.way == "release-once"
-        if release_once and public.fraction == 0:
+        public, way = self.data.public, self.training.way
+        if way in ("release-once", STATISTICS) and public.fraction == 0:
+            raise UserError(f'data.public.fraction: must be above 0; way = "{way}" learns its maps on public data')
+        if public.labelled is not None and (way != STATISTICS or not public.labels or self.encoder.fine_tune_on_public):
             raise UserError(
-                'data.public.fraction: must be above 0; way = "release-once" learns its maps on public data'
+                f'data.public.labelled: goes with training.way = "{STATISTICS}", labels = true and '
+                "encoder.fine-tune-on-public = false; remove it"
             )
         if not public.labels and self.encoder.fine_tune_on_public:
             raise UserError(
@@ -115,12 +119,17 @@ class Experiment:
                     "on users' texts; put this arm into a study of another way"
                 )
             self._check_channels(arm)
-            if len(arm.dims) > 1 and (self.training.way == "paper" or not self.data.public.labels):
+            if len(arm.dims) > 1 and (self.training.way in ("paper", STATISTICS) or not self.data.public.labels):
                 raise UserError(
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
                     "give one number here"
                 )
             check_arm(client_policy(self, arm), arm, self.data.classes)
+            if arm.smallest_crowd is not None and not _in_clear(arm):
+                raise UserError(
+                    f'arm "{arm.name}": smallest-crowd: nothing leaves in clear beside what is released here, so its '
+                    "crowd is all who are delivered; remove it"
+                )
 
     def _check_channels(self, arm: Arm) -> None:
         """Which channels an arm releases goes with the way of training."""
@@ -135,6 +144,12 @@ class Experiment:
             )
         if way == "sanitized-text" and arm.embedding is not None:
             raise UserError(f'arm "{arm.name}": embedding: none is released with training.way = "{way}"; remove it')
+        if way == STATISTICS:
+            self._check_statistic(arm)
+        elif arm.statistic is not None:
+            raise UserError(
+                f'arm "{arm.name}": statistic: does not go with training.way = "{way}", but with "{STATISTICS}"'
+            )
         if way == HALVES:
             if arm.way == PUBLIC_ONLY:
                 raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "{way}"')
@@ -148,9 +163,26 @@ class Experiment:
         if needs_prior and (arm.embedding is None or texts) and arm.way is None:
             raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
 
+    def _check_statistic(self, arm: Arm) -> None:
+        if arm.way == PUBLIC_ONLY:
+            if not self.data.public.labels:
+                raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
+        elif arm.statistic is None:
+            raise UserError(
+                f'arm "{arm.name}": statistic: is missing; name a mechanism, which training.way = "{STATISTICS}" needs'
+            )
+        if arm.label is not None:
+            raise UserError(f'arm "{arm.name}": label: is part of what a statistic says, under its ε; remove it')
+
     def check_text(self, arm: Arm, text: TextMechanism) -> None:
         """Raise UserError where the arm's users would refuse its text, the mechanism as it is with its vocabulary."""
         check_text(client_policy(self, arm), arm, self.data.classes, text)
+
+
+def _in_clear(arm: Arm) -> bool:
+    """Whether something in clear splits an arm's users into crowds: labels, or what texts expose."""
+    labels = arm.label is None and arm.way != PUBLIC_ONLY
+    return labels or (arm.text is not None and bool(trial_text_of(arm).guarantee.exposes))
 
 
 def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
@@ -159,12 +191,13 @@ def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
     if arm.reference:
         reason = "a reference arm, not private"
         return ClientPolicy(
-            embedding=math.inf, label=math.inf, text=math.inf, releases=policy.releases, mechanisms=tuple(CATALOGUE),
+            embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf, releases=policy.releases,
+            mechanisms=tuple(CATALOGUE),
             accept_unprotected=tuple(f"{channel}: {reason}" for channel in CHANNELS),
         )  # fmt: skip
     return ClientPolicy(
-        delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text, total=policy.total,
-        total_delta=policy.total_delta, releases=policy.releases,
+        delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
+        statistic=policy.statistic, total=policy.total, total_delta=policy.total_delta, releases=policy.releases,
         mechanisms=tuple(CATALOGUE), minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
         accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip

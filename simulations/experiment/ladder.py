@@ -13,11 +13,13 @@ from mechanisms.accounting.ladder import Rung, ladder, widest
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of
+from server.training.statistic_head import CANDIDATES
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of, statistic_of
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.sections import HALVES
 
 PAPER = "trusted simulation, not a protocol"
+_OF_STATISTICS = "the largest of all numbers of features that are chosen from, or of all stages"
 GRADIENTS = f"{PAPER}: gradients through M1 and BERT depend on raw text"
 
 
@@ -26,7 +28,9 @@ class Spent:
     """What an arm's users released: the mechanisms, and how many users each stage delivered.
 
     train: users delivered, for each stage of disjoint training users; test: of the test users; None where the arm
-    asked for nothing of the kind. A stage whose batch was discarded counts 0.
+    asked for nothing of the kind. A stage whose batch was discarded counts 0. classes: of labels sent in clear, the
+    rows of the smallest class, for each of these stages; None where no label is sent in clear. statistics: the
+    mechanism of each stage of training users, where they release statistics; they release nothing else then.
     """
 
     embedding: Mechanism | None
@@ -34,17 +38,30 @@ class Spent:
     train: tuple[int, ...] | None
     test: int | None
     text: TextMechanism | None = None
+    statistics: tuple[Mechanism, ...] = ()
+    classes: tuple[int, ...] | None = None
+
+    def crowd(self, *, stated: int | None, records: int) -> int | None:
+        """The smallest crowd of the training users, of at most so many records each: labels in clear are counted (the
+        server sees rows, not users: k records of one class may all be one user's), what texts expose is as stated."""
+        if self.classes is None:
+            return stated
+        counted = min((-(-rows // records) for rows in self.classes), default=0)
+        if self.text is None or not self.text.guarantee.exposes:
+            return counted
+        return None if stated is None else min(stated, counted)
 
 
 def of_run(experiment: Experiment, arm: Arm, spent: Spent, *, records: int) -> dict[str, list[dict[str, Any]] | None]:
     """{"ladder", "test_ladder"} of an arm that has run, JSON-ready; records: most records of one training user.
 
     Stages are of disjoint users, so a user pays for one of them; what is shown holds for every stage, at the number
-    of users that the smallest of them delivered. Test users are users of their own, of one sentence each. The way
-    `paper` draws an embedding afresh in every epoch, and its gradients are unprotected.
+    of users that the smallest of them delivered, and at the smallest crowd in any. Test users are users of their own,
+    of one sentence each. The way `paper` draws an embedding afresh in every epoch, and its gradients are unprotected.
     """
     shuffled = experiment.shuffle.enabled and experiment.training.way != "paper"
     train = min(spent.train) if spent.train else None
+    crowd = spent.crowd(stated=arm.smallest_crowd, records=records or 1)
     notes = {}
     if spent.train and len(spent.train) > 1:
         counts = ", ".join(f"{n:,}" for n in spent.train)
@@ -52,11 +69,12 @@ def of_run(experiment: Experiment, arm: Arm, spent: Spent, *, records: int) -> d
     return {
         "ladder": None if train is None else _plain(
             _train(
-                experiment, arm, [spent.embedding], spent.label, train if shuffled else None, records, notes, spent.text
+                experiment, arm, [spent.embedding], spent.label, train if shuffled else None, records, notes,
+                spent.text, crowd, spent.statistics,
             )
         ),
         "test_ladder": None if spent.test is None else _plain(
-            _test(experiment, [spent.embedding], spent.test if shuffled else None, {}, spent.text)
+            _test(experiment, arm, [spent.embedding], spent.test if shuffled else None, {}, spent.text)
         ),
     }  # fmt: skip
 
@@ -87,9 +105,12 @@ def of_experiment(
         embeddings: list[Mechanism | None] = [*embeddings_of(arm)] or [None]
         text = None if arm.text is None else (texts or {})[arm.name]
         if arm.way != PUBLIC_ONLY:
-            train = _train(experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text)
+            train = _train(
+                experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
+                _statistics(arm, classes),
+            )
         if (arm.embedding is not None or text is not None) and experiment.training.way != "paper":
-            test = _test(experiment, embeddings, *_test_users(experiment), text)
+            test = _test(experiment, arm, embeddings, *_test_users(experiment), text)
         lines.append({
             "arm": arm.name, "reference": arm.reference, "way": arm.way or experiment.training.way,
             "ladder": _plain(train), "test_ladder": _plain(test),
@@ -99,8 +120,15 @@ def of_experiment(
 
 def _train(
     experiment: Experiment, arm: Arm, embeddings: Sequence[Mechanism | None], label: Mechanism | None,
-    users: int | None, records: int | None, notes: Mapping[str, str], text: TextMechanism | None,
+    users: int | None, records: int | None, notes: Mapping[str, str], text: TextMechanism | None, crowd: int | None,
+    statistics: Sequence[Mechanism],
 ) -> tuple[Rung, ...]:  # fmt: skip
+    if statistics:
+        each = [
+            ladder(None, None, statistic=mechanism, users=users, delta=experiment.shuffle.delta)
+            for mechanism in statistics
+        ]
+        return tuple(_noted(rung, notes.get(rung.name)) for rung in widest(each, _OF_STATISTICS))
     paper = experiment.training.way == "paper"
     public = _exposed(experiment, text)
     reason = experiment.policy.declared.get("label")
@@ -111,19 +139,29 @@ def _train(
     price = _halves if experiment.training.way == HALVES else _widest
     return price(
         embeddings, notes, label=label, text=text, records=records, users=users, delta=experiment.shuffle.delta,
-        public=public,
+        crowd=crowd, public=public,
         draws=experiment.training.epochs if paper else 1, unprotected={"gradients": GRADIENTS} if paper else {},
     )  # fmt: skip
 
 
+def _statistics(arm: Arm, classes: int) -> list[Mechanism]:
+    """The mechanism of an arm's statistics at each number of features that it chooses from; none where it has none."""
+    statistic = statistic_of(arm)
+    if statistic is None:
+        return []
+    features = CANDIDATES if arm.features is None else (arm.features,)
+    return [statistic((classes - 1) * (d + 1)) for d in features]
+
+
 def _test(
-    experiment: Experiment, embeddings: Sequence[Mechanism | None], users: int | None, notes: Mapping[str, str],
-    text: TextMechanism | None,
+    experiment: Experiment, arm: Arm, embeddings: Sequence[Mechanism | None], users: int | None,
+    notes: Mapping[str, str], text: TextMechanism | None,
 ) -> tuple[Rung, ...]:  # fmt: skip
     text = None if experiment.training.way == HALVES else text  # test users release embeddings there
+    public = _exposed(experiment, text)
     return _widest(
         embeddings, notes, label=None, text=text, records=1, users=users, delta=experiment.shuffle.delta,
-        public=_exposed(experiment, text),
+        crowd=arm.smallest_crowd if public else None, public=public,
     )  # fmt: skip
 
 

@@ -14,7 +14,10 @@ from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.guarantee import EXPOSURES
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of, trial_text_of
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of, statistic_of, trial_text_of
+
+#: Coordinates of a statistic whose price is asked for: it does not depend on them.
+_ANY = 8
 
 
 def check_arm(policy: Policy, arm: Arm, classes: int) -> None:
@@ -38,7 +41,8 @@ def _costs(policy: Policy, arm: Arm, classes: int) -> dict[str, Cost]:
     """By channel, what one record is charged by the arm's dearest mechanism; its ε is inf where it is sent in clear."""
     released = {
         "embedding": embeddings_of(arm),
-        "label": [] if arm.way == PUBLIC_ONLY else [label_of(arm, classes)],
+        "label": [] if arm.way == PUBLIC_ONLY or arm.statistic is not None else [label_of(arm, classes)],
+        "statistic": [] if (statistic := statistic_of(arm)) is None else [statistic(_ANY)],
     }
     return {
         channel: max((policy.cost(m.guarantee) for m in mechanisms), key=lambda cost: cost.sums)

@@ -42,7 +42,7 @@ def summarize(folders: Sequence[Path | str]) -> str:
         lines.append(
             f"| {first['name']}{' †' if first['reference'] else ''} | {_mean(arms, 'accuracy')} | "
             f"{_added(runs, first['name'])} | {_mean(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
-            f"{_epsilon(budget['worst_case_epsilon'])} | {_epsilon(budget['label_epsilon'])} | "
+            f"{_worst(budget)} | {_epsilon(budget['label_epsilon'])} | "
             f"{_range(arms, 'delivered')} |"
         )
     if any(arm["reference"] for arm in runs[0]["arms"]):
@@ -127,6 +127,12 @@ def _mean(arms: Sequence[dict[str, Any]], key: str) -> str:
 def _range(arms: Sequence[dict[str, Any]], key: str) -> str:
     values = sorted({arm[key] for arm in arms})
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,}–{values[-1]:,}"
+
+
+def _worst(budget: dict[str, Any]) -> str:
+    """The worst-case ε, with its δ where that is above 0."""
+    delta = budget.get("delta")
+    return _epsilon(budget["worst_case_epsilon"]) + (f" (δ {delta:g})" if delta else "")
 
 
 def _epsilon(value: float | str | None) -> str:

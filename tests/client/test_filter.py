@@ -54,7 +54,7 @@ def test_a_thousand_adaptively_chosen_releases_stay_within_the_policy(tmp_path: 
             if i % 50 == 49 and i > 250:  # the sums have room before that
                 left = concentrated_limit(2.0, 5e-6) - ledger.spent(ONE).rho[0]
                 with pytest.raises(Refused, match="so large a total epsilon or delta"):
-                    client.answer(label(f"s{i}", math.sqrt(2 * left) * 1.01), shard)
+                    client.answer(label(f"s{i}", math.sqrt(2 * left) * 1.1), shard)
                 refused += 1
             told = int(client.answer(label(f"s{i}", epsilon), shard).releases[0].payload["y"][0])
             epsilon = min(0.0135, epsilon * (1.2 if told else 0.7))

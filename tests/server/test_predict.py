@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -24,6 +25,7 @@ from mechanisms.messages.sealed import seal
 from mechanisms.messages.wire import (
     record_from_bytes,
     record_to_bytes,
+    reply_from_record,
     reply_to_record,
     request_from_record,
     sealed_to_record,
@@ -152,13 +154,28 @@ def test_hostile_messages_get_one_constant_text(world: World, tmp_path: Path) ->
     assert 400 in statuses
 
 
-@pytest.mark.slow
-def test_thousands_of_hostile_messages(world: World, tmp_path: Path) -> None:
+def test_a_model_that_says_what_went_wrong_does_not_pass(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Predictor._unsealed
+
+    def answer(self: Predictor, body: bytes) -> dict[str, Any]:
+        record = record_from_bytes(body)
+        reply = reply_from_record(record) if self.private_key is None else whole(self, record)
+        return {"probabilities": self.probabilities(reply).tolist()}
+
+    monkeypatch.setattr(Predictor, "answer", answer)
+    with pytest.raises(AssertionError):
+        test_hostile_messages_in_clear_and_sealed(world, tmp_path, HOSTILE)
+
+
+@pytest.mark.parametrize("n", [HOSTILE, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.soak])])
+def test_hostile_messages_in_clear_and_sealed(world: World, tmp_path: Path, n: int) -> None:
     reply = released(world, tmp_path / "node")
     for sealed in (False, True):
         model = world.model(sealed=sealed)
         record = sealed_to_record(seal(reply, model.request, world.public)) if sealed else reply_to_record(reply)
-        for body in broken(record, MANY, seed=7):
+        for body in broken(record, n, seed=7):
             try:
                 answer = model.answer(body)
             except ValueError as error:

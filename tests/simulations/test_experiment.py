@@ -259,6 +259,15 @@ def test_arms_know_their_dimensions() -> None:
     assert Arm("a", embedding={"mechanism": "identity", "dim": [2, 4]}).dims == (2, 4)
 
 
+def test_a_crowd_is_stated_where_something_leaves_in_clear(tmp_path: Path) -> None:
+    line = complaint(tmp_path, MINIMAL, "arm.0.smallest-crowd=100")
+    assert line.startswith('arm "a": smallest-crowd: nothing leaves in clear')
+    clear = MINIMAL.replace('label = { mechanism = "randomized-response", epsilon = 2.0 }', "smallest-crowd = 100")
+    experiment = load(written(tmp_path, clear), ['policy.accept-unprotected=["label: public here"]'])
+    assert experiment.arms[0].smallest_crowd == 100 and "smallest-crowd = 100" in to_toml(experiment)
+    assert "smallest-crowd" in complaint(tmp_path, clear.replace("100", "0"))
+
+
 def test_policy_declares_channels_public() -> None:
     policy = Policy(accept_unprotected=("label: why", "text: why"))
     assert "label" in policy.declared and "embedding" not in policy.declared

@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Error, RecordDict
+from flwr.app import Error, Message, RecordDict
 
 from client.app import NODES, answer, release
 from client.models import vocabulary as vocabularies
-from client.node import load_node, write_node
+from client.node import Node, load_node, write_node
 from client.policy import Policy
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import reply_from_record, reply_to_record, request_from_record, request_to_record
 from mechanisms.vocabulary import Vocabulary
+from server import validation
 from server.query import _read
 from server.validation import validate
 from simulations.shuffler.shuffle import shuffle
@@ -122,7 +123,31 @@ def test_hostile_requests_are_refused_in_constant_words(node: Path) -> None:
     assert "failed" not in outcomes, "a hostile request must be told from a fault of the device"
 
 
+def told(message: Message, node: Callable[[], Node]) -> Message:
+    """What a client says that lets an exception's words travel."""
+    try:
+        return Message(answer(message.content, node()), reply_to=message)
+    except Exception as error:
+        return Message(Error(REFUSALS["malformed"][0], str(error)), reply_to=message)
+
+
+@pytest.mark.parametrize(
+    ("place", "careless"),
+    [
+        ("client.policy.Policy.allows", lambda self, spent, limit: np.ones(len(spent), np.bool_)),
+        ("client.app._reply", told),
+    ],
+)
+def test_a_device_that_is_careless_does_not_pass(
+    node: Path, monkeypatch: pytest.MonkeyPatch, place: str, careless: object
+) -> None:
+    monkeypatch.setattr(place, careless)
+    with pytest.raises(AssertionError):
+        check_requests(node, FEW, seed=1)
+
+
 @pytest.mark.slow
+@pytest.mark.soak
 def test_ten_thousand_hostile_requests(node: Path) -> None:
     outcomes = check_requests(node, MANY, seed=2)
     assert sum(outcomes.values()) == MANY and "failed" not in outcomes
@@ -223,7 +248,25 @@ def test_hostile_replies_are_dropped_and_counted(node: Path) -> None:
     assert {"unreadable reply", "embedding: digest", "label: out of range", "unknown user", "kept"} <= set(outcomes)
 
 
+@pytest.mark.parametrize(
+    ("place", "careless"),
+    [
+        ("_label_rows", lambda release, asked: {}), ("_sphere_rows", lambda release, asked: {}),
+        ("_text_rows", lambda release, asked: {}), ("_fault", lambda reply, asked: None),
+    ],
+)  # fmt: skip
+def test_a_server_that_is_careless_does_not_pass(
+    node: Path, monkeypatch: pytest.MonkeyPatch, place: str, careless: Any
+) -> None:
+    checks = {channel: careless if check.__name__ == place else check for channel, check in validation._CHECKS.items()}
+    monkeypatch.setattr(validation, "_CHECKS", checks)
+    monkeypatch.setattr(validation, place, careless)
+    with pytest.raises(AssertionError):
+        check_replies(node, FEW, seed=1)
+
+
 @pytest.mark.slow
+@pytest.mark.soak
 def test_ten_thousand_hostile_replies(node: Path) -> None:
     check_replies(node, MANY, seed=2)
 

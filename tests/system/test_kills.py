@@ -76,6 +76,7 @@ def test_a_client_that_is_careless_does_not_pass(place: Path, fault: str) -> Non
 
 @needs_trace
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_thousand_kills(place: Path) -> None:
     places = place / "processes", place / "power"
     for each in places:

@@ -236,3 +236,29 @@ def test_a_text_in_clear_is_unprotected() -> None:
     r = rungs(None, LABEL, text=clear, users=100)
     assert r["token"].epsilon == r["text"].epsilon == r["record"].epsilon == math.inf
     assert math.isfinite(r["label"].epsilon)
+
+
+def test_one_hides_in_a_crowd_and_not_among_all_who_are_delivered() -> None:
+    public = {"label": "public in this task"}
+    unknown = rungs(EMBEDDING, None, users=67_349, public=public)["shuffled"]
+    assert unknown.epsilon is None and unknown.crowd is None
+    assert "who agree in label, sent in clear" in unknown.assumption
+    some = rungs(EMBEDDING, None, users=67_349, crowd=674, public=public)["shuffled"]
+    assert some.crowd == 674 and some.epsilon == shuffled(EMBEDDING, users=674).epsilon
+    assert "a crowd of 674 users who agree in label, sent in clear, of 67,349 users" in some.assumption
+    alone = rungs(EMBEDDING, None, users=67_349, crowd=1, public=public)["shuffled"]
+    assert alone.epsilon is None and "nobody to hide among" in alone.assumption
+    # what nothing in clear divides is one crowd, but for those who are not honest
+    whole, honest = (rungs(EMBEDDING, None, users=1000, crowd=n)["shuffled"] for n in (None, 900))
+    assert (whole.crowd, honest.crowd) == (1000, 900) and honest.epsilon > whole.epsilon
+    assert rungs(EMBEDDING, None, users=1000, crowd=10**6)["shuffled"] == whole
+
+
+def test_a_text_hides_among_texts_that_expose_the_same() -> None:
+    kept, public = text(0.02, tokens=4, length="kept"), {"length": "known"}
+    assert rungs(None, None, text=kept, users=100_000, public=public)["shuffled"].epsilon is None
+    some = rungs(None, None, text=kept, users=100_000, crowd=5000, public=public)["shuffled"]
+    same = text(0.02, tokens=4, length=0.0)
+    fewer = rungs(None, None, text=same, users=5000)["shuffled"]
+    assert some.crowd == fewer.crowd == 5000 and some.epsilon == pytest.approx(fewer.epsilon, rel=1e-6)
+    assert "who agree in the number of tokens, sent in clear" in some.assumption

@@ -30,6 +30,7 @@ from mechanisms.accounting.stronger_clone import renyi_divergence, stronger_clon
 from mechanisms.accounting.variation_ratio import variation_pair, variation_ratio
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
+from mechanisms.losses import response_blanket
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import Purkayastha
 
@@ -422,14 +423,52 @@ def test_amplify_uses_only_what_a_mechanism_has():
     alone = amplify([RandomizedResponsePrior(1.0, 4)], users=1000, delta=1e-6)
     assert set(alone.bounds.values()) == {None} and alone.epsilon == alone.local_epsilon
     prior = amplify([Purkayastha(4, 0.5), RandomizedResponsePrior(1.0, 4)], users=1000, delta=1e-6)
-    assert prior.bounds["blanket"] is None and prior.lower_bound is None
-    assert prior.epsilon == prior.bounds["variation_ratio"] < prior.bounds["stronger_clone"]
+    response = amplify([Purkayastha(4, 0.5), RandomizedResponse(1.0, 2)], users=1000, delta=1e-6)
+    assert response.epsilon < prior.epsilon == prior.bounds["blanket"] < prior.bounds["variation_ratio"]
+    assert prior.lower_bound == response.lower_bound < prior.epsilon  # a prior of two labels
     noise = amplify([Gaussian(4, 2.0)], users=1000, delta=1e-6, lower_bounded=False)
     assert noise.local_worst_case == math.inf and math.isfinite(noise.local_epsilon)
     assert all(value is None for name, value in noise.bounds.items() if not name.startswith("blanket"))
     assert noise.epsilon <= noise.bounds["blanket"] < noise.local_epsilon
     one = amplify([Purkayastha(16, 10.0)], users=1, delta=1e-6)
     assert one.bounds["blanket"] is None and one.epsilon == pytest.approx(one.local_epsilon)
+
+
+@pytest.mark.parametrize(("embedding", "label", "before", "now"), [(2.0, 1.0, 0.690, 0.102), (1.0, 1.0, 0.107, 0.0368)])
+def test_a_prior_over_two_labels_costs_what_randomized_response_costs(embedding, label, before, now):
+    """Of which it is a function, message by message: what the generic bounds say of it stood here before."""
+    prior, response = (
+        amplify([Purkayastha(16, embedding), kind(label, 2)], users=67_349, delta=1e-6, lower_bounded=False)
+        for kind in (RandomizedResponsePrior, RandomizedResponse)
+    )
+    assert prior.epsilon == pytest.approx(response.epsilon, rel=1e-12)
+    assert prior.epsilon == pytest.approx(now, rel=5e-3)
+    assert prior.bounds["variation_ratio"] == pytest.approx(before, rel=5e-3)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7, 300])
+def test_the_pair_of_a_prior_is_above_that_of_every_number_of_labels(classes):
+    """Every pair of labels under randomized response of k <= K labels, by stop-losses of u·U - v·V."""
+    epsilon, above = 1.3, response_blanket.with_prior(1.3, classes)
+    w, u, v = np.exp(above.log_w), np.exp(above.log_p - above.log_w), np.exp(above.log_q - above.log_w)
+    assert w @ u == pytest.approx(1.0) and w.sum() == pytest.approx(1.0)
+    assert np.exp(above.log_gamma) == pytest.approx(min(u.min(), v.min()))
+    slack = 1e-12 if classes <= 64 else 1e-4  # gathered cells count at their means here
+
+    def stop_loss(w, u, v, a, b, t):
+        return w @ np.maximum(a * u - b * v - t, 0)
+
+    seen = 0
+    for k in range(1, classes + 1, max(1, classes // 12)):
+        high, low = k * math.exp(epsilon) / (math.exp(epsilon) + k - 1), k / (math.exp(epsilon) + k - 1)
+        weights = np.array([1.0, 1.0, k - 2]) / k if k > 1 else np.array([1.0, 0.0, 0.0])
+        inside = (np.array([high, low, low]), np.array([low, high, low])) if k > 1 else (np.ones(3), np.ones(3))
+        for first, second in (inside, (inside[0], np.ones(3)), (np.ones(3), inside[1])):
+            for a, b, t in itertools.product((0.3, 1.0, 2.0), (0.5, 1.0, 3.0), np.linspace(-3, 3, 25)):
+                found = stop_loss(weights, first, second, a, b, t)
+                assert found <= stop_loss(w, u, v, a, b, t) + slack
+                seen += found > stop_loss(np.array([0.5, 0.5]), *(inside[i][:2] for i in (0, 1)), a, b, t) + 1e-3
+    assert seen or classes == 2  # a pair of one k alone would not do
 
 
 def test_amplify_of_an_unprotected_channel_is_infinite():

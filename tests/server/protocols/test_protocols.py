@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from mechanisms.messages.batch import Batch
+from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
+from mechanisms.randomized_response import RandomizedResponse
 from server import protocols
 from server.protocols import WAYS, way_of_training
 from server.protocols.drive import Collected, Driver
@@ -159,6 +161,20 @@ def test_the_driver_counts_teaching_and_asking_apart() -> None:
         "one", "arm: stage one: 3 users delivered", "two", "arm: stage two: 0 users delivered; too few",
         "test", "arm: stage test: 5 users delivered",
     ]  # fmt: skip
+
+
+def test_the_driver_counts_the_smallest_class() -> None:
+    def labels(*y: int) -> Batch:
+        release = Release({"y": np.array(y, dtype=np.int16)}, "label", "", RandomizedResponse(1.0, 3).guarantee, "")
+        return Batch((release,), len(y), 0)
+
+    def conversation() -> Iterator[SimpleNamespace]:
+        for stage in ("one", "two", "three"):
+            yield SimpleNamespace(stage=stage)
+
+    driver = Driver(Answered([labels(0, 2, 0, 2, 2), labels(1, 1), Batch((), 0, 0, "too few")]))
+    driver.train(conversation())
+    assert driver.teaching.classes == {"one": 2, "two": 2}  # a class of which nobody came is nobody's
 
 
 def test_an_encoder_is_published_by_whoever_drives() -> None:

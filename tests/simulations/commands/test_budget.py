@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,10 @@ def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["ladder", "demo", "--records", "0"], "--records: must be at least 1"),
         (["ladder", *PURKAYASTHA, "--users", "-1"], "users"),
         (["ladder", "--ledger", "absent.sqlite"], "there is no such file"),
+        (["shuffle", *PURKAYASTHA, "--users", "9", "--honest", "0"], "--honest: must be above 0"),
+        (["shuffle", *PURKAYASTHA, "--users", "9", "--honest", "nan"], "--honest: must be above 0"),
+        (["shuffle", *PURKAYASTHA, "--users", "0"], "--users"),
+        (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "9", "--crowd", "3"], "--crowd: is about texts"),
         (["plan", "--epsilon", "0", "--delta", "1e-6", "--users", "10"], "epsilon must be above 0"),
         (["plan", "--epsilon", "nan", "--delta", "1e-6", "--users", "10"], "epsilon"),
         (["plan", "--epsilon", "1", "--delta", "1", "--users", "10"], "--delta: must be above 0"),
@@ -188,8 +194,9 @@ def study(**sections: Any) -> Experiment:
 
 def test_users_are_those_expected_to_be_delivered() -> None:
     arms = of_experiment(study(population__users=20_000, population__dropout=0.25, training__label_stages=3))
-    shuffled = rung(arms[2]["ladder"], "shuffled")
-    assert "5,000 users delivered" in shuffled["details"].get("words", "") or "5,000 users" in shuffled["assumption"]
+    shuffled = rung(arms[5]["ladder"], "shuffled")
+    assert shuffled["crowd"] == 900
+    assert "a crowd of 900 users who agree in label, sent in clear, of 5,000 users" in shuffled["assumption"]
     quiet = of_experiment(study(shuffle__enabled="false"))
     assert "no shuffler" in rung(quiet[2]["ladder"], "shuffled")["assumption"]
     several = of_experiment(study(population__assignment="column"))
@@ -226,6 +233,39 @@ def test_a_run_counts_what_was_delivered() -> None:
     assert rung(twice["ladder"], "user")["epsilon"] > rung(run["ladder"], "user")["epsilon"]
     nobody = of_run(experiment, Arm(name="p", way="public-only"), Spent(None, None, None, None), records=1)
     assert nobody == {"ladder": None, "test_ladder": None}
+
+
+def test_labels_in_clear_are_counted_and_what_texts_expose_is_stated() -> None:
+    experiment = study(population__users=20_000)
+    arm = Arm(name="a", embedding={"mechanism": "purkayastha", "epsilon": 1.0, "dim": 16}, smallest_crowd=5000)
+    spent = Spent(Purkayastha(16, 1.0), Identity("label", 2), train=(9000, 8000), test=900, classes=(4000, 700))
+    run = of_run(experiment, arm, spent, records=1)
+    last = rung(run["ladder"], "shuffled")
+    assert last["crowd"] == 700 and "a crowd of 700 users who agree in label, sent in clear" in last["assumption"]
+    assert rung(run["test_ladder"], "shuffled")["crowd"] == 900  # who asks sends no label
+    # 700 rows of one class may be 234 users of three records each, or fewer
+    assert rung(of_run(experiment, arm, spent, records=3)["ladder"], "shuffled")["crowd"] == 234
+    alone = replace(spent, train=(9000,), classes=(1,))
+    assert rung(of_run(experiment, arm, alone, records=1)["ladder"], "shuffled")["epsilon"] is None
+    vectors = np.random.default_rng(3).normal(size=(8, 3)).astype(np.float32)
+    words = Vocabulary(tuple(f"w{i}" for i in range(8)), vectors)
+    kept = text_mechanism({"mechanism": "custext", "epsilon": 1.0, "k": 4, "tokens": 2, "length": "kept"}, words)
+    texts = replace(spent, text=kept)
+    assert texts.crowd(stated=None, records=1) is None  # labels are counted, groups are not
+    assert texts.crowd(stated=5000, records=1) == 700 and texts.crowd(stated=60, records=1) == 60
+    randomized = replace(texts, classes=None)
+    assert randomized.crowd(stated=60, records=1) == 60 and randomized.crowd(stated=None, records=1) is None
+
+
+def test_who_is_not_honest_hides_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    some = answer(capsys, "shuffle", *PURKAYASTHA, "--users", "20000", "--honest", "0.25")
+    fewer = answer(capsys, "shuffle", *PURKAYASTHA, "--users", "5000")
+    assert (some["users"], some["honest"], some["crowd"], fewer["crowd"]) == (20_000, 0.25, 5000, 5000)
+    assert some["epsilon"] == fewer["epsilon"]
+    text = printed(capsys, "shuffle", *PURKAYASTHA, "--users", "20000", "--honest", "0.25")
+    assert "20,000 users delivered, a crowd of 5,000 honest ones" in text
+    nobody = answer(capsys, "shuffle", *PURKAYASTHA, "--users", "3", "--honest", "0.1")
+    assert nobody["crowd"] == 1 and nobody["epsilon"] == nobody["local_epsilon"]
 
 
 def test_the_published_procedure_is_a_trusted_simulation() -> None:
@@ -356,6 +396,35 @@ def test_a_plan_shows_the_budget_that_was_asked_for(capsys: pytest.CaptureFixtur
     assert "is there already" in capsys.readouterr().err
 
 
+def test_a_plan_of_privunit(capsys: pytest.CaptureFixture[str]) -> None:
+    """ε0 and p of least error for a central budget; the ladder and `budget shuffle` say that it is kept."""
+    asked = ("plan", "--mechanism", "privunit", "--epsilon", "1", "--delta", "1e-6", "--users", "20000", "--dim", "32")
+    plan = answer(capsys, *asked)
+    assert plan["local_epsilon"] == pytest.approx(6.32, abs=0.1) and plan["expected_cosine"] >= 0.372
+    assert plan["noise"] == pytest.approx(1 / plan["expected_cosine"] / math.sqrt(20_000))
+    assert plan["curator_noise"] == pytest.approx(0.0024, rel=0.05) and 0.98 < plan["central_epsilon"] <= 1
+    people = printed(capsys, *asked)
+    assert f"p = {plan['cap_probability']:g}" in people and f"ε = {plan['local_epsilon']:g}" in people
+    spec = ("--mechanism", "privunit", "--epsilon", str(plan["local_epsilon"]), "--dim", "32", "--users", "20000")
+    rungs = answer(capsys, "ladder", *spec)["ladder"]  # at the p of least error for ε0 alone
+    assert rung(rungs, "statistic")["epsilon"] == pytest.approx(plan["local_epsilon"], abs=1e-9)
+    assert rung(rungs, "shuffled")["epsilon"] == answer(capsys, "shuffle", *spec)["epsilon"]
+    assert "times the lower bound" in printed(capsys, "shuffle", *spec)
+    for extra, said in ((("--label-epsilon", "1"), "--label-epsilon"), (("--out", "x.toml"), "--out")):
+        assert cli.main(["budget", *asked, *extra]) == 2
+        assert capsys.readouterr().err.startswith(f"sottovoce: {said}: ")
+    none = printed(capsys, *asked[:4], "1e-9", "--delta", "1e-9", "--users", "2")
+    assert "no privunit fits" in none
+
+
+def test_privunit_at_a_hundred_million_users_takes_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    start = time.process_time()
+    spec = ("--mechanism", "privunit", "--epsilon", "6", "--dim", "32", "--users", "100000000")
+    found = answer(capsys, "shuffle", *spec)
+    assert time.process_time() - start < 10
+    assert 0.005 < found["lower_bound"] < found["epsilon"] < 0.0081 and found["ratio"] < 1.5
+
+
 def word_vectors(place: Path) -> Vocabulary:
     vectors = np.random.default_rng(3).normal(size=(24, 3)).astype(np.float32)
     found = Vocabulary(tuple(f"word{i}" for i in range(24)), vectors)
@@ -403,6 +472,8 @@ def test_a_plan_of_a_text_says_what_it_needs(capsys: pytest.CaptureFixture[str],
         (["--mechanism", "custext", *text], "which group of the mapping a word belongs to"),
         (["--mechanism", "santext", *text, "--length", "kept"], "the number of tokens"),
         (["--mechanism", "santext", *text, "--length", "long"], "--length: must be"),
+        (["--mechanism", "santext", *text, "--crowd", "5"], "--crowd: without --users there is no shuffler"),
+        (["--mechanism", "santext", *text, "--users", "9", "--crowd", "5"], "--crowd: the text exposes nothing"),
         (["--mechanism", "santext", "--words", "absent.txt"], "there is no such file"),
         (["--mechanism", "santext", *text, "--accept-unprotected", "length"], "length"),
         (["--mechanism", "santext", *text, "--out", "p.toml"], "--out: "),
@@ -434,11 +505,15 @@ def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 
     from simulations.analysis import budget_figures
 
-    fewer = {"DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)}
+    fewer = {
+        "DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "SHARES": (1.0, 0.01), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)
+    }  # fmt: skip
     for name, values in fewer.items():
         monkeypatch.setattr(budget_figures, name, values)
     assert cli.main(["budget", "figures", "--out", "figures", "--users", "20000"]) == 0
     paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert {p.name for p in paths} == {"delta.png", "users.png", "rounds.png", "bounds.png", "split.png"}
+    assert {p.name for p in paths} == {
+        f"{name}.png" for name in ("delta", "users", "crowds", "rounds", "bounds", "split")
+    }
     for path in paths:
         assert path.stat().st_size < 100_000 and imread(path).shape[1] > 1500

@@ -337,6 +337,7 @@ def test_killed_at_some_writes(place: Path, options: list[str]) -> None:  # noqa
 
 @needs_trace
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("options", [[], ["--power"]])
 def test_killed_at_every_write_and_every_acknowledgement(place: Path, options: list[str]) -> None:  # noqa: F811
     done = kills(place, *options)

@@ -120,6 +120,26 @@ def test_what_does_not_apply_is_a_dash() -> None:
         draw(results).canvas.draw()
 
 
+def test_every_epsilon_stands_with_its_own_delta() -> None:
+    """One arm's label costs its ε at δ = 0: the other figures of the table are not at that δ for it."""
+    results = demo()
+    rung = {"unprotected": [], "assumption": "", "neighbours": "", "unit": "", "statement": None, "crowd": None}
+    first, second = results["arms"][3], results["arms"][4]
+    first["ladder"] = [rung | {"rung": "embedding", "epsilon": 2.066, "delta": 1e-6, "worst_case": 3.142}]
+    second["ladder"] = [
+        rung | {"rung": "embedding", "epsilon": 2.066, "delta": 1e-6, "worst_case": 3.142},
+        rung | {"rung": "label", "epsilon": 2.0, "delta": 0.0, "worst_case": 2.0},
+        rung | {"rung": "record", "epsilon": "inf", "delta": 1e-6, "worst_case": "inf"},
+        rung | {"rung": "shuffled", "epsilon": 0.171, "delta": 1e-6, "worst_case": 5.142, "crowd": 8500},
+    ]
+    text = markdown(results)
+    assert "At δ" not in text and text.count("2.066 (1e-06)") == 2 and "| 2 (0) | ∞ |" in text
+    assert "0.171 (1e-06, crowd 8,500)" in text
+    second["budget"] |= {"worst_case_epsilon": 4.0, "delta": 1e-6}
+    assert cells(second)[4] == "4 (δ 1e-06)" and cells(first)[4] == "20"
+    assert "| 4 (δ 1e-06) |" in markdown(results)
+
+
 def test_the_files_of_a_run(tmp_path: Path) -> None:
     paths = write(demo(), tmp_path)
     assert [p.name for p in paths] == ["results.json", "results.md", "accuracy.png", "spent.png"]
