@@ -57,7 +57,7 @@ def test_a_thousand_adaptively_chosen_releases_stay_within_the_policy(tmp_path: 
                     client.answer(label(f"s{i}", math.sqrt(2 * left) * 1.1), shard)
                 refused += 1
             told = int(client.answer(label(f"s{i}", epsilon), shard).releases[0].payload["y"][0])
-            epsilon = min(0.0135, epsilon * (1.2 if told else 0.7))
+            epsilon = min(0.0135, epsilon * (1.3 if told else 0.8))
             spent = ledger.spent(ONE)
             assert spent.epsilon[0] <= 2.0 or spent.rho[0] <= concentrated_limit(2.0, 5e-6)
             assert spent.delta[0] <= 5e-6 and spent.releases[0] == i + 1
