@@ -8,6 +8,8 @@ from typing import Any
 
 WAYS = {
     "release-once": "every user released a sanitized embedding and label once; the rest is post-processing",
+    "statistics": "every user released one vector, of how features go with labels; the server learnt from their mean, "
+    "and the rest is post-processing",
     "sanitized-text": "every user released a sanitized text and label once; the rest is post-processing",
     "text-then-embeddings": "half of the users released a sanitized text, the others a sanitized embedding under the "
     "encoder trained on these, each with a label; the rest is post-processing",
@@ -61,6 +63,7 @@ def model_card(about: Mapping[str, Any]) -> str:
         "Metric guarantee of one user's release": budget.get("statement"),
         f"Its worst case over all texts (ε, at δ = {budget.get('delta') or 0:g})": budget.get("worst_case_epsilon"),
         "Label ε (at δ = 0)": budget.get("label_epsilon"),
+        "Worst case of a user who asks (ε)": budget.get("asking_epsilon"),
         "Coordinates of a release (m')": about.get("dim"),
         "Classes": classes if isinstance(classes, int) or classes is None else ", ".join(map(str, classes)),
         "Encoder": about.get("encoder"),

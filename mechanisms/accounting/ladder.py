@@ -18,7 +18,8 @@ from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 
-#: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record.
+#: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record; where a
+#: statistic is released, "statistic" stands in place of the other channels.
 NAMES = ("token", "text", "embedding", "label", "record", "user", "shuffled")
 #: At most so many looks for the δ that group privacy may spend on one record.
 _LOOKS = 12
@@ -75,6 +76,7 @@ def ladder(
     delta: float,
     crowd: int | None = None,
     text: TextMechanism | None = None,
+    statistic: Mechanism | None = None,
     draws: int = 1,
     public: Mapping[str, str] | None = None,
     unprotected: Mapping[str, str] | None = None,
@@ -83,7 +85,8 @@ def ladder(
 
     embedding, label, text: the mechanism of each channel; None where it does not exist. A text is composed from its
     parts: its word mechanism at each of its positions, and its length. draws: how often a record's embedding is drawn
-    afresh in a stage.
+    afresh in a stage. statistic: of a user who releases nothing else in a stage, and one vector for all records
+    together, whose number then counts for nothing.
     records: most records of a user; None where nobody knows, and then no user's ε is given. stages: in how many
     stages one user releases every record anew (stages of disjoint users count as one).
     users: users that the shuffler *delivered* (in each stage); None where there is no shuffler, 0 where it delivered
@@ -113,6 +116,10 @@ def ladder(
     releases = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
     in_clear = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
 
+    if statistic is not None:
+        if releases or clear or draws > 1:
+            raise ValueError("ladder: a statistic is all that a user releases in a stage; give it alone")
+        return _of_statistic(statistic, stages, _Crowd(users, crowd, ""), delta)
     rungs = [_token(whole, delta, public)]
     rungs += [_channel(name, mechanism, count, delta, public, in_clear) for name, mechanism, count in channels]
     rungs += [
@@ -131,6 +138,21 @@ def ladder(
     among = _Crowd(users, crowd, _common(public, whole))
     rungs.append(_shuffled(releases, records, stages, among, delta, same, in_clear, rungs[-1]))
     return tuple(rungs)
+
+
+def _of_statistic(mechanism: Mechanism, stages: int, among: _Crowd, delta: float) -> tuple[Rung, ...]:
+    """The rungs of a user's one vector a stage, which any other data of theirs could have given as well."""
+    in_clear = ["statistic"] if _is_unprotected(mechanism, delta) else []
+    releases, anyone = [(mechanism, 1)], "any two users' data"
+    note = f"{mechanism.name}, one vector for all the user's records and labels, drawn once and remembered"
+    one = _composed("statistic", releases, 1, delta, anyone, note, in_clear)
+    within = "what its user releases bounds it, however many records there are beside it"
+    took_part = "that the user took part is not protected; how many records there are is"
+    many = f"{_plural(stages, 'stage')} that the user takes part in; {took_part}"
+    user = _composed("user", releases, stages, delta, anyone, many, in_clear)
+    shuffled = _shuffled(releases, 1, stages, among, delta, "", in_clear, user)
+    record = _composed("record", releases, stages, delta, "any two records", within, in_clear)
+    return one, record, user, replace(shuffled, neighbours="data sets that differ in all that one user has")
 
 
 def _checked(delta: float, **counts: int | None) -> float:

@@ -20,15 +20,16 @@ def decoded(mechanism: Mechanism, release: Release) -> NDArray[np.float64]:
     return codes.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(codes)
 
 
-
 def statistic_mean(mechanism: Mechanism, release: Release) -> tuple[NDArray[np.float64], float]:
     """The debiased mean (D,) of released statistics, at least one, and the variance of the noise in each coordinate."""
     s = release.payload["s"]
     noise = mean_noise(mechanism, users=len(s))
     if np.isinf(noise):
         return np.zeros(s.shape[1]), noise
-    mean: NDArray[np.float64] = mechanism.decoded_mean(s) if hasattr(mechanism, "decoded_mean") else s.mean(axis=0)
-    return mean, noise
+    if hasattr(mechanism, "decoded_mean"):
+        return mechanism.decoded_mean(s), noise
+    assert mechanism.grid is not None
+    return mechanism.grid.decode(s).mean(axis=0), noise
 
 
 def log_transition(

@@ -39,12 +39,13 @@ class Users(Protocol):
 
 @dataclass
 class Delivery:
-    """What reached the server, and what did not. users: in all; stages: by the stage's name. rows, bytes: of releases.
-    dropped, errors: rows, and nodes, that came to nothing, by the reason. classes: by the stage's name, the rows of the
-    smallest class among the labels; those that are not there are nobody's."""
+    """What reached the server, and what did not. users: in all; stages, requests: by the stage's name. rows, bytes: of
+    releases. dropped, errors: rows, and nodes, that came to nothing, by the reason. classes: by the stage's name, the
+    rows of the smallest class among the labels; those that are not there are nobody's."""
 
     users: int = 0
     stages: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
     classes: dict[str, int] = field(default_factory=dict)
     rows: int = 0
     bytes: int = 0
@@ -90,6 +91,7 @@ class Driver:
 
     def _collect(self, request: Request, delivery: Delivery) -> Batch:
         self._before(request)
+        delivery.requests[request.stage] = request
         collected = self._users.collect(request)
         batch = collected.batch
         delivery.dropped.update(collected.dropped)

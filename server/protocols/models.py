@@ -20,9 +20,9 @@ from server.protocols.protocol import Channels, Encoding, PublicRewriter, Text
 if TYPE_CHECKING:
     from server.model import Pipeline
 
-#: The stage in which users ask a trained model, the split that they hold for it, and where a saved model keeps the maps
-#: that training users were sent.
-QUESTION, ASKED = "test", "asked"
+#: The stage in which users ask a trained model, and the split that they hold for it. Where a saved model keeps the maps
+#: that training users were sent, and the encoder that was trained for it alone, as users run it.
+QUESTION, ASKED, ENCODER = "test", "asked", "client"
 
 
 @dataclass(frozen=True, eq=False)

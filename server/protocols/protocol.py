@@ -68,7 +68,8 @@ class PublicRewriter(Protocol):
 class Public:
     """What a training server may hold before anybody has released anything.
 
-    texts: n of them, or pairs. labels: (n,) classes of 0..K-1; None where they are not public. classes: K names.
+    texts: n of them, or pairs. labels: (n,) classes of 0..K-1; None where none is public, and -1 where one is not, in a
+    way that can do with some. classes: K names.
     encoder, embeddings (n, m), maps: where users have an encoder. checkpoint: the one that the encoder was made from,
     where training it goes on. rewriter: where users release texts.
     """

@@ -7,18 +7,20 @@ next group answers: each user once, and nothing of a user but the mean of a grou
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.identity import Identity
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.request import Request
 from server.export import export_encoder
 from server.maps import Maps
 from server.protocols.decoding import statistic_mean
-from server.protocols.models import EmbeddingModel
+from server.protocols.models import ENCODER, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Encoding, Progress, Public, Publish, Training
 from server.protocols.public_maps import dim_of
 from server.training.finetune import finetune
@@ -26,9 +28,6 @@ from server.training.public_maps import pca_maps
 from server.training.self_training import EPOCHS, RATE, pseudo_labels
 from server.training.sharpen import factored, sharpened
 from server.training.statistic_head import Evidence, best_features, linear_head, of_labels, of_users, simplex_codes
-
-#: Users that a public-only arm's features are chosen for: it asks nobody.
-NOBODY = 1_000
 
 
 def statistics(
@@ -39,7 +38,7 @@ def statistics(
     encoder, embeddings = public.encoder, public.embeddings
     believed, maps, asked = public.labels, None, None
     for number in range(training.rounds):
-        frame = _frame(embeddings, channels, training)
+        frame = _frame(embeddings, believed, channels, training)
         users = yield from _asked(frame, encoder, channels, training, number, progress)
         if users is None and believed is None:
             return None
@@ -55,11 +54,11 @@ def statistics(
             lr=RATE, batch_size=training.batch_size, seed=training.seed, pooling=training.pooling,
             max_length=training.max_length, progress=progress,
         )  # fmt: skip
-        export_encoder(student, place / "client", **training.export)
-        encoder = yield Publish(place / "client", splits=("test" if last else "train",))
+        export_encoder(student, place / ENCODER, **training.export)
+        encoder = yield Publish(place / ENCODER, splits=("test" if last else "train",))
         embeddings = encoder.embed(public.texts)
         if last:
-            maps = _head(_frame(embeddings, channels, training), embeddings, believed, None)
+            maps = _head(_frame(embeddings, believed, channels, training), embeddings, believed, None)
     assert maps is not None
     mechanism = channels.embedding[0] if channels.asking else None
     if mechanism is not None:
@@ -67,15 +66,17 @@ def statistics(
     return EmbeddingModel(channels, encoder, mechanism, maps, asked)
 
 
-def _frame(embeddings: NDArray[np.float32], channels: Channels, training: Training) -> Maps:
-    """What users map their embeddings by: as many principal components of public text as are expected to teach most."""
+def _frame(
+    embeddings: NDArray[np.float32], believed: NDArray[Any] | None, channels: Channels, training: Training
+) -> Maps:
+    """What users map their embeddings by: as many principal components of public text as are expected to teach most;
+    where no user is asked, as many as labels without noise do."""
     features = channels.features
     if features is None:
-        assert channels.statistic is not None
-        codes, users = simplex_codes(channels.classes), max(channels.users // training.rounds, 1)
-        features = best_features(
-            embeddings, codes, channels.statistic, users=users if channels.teaching else NOBODY
-        )
+        mechanism, answers = channels.statistic, channels.users // training.rounds
+        if mechanism is None:
+            mechanism, answers = partial(Identity, "statistic"), 0 if believed is None else len(_known(believed))
+        features = best_features(embeddings, simplex_codes(channels.classes), mechanism, users=max(answers, 1))
     if channels.asking:
         features = max(features, dim_of(channels.embedding[0]))
     return pca_maps(embeddings, dim=features, classes=channels.classes)
@@ -99,8 +100,16 @@ def _asked(
 
 
 def _head(frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None, users: Evidence | None) -> Maps:
-    """The frame with a head, from the users' mean and public labels, or what is believed of them."""
+    """The frame with a head, from the users' mean and public labels (-1: unknown), or what is believed of them."""
     features, codes = frame.project(embeddings), simplex_codes(frame.classes)
-    labels = None if believed is None else of_labels(features, believed, codes)
+    labels = None
+    if believed is not None:
+        rows = _known(believed)
+        labels = of_labels(features[rows], believed[rows], codes)
     weight, bias = linear_head(features, codes, users=users, labels=labels)
     return factored(frame.mean, frame.m1, weight, bias)
+
+
+def _known(believed: NDArray[Any]) -> NDArray[np.int64]:
+    """The rows of public text with a label, (n,) with -1 for none, or with a belief of each class, (n, K)."""
+    return np.arange(len(believed)) if believed.ndim == 2 else np.flatnonzero(believed >= 0)

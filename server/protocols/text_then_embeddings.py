@@ -12,7 +12,7 @@ import numpy as np
 from mechanisms.identity import Identity
 from server.export import export_encoder
 from server.protocols.decoding import decoded, log_transition
-from server.protocols.models import EmbeddingModel
+from server.protocols.models import ENCODER, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Progress, Public, Publish, Training
 from server.protocols.public_maps import dim_of
 from server.protocols.sanitized_text import trained_on
@@ -37,8 +37,8 @@ def text_then_embeddings(
         return None
     asked = pipeline.maps()
     pipeline.save_pretrained(folder, about={})
-    export_encoder(folder, folder / "client", **training.export)
-    encoder = yield Publish(folder / "client")
+    export_encoder(folder, folder / ENCODER, **training.export)
+    encoder = yield Publish(folder / ENCODER)
     batch = yield channels.embeddings(
         encoder.identity, asked, mechanism, stage="train-embedding", split="train", label=True, part=SECOND
     )

@@ -25,6 +25,8 @@ FloatArray = NDArray[np.float64]
 DECAY = 3.0
 #: In mean eigenvalues, what is added to each before it is inverted.
 RIDGE = 0.003
+#: The largest canonical correlation of features and labels that is believed.
+CORRELATED = 0.95
 #: Share of a label's variance that features are taken to explain, where their number is chosen before anyone is asked:
 #: .3 to .45 on the same corpora. The choice is flat: 1.5 times this share moves it by one candidate.
 EXPLAINED = 0.35
@@ -32,8 +34,11 @@ EXPLAINED = 0.35
 CANDIDATES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 #: Public rows for each feature, at least, whose second moments are to be known.
 ROWS_PER_FEATURE = 8
-#: Logarithms of τ² and ω² that are tried: cross-moments of unit vectors are at most 1.
-_LOG_VARIANCES = np.linspace(-18.0, 1.0, 77)
+#: Of the largest τ² that is possible, those that are tried, and with 0 the ω².
+_LEVELS = np.exp(np.linspace(-16.0, 0.0, 65))
+#: Twice the gain in log-likelihood from which on labelled public text is taken to differ from users': three standard
+#: deviations. Under much noise a smaller one would have users' noise outweigh labels.
+_DIFFERS = 9.0
 
 
 def simplex_codes(classes: int) -> NDArray[np.float32]:
@@ -121,13 +126,14 @@ def linear_head(
     share = _shares(exact, users, labels)
     # E[code ⊗ (f - f̄)] = Σ_k share_k·code_k·(class mean_k - f̄), and shares times class means add up to nothing
     weighted = (classes - 1) / classes * exact @ cross
-    means = weighted / share[:, None]
-    within = np.diag(values + RIDGE * values.mean()) - weighted.T @ means
-    least = np.linalg.eigvalsh(within)[0]
-    if least < (floor := RIDGE * values.mean()):  # what is left of noise can claim more than there is
-        within += (floor - least) * np.eye(d)
-    weight = np.linalg.solve(within, means.T)
-    bias = np.log(share) - 0.5 * np.einsum("kd,dk->k", means, weight)
+    # in units of the whole scatter, between-class scatter is the squares of canonical correlations, and within-class
+    # scatter what they leave of 1; noise alone may claim more than there is
+    unit, root = 1 / np.sqrt(values + RIDGE * values.mean()), np.sqrt(share)
+    u, correlations, vt = np.linalg.svd(weighted / root[:, None] * unit, full_matrices=False)
+    rho = np.minimum(correlations, CORRELATED)
+    u = u / root[:, None]
+    weight = unit[:, None] * (vt.T * (rho / (1 - rho**2))) @ u.T
+    bias = np.log(share) - 0.5 * (u**2) @ (rho**2 / (1 - rho**2))
     weight = vectors @ weight
     return weight, bias - mean @ weight
 
@@ -139,30 +145,29 @@ def _posterior(
     """(c, d): the posterior mean of C = E[code ⊗ (f - f̄)] along directions of these variances λ (d,).
 
     C ~ N(0, τ²·λ^DECAY); users' estimate of it has their noise; that of labelled text is of C + N(0, ω²·λ^DECAY). τ²
-    and ω² are those under which what was seen is likeliest (type II maximum likelihood).
+    and ω² are those under which what was seen is likeliest (type II maximum likelihood), ω² = 0 unless another is so by
+    far. Features explain at most all of a code's variance, Σ C²/λ <= 1/c, which bounds both.
     """
     profile = values**DECAY / (values**DECAY).sum()
-    level = np.exp(_LOG_VARIANCES)
+    c = len(users if labels is None else labels)  # type: ignore[arg-type]
+    level = _LEVELS / (c * (profile / values).sum())
     if users is None or labels is None:
         seen, variance = (users, user_variance) if labels is None else (labels, label_variance)
         assert seen is not None and variance is not None
         squares = (seen**2).sum(axis=0)
         total = level[:, None] * profile + variance
-        prior = level[np.argmin((len(seen) * np.log(total) + squares / total).sum(axis=1))] * profile
+        prior = level[np.argmin((c * np.log(total) + squares / total).sum(axis=1))] * profile
         return seen * (prior / (prior + variance))
     assert user_variance is not None and label_variance is not None
     uu, up, pp = ((a * b).sum(axis=0) for a, b in ((users, users), (users, labels), (labels, labels)))
-    best, chosen = np.inf, (0.0, 0.0)
-    for tau in level:
-        a = tau * profile + user_variance
-        b = tau * profile + label_variance + np.append(0.0, level)[:, None] * profile
-        determinant = a * b - (tau * profile) ** 2
-        misfit = (b * uu + a * pp - 2 * tau * profile * up) / determinant
-        cost = (len(users) * np.log(determinant) + misfit).sum(axis=1)
-        at = int(np.argmin(cost))
-        if cost[at] < best:
-            best, chosen = cost[at], (tau, float(np.append(0.0, level)[at]))
-    prior, drift = chosen[0] * profile, label_variance + chosen[1] * profile
+    tau, omega = level[:, None, None] * profile, np.append(0.0, level)[:, None] * profile
+    a, b = tau + user_variance, tau + label_variance + omega
+    determinant = a * b - tau**2
+    misfit = (b * uu + a * pp - 2 * tau * up) / determinant
+    cost = (c * np.log(determinant) + misfit).sum(axis=2)  # minus twice the log-likelihood, (τ², ω²)
+    cost[:, 1:] += _DIFFERS
+    at = np.unravel_index(int(np.argmin(cost)), cost.shape)
+    prior, drift = level[at[0]] * profile, label_variance + omega[at[1]]
     posterior: FloatArray = (users / user_variance + labels / drift) / (1 / prior + 1 / user_variance + 1 / drift)
     return posterior
 
@@ -174,7 +179,11 @@ def _shares(codes: FloatArray, users: Evidence | None, labels: Evidence | None) 
     estimate, variance = known[0].constant, known[0].constant_variance
     if len(known) == 2:
         gap = float(((known[0].constant - known[1].constant) ** 2).mean())
-        other = max(known[1].constant_variance, gap - variance)
+        other = known[1].constant_variance
+        # few coordinates say how far the shares of the two differ: no farther than noise explains, unless it is by far;
+        # and E[code] lies in the unit ball
+        if gap > _DIFFERS * (variance + other):
+            other += min(gap - variance - other, 1 / c)
         estimate = (estimate * other + known[1].constant * variance) / (variance + other)
         variance = variance * other / (variance + other)
     shrunk = estimate * max(0.0, 1.0 - variance * c / max(float(estimate @ estimate), 1e-300))

@@ -16,6 +16,8 @@ from simulations.progress import Progress
 
 #: Built-in texts from which an int8 encoder takes its ranges: always these, so that it follows from the model alone.
 CALIBRATION_TEXTS, CALIBRATION_SEED = 256, 0
+#: Of the folder of an encoder that was fine-tuned first: its checkpoint.
+_CHECKPOINT = "checkpoint"
 
 
 def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress) -> Path:
@@ -42,7 +44,7 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
             from server.training.finetune import finetune
 
             checkpoint = finetune(
-                settings.model, public.texts, public.labels, folder / "checkpoint", classes=len(public.classes),
+                settings.model, public.texts, public.labels, folder / _CHECKPOINT, classes=len(public.classes),
                 epochs=settings.fine_tune_epochs, lr=settings.fine_tune_lr,
                 batch_size=experiment.training.batch_size, seed=experiment.seed, pooling=settings.pooling,
                 max_length=settings.max_length, progress=progress,
@@ -51,6 +53,11 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
         export_encoder(checkpoint, folder, **export_settings(settings))
 
     return folder_once(f"encoders/{name}", make)
+
+
+def checkpoint_of(settings: EncoderSettings, folder: Path) -> str | Path:
+    """What the exported encoder in `folder` was made from, where training it goes on."""
+    return folder / _CHECKPOINT if settings.fine_tune_on_public else settings.model
 
 
 def export_settings(settings: EncoderSettings) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from server.card import model_card
 from server.maps import Maps
+from server.protocols.models import ENCODER
 from server.protocols.protocol import Public, Text
+from simulations.artifacts.public import CachedEncoder
 from simulations.errors import UserError
 from simulations.output.jsonable import json_ready
 
@@ -63,6 +65,8 @@ def classify(folder: Path, public: Public, texts: Sequence[Text]) -> NDArray[np.
         pipeline = Pipeline.from_pretrained(folder)
         maps = pipeline.maps()
         return maps.predict(maps.project(pipeline.embed(public.rewriter.lines(texts))))
-    assert public.encoder is not None
+    own = folder / ENCODER
+    encoder = CachedEncoder(own, progress=lambda line: None) if own.is_dir() else public.encoder
+    assert encoder is not None
     maps = Maps.load(folder)
-    return maps.predict(maps.project(public.encoder.embed(texts)))
+    return maps.predict(maps.project(encoder.embed(texts)))

@@ -16,18 +16,17 @@ from client.models.encoder import Encoder
 from server.protocols.protocol import Public, Text
 from server.protocols.public_maps import PublicMaps
 from simulations.artifacts.cache import CachedEmbeddings, embed
-from simulations.artifacts.encoder import encoder_folder
+from simulations.artifacts.encoder import checkpoint_of, encoder_folder
 from simulations.artifacts.text_channel import prepare_rewriter, saved_rewriter
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import TEXT_WAYS, Experiment
+from simulations.experiment import STATISTICS, TEXT_WAYS, Experiment
 from simulations.output.atomic import staged
 from simulations.progress import Progress
 
 #: Of the folder of a public part: its format, and the files in it.
 FORMAT = 1
 _ABOUT, _TEXTS = "public.json", "texts.jsonl"
-_PARTS = ("encoder", "vocabulary", "masked_lm")
 
 
 class CachedEncoder:
@@ -67,8 +66,26 @@ def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress
     if experiment.training.way not in TEXT_WAYS:
         encoder = CachedEncoder(encoder_folder(experiment, corpus, progress=progress), progress=progress)
     rewriter = prepare_rewriter(experiment, corpus.texts, progress=progress)
-    labels = corpus.labels if experiment.data.public.labels else None
-    return _with_maps(experiment, Public(corpus.texts, labels, corpus.classes, encoder, rewriter=rewriter))
+    return _with_maps(experiment, Public(
+        corpus.texts, _public_labels(experiment, corpus), corpus.classes, encoder, rewriter=rewriter,
+        checkpoint="" if encoder is None else checkpoint_of(experiment.encoder, encoder.folder),
+    ))  # fmt: skip
+
+
+def _public_labels(experiment: Experiment, corpus: Corpus) -> NDArray[np.int64] | None:
+    """The labels that are public, (n,), -1 for one that is not; None where none is. UserError where more are asked for
+    than there are. Fewer are always some of those that are picked where there are more."""
+    public = experiment.data.public
+    if not public.labels or public.labelled is None:
+        return corpus.labels if public.labels else None
+    if public.labelled > len(corpus):
+        raise UserError(
+            f"data.public.labelled: {public.labelled} were asked for, and there are {len(corpus)} public texts"
+        )
+    order = np.random.default_rng([experiment.seed, 8]).permutation(len(corpus))
+    labels = np.full(len(corpus), -1, np.int64)
+    labels[order[: public.labelled]] = corpus.labels[order[: public.labelled]]
+    return labels
 
 
 def save_public(experiment: Experiment, public: Public, out: Path) -> None:
@@ -77,6 +94,7 @@ def save_public(experiment: Experiment, public: Public, out: Path) -> None:
         parts = {
             "encoder": getattr(public.encoder, "folder", None), "vocabulary": getattr(public.rewriter, "folder", None),
             "masked_lm": getattr(public.rewriter, "masked_lm", None),
+            "checkpoint": public.checkpoint if Path(public.checkpoint).is_dir() else None,
         }  # fmt: skip
         for name, place in parts.items():
             if place is not None:
@@ -101,10 +119,9 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
         with open(folder / _TEXTS, encoding="utf-8", errors="surrogatepass") as file:
             lines = [json.loads(line) for line in file]
         texts = [text if isinstance(text, str) else tuple(text) for text in (line["text"] for line in lines)]
-        labels = np.array([line["label"] for line in lines], np.int64) if about["labels"] else np.zeros(len(lines), int)
+        labels = np.array([line["label"] for line in lines], np.int64) if about["labels"] else None
         if about["format"] != FORMAT or about["labels"] != experiment.data.public.labels:
             raise ValueError
-        corpus = Corpus(texts, labels, tuple(about["classes"]))
         encoder = CachedEncoder(folder / "encoder", progress=progress) if about["encoder"] else None
         rewriter = None
         if about["vocabulary"]:
@@ -114,15 +131,19 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
         raise UserError(
             f"{folder}: is no public part of {experiment.name}; make it anew with: sottovoce deploy public"
         ) from error
-    known = corpus.labels if about["labels"] else None
-    return _with_maps(experiment, Public(corpus.texts, known, corpus.classes, encoder, rewriter=rewriter))
+    checkpoint = folder / "checkpoint" if about["checkpoint"] else experiment.encoder.model
+    return _with_maps(
+        experiment, Public(texts, labels, tuple(about["classes"]), encoder, rewriter=rewriter, checkpoint=checkpoint)
+    )
 
 
 def _with_maps(experiment: Experiment, public: Public) -> Public:
-    """The same with embeddings of the texts, and what learns maps from them, where users release embeddings."""
+    """The same with embeddings of the texts, where users have an encoder, and what learns their maps from these."""
     if public.encoder is None:
         return public
     embeddings = public.encoder.embed(public.texts)
+    if experiment.training.way == STATISTICS:
+        return replace(public, embeddings=embeddings)
     maps = PublicMaps(
         embeddings, public.labels, classes=len(public.classes), learned=experiment.training.maps == "learned",
         seed=experiment.seed,

@@ -19,6 +19,7 @@ from simulations.experiment import (
     embedding_mechanism,
     label_of,
     slug,
+    statistic_of,
 )
 from simulations.progress import Progress
 
@@ -39,7 +40,7 @@ def protocol_of(
 
 def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
     """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
-    texts, shuffle = experiment.training.way in TEXT_WAYS, experiment.shuffle
+    texts, shuffle, people = experiment.training.way in TEXT_WAYS, experiment.shuffle, experiment.population
     text = None
     if texts:
         assert isinstance(public.rewriter, StudyRewriter)
@@ -50,6 +51,9 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         label=label_of(arm, len(public.classes)),
         embedding=embeddings_of(experiment, arm, public),
         text=text,
+        statistic=statistic_of(arm),
+        features=arm.features,
+        users=int(people.users * (1 - people.dropout) * (1 - people.late)),
         teaching=arm.way != PUBLIC_ONLY,
         asking=texts or arm.embedding is not None,
         minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
@@ -82,7 +86,7 @@ def training_of(experiment: Experiment) -> Training:
     """How the experiment's server trains."""
     settings, training = experiment.encoder, experiment.training
     return Training(
-        seed=experiment.seed, label_stages=training.label_stages, epochs=training.epochs,
-        batch_size=training.batch_size, pooling=settings.pooling, max_length=settings.max_length,
-        export=export_settings(settings),
+        seed=experiment.seed, label_stages=training.label_stages, rounds=training.rounds,
+        self_training=training.self_training, epochs=training.epochs, batch_size=training.batch_size,
+        pooling=settings.pooling, max_length=settings.max_length, export=export_settings(settings),
     )  # fmt: skip

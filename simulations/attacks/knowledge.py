@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mechanisms.mechanism import parameters
 from mechanisms.messages.request import Request
 from server.maps import FILE, Maps
-from server.protocols.models import ASKED
+from server.protocols.models import ASKED, ENCODER
 from server.training.noise import sanitize_public
 from simulations.artifacts.public import CachedEncoder
 from simulations.artifacts.text_channel import as_lines
@@ -81,7 +81,7 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
     public = prepared(target.run, progress).public
     folder = target.run / "models" / slug(target.arm.name)
     if target.study.training.way == HALVES:
-        encoder, checkpoint = CachedEncoder(folder / "client", progress=progress), folder
+        encoder, checkpoint = CachedEncoder(folder / ENCODER, progress=progress), folder
         embeddings = encoder.embed(public.texts)
     else:
         assert isinstance(public.encoder, CachedEncoder) and public.embeddings is not None

@@ -112,7 +112,7 @@ def train(
                     answers = {"places": users.places[question.stage].tolist(), "guesses": guesses.tolist()}
             result = arm_result(experiment, arm, channels, model, driver, seconds=time.perf_counter() - start)
             progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
-            what = spent(released(experiment, arm, channels, model), channels, driver)
+            what = spent(released(experiment, arm, channels, model, driver), channels, driver)
             records = 1 if experiment.population.assignment == "record" else None
             result = replace(result, **of_run(experiment, arm, what, records=records))
         save_model(place, model, public, result.to_dict())

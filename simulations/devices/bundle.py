@@ -15,6 +15,7 @@ from client.models.encoder import Encoder
 from client.policy import Policy
 from mechanisms.messages.request import Request
 from server.maps import Maps
+from server.protocols.models import ENCODER
 from server.protocols.protocol import Channels, Public
 from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder, prepare_public
@@ -53,7 +54,7 @@ def bundle_of_run(
         raise UserError(f"--run {run}: holds no finished run; name the folder that `sottovoce simulate` left") from None
     arm = chosen(experiment, arm_name)
     model = run / "models" / slug(arm.name)
-    _check_precision(experiment, precision, known=model / "client")
+    _check_precision(experiment, precision, known=model / ENCODER)
     if experiment.training.way == "sanitized-text":
         public = prepare_public(experiment, _public(experiment), progress=progress)
         assert public.rewriter is not None
@@ -61,7 +62,7 @@ def bundle_of_run(
         return _write(experiment, arm, _first_request(experiment, arm, public, progress), public, out)
     maps = Maps.load(model)
     if experiment.training.way == HALVES:
-        encoder = CachedEncoder(model / "client", progress=progress)
+        encoder = CachedEncoder(model / ENCODER, progress=progress)
     else:
         # without fine-tuning the encoder needs no data, and the run's need not be there any more
         known = _public(experiment) if experiment.encoder.fine_tune_on_public else Corpus([], np.zeros(0, int), ("",))

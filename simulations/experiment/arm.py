@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -29,7 +30,8 @@ UNIT_BOUNDS = (0.0, 1.0)
 class Arm(Section):
     """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user.
 
-    text, embedding, label: mechanism tables as the catalogue reads them; of several `dim`, the best on public data.
+    text, embedding, label, statistic: mechanism tables as the catalogue reads them. `dim`: of an embedding m', and of
+    several the best on public data; of a statistic d, the number of features, chosen where it is not given.
     reference: not private; its users accept anything. smallest_crowd: how many delivered users at the least agree with
     any one of them in all that leaves in clear, from whoever knows. Before a run nothing is amplified without it; after
     one labels in clear are counted, and it stands for what texts expose.
@@ -39,6 +41,7 @@ class Arm(Section):
     embedding: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009 - a field, like its neighbours
     label: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     text: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
+    statistic: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     reference: bool = setting(values.flag, False)
     smallest_crowd: int | None = setting(values.whole(1))
     way: str | None = setting(values.choice(PUBLIC_ONLY))
@@ -50,11 +53,12 @@ class Arm(Section):
         super().__post_init__()
         if not slug(self.name):
             raise UserError(f'arm "{self.name}": name: must contain a letter or a digit')
-        if self.way == PUBLIC_ONLY and self.label is not None:
-            raise UserError(
-                f'{self._where("label")}: a "{PUBLIC_ONLY}" arm takes no label from users; remove it'
-            )
-        if self.way is None and self.embedding is None and self.text is None:
+        for taught in ("label", "statistic"):
+            if self.way == PUBLIC_ONLY and getattr(self, taught) is not None:
+                raise UserError(
+                    f'{self._where(taught)}: a "{PUBLIC_ONLY}" arm takes no {taught} from users; remove it'
+                )
+        if self.way is None and self.embedding is None and self.text is None and self.statistic is None:
             raise UserError(
                 f'{self._where("embedding")}: is missing; name a mechanism, or way = "{PUBLIC_ONLY}"'
             )
@@ -62,6 +66,13 @@ class Arm(Section):
             raise UserError(
                 f"{self._where('embedding')}.dim: is missing; give m', the dimension of what is sent"
             )
+        if isinstance((self.statistic or {}).get("dim"), list):
+            raise UserError(f"{self._where('statistic')}.dim: give one number of features, or none to have it chosen")
+
+    @property
+    def features(self) -> int | None:
+        """d of the arm's statistic; None where it is chosen on public text, before anyone is asked."""
+        return (self.statistic or {}).get("dim")
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -104,6 +115,24 @@ def label_of(arm: Arm, classes: int) -> Mechanism:
         built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel="label", classes=classes)
     except ValueError as error:
         raise UserError(f'arm "{arm.name}": label: {error}') from error
+    return built
+
+
+def statistic_of(arm: Arm) -> Callable[[int], Mechanism] | None:
+    """The mechanism of an arm's statistics, by their number D of coordinates; None where it releases none. UserError,
+    now rather than when it is called, where the arm's parameters are none of it."""
+    if arm.statistic is None:
+        return None
+    spec = {k: v for k, v in arm.statistic.items() if k != "dim"}
+
+    def built(size: int) -> Mechanism:
+        mechanism: Mechanism = catalogue.build(spec, channel="statistic", dim=size)
+        return mechanism
+
+    try:
+        built(2)
+    except ValueError as error:
+        raise UserError(f'arm "{arm.name}": statistic: {error}') from error
     return built
 
 

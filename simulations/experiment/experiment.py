@@ -16,6 +16,7 @@ from simulations.experiment.names import either, slug
 from simulations.experiment.pricing import check_arm, check_text
 from simulations.experiment.sections import (
     HALVES,
+    STATISTICS,
     TEXT_WAYS,
     Data,
     Encoder,
@@ -61,10 +62,13 @@ class Experiment:
             object.__setattr__(self, "training", replace(self.training, maps=maps))
 
     def _check_public(self) -> None:
-        public, release_once = self.data.public, self.training.way == "release-once"
-        if release_once and public.fraction == 0:
+        public, way = self.data.public, self.training.way
+        if way in ("release-once", STATISTICS) and public.fraction == 0:
+            raise UserError(f'data.public.fraction: must be above 0; way = "{way}" learns its maps on public data')
+        if public.labelled is not None and (way != STATISTICS or not public.labels or self.encoder.fine_tune_on_public):
             raise UserError(
-                'data.public.fraction: must be above 0; way = "release-once" learns its maps on public data'
+                f'data.public.labelled: goes with training.way = "{STATISTICS}", labels = true and '
+                "encoder.fine-tune-on-public = false; remove it"
             )
         if not public.labels and self.encoder.fine_tune_on_public:
             raise UserError(
@@ -115,7 +119,7 @@ class Experiment:
                     "on users' texts; put this arm into a study of another way"
                 )
             self._check_channels(arm)
-            if len(arm.dims) > 1 and (self.training.way == "paper" or not self.data.public.labels):
+            if len(arm.dims) > 1 and (self.training.way in ("paper", STATISTICS) or not self.data.public.labels):
                 raise UserError(
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
                     "give one number here"
@@ -140,6 +144,12 @@ class Experiment:
             )
         if way == "sanitized-text" and arm.embedding is not None:
             raise UserError(f'arm "{arm.name}": embedding: none is released with training.way = "{way}"; remove it')
+        if way == STATISTICS:
+            self._check_statistic(arm)
+        elif arm.statistic is not None:
+            raise UserError(
+                f'arm "{arm.name}": statistic: does not go with training.way = "{way}", but with "{STATISTICS}"'
+            )
         if way == HALVES:
             if arm.way == PUBLIC_ONLY:
                 raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "{way}"')
@@ -152,6 +162,17 @@ class Experiment:
         needs_prior = arm.label is not None and arm.label["mechanism"] == "randomized-response-prior"
         if needs_prior and (arm.embedding is None or texts) and arm.way is None:
             raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
+
+    def _check_statistic(self, arm: Arm) -> None:
+        if arm.way == PUBLIC_ONLY:
+            if not self.data.public.labels:
+                raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
+        elif arm.statistic is None:
+            raise UserError(
+                f'arm "{arm.name}": statistic: is missing; name a mechanism, which training.way = "{STATISTICS}" needs'
+            )
+        if arm.label is not None:
+            raise UserError(f'arm "{arm.name}": label: is part of what a statistic says, under its ε; remove it')
 
     def check_text(self, arm: Arm, text: TextMechanism) -> None:
         """Raise UserError where the arm's users would refuse its text, the mechanism as it is with its vocabulary."""
@@ -169,12 +190,12 @@ def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
     if arm.reference:
         reason = "a reference arm, not private"
         return ClientPolicy(
-            embedding=math.inf, label=math.inf, text=math.inf, mechanisms=tuple(CATALOGUE),
+            embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf, mechanisms=tuple(CATALOGUE),
             accept_unprotected=tuple(f"{channel}: {reason}" for channel in CHANNELS),
         )  # fmt: skip
     policy, shuffle = experiment.policy, experiment.shuffle
     return ClientPolicy(
-        delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text, total=policy.total,
-        mechanisms=tuple(CATALOGUE), minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
-        accept_unprotected=policy.accept_unprotected,
+        delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
+        statistic=policy.statistic, total=policy.total, mechanisms=tuple(CATALOGUE),
+        minimum_users=shuffle.minimum_users if shuffle.enabled else 0, accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip

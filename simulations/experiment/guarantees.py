@@ -23,9 +23,10 @@ from simulations.experiment.sections import Policy
 @dataclass(frozen=True)
 class Promise:
     """metric_epsilon: of one unit of the metric, None where nothing but a label is released. statement: in words.
-    worst_case_epsilon: of a text or embedding, what is declared public left aside. label_epsilon: None where no label
-    is sent, or labels are declared public. delta: of the worst case, the policy's for Gaussian noise and else 0; a
-    label's is always 0."""
+    worst_case_epsilon: of a text, an embedding or a user's statistic, what is declared public left aside.
+    label_epsilon: None where no label is sent, or labels are declared public. delta: of the worst case, the policy's
+    for Gaussian noise and else 0; a label's is always 0. asking_epsilon: worst case of a user who asks the model, where
+    that is another release than a training user's; None where nobody asks so."""
 
     metric_epsilon: float | None
     metric: str | None
@@ -33,6 +34,7 @@ class Promise:
     worst_case_epsilon: float | None
     label_epsilon: float | None
     delta: float = 0.0
+    asking_epsilon: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready but for infinity."""
@@ -42,24 +44,28 @@ class Promise:
 @dataclass(frozen=True)
 class Released:
     """The mechanisms of an arm whose way is settled. embedding, text: None where none is released; label: likewise, and
-    where labels are declared public."""
+    where labels are declared public. statistics: of each stage of training users, () where none is released."""
 
     embedding: Mechanism | None
     text: TextMechanism | None
     label: Mechanism | None
     public_label: bool
+    statistics: tuple[Mechanism, ...] = ()
 
     @property
     def name(self) -> str | None:
-        """Of the mechanisms of texts and embeddings."""
-        names = [each.name for each in (self.text, self.embedding) if each is not None]
+        """Of the mechanisms of texts, statistics and embeddings."""
+        names = [each.name for each in (self.text, *self.statistics[:1], self.embedding) if each is not None]
         return ", then ".join(names) or None
 
 
-def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model | None) -> Released:
+def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model | None, driver: Driver) -> Released:
     """What the arm's users released, or would have, where nothing came to train a model on."""
     candidates = channels.embedding if channels.asking else ()
     embedding = model.embedding if model is not None else next(iter(candidates), None)
+    if channels.statistic is not None:
+        asked = driver.teaching.requests.values()
+        return Released(embedding, None, None, False, tuple(request.mechanism("statistic") for request in asked))
     public_label = channels.teaching and arm.label is None and "label" in experiment.policy.declared
     label = channels.label if channels.teaching and not public_label else None
     return Released(embedding, channels.text, label, public_label)
@@ -67,6 +73,8 @@ def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model 
 
 def promise(policy: Policy, what: Released) -> Promise:
     """What is promised to a user who releases all of it; of users who release a text or an embedding, the dearer."""
+    if what.statistics:
+        return _of_statistic(policy, what)
     if what.text is None or what.embedding is None:
         return _promise(policy, what.text or what.embedding, what)
     texts, embeddings = (_promise(policy, each, what) for each in (what.text, what.embedding))
@@ -90,8 +98,20 @@ def spent(what: Released, channels: Channels, driver: Driver) -> Spent:
         train=tuple(stages.values()) if channels.teaching else None,
         test=next(iter(driver.asking.stages.values()), None),
         text=what.text,
+        statistics=what.statistics,
         classes=tuple(driver.teaching.classes.get(stage, 0) for stage in stages) if in_clear else None,
     )
+
+
+def _of_statistic(policy: Policy, what: Released) -> Promise:
+    guarantee = what.statistics[0].guarantee  # every stage's is the same
+    worst = guarantee.worst_case(policy.delta)
+    statement = "no protection" if math.isinf(worst) else f"{metric_statement([guarantee])}, any two users' data"
+    asking = None
+    if what.embedding is not None:
+        asks = _promise(policy, what.embedding, what)
+        statement, asking = f"{statement}; whoever asks: {asks.statement}", asks.worst_case_epsilon
+    return Promise(guarantee.epsilon, guarantee.metric, statement, worst, None, asking_epsilon=asking)
 
 
 def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:

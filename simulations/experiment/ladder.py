@@ -13,11 +13,13 @@ from mechanisms.accounting.ladder import Rung, ladder, widest
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of
+from server.training.statistic_head import CANDIDATES
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of, statistic_of
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.sections import HALVES
 
 PAPER = "trusted simulation, not a protocol"
+_OF_STATISTICS = "the largest of all numbers of features that are chosen from, or of all stages"
 GRADIENTS = f"{PAPER}: gradients through M1 and BERT depend on raw text"
 
 
@@ -27,7 +29,8 @@ class Spent:
 
     train: users delivered, for each stage of disjoint training users; test: of the test users; None where the arm
     asked for nothing of the kind. A stage whose batch was discarded counts 0. classes: of labels sent in clear, the
-    rows of the smallest class, for each of these stages; None where no label is sent in clear.
+    rows of the smallest class, for each of these stages; None where no label is sent in clear. statistics: the
+    mechanism of each stage of training users, where they release statistics; they release nothing else then.
     """
 
     embedding: Mechanism | None
@@ -35,6 +38,7 @@ class Spent:
     train: tuple[int, ...] | None
     test: int | None
     text: TextMechanism | None = None
+    statistics: tuple[Mechanism, ...] = ()
     classes: tuple[int, ...] | None = None
 
     def crowd(self, *, stated: int | None, records: int) -> int | None:
@@ -66,7 +70,7 @@ def of_run(experiment: Experiment, arm: Arm, spent: Spent, *, records: int) -> d
         "ladder": None if train is None else _plain(
             _train(
                 experiment, arm, [spent.embedding], spent.label, train if shuffled else None, records, notes,
-                spent.text, crowd,
+                spent.text, crowd, spent.statistics,
             )
         ),
         "test_ladder": None if spent.test is None else _plain(
@@ -102,7 +106,8 @@ def of_experiment(
         text = None if arm.text is None else (texts or {})[arm.name]
         if arm.way != PUBLIC_ONLY:
             train = _train(
-                experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd
+                experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
+                _statistics(arm, classes),
             )
         if (arm.embedding is not None or text is not None) and experiment.training.way != "paper":
             test = _test(experiment, arm, embeddings, *_test_users(experiment), text)
@@ -116,7 +121,14 @@ def of_experiment(
 def _train(
     experiment: Experiment, arm: Arm, embeddings: Sequence[Mechanism | None], label: Mechanism | None,
     users: int | None, records: int | None, notes: Mapping[str, str], text: TextMechanism | None, crowd: int | None,
+    statistics: Sequence[Mechanism],
 ) -> tuple[Rung, ...]:  # fmt: skip
+    if statistics:
+        each = [
+            ladder(None, None, statistic=mechanism, users=users, delta=experiment.shuffle.delta)
+            for mechanism in statistics
+        ]
+        return tuple(_noted(rung, notes.get(rung.name)) for rung in widest(each, _OF_STATISTICS))
     paper = experiment.training.way == "paper"
     public = _exposed(experiment, text)
     reason = experiment.policy.declared.get("label")
@@ -130,6 +142,15 @@ def _train(
         crowd=crowd, public=public,
         draws=experiment.training.epochs if paper else 1, unprotected={"gradients": GRADIENTS} if paper else {},
     )  # fmt: skip
+
+
+def _statistics(arm: Arm, classes: int) -> list[Mechanism]:
+    """The mechanism of an arm's statistics at each number of features that it chooses from; none where it has none."""
+    statistic = statistic_of(arm)
+    if statistic is None:
+        return []
+    features = CANDIDATES if arm.features is None else (arm.features,)
+    return [statistic((classes - 1) * (d + 1)) for d in features]
 
 
 def _test(

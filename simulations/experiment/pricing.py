@@ -13,7 +13,10 @@ from client.policy import Policy
 from mechanisms.guarantee import EXPOSURES
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of, trial_text_of
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of, statistic_of, trial_text_of
+
+#: Coordinates of a statistic whose price is asked for: it does not depend on them.
+_ANY = 8
 
 
 def check_arm(policy: Policy, arm: Arm, classes: int) -> None:
@@ -37,7 +40,8 @@ def _costs(policy: Policy, arm: Arm, classes: int) -> dict[str, float]:
     """By channel, the largest worst-case ε that one record is charged; inf where it is sent in clear."""
     released = {
         "embedding": embeddings_of(arm),
-        "label": [] if arm.way == PUBLIC_ONLY else [label_of(arm, classes)],
+        "label": [] if arm.way == PUBLIC_ONLY or arm.statistic is not None else [label_of(arm, classes)],
+        "statistic": [] if (statistic := statistic_of(arm)) is None else [statistic(_ANY)],
     }
     return {
         channel: max((policy.cost(m.guarantee) for m in mechanisms), default=0.0)

@@ -87,9 +87,9 @@ def arm_result(
     seconds: float,
 ) -> ArmResult:  # fmt: skip
     """What an arm came to, not yet scored: without accuracies and ladders."""
-    what = released(experiment, arm, channels, model)
+    what = released(experiment, arm, channels, model, driver)
     teaching, asking = driver.teaching, driver.asking
-    spec = arm.embedding or arm.text or {}
+    spec = arm.statistic or arm.embedding or arm.text or {}
     return ArmResult(
         name=arm.name,
         mechanism=what.name,
@@ -114,7 +114,9 @@ def arm_result(
 
 
 def _dim(what: Released, channels: Channels, model: Model | None) -> int:
-    """m', whether anything of it leaves a device or not."""
+    """m', whether anything of it leaves a device or not; of statistics, the number of features."""
+    if channels.statistic is not None:
+        return channels.features or (DEFAULT_DIM if model is None or model.asked is None else model.asked.dim)
     if what.embedding is not None:
         return dim_of(what.embedding)
     return DEFAULT_DIM if model is None or channels.text is not None else model.maps.dim

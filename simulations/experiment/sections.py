@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from client import policy as client
@@ -13,6 +13,7 @@ from simulations.experiment import values
 from simulations.experiment.names import key
 
 HALVES = "text-then-embeddings"
+STATISTICS = "statistics"
 TEXT_WAYS = ("sanitized-text", HALVES)
 WAYS = (*protocols.WAYS, "paper")
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
@@ -48,13 +49,14 @@ class Section:
 class Public(Section):
     """The public part: `fraction` of the training data, or the built-in corpus (of data.public-size).
 
-    labels: whether its labels are public too. split: "random", "by-sentence" (SST-2: phrases follow the
-    sentences that contain them) or "built-in".
+    labels: whether its labels are public too; labelled: of so many of its texts alone, picked by the seed. split:
+    "random", "by-sentence" (SST-2: phrases follow the sentences that contain them) or "built-in".
     """
 
     place: ClassVar[str] = "data.public"
     fraction: float | None = setting(values.number(below=1.0))
     labels: bool = setting(values.flag, True)
+    labelled: int | None = setting(values.whole(1))
     split: str | None = setting(values.choice("random", "by-sentence", "built-in"))
 
 
@@ -129,8 +131,8 @@ class Data(Section):
                 raise UserError(
                     "data.public.fraction: does not apply to the built-in corpus; use data.public-size"
                 )
-            return Public(None, public.labels, split)
-        return Public(0.05 if public.fraction is None else public.fraction, public.labels, split)
+            return replace(public, split=split)
+        return replace(public, fraction=0.05 if public.fraction is None else public.fraction, split=split)
 
 
 @dataclass(frozen=True)
@@ -178,14 +180,16 @@ class Encoder(Section):
 
 @dataclass(frozen=True)
 class Training(Section):
-    """way: "release-once", "sanitized-text", "text-then-embeddings" (half of the users release texts, on which the
-    encoder is trained under which the others release embeddings), or "paper", which is not private and must be
-    acknowledged.
+    """way: "release-once", "statistics" (how features go with labels), "sanitized-text", "text-then-embeddings" (half
+    of the users release texts, on which the encoder is trained under which the others release embeddings), or "paper",
+    which is not private and must be acknowledged.
 
     epochs, batch_size: of a training end to end, on texts.
     maps: how M1 is found on public data; learned, if it has labels.
     label_stages: in how many stages, of disjoint users, labels are released; a later stage's prior comes from
     the model of the stage before.
+    rounds: in how many groups, of disjoint users, statistics are released. self_training: whether what a group has
+    taught labels public text, on which the encoder is trained for the next group, and at last for the model.
     """
 
     place: ClassVar[str] = "training"
@@ -195,11 +199,13 @@ class Training(Section):
     maps: str | None = setting(values.choice("learned", "principal-components"))
     acknowledge_not_private: bool = setting(values.flag, False)
     label_stages: int = setting(values.whole(1), 1)
+    rounds: int = setting(values.whole(1), 1)
+    self_training: bool = setting(values.flag, False)
 
     @property
     def stages(self) -> int:
         """In how many stages users release, each user in one of them."""
-        return 2 if self.way == HALVES else self.label_stages
+        return 2 if self.way == HALVES else self.rounds if self.way == STATISTICS else self.label_stages
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,6 +216,13 @@ class Training(Section):
             )
         if self.way != "release-once" and self.label_stages > 1:
             raise UserError(f'training.label-stages: must be 1 with way = "{self.way}"')
+        if self.way != STATISTICS and (self.self_training or self.rounds > 1):
+            name = "self-training" if self.self_training else "rounds"
+            raise UserError(f'training.{name}: goes with way = "{STATISTICS}"; remove it')
+        if self.rounds > 1 and not self.self_training:
+            raise UserError(
+                "training.rounds: must be 1 without self-training: with one encoder, all users in one round tell more"
+            )
 
 
 @dataclass(frozen=True)
@@ -239,13 +252,15 @@ class Shuffle(Section):
 
 @dataclass(frozen=True)
 class Policy(Section):
-    """What every client accepts: largest worst-case ε at `delta`, of a record by channel, a user in total."""
+    """What every client accepts: largest worst-case ε at `delta`, of a record by channel (a statistic: of all
+    that a user has), a user in total."""
 
     place: ClassVar[str] = "policy"
     delta: float = setting(values.number(below=1.0), 0.0)
     embedding: float = setting(values.number(infinite=True), 0.0)
     label: float = setting(values.number(infinite=True), 0.0)
     text: float = setting(values.number(infinite=True), 0.0)
+    statistic: float = setting(values.number(infinite=True), 0.0)
     total: float = setting(values.number(infinite=True), math.inf)
     accept_unprotected: tuple[str, ...] = setting(values.reasons, ())
 

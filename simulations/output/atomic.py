@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -59,16 +60,15 @@ def made_once(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole(path: Path, *, synced: bool = False) -> Iterator[BinaryIO]:
-    """A file to write to that appears, or takes the place of one that is there, when the block ends well. synced: and
-    lies on the disk by then."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    """A file to write to that appears, or takes the place of one that is there, when the block ends well; who may read
+    it is for the process' umask to say. synced: and lies on the disk by then."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        os.chmod(name, 0o644)
-        with os.fdopen(handle, "wb") as file:
+        with open(part, "xb") as file:
             yield file
             if synced:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(part, path)
     finally:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)

@@ -73,7 +73,7 @@ class ArmRun:
         seconds = time.perf_counter() - start
         result = arm_result(self.experiment, self.arm, self._channels, model, driver, seconds=seconds)
         self._progress(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
-        what = released(self.experiment, self.arm, self._channels, model)
+        what = released(self.experiment, self.arm, self._channels, model, driver)
         records = int(self._held.holders.records.max()) + 1
         rungs = of_run(self.experiment, self.arm, spent(what, self._channels, driver), records=records)
         return Finished(replace(result.scored(sanitized, clean), **rungs), model)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simulations.experiment import PUBLIC_ONLY
+from simulations.experiment import PUBLIC_ONLY, STATISTICS
 from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.jsonable import json_ready
 
@@ -112,7 +112,8 @@ def cells(arm: Arm) -> tuple[str, ...]:
         + (f" ± {arm['accuracy_se']:.3f}" if _is_finite(arm.get("accuracy_se")) else ""),
         _share(arm.get("accuracy_clean_test")),
         metric,
-        _worst_said(budget),
+        _worst_said(budget)
+        + (f", {_epsilon(asking)} to ask" if (asking := budget.get("asking_epsilon")) is not None else ""),
         _epsilon(budget.get("label_epsilon")),
         _count(arm.get("delivered")),
         _count(arm.get("bytes_per_user")),
@@ -126,9 +127,10 @@ def notes(results: Results) -> list[str]:
         "Accuracy ± standard error on sanitized test sentences; on device: on clean ones, "
         f"{'the whole model' if _on_text(results) else 'the last step'} run by the user. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
+        _STATISTICS if results["way"] == STATISTICS else
         f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
         "at δ = 0 where none is said. Label ε –: none sent, or declared public. Users: delivered and validated.",
-    ]
+    ]  # fmt: skip
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
@@ -149,6 +151,12 @@ _METRIC = {
     "embedding": "Metric ε times the distance of two mapped embeddings (angle, or Euclidean)",
     "text": "Metric ε times the sum of the words' distances (or the number of tokens), and what a length costs,",
 }
+
+
+_STATISTICS = (
+    "ε: of one vector a user, between any two users' data, texts, labels and number of records together; to ask: worst "
+    "case of a sanitized embedding of one's sentence. Users: delivered and validated."
+)
 
 
 def _on_text(results: Results) -> bool:
@@ -177,12 +185,17 @@ RUNGS = (
     ("text", "ladder", "text"),
     ("embedding", "ladder", "embedding"),
     ("label", "ladder", "label"),
+    ("statistic", "ladder", "statistic"),
     ("record", "ladder", "record"),
     ("user", "ladder", "user"),
     ("shuffled", "ladder", "shuffled"),
     ("test user", "test_ladder", "user"),
     ("test user, shuffled", "test_ladder", "shuffled"),
 )
+
+
+#: Rungs that are left out where no arm has any of these.
+_SOMETIMES = {"token": {"token", "text"}, "text": {"token", "text"}, "statistic": {"statistic"}}
 
 
 def _ladders(arms: list[Arm]) -> list[str]:
@@ -192,7 +205,7 @@ def _ladders(arms: list[Arm]) -> list[str]:
         return []
     lines = ["## What it cost one user: ε (δ), rung by rung", ""]
     released = {r["rung"] for r in known if r["epsilon"] is not None}
-    columns = [c for c in RUNGS if c[2] not in ("token", "text") or released & {"token", "text"}]
+    columns = [c for c in RUNGS if c[2] not in _SOMETIMES or released & _SOMETIMES[c[2]]]
     lines.append("| arm | " + " | ".join(heading for heading, _, _ in columns) + " |")
     lines.append("| --- |" + " ---: |" * len(columns))
     for arm in arms:
@@ -277,7 +290,7 @@ def accuracy_figure(results: Results) -> Figure:
             "markersize": 6,
             "linewidth": 1.4,
         }
-        y = [a["accuracy"] for a in members]
+        y = [a["accuracy"] if _is_finite(a.get("accuracy")) else np.nan for a in members]
         error = [a["accuracy_se"] if _is_finite(a.get("accuracy_se")) else 0.0 for a in members]
         axes.errorbar(x, y, yerr=error, capsize=3, label=name, **style)
         clean = [
@@ -302,7 +315,10 @@ def accuracy_figure(results: Results) -> Figure:
             axes.axhline(level, color="#333333", linewidth=1.2, linestyle=next(styles), label=label)
     axes.axhline(results["chance"], color="#999999", linewidth=2.2, linestyle=(0, (1, 2)), label="chance")
     of = "a text's words" if _on_text(results) else "the embedding"
-    axes.set_xlabel("label ε" if channel == "label" else f"metric ε of {of} (each in its own metric)")
+    axis = f"metric ε of {of} (each in its own metric)"
+    if results["way"] == STATISTICS:
+        axis = "ε of a user's one vector (any two users' data)"
+    axes.set_xlabel("label ε" if channel == "label" else axis)
     axes.set_ylabel("test accuracy")
     axes.set_title(_heading(results), loc="left", fontsize=9)
     handles, labels = axes.get_legend_handles_labels()
@@ -318,6 +334,8 @@ def spent_figure(results: Results) -> Figure:
     figure, axes = new_figure(7.2, 1.3 + 0.5 * len(arms))
     first = "text" if _on_text(results) else "embedding"
     channels = (("embedding", f"{first} (worst case)", COLOURS[0]), ("label", "label", COLOURS[1]))
+    if results["way"] == STATISTICS:
+        channels = (("embedding", "one vector, to teach", COLOURS[0]), ("asking", "to ask (worst case)", COLOURS[1]))
     finite = [v for a in arms for v in _worst(a).values() if _is_finite(v)]
     edge = 1.15 * max(finite, default=0.0) or 1.0
     for row, arm in enumerate(arms):
@@ -326,7 +344,7 @@ def spent_figure(results: Results) -> Figure:
             if value is None:
                 none = (
                     "none sent"
-                    if channel == "embedding" or arm.get("way") == PUBLIC_ONLY
+                    if channel in ("embedding", "asking") or arm.get("way") == PUBLIC_ONLY
                     else "declared public"
                 )
                 axes.text(edge * 0.008, y, none, va="center", fontsize=7, color="#555555")
@@ -362,7 +380,8 @@ def spent_figure(results: Results) -> Figure:
 
 
 def _is_point(arm: Arm, channel: str) -> bool:
-    return not arm.get("reference") and _is_finite(_spent(arm)[channel]) and _is_finite(arm.get("accuracy"))
+    scored = _is_finite(arm.get("accuracy")) or _is_finite(arm.get("accuracy_clean_test"))
+    return not arm.get("reference") and _is_finite(_spent(arm)[channel]) and scored
 
 
 def _heading(results: Results) -> str:
@@ -378,7 +397,10 @@ def _spent(arm: Arm) -> dict[str, Any]:
 
 def _worst(arm: Arm) -> dict[str, Any]:
     budget = arm.get("budget") or {}
-    return {"embedding": budget.get("worst_case_epsilon"), "label": budget.get("label_epsilon")}
+    return {
+        "embedding": budget.get("worst_case_epsilon"), "label": budget.get("label_epsilon"),
+        "asking": budget.get("asking_epsilon"),
+    }  # fmt: skip
 
 
 def _varied(arms: list[Arm]) -> str:

@@ -1,10 +1,5 @@
-"""Contracts that every catalogue entry passes, then the exactness of each mechanism.
+"""Contracts that every catalogue entry passes; the catalogue itself."""
 
-Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds; each must also reject samplers
-whose privacy parameter is 2/3 or 3/2 of the right one.
-"""
-
-import ast
 import dataclasses
 import inspect
 import itertools
@@ -12,28 +7,19 @@ import json
 import math
 import pickle
 import random
-import re
 
-import mpmath
 import numpy as np
 import pytest
-from scipy import stats
-from scipy.optimize import linprog
-from scipy.special import gammaincinv, logsumexp, ndtri
 
-from mechanisms import categorical
-from mechanisms.accounting.compose import compose
-from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
-from mechanisms.losses.angle_table import CELLS, AngleTable, angle_table, log_angle_integral, log_normalizer
 from mechanisms.mechanism import parameters
-from mechanisms.metrics import DISTANCES, angular
-from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
+from mechanisms.metrics import DISTANCES
 from mechanisms.spherical import PlanarLaplace, Purkayastha
+<<<<<<< HEAD
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from tests.support.paths import ROOT
@@ -183,6 +169,24 @@ class Constant:
     def further(self, rows, k):
         return np.full((len(rows), k), 0.5)
 
+=======
+from mechanisms.streams import SecureStreams
+from mechanisms.vocabulary import NOTHING
+from tests.support.mechanisms import (
+    TOKENS,
+    Constant,
+    Recorder,
+    every_mechanism,
+    extras,
+    inputs,
+    instances,
+    part_of,
+    rebuilt,
+    streams,
+    unit,
+    width,
+)
+>>>>>>> main
 
 # --- contracts
 # ----------------------------------------------------------------------------------------------------
@@ -399,65 +403,6 @@ def test_all_pairs_of_words_keep_the_guarantee(mechanism):
         assert np.abs(table[a][possible] - table[b][possible]).max() <= bound
 
 
-# --- global generators are banned
-# ---------------------------------------------------------------------------------
-
-TORCH_GLOBAL = r"torch(\.\w+)*\.(manual_seed|manual_seed_all|seed|seed_all)"
-EXPLICIT = {"default_rng", "Generator", "BitGenerator", "SeedSequence", "Philox", "PCG64"}
-
-
-def global_randomness(source, *, explicit_allowed=True):
-    """Uses of global (or, in the private folders, of any other) generators: (line, what)."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found += [(node.lineno, a.name) for a in node.names if a.name in ("random", "numpy.random")]
-        elif isinstance(node, ast.ImportFrom) and node.module in ("random", "numpy.random"):
-            allowed = EXPLICIT if explicit_allowed and node.module == "numpy.random" else set()
-            found += [(node.lineno, a.name) for a in node.names if a.name not in allowed]
-        elif isinstance(node, ast.Attribute):
-            dotted = ast.unparse(node)
-            parts = dotted.split(".")
-            if len(parts) == 3 and parts[0] in ("np", "numpy") and parts[1] == "random":
-                if parts[2] not in EXPLICIT or not explicit_allowed:
-                    found.append((node.lineno, dotted))
-            elif parts[-1] in ("set_seed", "rvs") or re.fullmatch(TORCH_GLOBAL, dotted):
-                found.append((node.lineno, dotted))
-    return found
-
-
-@pytest.mark.parametrize("folder", ["mechanisms", "client", "server", "simulations"])
-def test_library_code_uses_no_global_generator(folder):
-    """The private side draws from row streams alone; the public side may also use generator objects."""
-    files = sorted((ROOT / folder).rglob("*.py"))
-    assert files
-    explicit = folder in ("server", "simulations")
-    found = {
-        str(path.relative_to(ROOT)): uses
-        for path in files
-        if (uses := global_randomness(path.read_text(encoding="utf-8"), explicit_allowed=explicit))
-    }
-    assert not found
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import random",
-        "from random import choice",
-        "np.random.rand(3)",
-        "numpy.random.seed(1)",
-        "torch.manual_seed(1)",
-        "from numpy.random import rand",
-        "torch.cuda.manual_seed_all(0)",
-        "stats.norm.rvs()",
-    ],
-)
-def test_the_search_for_global_generators_finds_them(line):
-    assert global_randomness(line)
-    assert not global_randomness("rng = np.random.default_rng(1)\ntorch.Generator().manual_seed(1)")
-
-
 # --- the catalogue
 # ------------------------------------------------------------------------------------------------
 
@@ -521,6 +466,7 @@ def test_a_bad_specification_is_one_line_that_says_what(spec, channel, words):
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
+<<<<<<< HEAD
 # --- Purkayastha
 # --------------------------------------------------------------------------------------------------
 
@@ -980,6 +926,8 @@ def test_choices_of_weight_zero_are_never_made():
     )
 
 
+=======
+>>>>>>> main
 # --- identity
 # -----------------------------------------------------------------------------------------------------
 

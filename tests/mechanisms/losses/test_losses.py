@@ -26,7 +26,7 @@ from mechanisms.metrics import angular
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulationStreams
-from tests.mechanisms.test_contracts import every_mechanism
+from tests.support.mechanisms import every_mechanism
 
 ALARM = 1e-6
 DRAWS = 200_000

@@ -1,0 +1,311 @@
+"""Purkayastha and planar Laplace: draws, densities, bounds, each by a second way.
+
+Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds; each must also reject samplers whose
+privacy parameter is 2/3 or 3/2 of the right one.
+"""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import gammaincinv, logsumexp, ndtri
+
+from mechanisms.accounting.compose import compose
+from mechanisms.accounting.shuffle import joint_blanket
+from mechanisms.gaussian import Gaussian
+from mechanisms.losses.angle_table import CELLS, AngleTable, angle_table, log_angle_integral, log_normalizer
+from mechanisms.metrics import angular
+from mechanisms.spherical import PlanarLaplace, Purkayastha
+from tests.support.mechanisms import ALARM, fits, streams, unit
+
+# --- Purkayastha
+# --------------------------------------------------------------------------------------------------
+
+CASES = list(itertools.product((2, 3, 16, 768), (0.0, 1.0, 10.0, 1000.0)))
+
+
+def angle_distribution(dim, kappa):
+    """The distribution of the angle, by quadrature in log tan(θ/2) that shares nothing with the table."""
+    u = np.linspace(-45, 45, 900_001)
+    log_density = -(dim - 1) * np.logaddexp(u, -u) - kappa * 2 * np.arctan(np.exp(u))
+    cdf = np.cumsum(np.exp(log_density - log_density.max()))
+    return lambda theta: np.interp(np.log(np.tan(theta / 2)), u, cdf / cdf[-1])
+
+
+def table_angles(dim, kappa, n, seed=1):
+    sine, cosine = angle_table(dim, kappa).sine_cosine(streams(n, seed).uniform(n, 1)[:, 0])
+    return np.arctan2(sine, cosine)
+
+
+@pytest.mark.parametrize(("dim", "kappa"), CASES)
+def test_the_table_of_angles_fits_its_density(dim, kappa):
+    n = 1_200_000 if (dim, kappa) == (768, 1.0) else 50_000  # there ε moves the angle by 1/80 of its spread
+    distribution = angle_distribution(dim, kappa)
+    assert fits(table_angles(dim, kappa, n), distribution)
+    if kappa:
+        assert not fits(table_angles(dim, kappa * 2 / 3, n), distribution)
+        assert not fits(table_angles(dim, kappa * 3 / 2, n), distribution)
+
+
+@pytest.mark.parametrize(("dim", "kappa"), CASES)
+def test_purkayastha_draws_fit_their_density(dim, kappa):
+    """The angle to the input by quadrature; the direction around it by its beta distribution."""
+    n = 20_000
+    x = np.tile(unit(1, dim), (n, 1))
+    y = Purkayastha(dim, kappa).sample(x, rng=streams(n))
+    angles = angular(x, y)
+    assert fits(angles, angle_distribution(dim, kappa))
+    if kappa and (dim, kappa) != (768, 1.0):
+        assert not fits(angles, angle_distribution(dim, kappa * 2 / 3))
+        assert not fits(angles, angle_distribution(dim, kappa * 3 / 2))
+
+    tangent = y - np.sum(x * y, axis=1, keepdims=True) * x
+    tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
+    axis = unit(1, dim, seed=3)[0]
+    axis -= (axis @ x[0]) * x[0]
+    along = tangent @ (axis / np.linalg.norm(axis))
+    if dim == 2:
+        assert stats.binomtest(int((along > 0).sum()), n).pvalue > ALARM
+    else:
+        assert fits((1 + along) / 2, stats.beta((dim - 2) / 2, (dim - 2) / 2).cdf)
+    assert abs(stats.spearmanr(along, angles).statistic) * math.sqrt(n) < stats.norm.isf(ALARM / 2)
+
+
+@pytest.mark.parametrize("mechanism", [Purkayastha, PlanarLaplace])
+@pytest.mark.parametrize("dim", [2, 3, 16])
+def test_epsilon_zero_is_uniform_on_the_sphere(mechanism, dim):
+    n = 20_000
+    y = mechanism(dim, 0.0).sample(np.tile(unit(1, dim), (n, 1)), rng=streams(n))
+    for axis in (np.eye(dim)[0], unit(1, dim)[0], unit(1, dim, seed=9)[0]):
+        along = np.clip((1 + y @ axis) / 2, 0, 1)
+        assert fits(along, stats.beta((dim - 1) / 2, (dim - 1) / 2).cdf)
+        assert not fits(along**1.1, stats.beta((dim - 1) / 2, (dim - 1) / 2).cdf)
+
+
+@pytest.mark.parametrize(("dim", "kappa"), [*CASES, (4, 0.5), (17, 40.0), (1024, 1000.0), (1024, 0.0)])
+def test_the_normalizer_against_independent_quadrature(dim, kappa):
+    with mpmath.workdps(40):
+        peak = mpmath.atan2(dim - 2, kappa) if kappa or dim > 2 else mpmath.pi / 2
+        # cuts one standard deviation apart around the peak: coarser ones lose 1e-8 at (768, 1000)
+        scale = mpmath.sin(peak) / mpmath.sqrt(dim - 2) if dim > 2 else mpmath.mpf(1) / max(kappa, 1)
+        near = [peak + k * scale for k in [*range(-20, 20), *range(20, 80, 5)]]
+        cuts = [mpmath.mpf(0), *(p for p in near if 0 < p < mpmath.pi), +mpmath.pi]
+        integral = mpmath.quad(lambda t: mpmath.sin(t) ** (dim - 2) * mpmath.exp(-kappa * t), cuts)
+        surface = 2 * mpmath.pi ** (mpmath.mpf(dim - 1) / 2) / mpmath.gamma(mpmath.mpf(dim - 1) / 2)
+        expected = -mpmath.log(surface * integral)
+    assert log_normalizer(dim, kappa) == pytest.approx(float(expected), rel=1e-12, abs=1e-11)
+
+
+@pytest.mark.parametrize(("dim", "kappa"), CASES)
+def test_the_density_integrates_to_one(dim, kappa):
+    """log_prob itself along a great circle, times the sphere of directions around it."""
+    u = np.linspace(-45, 45, 20_001) if dim < 100 else np.linspace(-4, 4, 2_001)
+    theta = 2 * np.arctan(np.exp(u))
+    x, ortho = np.zeros(dim), np.zeros(dim)
+    x[0], ortho[1] = 1.0, 1.0
+    y = np.cos(theta)[:, None] * x + np.sin(theta)[:, None] * ortho
+    log_surface = math.log(2) + (dim - 1) / 2 * math.log(math.pi) - math.lgamma((dim - 1) / 2)
+    # dθ = sin θ du, so one more sine; log sin θ = -log cosh u
+    log_sine = math.log(2) - np.logaddexp(u, -u)
+    log_mass = (
+        Purkayastha(dim, kappa).log_prob(y, np.broadcast_to(x, y.shape)) + (dim - 1) * log_sine + log_surface
+    )
+    assert logsumexp(log_mass) + math.log(u[1] - u[0]) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("dim", "kappa"), CASES)
+def test_purkayastha_attains_its_bound_on_geodesics(dim, kappa):
+    """At y = x, y = x', and wherever x lies on the geodesic from y to x' (or x' on that from y to x)."""
+    n = 200
+    mechanism = Purkayastha(dim, kappa)
+    x, step = unit(n, dim, 1), unit(n, dim, 2)
+    step -= np.sum(step * x, axis=1, keepdims=True) * x
+    step /= np.linalg.norm(step, axis=1, keepdims=True)
+
+    def at(angle):
+        return np.cos(angle)[:, None] * x + np.sin(angle)[:, None] * step
+
+    rng = np.random.default_rng(3)
+    distance = rng.uniform(0, np.pi, n)
+    other = at(distance)
+    for y, sign in (
+        (x, 1),
+        (other, -1),
+        (at(-rng.uniform(0, 1, n) * (np.pi - distance)), 1),
+        (at(distance + rng.uniform(0, 1, n) * (np.pi - distance)), -1),
+    ):
+        ratio = mechanism.log_prob(y, x) - mechanism.log_prob(y, other)
+        np.testing.assert_allclose(sign * ratio, kappa * distance, rtol=0, atol=1e-9)
+    antipodal = mechanism.log_prob(x, x) - mechanism.log_prob(x, -x)
+    np.testing.assert_allclose(antipodal, kappa * np.pi, rtol=0, atol=1e-9)
+    assert mechanism.guarantee.worst_case() == pytest.approx(kappa * math.pi, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dim", "kappa"),
+    [(m, e) for m, e in CASES if m > 2]
+    + [(4, 0.1), (5, 300.0), (64, 50.0), (1024, 1000.0), (1024, 0.0), (3, 30.0)],
+)
+def test_the_table_keeps_its_proved_bound(dim, kappa):
+    """Log density inside each cell against the exact one: two points differ by at most numeric ε."""
+    table = angle_table(dim, kappa)
+    assert isinstance(table, AngleTable) and table.cells.shape == (CELLS, 5)
+    mass = np.diff(table.edges)
+    # a difference of rounded sums must be known to more digits than the bound has
+    worth = mass > table.edges[1:] * 2.0**-52 / 1e-9
+    assert mass[worth].sum() > 1 - 1e-3
+    start, _, growth, scale, knot = table.cells[worth].T
+    np.testing.assert_array_equal(start, table.edges[:-1][worth])
+    slope = np.log1p(growth)
+    errors = []
+    for t in (0.0, 0.25, 0.5, 0.75, 1.0):
+        u = knot + t * scale * slope
+        log_table = np.log(mass[worth]) - np.log(scale * growth) + t * slope
+        log_sech = math.log(2) - np.logaddexp(u, -u)
+        exact = (dim - 1) * log_sech - kappa * 2 * np.arctan(np.exp(u)) - log_angle_integral(dim - 2, kappa)
+        errors.append(log_table - exact)
+    spread = np.max(errors) - np.min(errors)
+    assert spread <= table.numeric_epsilon + 4e-9
+    assert table.numeric_epsilon < 2e-7
+    assert table.edges[0] == 0 and table.edges[-1] == 1 and np.all(mass >= 0)
+
+
+def test_a_table_may_be_off_by_more_than_half_of_its_numeric_epsilon(monkeypatch):
+    """Where the log density bends both ways, the normalizer is off too: δ and γ pay e^(±numeric), not half of it."""
+    monkeypatch.setattr("mechanisms.losses.angle_table.CELLS", 64)
+    table = angle_table.__wrapped__(3, 5.0)
+    mass = np.diff(table.edges)
+    _, _, growth, scale, knot = table.cells.T
+    slope, t = np.log1p(growth), np.linspace(0, 1, 9)[:, None]
+    u = knot + t * scale * slope
+    exact = 2 * (math.log(2) - np.logaddexp(u, -u)) - 5.0 * 2 * np.arctan(np.exp(u)) - log_angle_integral(1, 5.0)
+    off = (np.log(mass) - np.log(scale * growth) + t * slope - exact)[:, mass > 1e-9]
+    assert table.numeric_epsilon / 2 < np.abs(off).max() <= table.numeric_epsilon
+    assert np.ptp(off) <= table.numeric_epsilon
+
+    monkeypatch.setattr("mechanisms.spherical.angle_table", lambda dim, kappa: table)
+    rough = Purkayastha(3, 5.0)
+    assert compose([(rough, 3)], delta=1e-6).delta >= 1e-6 * math.exp(3 * table.numeric_epsilon)
+    cells = joint_blanket([rough])
+    assert cells.log_gamma <= rough.blanket().log_gamma - table.numeric_epsilon
+
+
+@pytest.mark.parametrize(("dim", "kappa"), [(m, e) for m, e in CASES if m > 2] + [(1024, 1000.0)])
+def test_the_table_cuts_off_no_more_than_it_says(dim, kappa):
+    table = angle_table(dim, kappa)
+    low = table.cells[0, 4]
+    high = table.cells[-1, 4] + table.cells[-1, 3] * np.log1p(table.cells[-1, 2])
+    for left, right in ((low - 40, low), (high, high + 40)):
+        u = np.linspace(left, right, 400_001)
+        log_density = (dim - 1) * (math.log(2) - np.logaddexp(u, -u)) - kappa * 2 * np.arctan(np.exp(u))
+        tail = logsumexp(log_density) + math.log(u[1] - u[0]) - log_angle_integral(dim - 2, kappa)
+        assert -75 * math.log(2) < tail < -60.9 * math.log(2)
+
+
+def test_the_arc_is_exact():
+    for kappa in (0.0, 1e-9, 1.0, 1000.0):
+        u = np.array([2.0**-53, 0.1, 0.5, 0.9, 1 - 2.0**-53])
+        theta = np.arctan2(*angle_table(2, kappa).sine_cosine(u))
+        with mpmath.workdps(40):
+            for p, found in zip(u, theta, strict=True):
+                rate = mpmath.mpf(kappa)
+                whole = 1 - mpmath.exp(-rate * mpmath.pi)
+                exact = -mpmath.log(1 - mpmath.mpf(p) * whole) / rate if kappa else mpmath.pi * mpmath.mpf(p)
+                assert found == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dim", "kappa"), [(3, 1000.0), (768, 0.0), (768, 1000.0), (1024, 0.0), (1024, 1000.0)]
+)
+def test_nothing_underflows(dim, kappa):
+    x = unit(500, dim)
+    mechanism = Purkayastha(dim, kappa)
+    y = mechanism.sample(x, rng=streams(500))
+    np.testing.assert_allclose(np.linalg.norm(y, axis=1), 1.0, atol=1e-12)
+    assert np.isfinite(mechanism.log_prob(y, x)).all() and np.isfinite(mechanism.log_prob(-x, x)).all()
+
+
+def test_slightly_long_inputs_are_the_directions_they_point_in():
+    x = unit(50, 16)
+    for mechanism in (Purkayastha(16, 5.0), PlanarLaplace(16, 5.0), Gaussian(16, 1.0)):
+        near = mechanism.sample(x * (1 + 9e-7), rng=streams(50))
+        np.testing.assert_allclose(near, mechanism.sample(x, rng=streams(50)), rtol=0, atol=1e-13)
+
+
+# --- planar Laplace
+# -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dim", "epsilon"), [(2, 1.0), (3, 10.0), (16, 0.5), (16, 10.0), (768, 10.0), (768, 1000.0)]
+)
+def test_planar_laplace_draws_fit_their_density(dim, epsilon):
+    n = 20_000
+    x = np.tile(3 * unit(1, dim), (n, 1))
+    noise = PlanarLaplace(dim, epsilon, normalize=False).sample(x, rng=streams(n)) - x
+    radius = np.linalg.norm(noise, axis=1)
+    assert fits(radius, stats.gamma(dim, scale=1 / epsilon).cdf)
+    assert not fits(radius, stats.gamma(dim, scale=1.5 / epsilon).cdf)
+    assert not fits(radius, stats.gamma(dim, scale=1 / (1.5 * epsilon)).cdf)
+    along = (1 + noise @ unit(1, dim, 4)[0] / radius) / 2
+    assert fits(along, stats.beta((dim - 1) / 2, (dim - 1) / 2).cdf)
+
+
+@pytest.mark.parametrize(("dim", "epsilon"), [(2, 2.0), (3, 10.0), (16, 10.0), (768, 600.0)])
+def test_normalized_planar_laplace_against_another_sampler(dim, epsilon):
+    """The angle to the input, compared by the two-sample KS test with draws from NumPy's gamma and normal."""
+    n = 20_000 if dim < 100 else 5_000
+    x = np.tile(unit(1, dim), (n, 1))
+    rng = np.random.default_rng(5)
+    direction = rng.normal(size=(n, dim))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    reference = x + direction * rng.gamma(dim, 1 / epsilon, (n, 1))
+    reference = angular(x, reference / np.linalg.norm(reference, axis=1, keepdims=True))
+    for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
+        y = PlanarLaplace(dim, epsilon * factor).sample(x, rng=streams(n))
+        assert (stats.ks_2samp(angular(x, y), reference).pvalue > ALARM) == right
+
+
+@pytest.mark.parametrize(("dim", "epsilon"), [(2, 1.0), (3, 10.0), (16, 0.5), (768, 1000.0)])
+def test_the_planar_density_integrates_to_one_and_attains_its_bound(dim, epsilon):
+    mechanism = PlanarLaplace(dim, epsilon, normalize=False)
+    centre = np.zeros(dim)
+    axis = np.eye(dim)[0]
+    log_radius = np.linspace(-20, 5, 20_001) if dim < 100 else np.linspace(-2, 2, 2_001)
+    log_radius += math.log(dim / epsilon)
+    y = np.exp(log_radius)[:, None] * axis
+    log_surface = math.log(2) + dim / 2 * math.log(math.pi) - math.lgamma(dim / 2)
+    log_mass = mechanism.log_prob(y, np.broadcast_to(centre, y.shape)) + dim * log_radius + log_surface
+    assert logsumexp(log_mass) + math.log(log_radius[1] - log_radius[0]) == pytest.approx(0.0, abs=1e-9)
+
+    x, other = unit(100, dim, 1), unit(100, dim, 2)
+    for beyond in (0.0, 0.3, 5.0):  # y = x, and y further along the line from x' through x
+        y = x + beyond * (x - other)
+        ratio = mechanism.log_prob(y, x) - mechanism.log_prob(y, other)
+        np.testing.assert_allclose(ratio, epsilon * np.linalg.norm(x - other, axis=1), rtol=0, atol=1e-9)
+    assert mechanism.guarantee.worst_case() == 2 * epsilon
+
+
+def test_the_normalized_form_promises_no_density():
+    with pytest.raises(NotImplementedError, match="closed-form"):
+        PlanarLaplace(3, 1.0).log_prob(unit(1, 3), unit(1, 3))
+
+
+@pytest.mark.parametrize("dim", [2, 3, 16, 768, 1024])
+def test_the_radius_is_the_exact_quantile(dim):
+    with mpmath.workdps(40):
+        for u in (2.0**-53, 1e-6, 0.1, 0.5, 0.9, 1 - 1e-6):
+            r = mpmath.mpf(float(gammaincinv(dim, u)))
+            missed = mpmath.gammainc(dim, 0, r, regularized=True) - mpmath.mpf(u)
+            density = mpmath.exp((dim - 1) * mpmath.log(r) - r - mpmath.loggamma(dim))
+            assert abs(missed / density / r) < 1e-11
+
+
+def test_the_normals_are_exact_quantiles():
+    with mpmath.workdps(40):
+        for u in (2.0**-53, 1e-10, 0.01, 0.3, 0.5 + 2.0**-53, 0.7, 1 - 1e-10, 1 - 2.0**-53):
+            z = mpmath.mpf(float(ndtri(u)))
+            assert abs(mpmath.ncdf(z) - mpmath.mpf(u)) / mpmath.npdf(z) < 1e-14 * max(1, abs(z))

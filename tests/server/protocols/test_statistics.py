@@ -1,0 +1,270 @@
+"""The way `statistics`: what users are asked for, what the server makes of their mean, and what is said of its cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms.identity import Identity
+from mechanisms.messages.release import Release
+from mechanisms.messages.request import Request
+from mechanisms.privunit import PrivUnit
+from mechanisms.projection import statistic_vectors
+from server.export import export_encoder
+from server.protocols import statistics as way
+from server.protocols.decoding import statistic_mean
+from server.protocols.drive import Driver
+from server.training.public_maps import pca_maps
+from server.training.statistic_head import linear_head, of_users, simplex_codes
+from simulations.artifacts.ways import channels_of, protocol_of
+from simulations.errors import UserError
+from simulations.experiment.ladder import of_experiment
+from simulations.study.prepare import Prepared
+from tests.support.studies import (
+    CLASSES,
+    PUBLIC,
+    PURKAYASTHA,
+    TEST,
+    USERS,
+    FlowerUsers,
+    LocalGrid,
+    experiment,
+    ledger_rows,
+    make_nodes,
+    prepared,
+    run_arms,
+    use_folder,
+)
+
+CODES = simplex_codes(CLASSES)
+PRIVUNIT = {"mechanism": "privunit", "epsilon": 6.0, "dim": 3}
+CLEAR = {"mechanism": "identity", "dim": 3}
+WAY = {"way": "statistics"}
+UNLABELLED = {"public": {"labels": False}}
+POLICY = {"statistic": 6.0, "embedding": 32.0, "accept-unprotected": []}
+
+
+def study(*arms: dict[str, Any], **sections: dict[str, Any]) -> Any:
+    return experiment(*arms, **{"training": WAY, "data": UNLABELLED, "policy": POLICY} | sections)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    use_folder(tmp_path, monkeypatch)
+    return tmp_path
+
+
+def ran(made: Any, folder: Path, ready: Prepared | None = None) -> dict[str, Any]:
+    return run_arms(made, LocalGrid(make_nodes(made, folder)), ready=ready, nodes=folder)
+
+
+def test_without_noise_the_head_is_that_of_all_users_records(folder: Path) -> None:
+    """From the raw embeddings and labels, by hand; what is lost on the way is the rounding to the grid."""
+    made = study({"name": "a", "statistic": CLEAR, "reference": True})
+    model = ran(made, folder)["a"].model
+    ready = prepared(made)
+    frame = pca_maps(ready.public.embeddings, dim=3, classes=CLASSES)
+    vectors = statistic_vectors(frame.project(ready.held.train_embeddings), ready.held.train.labels, CODES)
+    seen = of_users(vectors.mean(axis=0), 0.0, users=USERS, codes=CODES)
+    weight, bias = linear_head(frame.project(ready.public.embeddings), CODES, users=seen)
+    np.testing.assert_array_equal(model.asked.m1, frame.m1)
+    x = ready.held.test_embeddings
+    ours, theirs = model.maps.logits(model.maps.project(x)), frame.project(x) @ weight + bias
+    np.testing.assert_allclose(ours - ours.mean(axis=1, keepdims=True),
+                               theirs - theirs.mean(axis=1, keepdims=True), atol=2e-3)  # fmt: skip
+    assert np.mean(model.classify(ready.held.test.texts) == ready.held.test.labels) > 0.9  # chance is 1/3
+
+
+def test_a_user_releases_one_vector_and_pays_once(folder: Path) -> None:
+    made = study({"name": "a", "statistic": PRIVUNIT})
+    line = ran(made, folder)["a"].line
+    assert (line["users"], line["delivered"], line["dropped"], line["errors"]) == (USERS, USERS, {}, {})
+    rows = ledger_rows(folder, "a")
+    assert len(rows) == USERS and {(row.channel, row.record, row.stage) for row in rows} == {("statistic", 0, "train")}
+    assert {rung["rung"]: rung["epsilon"] for rung in line["ladder"]} == pytest.approx(
+        {"statistic": 6.0, "record": 6.0, "user": 6.0, "shuffled": None}, abs=1e-6
+    )
+    assert line["test_ladder"] is None and line["accuracy"] is None and line["accuracy_clean_test"] > 0.5
+    assert line["budget"]["worst_case_epsilon"] == pytest.approx(6.0) and line["dim"] == 3
+    assert line["budget"]["statement"] == "6, any two users' data"
+    assert line["mechanism"] == "privunit" and line["epsilon"] == 6.0
+
+
+def test_what_was_delivered_costs_what_was_expected(folder: Path) -> None:
+    """The ladder before the run, of the number of features that the arm names, is that of the run."""
+    made = study({"name": "a", "statistic": PRIVUNIT | {"epsilon": 0.5}}, population={"users": 60})
+    (before,) = of_experiment(made, classes=CLASSES)
+    after = ran(made, folder)["a"].line["ladder"]
+    assert [(r["rung"], r["epsilon"], r["delta"]) for r in before["ladder"]] == [
+        (r["rung"], r["epsilon"], r["delta"]) for r in after
+    ]
+    shuffled = after[-1]
+    assert shuffled["rung"] == "shuffled" and 0 < shuffled["epsilon"] < 0.5
+    assert shuffled["neighbours"] == "data sets that differ in all that one user has"
+
+
+def test_the_number_of_features_is_chosen_before_anyone_is_asked(folder: Path) -> None:
+    made = study({"name": "a", "statistic": {"mechanism": "privunit", "epsilon": 6.0}})
+    public = prepared(made).public
+    protocol = protocol_of(made, made.arms[0], public, folder=folder, progress=lambda line: None)
+    request = next(protocol)
+    assert isinstance(request, Request) and request.channels == ("statistic",)
+    assert request.m1.shape == (public.embeddings.shape[1], 8)
+    assert request.mechanism("statistic") == PrivUnit((CLASSES - 1) * 9, 6.0)
+
+
+def test_public_labels_are_a_prior_and_some_of_them_do(folder: Path) -> None:
+    """Where labels of the same kind are public, a few users under a small ε take nothing away from them."""
+    made = study(
+        {"name": "users", "statistic": PRIVUNIT | {"epsilon": 0.1}}, {"name": "alone", "way": "public-only"},
+        data={"public": {"labels": True}},
+    )  # fmt: skip
+    ready = prepared(made)
+    lines = ran(made, folder, ready)
+    alone = lines["alone"].line
+    assert alone["delivered"] == 0 and alone["ladder"] is None and alone["accuracy_clean_test"] > 0.9
+    assert lines["users"].line["accuracy_clean_test"] >= alone["accuracy_clean_test"] - 0.05
+    some = np.where(np.arange(PUBLIC) < 30, ready.public.labels, -1)
+    part = ready._replace(public=replace(ready.public, labels=some))
+    again = run_arms(study({"name": "alone", "way": "public-only"}, data={"public": {"labels": True}}),
+                     LocalGrid(0), ready=part)["alone"]  # fmt: skip
+    assert again.line["accuracy_clean_test"] > 0.9
+    other = np.where(np.arange(PUBLIC) < 30, 0, -1)  # what is not known is not used
+    assert not np.array_equal(some, other)
+    wrong = run_arms(
+        study({"name": "alone", "way": "public-only"}, data={"public": {"labels": True}}), LocalGrid(0),
+        ready=ready._replace(public=replace(ready.public, labels=other)),
+    )["alone"]  # fmt: skip
+    assert wrong.line["accuracy_clean_test"] < 0.5
+
+
+def test_whoever_asks_releases_an_embedding_under_maps_of_its_size(folder: Path) -> None:
+    made = study({"name": "a", "statistic": PRIVUNIT, "embedding": PURKAYASTHA | {"dim": 2}})
+    done = ran(made, folder)["a"]
+    assert done.model.maps.dim == 2 and done.model.asked.dim == 3
+    assert done.line["accuracy"] > 0.6 and {r["rung"] for r in done.line["test_ladder"]} >= {"embedding", "user"}
+    assert done.line["budget"]["worst_case_epsilon"] == pytest.approx(6.0)
+    assert done.line["budget"]["asking_epsilon"] == pytest.approx(10 * np.pi)
+
+
+def test_nothing_that_came_is_no_model(folder: Path) -> None:
+    made = study({"name": "a", "statistic": PRIVUNIT}, shuffle={"minimum-users": 40}, population={"users-per-node": 30})
+    nodes = make_nodes(made, folder)
+    done = run_arms(made, LocalGrid(nodes, lost=[1]), nodes=folder)["a"]
+    assert done.model is None and done.line["delivered"] == 0
+    assert done.line["ladder"][-1]["assumption"].startswith("no batch was delivered")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_mean_is_debiased(seed: int) -> None:
+    """Of 40,000 equal statistics, each coordinate within 5 standard deviations of the truth; and those are as said."""
+    from mechanisms.streams import SimulationStreams
+
+    mechanism, n = PrivUnit(7, 2.0), 40_000
+    truth = np.full(7, 7**-0.5)
+    rng = SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="s", channel="statistic")
+    codes = mechanism.grid.encode(mechanism.sample(np.tile(truth, (n, 1)), rng=rng))
+    release = Release({"s": codes}, "statistic", "s", mechanism.guarantee, "0" * 64)
+    mean, variance = statistic_mean(mechanism, release)
+    assert np.all(np.abs(mean - truth) < 5 * variance**0.5) and np.abs(mean - truth).max() > 0.1 * variance**0.5
+    clear = Identity("statistic", 7)
+    shown = Release({"s": clear.grid.encode(np.tile(truth, (3, 1)))}, "statistic", "s", clear.guarantee, "0" * 64)
+    np.testing.assert_allclose(statistic_mean(clear, shown)[0], truth, atol=clear.grid.step)
+    assert statistic_mean(clear, shown)[1] == 0.0
+
+
+def refusal(*arms: dict[str, Any], **sections: dict[str, Any]) -> str:
+    with pytest.raises(UserError) as caught:
+        study(*arms, **sections)
+    return str(caught.value)
+
+
+def test_what_contradicts_itself_is_refused_in_one_line() -> None:
+    arm = {"name": "a", "statistic": PRIVUNIT}
+    rr = {"mechanism": "randomized-response", "epsilon": 1.0}
+    said = [
+        refusal({"name": "a", "embedding": PURKAYASTHA}),
+        refusal(arm | {"label": rr}),
+        refusal(arm | {"statistic": PRIVUNIT | {"epsilon": 7.0}}),
+        refusal(arm | {"statistic": PRIVUNIT | {"dim": [3, 4]}}),
+        refusal(arm | {"statistic": {"mechanism": "purkayastha", "epsilon": 1.0}}),
+        refusal(arm | {"statistic": {"mechanism": "privunit"}}),
+        refusal(arm, training={"way": "release-once"}),
+        refusal({"name": "a", "way": "public-only"}),
+        refusal(arm, training=WAY | {"rounds": 2}),
+        refusal(arm, training={"way": "release-once", "self-training": True}),
+        refusal(arm, data={"public": {"labels": False, "labelled": 5}}),
+        refusal(arm | {"statistic": CLEAR}),
+        refusal(arm | {"text": {"mechanism": "santext", "epsilon": 1.0}}),
+        refusal(arm, training=WAY | {"rounds": 7, "self-training": True}),
+    ]
+    assert [line.split(": ")[1] if line.startswith("arm") else line.split(":")[0] for line in said] == [
+        "statistic", "label", "statistic", "statistic.dim", "statistic", "statistic", "statistic", "way",
+        "training.rounds", "training.self-training", "data.public.labelled", "its statistics are sent unprotected "
+        "(worst-case ε = ∞); choose another mechanism, or give a reason in policy.accept-unprotected = [\"statistic",
+        "text", "shuffle.minimum-users",
+    ]  # fmt: skip
+    assert all("\n" not in line for line in said)
+
+
+class Tiny:
+    """An encoder whose users are those of a study: what is published is put in their folders."""
+
+    def __init__(self, users: FlowerUsers) -> None:
+        self.users = users
+        self.stages: list[tuple[str, tuple[int, int]]] = []
+        self.published: list[tuple[str, tuple[str, ...]]] = []
+
+    def collect(self, request: Request) -> Any:
+        self.stages.append((request.stage, request.part))
+        return self.users.collect(request)
+
+    def publish(self, encoder: Path, splits: Any) -> Any:
+        self.published.append((encoder.name, tuple(splits)))
+        return self.users.publish(encoder, splits)
+
+
+@pytest.mark.slow
+def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taught(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Two rounds with a tiny BERT: users disjoint, each charged once, the last encoder for those who ask."""
+    from simulations.artifacts.public import CachedEncoder
+    from tests.support.tiny_models import tiny_bert
+
+    made = study(
+        {"name": "a", "statistic": PRIVUNIT}, training=WAY | {"rounds": 2, "self-training": True},
+    )
+    ready = prepared(made)
+    checkpoint = tiny_bert(tmp_path_factory.mktemp("checkpoint"))
+    first = tmp_path_factory.mktemp("first")
+    export_encoder(checkpoint, first, pooling="mean", max_length=16)
+    encoder = CachedEncoder(first, progress=lambda line: None)
+    public = replace(ready.public, encoder=encoder, embeddings=encoder.embed(ready.public.texts), checkpoint=checkpoint)
+    ready = ready._replace(public=public)
+    nodes = make_nodes(made, folder)
+    users = Tiny(FlowerUsers(LocalGrid(nodes), made, tests=TEST, nodes=folder))
+    users.publish(first, ("train",))
+    users.published.clear()
+    driver = Driver(users)
+    place = tmp_path_factory.mktemp("model")
+    model = driver.train(way.statistics(
+        public, channels_of(made, made.arms[0], public), _training(made), folder=place, progress=lambda line: None
+    ))  # fmt: skip
+    assert users.stages == [("train-1", (0, 2)), ("train-2", (1, 2))]
+    assert users.published == [("client", ("train",)), ("client", ("test",))]
+    assert driver.teaching.stages == {"train-1": USERS // 2, "train-2": USERS // 2}
+    rows = ledger_rows(folder, "a")
+    assert len({row.user for row in rows}) == len(rows) == USERS
+    assert model.encoder.folder == place / "client" and model.encoder.identity != encoder.identity
+    assert model.classify(ready.held.test.texts).shape == (TEST,)
+
+
+def _training(made: Any) -> Any:
+    from simulations.artifacts.ways import training_of
+
+    return replace(training_of(made), max_length=16, export={"pooling": "mean", "max_length": 16})

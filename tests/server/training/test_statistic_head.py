@@ -1,0 +1,177 @@
+"""The head in closed form, from noisy means of how features go with labels: against what must come of it by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from mechanisms.identity import Identity
+from mechanisms.privunit import PrivUnit
+from mechanisms.projection import statistic_vectors
+from mechanisms.streams import SimulationStreams
+from server.training.statistic_head import (
+    CANDIDATES,
+    Evidence,
+    best_features,
+    linear_head,
+    mean_noise,
+    of_labels,
+    of_users,
+    simplex_codes,
+)
+
+DIM = 6
+
+
+def world(n: int, classes: int, *, seed: int = 0, dim: int = DIM) -> tuple[np.ndarray, np.ndarray]:
+    """Unit rows (n, dim) around one centre a class, and their labels, of unequal shares."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).normal(size=(classes, dim))
+    labels = rng.choice(classes, n, p=np.arange(1, classes + 1) / np.arange(1, classes + 1).sum())
+    rows = centres[labels] + rng.normal(size=(n, dim))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True), labels
+
+
+def users_of(features: np.ndarray, labels: np.ndarray, codes: np.ndarray, mechanism=None, seed: int = 1) -> Evidence:
+    vectors = statistic_vectors(features, labels, codes)
+    if mechanism is None:
+        return of_users(vectors.mean(axis=0), 0.0, users=len(vectors), codes=codes)
+    rows = np.arange(len(vectors))
+    rng = SimulationStreams(seed).rows(rows, np.zeros_like(rows), stage="s", channel="statistic")
+    drawn = mechanism.grid.encode(mechanism.sample(vectors, rng=rng))
+    noise = mean_noise(mechanism, users=len(vectors))
+    return of_users(mechanism.decoded_mean(drawn), noise, users=len(vectors), codes=codes)
+
+
+def guesses(head: tuple[np.ndarray, np.ndarray], features: np.ndarray) -> np.ndarray:
+    return (features @ head[0] + head[1]).argmax(axis=1)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 12])
+def test_codes_are_a_regular_simplex(classes: int) -> None:
+    codes = simplex_codes(classes).astype(np.float64)
+    assert codes.shape == (classes, classes - 1)
+    products = codes @ codes.T
+    np.testing.assert_allclose(np.diag(products), 1.0, atol=1e-6)
+    np.testing.assert_allclose(products[~np.eye(classes, dtype=bool)], -1 / (classes - 1), atol=1e-6)
+    np.testing.assert_allclose(codes.sum(axis=0), 0.0, atol=1e-6)
+
+
+def test_one_class_has_no_code() -> None:
+    with pytest.raises(ValueError, match="at least 2 classes, got 1"):
+        simplex_codes(1)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_what_users_release_and_what_labels_say_are_the_same_moments(classes: int) -> None:
+    features, labels = world(500, classes)
+    codes = simplex_codes(classes)
+    released, known = users_of(features, labels, codes), of_labels(features, labels, codes)
+    np.testing.assert_allclose(released.cross, known.cross, atol=1e-7)
+    np.testing.assert_allclose(released.constant, known.constant, atol=1e-7)
+    soft = of_labels(features, np.eye(classes)[labels], codes)
+    np.testing.assert_allclose(soft.cross, known.cross, atol=1e-12)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_without_noise_it_is_the_linear_discriminant(classes: int) -> None:
+    """Against scikit-learn's, fitted to the same rows: shrinkage fades with 200,000 of them, the ridge moves little."""
+    features, labels = world(200_000, classes)
+    codes = simplex_codes(classes)
+    ours = guesses(linear_head(features, codes, users=users_of(features, labels, codes)), features)
+    theirs = LinearDiscriminantAnalysis(solver="lsqr").fit(features, labels).predict(features)
+    assert np.mean(ours == theirs) > 0.99
+    shuffled = np.random.default_rng(0).permutation(labels)  # and a head of nothing is another
+    nothing = guesses(linear_head(features, codes, users=users_of(features, shuffled, codes)), features)
+    assert np.mean(nothing == theirs) < 0.8
+
+
+def test_noise_is_shrunk_away() -> None:
+    """Users under ε = .01 say nothing: beside labels they change next to no guess, alone they claim no direction."""
+    features, labels = world(4_000, 2)
+    codes = simplex_codes(2)
+    noisy = users_of(features[:200], labels[:200], codes, PrivUnit(DIM + 1, 0.01))
+    known = of_labels(features[200:], labels[200:], codes)
+    alone = guesses(linear_head(features, codes, labels=known), features)
+    both = guesses(linear_head(features, codes, users=noisy, labels=known), features)
+    assert np.mean(alone == both) > 0.99
+    weight, bias = linear_head(features, codes, users=noisy)
+    signal, _ = linear_head(features, codes, labels=known)
+    assert np.abs(weight[:, 1] - weight[:, 0]).max() < 0.2 * np.abs(signal[:, 1] - signal[:, 0]).max()
+    assert np.isfinite(bias).all()
+
+
+def test_labels_of_another_kind_weigh_less_than_users() -> None:
+    """Public labels that are the users' inverted: many exact users outweigh them."""
+    features, labels = world(20_000, 2)
+    codes = simplex_codes(2)
+    users = users_of(features[:10_000], labels[:10_000], codes)
+    inverted = of_labels(features[10_000:10_300], 1 - labels[10_000:10_300], codes)
+    right = np.mean(guesses(linear_head(features, codes, users=users), features) == labels)
+    beside = np.mean(guesses(linear_head(features, codes, users=users, labels=inverted), features) == labels)
+    assert beside > right - 0.01 > 0.7
+
+
+def test_nobody_knows_anything() -> None:
+    weight, bias = linear_head(world(50, 3)[0], simplex_codes(3))
+    assert weight.shape == (DIM, 3) and not weight.any() and not bias.any()
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_the_noise_of_a_mean_is_what_is_stated(epsilon: float) -> None:
+    """2,000 coordinates of means of users at one point: their variance by chi square, at a false-alarm rate of 1e-6; it
+    rejects 2/3 and 3/2 of it."""
+    from scipy import stats
+
+    mechanism, users, times = PrivUnit(20, epsilon), 50, 100
+    point = np.zeros((users * times, 20))
+    point[:, 0] = 1.0
+    rows = np.arange(len(point))
+    rng = SimulationStreams(5).rows(rows, np.zeros_like(rows), stage="s", channel="statistic")
+    drawn = mechanism.sample(point, rng=rng).reshape(times, users, 20).mean(axis=1) / mechanism.scale
+    # around a point, the first coordinate's variance is less: what is stated is the mean over all
+    squares = ((drawn - point[:1]) ** 2).mean(axis=1) * 20
+    stated = 20 * mean_noise(mechanism, users=users)
+
+    def accepted(variance: float) -> bool:
+        return bool(stats.ttest_1samp(squares, variance).pvalue > 1e-6)
+
+    assert accepted(stated) and not accepted(stated * 2 / 3) and not accepted(stated * 3 / 2)
+
+
+def test_the_noise_of_no_mechanism_and_of_one_that_says_nothing() -> None:
+    assert mean_noise(Identity("statistic", 9), users=5) == 0.0
+    assert mean_noise(PrivUnit(9, 0.0), users=5) == np.inf
+
+
+def test_more_users_and_more_epsilon_afford_more_features() -> None:
+    rng = np.random.default_rng(2)
+    embeddings = rng.normal(size=(3_000, 128)) * (np.arange(1, 129) ** -0.5)
+    codes = simplex_codes(2)
+
+    def chosen(epsilon: float, users: int) -> int:
+        return best_features(embeddings, codes, lambda size: PrivUnit(size, epsilon), users=users)
+
+    by_users = [chosen(4.0, n) for n in (100, 2_000, 50_000, 10**6)]
+    by_epsilon = [chosen(e, 5_000) for e in (0.5, 2.0, 8.0)]
+    assert by_users == sorted(by_users) and by_users[0] < by_users[-1]
+    assert by_epsilon == sorted(by_epsilon) and by_epsilon[0] < by_epsilon[-1]
+    assert set(by_users + by_epsilon) <= set(CANDIDATES)
+    free = best_features(embeddings, codes, lambda size: Identity("statistic", size), users=50_000)
+    assert free >= by_users[-2]
+    assert best_features(embeddings[:, :5], codes, lambda size: PrivUnit(size, 1.0), users=50) == 5
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.0])
+def test_users_never_make_labels_worse(epsilon: float) -> None:
+    """500 users beside 100 labelled texts, in 20 worlds: on average no worse, and in none by much."""
+    codes, gains = simplex_codes(2), []
+    for seed in range(20):
+        features, labels = world(6_000, 2, seed=seed)
+        users = users_of(features[:500], labels[:500], codes, PrivUnit(DIM + 1, epsilon), seed=seed)
+        known = of_labels(features[500:600], labels[500:600], codes)
+        heads = [linear_head(features[500:], codes, users=e, labels=known) for e in (users, None)]
+        with_users, without = (np.mean(guesses(head, features[1000:]) == labels[1000:]) for head in heads)
+        gains.append(with_users - without)
+    assert np.mean(gains) > -0.001 and min(gains) > -0.02
