@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from simulations.commands import cli
-from tests.support.paths import ROOT
 
+#: Options.
 PURKAYASTHA = ["--mechanism", "purkayastha", "--epsilon", "4", "--dim", "16"]
-
-DATA = ROOT.parent / "shared" / "data"
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -25,3 +23,8 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert cli.main(["budget", *arguments]) == 0
     return capsys.readouterr().out
+
+
+def rung(rungs: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (found,) = [r for r in rungs if r["rung"] == name]
+    return found

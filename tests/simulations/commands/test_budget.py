@@ -24,8 +24,8 @@ from simulations.experiment import Arm, Experiment, bundled, load, text_mechanis
 from simulations.experiment.ladder import PAPER, Spent, of_experiment, of_run
 from simulations.output.jsonable import json_ready
 from simulations.study.report import markdown
-from tests.support.budgets import DATA, PURKAYASTHA, answer, printed
-from tests.support.paths import ROOT
+from tests.support.budgets import PURKAYASTHA, answer, printed, rung
+from tests.support.paths import DATA, ROOT
 from tests.support.results import demo
 
 KEYS = {"local_worst_case", "local_epsilon", "bounds", "lower_bound", "epsilon"}
@@ -36,11 +36,6 @@ BOUNDS = {"blanket", "stronger_clone", "clones_2021", "erlingsson_2019", "variat
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def rung(rungs: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    (found,) = [r for r in rungs if r["rung"] == name]
-    return found
 
 
 # --- shuffle and local

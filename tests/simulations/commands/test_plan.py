@@ -15,7 +15,7 @@ from mechanisms.accounting.ladder import ladder
 from mechanisms.vocabulary import Vocabulary
 from simulations.commands import cli
 from simulations.experiment import load, text_mechanism
-from tests.support.budgets import answer, printed
+from tests.support.budgets import answer, printed, rung
 
 
 @pytest.fixture(autouse=True)
