@@ -8,21 +8,36 @@ Let the other n - 1 users' outputs be independent draws from h, a mixture of the
 exactly. A mixture h stands for random inputs; by joint convexity the average over them is at most the δ of one
 fixed data set, so the figure is a lower bound for the worst data set too. It has the form of the blanket bound with
 γ = 1 and ω = h, and is computed by its optimistic twin: a lower bound with all rounding errors subtracted.
+
+**Up to three cells (randomized response, PrivUnit), for any n.** A grid fine enough for three values and a hundred
+million users does not exist; none is needed. Given how many outputs are in the rarest cell, those in the higher of the
+other two are N ~ Bin(m, p), the sum is c + d·N with d > 0, positive for N >= k, and
+
+    E[(c + d·N)_+] = (c + d·m·p)·Pr[N >= k] + d·k·(1 - p)·Pr[N = k].
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from mechanisms.accounting.blanket import least_epsilon
 from mechanisms.losses.blanket_cells import BlanketCells
 
 FloatArray = NDArray[np.float64]
+
+#: Cells of which the sum is known in closed form.
+_FEW = 3
+#: Standard deviations of the rarest cell's count that are summed; what lies beyond is left out, which only lowers.
+_REACH = 9.0
+#: Relative error of binomial probabilities and of what cancels.
+_ARITHMETIC = 1e-6
 
 #: Others at these shares of (x, x'); with "spread" they are spread evenly over all inputs.
 _SHARES = {"all_at_x": (1.0, 0.0), "all_at_x_prime": (0.0, 1.0), "half_half": (0.5, 0.5)}
@@ -46,8 +61,39 @@ def lower_bounds(mechanisms: Sequence[Any], n: int, delta: float) -> dict[str, f
     laws = {name: mixture(cells, *shares) for name, shares in _SHARES.items()}
     if all(_spread_is_blanket(mechanism) for mechanism in mechanisms):
         laws["spread"] = others(cells, cells.log_w)
-    epsilons = {name: least_epsilon(law, n, delta, local, pessimistic=False) for name, law in laws.items()}
-    return {name: 0.0 if epsilon is None else epsilon for name, epsilon in epsilons.items()}
+    return {name: _largest(law, n, delta, local) for name, law in laws.items()}
+
+
+def _largest(law: BlanketCells, n: int, delta: float, local: float) -> float:
+    """The largest ε whose δ(ε) against these others exceeds δ, to 5e-4 of itself, from below; 0 where none does."""
+    if len(law.log_w) > _FEW or law.tail:
+        epsilon = least_epsilon(law, n, delta, local, pessimistic=False)
+        return 0.0 if epsilon is None else epsilon
+    low, high = 0.0, local
+    while high - low > 5e-4 * high and high > 1e-9:
+        middle = (low + high) / 2 if low else high / 2
+        low, high = (middle, high) if few_cells_delta(law, n, middle) > delta else (low, middle)
+    return low
+
+
+def few_cells_delta(law: BlanketCells, n: int, epsilon: float) -> float:
+    """δ(ε) of n users against others whose law is ω, of one, two or three cells without a tail; from below."""
+    mass = np.exp(law.log_w)
+    mass = mass / mass.sum()
+    value = np.exp(law.log_p - law.log_w) - np.exp(epsilon + law.log_q - law.log_w)
+    order = np.argsort(mass)  # the rarest first; where there are fewer than three, nothing is rare
+    mass, value = (np.concatenate([np.zeros(_FEW - len(order)), part[order]]) for part in (mass, value))
+    low, high = (1, 2) if value[1] < value[2] else (2, 1)
+    p = mass[high] / (mass[low] + mass[high])
+    d = max(value[high] - value[low], 1e-300)  # two cells of one value: any way of counting them will do
+    spread = _REACH * math.sqrt(n * mass[0] * (1 - mass[0])) + _REACH
+    rare = np.arange(max(0, math.floor(n * mass[0] - spread)), min(n, math.ceil(n * mass[0] + spread)) + 1)
+    m = n - rare
+    c = rare * value[0] + m * value[low]
+    k = np.clip(np.floor(-c / d) + 1, 0, None)
+    inner = (c + d * m * p) * binom.sf(k - 1, m, p) + d * k * (1 - p) * binom.pmf(k, m, p)
+    total = float(binom.pmf(rare, n, mass[0]) @ np.maximum(inner, 0.0))
+    return total / n * (1 - _ARITHMETIC)
 
 
 def mixture(cells: BlanketCells, at_x: float, at_x_prime: float) -> BlanketCells:
@@ -78,4 +124,6 @@ def others(cells: BlanketCells, log_h: FloatArray) -> BlanketCells:
 
 
 def _spread_is_blanket(mechanism: Any) -> bool:
-    return mechanism.channel == "label" or bool(getattr(mechanism, "normalize", mechanism.name == "purkayastha"))
+    if mechanism.channel in ("label", "statistic"):
+        return True
+    return bool(getattr(mechanism, "normalize", mechanism.name == "purkayastha"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
+
+from scipy.optimize import minimize_scalar
 
 from mechanisms import checks
 from mechanisms.accounting.blanket import blanket_delta
@@ -15,6 +17,7 @@ from mechanisms.accounting.ladder import central_epsilon, group_factor
 from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
+from mechanisms.privunit import MAX_EPSILON, PrivUnit
 
 #: Local ε that are tried, in a mechanism's own units; the ends are answers like any other.
 LEAST, MOST = 1e-3, 1000.0
@@ -76,17 +79,11 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     if any(math.isinf(g.worst_case(target.delta)) for g in guarantees):
         return False
+    if _hidden(mechanisms, target):
+        return True
     repeats = target.records * target.stages
     numeric = sum(g.numeric_epsilon for g in guarantees)
-    if sum(g.worst_case() for g in guarantees) * repeats <= target.epsilon:
-        return True
     if target.users is not None and target.users > 1:
-        epsilon, delta = target.one_record
-        cells = _cells(tuple(mechanisms))
-        if cells is not None and epsilon >= numeric:
-            found = blanket_delta(cells, target.users, epsilon - numeric)
-            if found * math.exp(numeric) <= delta:
-                return True
         shuffled, _ = central_epsilon(
             tuple(mechanisms), users=target.users, delta=target.delta, records=target.records, stages=target.stages
         )
@@ -107,6 +104,52 @@ def plan(
     build: ε -> the mechanisms of one linked release, as `lambda e: [Purkayastha(16, e), RandomizedResponse(1.0, 2)]`.
     """
     return largest(lambda epsilon: fits(build(epsilon), target), least=least, most=most, tolerance=tolerance)
+
+
+def best_privunit(dim: int, target: Target, *, tolerance: float = TOLERANCE) -> PrivUnit | None:
+    """The PrivUnit of D = dim whose mean has the least error among those that fit the target; None: none does.
+
+    The error of a mean of n draws is at most 1/(scale²·n), so it is the largest scale that is looked for: over cap
+    probabilities p, and for each the largest ε0 that fits. The best p for a central ε is not the best for ε0 alone: a
+    larger p has a smaller cap, into which fewer of the others' draws fall. By the mechanism's own blanket, which no
+    generic bound beats; the answer itself was tried and fits. target.users: of one crowd, not None.
+    """
+    found: dict[float, tuple[float, PrivUnit | None]] = {}
+
+    def loss(probability: float) -> float:
+        p = round(probability, 3)
+        if p not in found:
+            least = max(LEAST, math.log(p / (1 - p)) + 1e-9)
+            build = partial(PrivUnit, dim, cap_probability=p)
+            epsilon = largest(lambda e: _hidden([build(e)], target), least=least, most=MAX_EPSILON, tolerance=tolerance)
+            best = None if epsilon is None else build(epsilon)
+            found[p] = (0.0 if best is None else best.scale, best)
+        return -found[p][0]
+
+    for p in (0.5, 0.7, 0.85):
+        loss(p)
+    start = max(found, key=lambda p: found[p][0])
+    minimize_scalar(loss, bounds=(start - 0.15, min(start + 0.15, 0.995)), method="bounded", options={"xatol": 4e-3})
+    best = max(found.values(), key=lambda answer: answer[0])[1]
+    if best is None or target.stages == 1:
+        return best
+    # several stages compose to less than their sum, which takes longer to say: once, at the p that was found
+    again = partial(PrivUnit, dim, cap_probability=best.cap_probability)
+    epsilon = largest(lambda e: fits([again(e)], target), least=best.epsilon, most=MAX_EPSILON, tolerance=tolerance)
+    return best if epsilon is None else again(epsilon)
+
+
+def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
+    """Whether the release keeps within the target by its worst case, or by its blanket at the target's ε."""
+    guarantees = [mechanism.guarantee for mechanism in mechanisms]
+    if sum(g.worst_case() for g in guarantees) * target.records * target.stages <= target.epsilon:
+        return True
+    epsilon, delta = target.one_record
+    numeric = sum(g.numeric_epsilon for g in guarantees)
+    cells = None if target.users is None or target.users == 1 else _cells(tuple(mechanisms))
+    if cells is None or target.users is None or epsilon < numeric:
+        return False
+    return blanket_delta(cells, target.users, epsilon - numeric) * math.exp(numeric) <= delta
 
 
 def largest(

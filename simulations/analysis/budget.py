@@ -108,8 +108,9 @@ def ladder_of_release(
     """{"delta", "users", "ladder"}; arguments as in `mechanisms.accounting.ladder.ladder`, rungs as dicts."""
     channels = {mechanism.channel: mechanism for mechanism in released}
     rungs = ladder(
-        channels.get("embedding"), channels.get("label"), records=records, stages=stages, users=users, delta=delta
-    )
+        channels.get("embedding"), channels.get("label"), statistic=channels.get("statistic"),
+        records=records, stages=stages, users=users, delta=delta,
+    )  # fmt: skip
     return {"delta": delta, "users": users, "ladder": [rung.to_dict() for rung in rungs]}
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mechanisms import catalogue, checks
 from mechanisms.accounting.ladder import ladder
-from mechanisms.accounting.planner import Target, fits, largest
+from mechanisms.accounting.planner import Target, best_privunit, fits, largest
+from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import EXPOSURES
+from mechanisms.privunit import PrivUnit
 from mechanisms.words.text import TextMechanism
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
@@ -129,14 +132,47 @@ def plan_text(
     return _planned(terms, target, {"crowd": hidden, "mechanism": text.name, "tokens": text.tokens}, split)
 
 
+def plan_privunit(terms: Terms, *, dim: int) -> dict[str, Any]:
+    """The PrivUnit of D = dim whose mean has the least error within the terms, ε to three digits.
+
+    {"epsilon", "delta", "users", "delivered", "crowd", "dropout", "mechanism", "dim", "local_epsilon",
+    "cap_probability", "expected_cosine", "noise", "curator_noise", "central_epsilon"}, the last six None where none
+    fits. noise: length of the error of the mean of unit vectors, 1/(√n·E cos) at most; curator_noise: what it is where
+    a trusted curator adds Gaussian noise to their exact mean, at the same central (ε, δ). A user's records are all in
+    the one vector, whose number counts for nothing. Raises ValueError, one line.
+    """
+    target = replace(terms.target, records=1)
+    best = best_privunit(dim, target)
+    answer: dict[str, Any] = dict.fromkeys(
+        ("local_epsilon", "cap_probability", "expected_cosine", "noise", "curator_noise", "central_epsilon")
+    )
+    if best is not None:
+        build = partial(PrivUnit, dim, cap_probability=best.cap_probability)
+        epsilon, central = _at_most(best.epsilon, lambda e: fits([build(e)], target), lambda e: _central(
+            target, None, None, statistic=build(e)), terms.epsilon)  # fmt: skip
+        if epsilon is not None and target.users is not None:
+            chosen, curator = build(epsilon), Gaussian.calibrated(terms.epsilon, terms.delta, dim)
+            answer = {
+                "local_epsilon": epsilon, "cap_probability": chosen.cap_probability, "expected_cosine": chosen.scale,
+                "noise": 1 / chosen.scale / math.sqrt(target.users),
+                "curator_noise": math.sqrt(dim) * curator.sigma / target.users,
+                "central_epsilon": central,
+            }  # fmt: skip
+    return _about(terms, target, {"crowd": target.users, "mechanism": PrivUnit.name, "dim": dim}) | answer
+
+
+def _about(terms: Terms, target: Target, about: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "epsilon": terms.epsilon, "delta": terms.delta, "users": terms.users, "delivered": target.users,
+        "dropout": terms.dropout, **about,
+    }  # fmt: skip
+
+
 def _planned(
     terms: Terms, target: Target, about: Mapping[str, Any], split: Callable[[float], dict[str, Any]]
 ) -> dict[str, Any]:
-    return {
-        "epsilon": terms.epsilon, "delta": terms.delta, "users": terms.users, "delivered": target.users,
-        "dropout": terms.dropout, **about, "classes": terms.classes,
-        "splits": [split(label) for label in terms.label_epsilons],
-    }  # fmt: skip
+    splits = [split(label) for label in terms.label_epsilons]
+    return _about(terms, target, about) | {"classes": terms.classes, "splits": splits}
 
 
 def experiment_file(planned: dict[str, Any], *, name: str) -> str:
@@ -202,7 +238,14 @@ def _best(
 ) -> tuple[float | None, float | None]:
     """The largest parameter that fits, to three digits, and what it costs by the ladder; None where none fits."""
     most = largest(fitting)
-    best, cost = None if most is None else _rounded(most), None
+    return (None, None) if most is None else _at_most(most, fitting, central, epsilon)
+
+
+def _at_most(
+    most: float, fitting: Callable[[float], bool], central: Callable[[float], float | None], epsilon: float
+) -> tuple[float | None, float | None]:
+    """The largest parameter up to `most` that fits, to three digits, and what it costs by the ladder."""
+    best, cost = _rounded(most), None
     while best is not None and best > 0:
         cost = central(best)
         if cost is not None and cost <= epsilon and fitting(best):
@@ -213,14 +256,14 @@ def _best(
 
 def _central(
     target: Target, embedding: Any, label: Any, text: TextMechanism | None = None,
-    public: Mapping[str, str] | None = None, crowd: int | None = None,
+    public: Mapping[str, str] | None = None, crowd: int | None = None, statistic: PrivUnit | None = None,
 ) -> float | None:  # fmt: skip
     """The ε of a user by the ladder: shuffled, or their own where nothing is amplified."""
     rungs = {
         r.name: r.epsilon
         for r in ladder(
             embedding, label, records=target.records, stages=target.stages, users=target.users, delta=target.delta,
-            text=text, public=public, crowd=crowd,
+            text=text, public=public, crowd=crowd, statistic=statistic,
         )
     }  # fmt: skip
     return rungs["shuffled"] if rungs["shuffled"] is not None else rungs["user"]

@@ -103,7 +103,8 @@ def shuffle_(
     for name, value in answer["bounds"].items():
         lines.append(f"{name:<28} {'no amplification' if value is None else f'ε = {_number(value)}'}")
     lines.append(f"{'lower bound (data sets)':<28} ε = {_number(answer['lower_bound'])}")
-    lines += ["", f"central ε = {_number(answer['epsilon'])}, the least valid of these"]
+    ratio = "" if answer["ratio"] is None else f"; {answer['ratio']:.3g} times the lower bound"
+    lines += ["", f"central ε = {_number(answer['epsilon'])}, the least valid of these{ratio}"]
     _print(lines)
 
 
@@ -265,6 +266,8 @@ def plan_(
         raise UserError(f"--out {out}: is there already; name another file")
     if out is not None and (records != 1 or stages != 1):
         raise UserError("--out: an experiment file has users of one record and one stage; leave --records and --stages")
+    if mechanism == "privunit" and label_epsilon is not None:
+        raise UserError("--label-epsilon: the label is in the vector that privunit releases; leave it out")
     labels = plan.LABEL_EPSILONS if label_epsilon is None else (label_epsilon,)
     terms = plan.Terms(epsilon, delta, users, dropout, records, stages, labels, classes)
     answer = _plan_of(terms, mechanism, dim, TextToPlan(tokens, length, words, accept_unprotected, crowd), out)
@@ -293,6 +296,10 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
         raise UserError(f"{option}: is about texts, and {mechanism} sanitizes none; leave it out")
     if terms.users is None:
         raise UserError("--users: say how many are invited")
+    if mechanism == "privunit":
+        if out is not None:
+            raise UserError("--out: experiments are written for embeddings alone; put ε and p into a file of your own")
+        return plan.plan_privunit(terms, dim=dim)
     return plan.plan(terms, mechanism=mechanism, dim=dim)
 
 
@@ -304,6 +311,8 @@ def _plan_for_people(answer: Mapping[str, Any]) -> list[str]:
             shuffled += " (none hides another: give --crowd)"
         elif answer["crowd"] != answer["delivered"]:
             shuffled += f", a crowd of {answer['crowd']:,}"
+    if "cap_probability" in answer:
+        return _privunit_for_people(answer, shuffled)
     if of_text:
         shuffled += f"; texts of at most {answer['tokens']} tokens"
     largest = f"largest ε of {answer['mechanism']}"
@@ -320,6 +329,20 @@ def _plan_for_people(answer: Mapping[str, Any]) -> list[str]:
     if answer["mechanism"] == "gaussian":
         lines.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
     return lines
+
+
+def _privunit_for_people(answer: Mapping[str, Any], shuffled: str) -> list[str]:
+    lines = [f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}", ""]
+    if answer["local_epsilon"] is None:
+        return [*lines, "no privunit fits"]
+    n, dim = answer["delivered"], answer["dim"]
+    return [
+        *lines,
+        f"privunit of D = {dim}: ε = {answer['local_epsilon']:g}, cap probability p = {answer['cap_probability']:g}",
+        f"central ε = {answer['central_epsilon']:.4g}",
+        f"E cos = {answer['expected_cosine']:.4g}; a mean of {n:,} draws is off by at most {answer['noise']:.3g} (root",
+        f"mean square length); a trusted curator's Gaussian noise at this (ε, δ): {answer['curator_noise']:.3g}",
+    ]
 
 
 @app.command("users")

@@ -253,8 +253,9 @@ class Shuffle(Section):
 
 @dataclass(frozen=True)
 class Policy(Section):
-    """What every client accepts: largest worst-case ε at `delta`, of a record by channel (a statistic: of all
-    that a user has), a user in total."""
+    """What every client accepts: the largest ε of a record by channel (a statistic: of all that a user has) and of a
+    user in total, the δ of all that, and the number of a user's releases. delta: at which a release that needs one is
+    priced (`client.policy.Policy`)."""
 
     place: ClassVar[str] = "policy"
     delta: float = setting(values.number(below=1.0), 0.0)
@@ -263,6 +264,8 @@ class Policy(Section):
     text: float = setting(values.number(infinite=True), 0.0)
     statistic: float = setting(values.number(infinite=True), 0.0)
     total: float = setting(values.number(infinite=True), math.inf)
+    total_delta: float = setting(values.number(below=1.0), client.Policy.total_delta)
+    releases: int = setting(values.whole(0), client.Policy.releases)
     accept_unprotected: tuple[str, ...] = setting(values.reasons, ())
 
     @property

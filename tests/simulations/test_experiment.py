@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mechanisms import Purkayastha
+from mechanisms import Identity, Purkayastha
 from simulations.errors import UserError
 from simulations.experiment import (
     Arm,
@@ -282,9 +282,10 @@ def test_clients_accept_what_the_experiment_says_and_a_references_clients_anythi
     assert (own.embedding, own.label, own.text, own.total, own.delta) == (40.0, 5.0, 0.0, math.inf, 1e-6)
     assert own.declared == study.policy.declared == {"length": "why"} and own.minimum_users == 100
     assert client_policy(load(tmp_path / "e.toml", ["shuffle.enabled=false"]), study.arms[0]).minimum_users == 0
+    clear = own.cost(Identity("label", 2).guarantee)
     for channel in ("text", "embedding", "label"):
-        assert anything.refusal(channel, math.inf) is None
-        assert own.refusal(channel, math.inf) == "unprotected"
+        assert anything.refusal(channel, clear) is None
+        assert own.refusal(channel, clear) == "unprotected"
 
 
 def test_a_limit_holds_for_the_file_as_for_the_client(tmp_path: Path) -> None:
@@ -293,7 +294,8 @@ def test_a_limit_holds_for_the_file_as_for_the_client(tmp_path: Path) -> None:
     cost = Purkayastha(16, 10.0).guarantee.worst_case()
     for limit, total in ((cost, math.inf), (40.0, cost + 2.0)):
         study = load(tmp_path / "e.toml", [f"policy.embedding={limit!r}", f"policy.total={total!r}"])
-        assert client_policy(study, arm).refusal("embedding", cost) is None
+        policy = client_policy(study, arm)
+        assert policy.refusal("embedding", policy.cost(Purkayastha(16, 10.0).guarantee)) is None
     for limit, total in ((cost * (1 - 1e-8), math.inf), (40.0, (cost + 2.0) * (1 - 1e-8))):
         assert "is above policy." in complaint(
             tmp_path, MINIMAL, f"policy.embedding={limit!r}", f"policy.total={total!r}"

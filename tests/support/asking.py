@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import threading
@@ -13,9 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from client.device.ask import Predictions
+from client.device.ask import ask as ask_model
 from client.models.encoder import Encoder
-from client.node import write_node
+from client.node import load_node, write_node
 from client.policy import Policy
+from client.store.ledger import LedgerRow
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.wire import record_to_bytes, request_to_record
@@ -26,6 +30,9 @@ from tests.support.devices import DIM, encoder_folder
 
 CLASSES = ("bad", "good", "so so")
 EPSILON = 10.0
+SENTENCE = "the film was good"
+#: What it costs to ask about it, at worst.
+COST = 31.415926
 POLICY = Policy(embedding=32.0, total=10_000.0, mechanisms=("purkayastha",))
 
 
@@ -142,3 +149,28 @@ def http(body: bytes, status: str = "200 OK", *, more: str = "") -> bytes:
 
 def question(request: Request) -> bytes:
     return record_to_bytes(request_to_record(request))
+
+
+def ask(world: World, node: Path, sentences: list[str], address: str, **more: Any) -> Predictions:
+    return ask_model(node, sentences, server=address, root_certificates=world.ca, **more)
+
+
+def charged(node: Path) -> list[LedgerRow]:
+    with load_node(node).ledger("") as ledger:
+        return ledger.rows()
+
+
+def answered(n: int = 1, classes: tuple[str, ...] = CLASSES) -> bytes:
+    rows = [[1.0, *[0.0] * (len(classes) - 1)]] * n
+    return json.dumps({"classes": list(classes), "probabilities": rows}).encode()
+
+
+def honest(world: World, then: Callable[[bytes], bytes | None] = lambda body: http(answered())) -> Any:
+    """A server of bytes that asks honestly, and then does something with what it is sent."""
+
+    def answer(request: bytes) -> bytes | None:
+        if request.startswith(b"GET"):
+            return http(question(world.request()))
+        return then(request.partition(b"\r\n\r\n")[2])
+
+    return raw_server(world, answer)

@@ -28,7 +28,7 @@ from simulations.shuffler.client import Shuffler
 from tests.simulations.deployment.test_deploy import STUDY
 from tests.support.tiny_models import reviews, tiny_bert
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deployment")]  # one for all of these
 
 SMALL = STUDY.replace("[shuffle]", '[encoder]\nmodel = "bert"\nmax-length = 32\n[shuffle]').replace(
     'source = "built-in"\npublic-size = 90\ntest-size = 40',

@@ -1,15 +1,11 @@
-"""A device asks a deployed model: only the release leaves, charged before it leaves, and nobody need be honest."""
+"""A sentence is asked about: what leaves, what it costs, and what is kept of it."""
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,80 +14,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.device.ask import Predictions
-from client.device.ask import ask as ask_model
-from client.device.model import Model, batch_size
+from client.device.model import batch_size
 from client.node import load_node
 from client.policy import Policy
 from client.shard import Shard, write_shard
 from client.store import questions as asking
-from client.store.ledger import Ledger, LedgerRow
+from client.store.ledger import Ledger
 from client.store.questions import FIRST_RECORD, QuestionRecords
 from mechanisms.messages.wire import (
     record_from_bytes,
-    record_to_bytes,
     reply_from_record,
-    request_to_record,
     sealed_from_record,
 )
 from server.predict import MOST, Predictor
-from simulations.commands import cli
 from simulations.deployment.predict import serving
-from simulations.devices import ask as device_ask
-from tests.client.device.test_device import on_a_device
-from tests.support.asking import CLASSES, DIM, EPSILON, POLICY, World, http, make_world, question, raw_server
-from tests.support.devices import make_bundle
-from tests.support.fuzz import Fuzzer
+from tests.support.asking import (
+    CLASSES,
+    COST,
+    POLICY,
+    SENTENCE,
+    World,
+    ask,
+    charged,
+    honest,
+    http,
+    question,
+    raw_server,
+)
 from tests.support.paths import ROOT
-
-SENTENCE = "the film was good"
-COST = 31.415926
-HOSTILE, MANY = 200, 3000
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """With an honest model that is served."""
-    made = make_world(tmp_path_factory.mktemp("ask"))
-    with serving(made.model(), **made.pair) as address:
-        yield replace(made, address=address)
-
-
-@pytest.fixture(scope="module")
-def address(world: World) -> Iterator[str]:
-    """Of an honest model."""
-    yield address
-
-
-@pytest.fixture
-def node(world: World, tmp_path: Path) -> Path:
-    return world.device(tmp_path / "node")
-
-
-def ask(world: World, node: Path, sentences: list[str], address: str, **more: Any) -> Predictions:
-    return ask_model(node, sentences, server=address, root_certificates=world.ca, **more)
-
-
-def charged(node: Path) -> list[LedgerRow]:
-    with load_node(node).ledger("") as ledger:
-        return ledger.rows()
-
-
-def answered(n: int = 1, classes: tuple[str, ...] = CLASSES) -> bytes:
-    rows = [[1.0, *[0.0] * (len(classes) - 1)]] * n
-    return json.dumps({"classes": list(classes), "probabilities": rows}).encode()
-
-
-def honest(world: World, then: Callable[[bytes], bytes | None] = lambda body: http(answered())) -> Any:
-    """A server of bytes that asks honestly, and then does something with what it is sent."""
-
-    def answer(request: bytes) -> bytes | None:
-        if request.startswith(b"GET"):
-            return http(question(world.request()))
-        return then(request.partition(b"\r\n\r\n")[2])
-
-    return raw_server(world, answer)
-
 
 # -- what it gives, and what it costs ---------------------------------------------------------------------------------
 
@@ -163,7 +113,7 @@ def test_sentences_that_are_alike_are_sent_once_and_in_few_messages(world: World
         found = ask(world, node, sentences, address, progress=lines.append)
     assert found.charged == 300 and found.probabilities.shape == (300, len(CLASSES)) and len(charged(node)) == 300
     assert found.rows.tolist() == [i % 300 for i in range(700)] + [-1, -1]
-    new = "300 sentences are new, at ε = 31.42 at worst each; the total allows 318"
+    new = "300 sentences are new, at ε = 31.42 at worst each; the policy allows 318"
     assert [lines[0], lines[1], lines[-1]] == ["encoded 300 of 300 sentences", new, "answered 300 of 300 sentences"]
 
 
@@ -239,7 +189,8 @@ def test_a_question_beyond_the_policy(world: World, tmp_path: Path, policy: Poli
 def test_what_the_total_allows_is_said_before_the_first_charge(world: World, node: Path) -> None:
     world.device(node, replace(POLICY, total=100.0))
     ask(world, node, ["one"], world.address)
-    with pytest.raises(ValueError, match=r"3 sentences are new, .* ε = 68\.58 is left, enough for 2; nothing was"):
+    left = r"ε = 68\.58, δ = .* and 9,999 releases are left, enough for 2; nothing was"
+    with pytest.raises(ValueError, match=f"3 sentences are new, .* {left}"):
         ask(world, node, ["one", "two", "three", "four"], world.address)
     assert len(charged(node)) == 1
     assert ask(world, node, ["one", "two", "three"], world.address).charged == 2
@@ -271,149 +222,6 @@ def test_a_question_for_another_encoder(world: World, node: Path) -> None:
         body = question(request)
         with raw_server(world, lambda _, body=body: http(body)) as server, pytest.raises(ValueError, match=line):
             ask(world, node, [SENTENCE], server.address)
-
-
-# -- servers that are not what they should be -------------------------------------------------------------------------
-
-
-def test_a_server_that_is_not_there_or_another_one(world: World, node: Path, tmp_path: Path) -> None:
-    stranger = world.place / "stranger" / "ca.pem"
-    with pytest.raises(ValueError, match=r"shows a certificate that .* does not vouch for"):
-        ask_model(node, [SENTENCE], server=world.address, root_certificates=stranger)
-    other = {"certificate": world.place / "elsewhere" / "cert.pem", "key": world.place / "elsewhere" / "cert.key"}
-    with serving(world.model(), **other) as address, pytest.raises(ValueError, match="does not vouch for"):
-        ask(world, node, [SENTENCE], address)
-    with pytest.raises(ValueError, match="cannot be reached"):
-        ask(world, node, [SENTENCE], address)
-    with raw_server(world, lambda request: http(b""), tls=False) as server, pytest.raises(ValueError, match="TLS"):
-        ask(world, node, [SENTENCE], server.address)
-    assert not any(b"POST" in request or b"GET" in request for request in server.received)
-    (tmp_path / "x").write_text("x")
-    for ca in (tmp_path / "x", tmp_path / "none"):
-        with pytest.raises(ValueError, match="cannot be read as an authority's certificate"):
-            ask_model(node, [SENTENCE], server=world.address, root_certificates=ca)
-    for bad in ("http://x:1", "x", "", "https://", "https://u:p@x", "https://x/path", "https://x:999999", "https://\x00"):
-        with pytest.raises(ValueError, match="is no address of a server"):
-            ask(world, node, [SENTENCE], bad)
-    assert not charged(node)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        http(b"x", "500 Oops"), http(b"", "302 Found", more="Location: https://elsewhere.example/\r\n"), b"", None,
-        b"SSH-2.0-x\r\n\r\n", http(b""), http(b"\x80\x04K\x01."), http(bytes(10**7)),
-        b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**7), b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx",
-        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 10**6,
-        http(b"\x1f\x8b" + bytes(100), more="Content-Encoding: gzip\r\n"),
-    ],
-    ids=range(12),
-)  # fmt: skip
-def test_a_question_that_is_none(world: World, node: Path, answer: bytes | None) -> None:
-    with raw_server(world, lambda request: answer) as server, pytest.raises(ValueError, match="nothing was") as error:
-        ask(world, node, [SENTENCE], server.address)
-    said = str(error.value)
-    assert server.address in said and "\n" not in said and len(said) < 300
-    assert not charged(node)
-
-
-BAD_ANSWERS: list[Any] = [
-    {}, [], "x", 7, None, {"classes": list(CLASSES)}, {"classes": list(CLASSES), "probabilities": []},
-    {"classes": list(CLASSES), "probabilities": [[1, 0, 0], [1, 0, 0]]}, {"classes": [], "probabilities": [[]]},
-    {"classes": list(CLASSES), "probabilities": [[1, 0]]}, {"classes": list(CLASSES), "probabilities": [[True, 0, 0]]},
-    {"classes": list(CLASSES), "probabilities": [[0.5, 0.5, 0.5]]},
-    {"classes": list(CLASSES), "probabilities": [[2, -1, 0]]},
-    {"classes": list(CLASSES), "probabilities": [["1", 0, 0]]},
-    {"classes": list(CLASSES), "probabilities": [[float("nan"), 0, 1]]},
-    {"classes": list(CLASSES), "probabilities": [[float("inf"), 0, 1]]},
-    {"classes": list(CLASSES), "probabilities": [[10**400, 0, 1]]}, {"classes": "abc", "probabilities": [[1, 0, 0]]},
-    {"classes": ["a", "a", "b"], "probabilities": [[1, 0, 0]]}, {"classes": [1, 2, 3], "probabilities": [[1, 0, 0]]},
-    {"classes": ["a", "b", "\x1b[2J"], "probabilities": [[1, 0, 0]]},
-    {"classes": ["a", "b", "c\tx"], "probabilities": [[1, 0, 0]]},
-    {"classes": ["a", "b", ["c"]], "probabilities": [[1, 0, 0]]},
-    {"classes": ["a", "b", "c" * 1000], "probabilities": [[1, 0, 0]]},
-    {"classes": list(CLASSES), "probabilities": [[1, 0, 0]], "more": 1},
-]  # fmt: skip
-
-
-def test_answers_that_are_none(world: World, node: Path) -> None:
-    bodies = [json.dumps(answer).encode() for answer in BAD_ANSWERS]
-    whole = [http(body) for body in (*bodies, b"", b"\xff", b"[" * 10_000, b'{"classes":' * 500)]
-    whole += [http(bytes(10**6)), b"", b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**6)]
-    with honest(world, lambda body: whole[turn[0]]) as server:
-        for turn[0] in range(len(whole)):
-            with pytest.raises(ValueError, match=r"; (1 sentence was|nothing was) charged") as error:
-                ask(world, node, [SENTENCE], server.address)
-            assert "\n" not in str(error.value) and len(str(error.value)) < 300
-    assert len(charged(node)) == 1
-
-
-turn = [0]
-
-
-def hostile_questions(world: World, n: int, seed: int) -> list[bytes]:
-    dear = {"mechanism": "purkayastha", "epsilon": 2 * EPSILON, "dim": DIM}  # which the policy does not allow
-    valid = [request_to_record(world.request(**more)) for more in ({}, {"embedding": dear})]
-    fuzzer, scribble = Fuzzer(valid, seed), random.Random(seed)
-    bodies: list[bytes] = []
-    for message in fuzzer.messages(2 * n):
-        with suppress(ValueError):  # what cannot be written at all
-            bodies.append(record_to_bytes(message))
-        if scribble.random() < 0.1:
-            data = bytearray(question(world.request()))
-            data[scribble.randrange(len(data))] ^= 1 << scribble.randrange(8)
-            bodies.append(bytes(data[: scribble.choice((len(data), scribble.randrange(len(data))))]))
-    return bodies[:n]
-
-
-def check_question(world: World, node: Path, number: int, address: str) -> bool:
-    """It is refused in one line, or within the policy and for an embedding alone."""
-    try:
-        found = ask(world, node, [f"film {number}"], address)
-    except ValueError as error:
-        said = str(error)
-        assert "\n" not in said and "charged" in said and len(said) < 500
-        return False
-    assert found.request.channels == ("embedding",) and found.epsilon <= POLICY.embedding * (1 + 1e-9)
-    return True
-
-
-def check_ledger(node: Path) -> None:
-    rows = charged(node)
-    assert {row.stage for row in rows} <= {"ask"} and {row.channel for row in rows} <= {"embedding"}
-    assert sum(row.epsilon for row in rows) <= POLICY.total * (1 + 1e-9)
-
-
-def test_hostile_questions(world: World, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = hostile_questions(world, HOSTILE, seed=1)
-    monkeypatch.setattr(Model, "get", lambda *_, limit: bodies[turn[0]])
-    monkeypatch.setattr(Model, "post", lambda *_, limit: answered())
-    allowed = 0
-    for turn[0] in range(HOSTILE):
-        allowed += check_question(world, node, turn[0], "https://x:1")
-    assert 0 < allowed < HOSTILE / 2
-    check_ledger(node)
-
-
-def test_a_device_that_is_careless_does_not_pass(world: World, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks neither at what a question costs nor at what is spent: either would be enough here."""
-    monkeypatch.setattr(Policy, "refusal", lambda self, channel, cost: None)
-    monkeypatch.setattr(Policy, "allows", lambda self, spent, limit: np.ones(len(spent), np.bool_))
-    with pytest.raises(AssertionError):
-        test_hostile_questions(world, node, monkeypatch)
-
-
-@pytest.mark.parametrize("n", [100, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.soak])])
-def test_hostile_questions_over_https(world: World, node: Path, n: int) -> None:
-    bodies = hostile_questions(world, n, seed=2)
-
-    def answer(request: bytes) -> bytes:
-        return http(answered() if request.startswith(b"POST") else bodies[turn[0]])
-
-    with raw_server(world, answer) as server:
-        for turn[0] in range(n):
-            check_question(world, node, turn[0], server.address)
-    check_ledger(node)
 
 
 # -- numbers of sentences ---------------------------------------------------------------------------------------------
@@ -536,186 +344,3 @@ def test_a_witness_that_cannot_be_written_is_counted(
             ask(world, node, ["one"], server.address)
     assert not any(request.startswith(b"POST") for request in server.received)
     assert len(charged(node)) == 1
-
-
-# -- the commands -----------------------------------------------------------------------------------------------------
-
-
-def command(world: World, address: str, *arguments: object) -> int:
-    return cli.main(["device", "ask", *map(str, arguments), "--server", address, "--root-certificates", str(world.ca)])
-
-
-def test_ask_on_the_command_line(world: World, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(world, world.address, node, SENTENCE) == 0
-    said = capsys.readouterr()
-    assert said.err == "" and "ε = 31.42 at worst (ε = 10·d_angular)" in said.out and "spent" in said.out
-    assert command(world, world.address, node, SENTENCE) == 0
-    assert "cost   nothing: asked about before, at ε = 31.42 at worst" in capsys.readouterr().out
-    assert command(world, world.address, node, SENTENCE, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert set(found["probabilities"]) == set(CLASSES) and found["class"] in CLASSES
-    assert (found["cost"], found["charged"], found["delta"]) == (pytest.approx(COST), 0, 0.0)
-    assert found["spent"] == pytest.approx(COST) and found["statement"] == "ε = 10·d_angular"
-
-
-def test_embeddings_declared_public_are_said_so(world: World, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    world.device(node, Policy(mechanisms=("identity",), accept_unprotected=("embedding: a test",)))
-    with serving(world.model(embedding={"mechanism": "identity"}), **world.pair) as address:
-        assert command(world, address, node, SENTENCE) == 0
-        assert "ε = ∞ (ε = ∞·d_discrete)" in (out := capsys.readouterr().out) or "in clear" in out
-        assert "declared public, and not counted" in out
-        assert command(world, address, node, SENTENCE, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["cost"] == "inf"
-
-
-def file_of(folder: Path, text: bytes) -> Path:
-    path = folder / "in.txt"
-    path.write_bytes(text)
-    return path
-
-
-def test_a_file_of_sentences(world: World, node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "\ufeffthe film was good\n\na bad\tbook\r\n   \nthe film was good\nof\u2028two\x0bhalves".encode()
-    file, out = file_of(tmp_path, text), tmp_path / "out.tsv"
-    assert command(world, world.address, node, "--file", file, "--out", out, "--json") == 0
-    said = capsys.readouterr()
-    found = json.loads(said.out)
-    assert (found["lines"], found["charged"], sum(found["classes"].values())) == (6, 3, 4)
-    assert "3 sentences are new" in said.err and "the total allows 318" in said.err
-    rows = [line.split("\t") for line in out.read_text(encoding="utf-8").split("\n")[:-1]]
-    assert rows[0] == ["line", "class", *CLASSES, "sentence"] and len(rows) == 7
-    assert {len(row) for row in rows} == {3 + len(CLASSES)}
-    assert [row[0] for row in rows[1:]] == list("123456") and rows[2][1:] == [""] * 5 == rows[4][1:]
-    assert rows[1][1:] == rows[5][1:] and rows[1][-1] == "the film was good" and rows[3][-1] == "a bad book"
-    shares = [float(share) for share in rows[1][2:-1]]
-    assert sum(shares) == pytest.approx(1, abs=1e-5) and CLASSES[int(np.argmax(shares))] == rows[1][1]
-
-
-def test_a_file_comes_whole_or_not_at_all_and_goes_on_at_no_further_cost(
-    world: World, node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, out = file_of(tmp_path, "\n".join(f"film {i}" for i in range(300)).encode()), tmp_path / "out.tsv"
-    posts: list[bytes] = []
-
-    def dies_later(body: bytes) -> bytes | None:
-        posts.append(body)
-        return http(answered(256)) if len(posts) == 1 else None
-
-    with honest(world, dies_later) as server:
-        assert command(world, server.address, node, "--file", file, "--out", out) == 2
-    complaint = capsys.readouterr().err.splitlines()[-1]
-    assert "300 sentences were charged (ε = 31.42 at worst each), and cost nothing when" in complaint
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "node"] and len(charged(node)) == 300
-    before = charged(node)
-    assert command(world, world.address, node, "--file", file, "--out", out, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["charged"] == 0 and found["lines"] == 300 and charged(node) == before
-    assert len(out.read_text().splitlines()) == 301
-
-
-def test_the_rest_of_a_file_is_charged_when_it_goes_on(world: World, node: Path) -> None:
-    sentences = [f"film {i}" for i in range(600)]
-    world.device(node, replace(POLICY, total=20_000.0))
-    with honest(world, lambda body: None) as server, pytest.raises(ValueError, match="256 sentences were charged"):
-        ask(world, node, sentences, server.address)
-    assert ask(world, node, sentences, world.address).charged == 344
-
-
-MEASURED = """
-import sys
-from pathlib import Path
-from simulations.commands.cli import main
-code = main(sys.argv[1:])
-print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0], file=sys.stderr)
-sys.exit(code)
-"""
-
-
-@pytest.mark.slow
-def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
-    node = world.device(tmp_path / "node", replace(POLICY, total=float("inf")))
-    peaks = []
-    for lines in (1_000, 30_000):
-        file, out = file_of(tmp_path, "".join(f"film {i} of {lines}\n" for i in range(lines)).encode()), f"{lines}.tsv"
-        where = ["--server", world.address, "--root-certificates", str(world.ca)]
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURED, "device", "ask", node, "--file", file, "--out", tmp_path / out, *where],
-            check=False, capture_output=True, text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        peaks.append(int(done.stderr.split()[-1]) * 1024)
-        assert sum(1 for _ in (tmp_path / out).open()) == lines + 1
-    assert peaks[1] - peaks[0] < 40e6
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (["x"], "--server: "), ([], "give a \"SENTENCE\", or --file"), (["x", "--file", "f"], "--file FILE goes with"),
-        (["--file", "f"], "--file FILE goes with"), (["x", "--out", "o"], "give a \"SENTENCE\""),
-        (["--file", "none.txt", "--out", "o"], "none.txt: No such file"),
-        (["--file", "bad.txt", "--out", "o"], "bad.txt: line 2: is not UTF-8"),
-        (["--file", "empty.txt", "--out", "o"], "there is no sentence to ask about; nothing was charged"),
-        (["--file", "in.txt", "--out", "in.txt"], "in.txt: is there already"),
-        (["--file", "in.txt", "--out", "no/such/o"], "no/such/o: cannot be written"),
-        (["  "], "there is no sentence"), (["caf\udce9"], "is not Unicode"), (["x", "--user", "-1"], "has no user -1"),
-    ],
-    ids=range(13),
-)  # fmt: skip
-def test_bad_input_ends_in_one_line(
-    world: World, node: Path, tmp_path: Path, options: list[str], line: str, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    for name, data in (("in.txt", b"x\n"), ("bad.txt", b"x\n\xff\n"), ("empty.txt", b"\n \n")):
-        Path(name).write_bytes(data)
-    here = sorted(os.listdir(tmp_path))
-    if "--server" in line:
-        assert cli.main(["device", "ask", str(node), *options]) == 2
-    else:
-        assert command(world, world.address, node, *options) == 2
-    said = capsys.readouterr()
-    assert line.rstrip(": ") in said.err.splitlines()[-1] and said.out == ""
-    assert (sorted(os.listdir(tmp_path)) == here and not (node / "ledger.sqlite").exists()) or not charged(node)
-
-
-def test_ctrl_c_says_what_stays(world: World, node: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(device_ask, "ask_model", interrupted)
-    assert command(world, "https://x:1", node, SENTENCE) == cli.INTERRUPTED
-    assert "interrupted; what was charged until then stays charged" in capsys.readouterr().err
-
-
-def test_install_and_ask_where_a_device_alone_is_installed(world: World, tmp_path: Path) -> None:
-    bundle, node = make_bundle(world.place, "b"), tmp_path / "node"
-    (tmp_path / "seal.pub").write_text(f"{world.public.hex()}\n")
-    install = ["device", "install", "--bundle", bundle.folder, "--node", node]
-    done = on_a_device(*install, "--seal-to", tmp_path / "seal.pub")
-    assert done.returncode == 0 and f"{node}: answers for embedding, label" in done.stdout, done.stderr
-    assert len(done.stdout.splitlines()) == 1 and load_node(node).seal == world.public
-    with serving(world.model(sealed=True), **world.pair) as address:
-        where = ["--server", address, "--root-certificates", world.ca]
-        done = on_a_device("device", "ask", node, SENTENCE, *where, "--json")
-    assert done.returncode == 0 and json.loads(done.stdout)["charged"] == 1, done.stderr
-    assert done.stderr == ""
-
-
-def test_an_installation_that_cannot_be(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bundle, node = make_bundle(world.place, "c"), tmp_path / "node"
-    (tmp_path / "short").write_text("abcd")
-    (tmp_path / "zero").write_text("00" * 32)
-    install = ["device", "install", "--bundle", str(bundle.folder), "--node", str(node)]
-    for seal, line in (("short", "is no key to seal with"), ("none", "cannot be read"), ("zero", "public key")):
-        assert cli.main([*install, "--seal-to", str(tmp_path / seal)]) == 2
-        assert line in (said := capsys.readouterr()).err and said.out == "" and len(said.err.splitlines()) == 1
-        assert not node.exists()
-    assert cli.main(install) == 0 and load_node(node).seal is None
-    assert "in clear" in capsys.readouterr().out
-    assert cli.main(install) == 2 and "is there already; give another folder" in capsys.readouterr().err
-    manifest = bundle.folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("sottovoce-bundle-1", "sottovoce-bundle-9"))
-    assert cli.main([*install[:-1], str(tmp_path / "other")]) == 2
-    assert "is of the format 'sottovoce-bundle-9'" in capsys.readouterr().err

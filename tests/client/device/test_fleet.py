@@ -4,46 +4,28 @@ much memory, or is answered with anything but a release or a constant text."""
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
-import ssl
-import threading
-import time
-from collections import Counter
-from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.serde import message_to_proto
-from flwr.proto.fab_pb2 import Fab, GetFabResponse
-from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesRequest
-from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PullObjectResponse
-from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse, Run
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
+from flwr.proto.run_pb2 import GetRunResponse, Run
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
 from client.device import fleet
 from client.device.fleet import Unusable, assemble
-from client.device.serve import MARK, serve
+from client.device.serve import MARK
 from client.node import load_node
 from mechanisms.messages.refusals import REFUSALS
-from simulations.commands import cli
-from simulations.deployment import certificates
-from simulations.transport.superlink import app_bundle
 from tests.support.clients import make_node, message, request
+from tests.support.fake_superlink import FAB, NODE, Served, bundle, objects
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
 
-NODE = 77
-FAB = hashlib.sha256
-bundle = cache(app_bundle)
-
 
 # --- messages, from their objects ---
-
-
-def objects(asked):
-    return {name: part.deflate() for name, part in get_all_nested_objects(asked).items()}
 
 
 def test_a_message_is_put_together_again():
@@ -97,143 +79,6 @@ def test_objects_that_hold_each_other_are_left():
     parts = {n * 64: f"RecordDict {o * 64} 2\0{{}}".encode() for n, o in ("ab", "ba")}
     with pytest.raises(Unusable):
         assemble(tree, parts.__getitem__, limit=2**20)
-
-
-# --- a SuperLink that makes things up ---
-
-
-class Fake:
-    """A SuperLink of TLS and HTTP that says whatever a test puts into `says`: bytes of an answer, by its path, or a
-    function of the request's bytes. Every other path is an empty answer, which is an empty message."""
-
-    def __init__(self, folder, *, tls=True):
-        self.says = {"activate-node": ActivateNodeResponse(node_id=NODE).SerializeToString()}
-        self.asked = Counter()
-        self.replies = []
-        fake = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = 2**16  # or each answer would wait for an acknowledgement of its headers
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers.get("content-length", 0)))
-                name = self.path.rpartition("/")[2]
-                fake.asked[name] += 1
-                if name == "push-messages":
-                    fake.replies += PushMessagesRequest.FromString(body).messages_list
-                said = fake.says.get(name, b"")
-                said = said(body) if callable(said) else said
-                status, headers, data = said if isinstance(said, tuple) else (200, {}, said)
-                self.send_response(status)
-                for key, value in ({"content-length": str(len(data))} | headers).items():
-                    if value:
-                        self.send_header(key, value)
-                self.end_headers()
-                try:
-                    self.wfile.write(data)
-                except OSError:
-                    self.close_connection = True
-
-            def log_message(self, *_):
-                pass
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *_):
-                pass
-
-        self.server = Server(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.server.server_port}"
-        if tls:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(folder / "cert.pem", folder / "cert.key")
-            self.server.socket = context.wrap_socket(
-                self.server.socket, server_side=True, do_handshake_on_connect=False
-            )
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
-        self.thread.start()
-
-    def send(self, *messages, fab=None, tree=None, damage=None):
-        """Pass messages on, and the app of their run, and then nothing more. damage: what becomes of an object."""
-        fab = bundle() if fab is None else fab
-        parts = {name: part for asked in messages for name, part in objects(asked).items()}
-        waiting = [
-            PullMessagesResponse(
-                messages_list=[message_to_proto(asked)],
-                message_object_trees=[get_object_tree(asked) if tree is None else tree],
-            ).SerializeToString()
-            for asked in messages
-        ]
-
-        def pull(body):
-            found = parts.get(PullObjectRequest.FromString(body).object_id, b"")
-            found = found if damage is None else damage(found)
-            return PullObjectResponse(
-                object_found=True, object_available=True, object_content=found
-            ).SerializeToString()
-
-        def run(body):
-            asked = GetRunRequest.FromString(body).run_id
-            return GetRunResponse(run=Run(run_id=asked, fab_hash=FAB(fab).hexdigest())).SerializeToString()
-
-        self.says["pull-messages"] = lambda _: waiting.pop(0) if waiting else b""
-        self.says["pull-object"] = pull
-        self.says["get-run"] = run
-        self.says["get-fab"] = GetFabResponse(fab=Fab(content=fab)).SerializeToString()
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-
-class Served:
-    """A device that is served in a thread of this process."""
-
-    def __init__(self, node, **options):
-        self.lines, self.failure, self.stop = [], None, threading.Event()
-
-        def work():
-            try:
-                serve(node, progress=self.lines.append, stop=self.stop, **options)
-            except BaseException as error:
-                self.failure = error
-
-        self.thread = threading.Thread(target=work, daemon=True)
-        self.thread.start()
-
-    def until(self, done, seconds=30.0):
-        end = time.monotonic() + seconds
-        while not done():
-            assert self.thread.is_alive(), self.failure
-            assert time.monotonic() < end, self.lines
-            time.sleep(0.01)
-
-    def end(self):
-        self.stop.set()
-        self.thread.join(30)
-        assert not self.thread.is_alive()
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("keys")
-    certificates.make_authority(folder / "ca")
-    certificates.issue(folder / "ca", folder, "superlink")
-    certificates.node_keys(folder)
-    return folder
-
-
-@pytest.fixture
-def fake(keys, monkeypatch):
-    monkeypatch.setattr("client.device.serve._POLL", 0.01)
-    monkeypatch.setattr("client.device.serve._AGAIN", (0.01, 0.02))
-    monkeypatch.setattr("client.device.fleet._AGAIN", 0.01)
-    made = Fake(keys)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -440,110 +285,3 @@ def test_a_node_that_ended_without_a_word_is_let_in_again(fake, device, tmp_path
     served = device()
     served.until(lambda: fake.asked["pull-messages"])
     assert (fake.asked["deactivate-node"], fake.asked["activate-node"]) == (1, 2)
-
-
-# --- the command ---
-
-
-def command(node, keys, address="127.0.0.1:1", **changes):
-    options = {"superlink": address, "root-certificates": keys / "ca.pem", "key": keys / "node.key"}
-    options |= {name.replace("_", "-"): value for name, value in changes.items()}
-    return ["device", "serve", str(node), *(part for name, v in options.items() for part in (f"--{name}", str(v)))]
-
-
-def complaint(arguments, capsys):
-    assert cli.main(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    return line
-
-
-@pytest.mark.parametrize("address", ["", "localhost", "localhost:", "localhost:0", "localhost:65536", "https://x:1",
-                                     "a b:1", "[::1:5", "x:٣"])  # fmt: skip
-def test_a_malformed_address_is_one_line(keys, tmp_path, capsys, address):
-    node = make_node(tmp_path / "node", seed=None)
-    assert "must be HOST:PORT" in complaint(command(node, keys, address), capsys)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"key": "missing"}, "--key"),
-        ({"key": "ca.pem"}, "no elliptic-curve private key"),
-        ({"key": "node.pub"}, "no elliptic-curve private key"),
-        ({"key": "cert.key"}, "no elliptic-curve private key"),
-        ({"key": "ca"}, "cannot be read"),
-        ({"root_certificates": "missing"}, "--root-certificates"),
-        ({"root_certificates": "node.pub"}, "holds no certificate"),
-    ],
-)
-def test_files_that_are_missing_or_something_else_are_one_line(keys, tmp_path, capsys, changes, says):
-    node = make_node(tmp_path / "node", seed=None)
-    changes = {name: keys / value for name, value in changes.items()}
-    assert says in complaint(command(node, keys, **changes), capsys)
-
-
-def test_a_folder_that_is_no_devices_is_one_line(keys, tmp_path, capsys):
-    assert "node.json" in complaint(command(tmp_path / "missing", keys), capsys)
-    assert "node.json" in complaint(command(tmp_path, keys), capsys)
-    simulated = make_node(tmp_path / "simulated")
-    assert "simulation" in complaint(command(simulated, keys), capsys)
-    assert not (tmp_path / "missing").exists()
-
-
-def test_a_superlink_that_does_not_know_the_key_is_one_line(fake, keys, tmp_path, capsys):
-    fake.says["activate-node"] = (412, {}, b'{"code": 2004, "detail": "secret"}')
-    node = make_node(tmp_path / "node", seed=None)
-    line = complaint(command(node, keys, fake.address), capsys)
-    assert "does not accept this node's key" in line and "secret" not in line
-
-
-def test_another_server_is_one_line(fake, keys, tmp_path, capsys):
-    fake.says["activate-node"] = (404, {}, b"secret")
-    node = make_node(tmp_path / "node", seed=None)
-    line = complaint(command(node, keys, fake.address), capsys)
-    assert "is no SuperLink" in line and "secret" not in line
-
-
-def test_a_certificate_of_another_authority_is_one_line(fake, keys, tmp_path, capsys):
-    certificates.make_authority(tmp_path / "ca")
-    node = make_node(tmp_path / "node", seed=None)
-    line = complaint(command(node, keys, fake.address, root_certificates=tmp_path / "ca" / "ca.pem"), capsys)
-    assert "certificate is not good for it" in line
-    assert not fake.asked
-
-
-def test_a_certificate_of_another_host_is_one_line(keys, tmp_path, capsys):
-    certificates.issue(keys / "ca", tmp_path / "elsewhere", "superlink", hosts=("elsewhere.example",))
-    fake = Fake(tmp_path / "elsewhere")
-    try:
-        node = make_node(tmp_path / "node", seed=None)
-        assert "certificate is not good for it" in complaint(command(node, keys, fake.address), capsys)
-    finally:
-        fake.close()
-    assert not fake.asked
-
-
-def test_a_plaintext_server_is_one_line(keys, tmp_path, capsys):
-    fake = Fake(keys, tls=False)
-    try:
-        node = make_node(tmp_path / "node", seed=None)
-        assert "does not speak TLS" in complaint(command(node, keys, fake.address), capsys)
-    finally:
-        fake.close()
-    assert not fake.asked
-
-
-# --- certificates ---
-
-
-def test_keys_are_their_owners_alone(keys):
-    found = [path for path in keys.rglob("*") if path.suffix == ".key"]
-    assert len(found) == 3
-    assert {path.stat().st_mode & 0o777 for path in found} == {0o600}
-
-
-def test_a_key_is_never_written_over(keys):
-    with pytest.raises(FileExistsError):
-        certificates.node_keys(keys)

@@ -21,6 +21,7 @@ from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.accounting.truncated import truncated, truncated_epsilon
 from mechanisms.losses import radial_blanket, sphere_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.privunit import PrivUnit
 
 DELTA = 1e-6
 #: Two-sided normal quantile of a false-alarm rate of 1e-6.
@@ -144,6 +145,59 @@ def test_every_data_set_is_below_the_blanket_and_its_truncation(kappa):
         found = blanket_delta(lower.mixture(cells, 1.0, 0.0), n, epsilon, pessimistic=False)
         assert 0.8 * exact - 1e-12 <= found <= exact * (1 + 1e-9)
         assert found <= worst
+
+
+@pytest.mark.parametrize("mechanism", [RandomizedResponse(2.0, 2), RandomizedResponse(1.0, 5), PrivUnit(8, 3.0, 0.6)])
+def test_lower_bounds_of_few_cells(mechanism):
+    """By the multinomial law of a few users, and within the bracket of the FFT."""
+    cells = mechanism.blanket()
+    p, q = np.exp(cells.log_p), np.exp(cells.log_q)
+    for shares in ((1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.2, 0.3)):
+        law = lower.mixture(cells, *shares)
+        h, n = np.exp(law.log_w), 7
+        for epsilon in (0.0, 0.2, 1.0):
+            value = (p - math.exp(epsilon) * q) / h
+            exact = sum(
+                math.factorial(n) * math.prod(h[i] ** c / math.factorial(c) for i, c in enumerate(counts))
+                * max(0.0, float(np.dot(counts, value)))
+                for counts in compositions(n, len(h))
+            ) / n  # fmt: skip
+            found = lower.few_cells_delta(law, n, epsilon)
+            assert exact * (1 - 2e-6) <= found <= exact
+            below, above = (blanket_delta(law, 3000, epsilon, pessimistic=side) for side in (False, True))
+            assert below * (1 - 1e-3) - 1e-15 <= lower.few_cells_delta(law, 3000, epsilon) <= above
+
+
+def test_lower_bounds_of_a_hundred_million_users():
+    """Two labels, all others at x: the binomial sum in 40 digits, term by term around its bulk."""
+    n, epsilon, delta = 10**6, 2.0, 1e-6
+    found = lower_bounds([RandomizedResponse(epsilon, 2)], n, delta)["all_at_x"]
+    with mpmath.workdps(40):
+        p = 1 / (1 + mpmath.exp(-epsilon))
+        ratio = mpmath.exp(-epsilon)
+
+        def exact(at):  # N of n are at x, where L = 1 - e^(at - ε0); elsewhere 1 - e^(at + ε0)
+            growth, total = mpmath.exp(at), mpmath.mpf(0)
+            for count in range(int(n * p), int(n * p) + 4000):
+                weight = count * (1 - growth * ratio) + (n - count) * (1 - growth / ratio)
+                if weight > 0:
+                    log_mass = mpmath.loggamma(n + 1) - mpmath.loggamma(count + 1) - mpmath.loggamma(n - count + 1)
+                    total += weight * mpmath.exp(log_mass + count * mpmath.log(p) + (n - count) * mpmath.log(1 - p))
+            return total / n
+
+        assert exact(found) > delta > exact(found * 1.001)
+    big = lower_bounds([PrivUnit(32, 6.0, 0.5)], 10**8, delta)
+    assert 0.0039 < max(big.values()) < blanket_epsilon(PrivUnit(32, 6.0, 0.5).blanket(), 10**8, delta)
+
+
+@pytest.mark.parametrize("users", [20_000, 10**6])
+@pytest.mark.parametrize("epsilon", [4.0, 6.0, 8.0])
+def test_privunit_after_the_shuffler_is_at_most_half_above_a_data_set(users, epsilon):
+    mechanism = PrivUnit(64, epsilon, 0.5)
+    above, bounds = blanket_epsilon(mechanism.blanket(), users, DELTA), lower_bounds([mechanism], users, DELTA)
+    assert above / 1.5 < max(bounds.values()) < above and set(bounds) == {
+        "all_at_x", "all_at_x_prime", "half_half", "spread"
+    }
 
 
 def test_truncation_counts_what_it_moves():

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass, replace
 
 import pytest
+from scipy.special import logit
 
 from mechanisms import Gaussian, Identity, Purkayastha, RandomizedResponse, RandomizedResponsePrior
 from mechanisms.accounting.ladder import central_epsilon, group_factor, ladder
-from mechanisms.accounting.planner import Split, Target, fits, frontier, plan, users_needed
+from mechanisms.accounting.planner import Split, Target, best_privunit, fits, frontier, plan, users_needed
 from mechanisms.accounting.shuffle import amplify
+from mechanisms.privunit import PrivUnit
 
 DELTA = 1e-6
 
@@ -97,6 +99,31 @@ def test_a_sampler_that_is_off_is_in_the_plan(users) -> None:
         for found, keeps in ((most, True), (exact, False)):
             truth = 1 / (1 + math.exp(-found - 0.1))
             assert (truth - math.exp(0.5) * (1 - truth) <= 0.02) == keeps
+
+
+@pytest.mark.parametrize(
+    ("users", "epsilon", "prototype"),
+    [(20_000, 0.25, 0.253), (20_000, 1.0, 0.372), (63_000, 0.25, 0.314), (63_000, 1.0, 0.425), (10**6, 1.0, 0.529)],
+)
+def test_the_privunit_of_least_error(users, epsilon, prototype) -> None:
+    """No worse than a prototype's grid of p by tenths, and than any other p: E cos at D = 32."""
+    target = Target(epsilon, DELTA, users)
+    best = best_privunit(32, target)
+    assert prototype <= best.scale <= 1.06 * prototype
+    assert fits([best], target) and not fits([PrivUnit(32, best.epsilon * 1.01, best.cap_probability)], target)
+    if (users, epsilon) != (20_000, 1.0):
+        return
+    for p in (0.4, best.cap_probability - 0.05, best.cap_probability + 0.05, 0.97):
+        other = plan(lambda e, p=p: [PrivUnit(32, e, p)], target, least=max(2.0, logit(p) + 1e-9), most=8)
+        assert other is not None and PrivUnit(32, other, p).scale <= best.scale * 1.002
+
+
+def test_privunit_in_several_stages_and_where_nothing_fits() -> None:
+    target = Target(1.0, DELTA, 20_000, stages=3)
+    best = best_privunit(16, target, tolerance=0.05)
+    cost, details = central_epsilon((best,), users=20_000, delta=DELTA, stages=3)
+    assert 0.85 < cost <= 1.0 and details["stages_composed"] == cost  # to a twentieth of ε0
+    assert best_privunit(16, Target(1e-5, 1e-9, 2)) is None
 
 
 def test_a_prior_hides_only_beside_what_it_is_made_from() -> None:

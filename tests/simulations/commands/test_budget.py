@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -393,6 +394,35 @@ def test_a_plan_shows_the_budget_that_was_asked_for(capsys: pytest.CaptureFixtur
     again = ["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "99", "--out", "plans/p.toml"]
     assert cli.main(["budget", *again]) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+def test_a_plan_of_privunit(capsys: pytest.CaptureFixture[str]) -> None:
+    """ε0 and p of least error for a central budget; the ladder and `budget shuffle` say that it is kept."""
+    asked = ("plan", "--mechanism", "privunit", "--epsilon", "1", "--delta", "1e-6", "--users", "20000", "--dim", "32")
+    plan = answer(capsys, *asked)
+    assert plan["local_epsilon"] == pytest.approx(6.32, abs=0.1) and plan["expected_cosine"] >= 0.372
+    assert plan["noise"] == pytest.approx(1 / plan["expected_cosine"] / math.sqrt(20_000))
+    assert plan["curator_noise"] == pytest.approx(0.0024, rel=0.05) and 0.98 < plan["central_epsilon"] <= 1
+    people = printed(capsys, *asked)
+    assert f"p = {plan['cap_probability']:g}" in people and f"ε = {plan['local_epsilon']:g}" in people
+    spec = ("--mechanism", "privunit", "--epsilon", str(plan["local_epsilon"]), "--dim", "32", "--users", "20000")
+    rungs = answer(capsys, "ladder", *spec)["ladder"]  # at the p of least error for ε0 alone
+    assert rung(rungs, "statistic")["epsilon"] == pytest.approx(plan["local_epsilon"], abs=1e-9)
+    assert rung(rungs, "shuffled")["epsilon"] == answer(capsys, "shuffle", *spec)["epsilon"]
+    assert "times the lower bound" in printed(capsys, "shuffle", *spec)
+    for extra, said in ((("--label-epsilon", "1"), "--label-epsilon"), (("--out", "x.toml"), "--out")):
+        assert cli.main(["budget", *asked, *extra]) == 2
+        assert capsys.readouterr().err.startswith(f"sottovoce: {said}: ")
+    none = printed(capsys, *asked[:4], "1e-9", "--delta", "1e-9", "--users", "2")
+    assert "no privunit fits" in none
+
+
+def test_privunit_at_a_hundred_million_users_takes_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    start = time.process_time()
+    spec = ("--mechanism", "privunit", "--epsilon", "6", "--dim", "32", "--users", "100000000")
+    found = answer(capsys, "shuffle", *spec)
+    assert time.process_time() - start < 10
+    assert 0.005 < found["lower_bound"] < found["epsilon"] < 0.0081 and found["ratio"] < 1.5
 
 
 def word_vectors(place: Path) -> Vocabulary:

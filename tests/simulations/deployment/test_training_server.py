@@ -23,7 +23,7 @@ from simulations.shuffler.client import Delivered, Shuffler
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.service import TRAINING_SERVER, serving
 from simulations.shuffler.store import Store
-from tests.simulations.shuffler.test_service import ENROLLED, ONE, PRIVATE, TWO, Nodes, answer, wanted
+from tests.support.rounds import ENROLLED, ONE, PRIVATE, TWO, Nodes, answer, wanted
 
 
 @pytest.fixture(autouse=True)

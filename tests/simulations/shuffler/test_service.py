@@ -1,4 +1,4 @@
-"""The shuffler as a process: whom it serves, what it believes of whom, and that it goes on where it was stopped."""
+"""The shuffler's service: who is served, what it says, and that it goes on after a kill."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,315 +24,26 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from client.device.serve import serve
 from client.node import write_node
 from mechanisms.messages.request import Request
-from mechanisms.messages.sealed import Sealed, batch_identity, generate_keys, seal, sealed_bytes, unseal
+from mechanisms.messages.sealed import batch_identity, unseal
 from mechanisms.messages.wire import (
     MAX_REQUEST_BYTES,
     record_from_bytes,
     record_to_bytes,
     reply_to_record,
-    request_from_record,
     request_to_record,
-    sealed_to_record,
 )
 from simulations.deployment import certificates
 from simulations.deployment.shuffler import run
 from simulations.errors import UserError
-from simulations.shuffler.rounds import Rounds, read_enrolment, read_request
+from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.service import STORE, TRAINING_SERVER, application, serving
-from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Stage, Store, StoreError
+from simulations.shuffler.store import Store, StoreError
 from simulations.transport.quiet import QUIET
 from tests.server.test_sealed_batches import honest
 from tests.support.clients import OPEN as ANYTHING
-from tests.support.clients import make_node, request
+from tests.support.clients import make_node
 from tests.support.deployments import free_port, running, superlink_in
-from tests.support.fuzz import HUGE, Fuzzer
-from tests.system.test_fuzz import ROOM, extra, text_request
-
-PRIVATE, PUBLIC = generate_keys()
-ENROLLED = {11: np.arange(100, 104), 2**63 + 5: np.arange(104, 108)}
-ONE, TWO = ENROLLED
-Answer = tuple[int, RecordDict | None, str | None]
-
-
-def wanted(**changes: Any) -> Request:
-    return request(**({"arm": "", "minimum_users": 3} | changes))
-
-
-def answer(asked: Request, users: Collection[int], *, records: Collection[int] | None = None, seed: int = 1) -> Sealed:
-    """An honest node's sealed reply."""
-    reply = seal(honest(asked, len(users), seed), asked, PUBLIC)
-    numbers = np.zeros(len(users), np.int64) if records is None else np.array(records, np.int64)
-    return Sealed(np.array(users, np.int64), numbers, reply.rows)
-
-
-@dataclass
-class Nodes:
-    """Nodes without Flower: what each answers, and what they were asked."""
-
-    replies: dict[int, Any] = field(default_factory=dict)
-    asked: list[tuple[Request, tuple[int, ...], float]] = field(default_factory=list)
-    hold: threading.Event | None = None
-
-    def ask(self, record: RecordDict, nodes: Collection[int], timeout: float) -> Iterator[Answer]:
-        self.asked.append((request_from_record(record), tuple(nodes), timeout))
-        for node in nodes:
-            reply = self.replies.get(node)
-            if reply is None:
-                yield node, None, "no answer"
-            elif isinstance(reply, str):
-                yield node, None, reply
-            else:
-                yield node, sealed_to_record(reply) if isinstance(reply, Sealed) else reply, None
-            if self.hold is not None:
-                self.hold.wait(20)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "store.sqlite") as opened:
-        yield opened
-
-
-def opened(store: Store, asked: Request, timeout: float = 0.5) -> None:
-    """A stage, as the service opens it."""
-    body = record_to_bytes(request_to_record(asked))
-    store.open_stage(
-        asked.stage, body, row_bytes=sealed_bytes(asked), minimum_users=asked.minimum_users, timeout=timeout
-    )
-
-
-def served(store: Store, nodes: Nodes, asked: Request | None = None) -> Any:
-    """The stage after its round."""
-    asked = wanted() if asked is None else asked
-    opened(store, asked)
-    assert Rounds(store, ENROLLED, nodes.ask, lambda line: None).work() == 1
-    return store.stage(asked.stage)
-
-
-# -- a round --------------------------------------------------------------------------------------------------------
-
-
-def test_a_round_asks_each_node_once_and_closes(store: Store) -> None:
-    asked = wanted()
-    replies = {ONE: answer(asked, range(100, 104)), TWO: answer(asked, range(104, 108), seed=2)}
-    nodes = Nodes(replies)
-    done = served(store, nodes)
-    ((question, whom, timeout),) = nodes.asked
-    assert question.digest("embedding") == asked.digest("embedding")
-    assert timeout == 0.5 and set(whom) == set(ENROLLED)
-    assert (done.state, done.users, done.rows, done.dropped, done.errors) == (CLOSED, 8, 8, {}, {})
-    rows = store.batch("train")
-    assert sorted(map(bytes, rows)) == sorted(bytes(row) for r in replies.values() for row in r.rows)
-    releases, mask = unseal(rows, asked, PRIVATE)
-    assert mask.all() and len(releases[0]) == 8
-    assert Rounds(store, ENROLLED, nodes.ask, lambda line: None).work() == 0 and len(nodes.asked) == 1
-
-
-def test_a_node_speaks_for_its_own_users_alone(store: Store) -> None:
-    """Of users of another node, and of users of nobody: dropped, counted, and the others' own releases count."""
-    asked = wanted()
-    mine = answer(asked, range(104, 108), seed=2)
-    liar = answer(asked, [100, 104, 105, 999, -1, 101], seed=3)
-    done = served(store, Nodes({ONE: liar, TWO: mine}))
-    assert (done.users, done.rows, done.duplicates, done.dropped) == (6, 6, 0, {"not enrolled there": 4})
-    expected = [*mine.rows, liar.rows[0], liar.rows[5]]
-    assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, expected))
-
-
-def test_every_row_is_counted_under_its_first_fault(store: Store) -> None:
-    asked = wanted(part=(1, 2), minimum_users=1)
-    reply = answer(asked, [101, 101, 101, 100, 555, 103, 103], records=[0, 0, 1, 0, -1, -5, 2**62])
-    done = served(store, Nodes({ONE: reply}), asked)
-    assert (done.users, done.rows, done.duplicates) == (2, 3, 1)
-    assert done.dropped == {"user of another part": 1, "not enrolled there": 1, "record below 0": 1}
-    assert done.errors == {"no answer": 1}
-
-
-@pytest.mark.parametrize("width", [0, 1, 111, 113, 176])
-def test_rows_of_another_length_are_dropped(store: Store, width: int) -> None:
-    """They would show who sent them."""
-    mine = answer(wanted(), range(104, 108))
-    other = Sealed(np.arange(100, 104), np.zeros(4, np.int64), np.zeros((4, width), np.uint8))
-    done = served(store, Nodes({ONE: other, TWO: mine}))
-    assert (done.rows, done.dropped) == (4, {"of another length": 4})
-
-
-def test_what_nodes_answer_in_place_of_releases(store: Store) -> None:
-    """Errors by their code, in words of ours; what is not sealed; what cannot be read; and whoever has nothing."""
-    replies: list[Any] = [
-        "code 101", "code 114", "code 5", "code 4711", "code -1", "unreadable reply", "no answer",
-        reply_to_record(honest(wanted())), RecordDict(), RecordDict({"ids": ConfigRecord({"HIV": 1})}),
-        Sealed(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)),
-    ]  # fmt: skip
-    enrolled = {node + 1: np.array([node]) for node in range(len(replies))}
-    nodes = Nodes(dict(enumerate(replies, start=1)))
-    opened(store, wanted())
-    Rounds(store, enrolled, nodes.ask, lambda line: None).work()
-    done = store.stage("train")
-    assert done is not None and done.state == DISCARDED and not done.dropped
-    assert done.errors["another error"] == 2 and done.errors["a reply that is not sealed, or unreadable"] == 3
-    assert done.errors["no answer"] == 1 and done.errors["unreadable reply"] == 1 and sum(done.errors.values()) == 10
-    assert not any("4711" in reason or "HIV" in reason for reason in done.errors)
-
-
-def test_a_round_closes_with_what_came_in_time(store: Store) -> None:
-    done = served(store, Nodes({TWO: answer(wanted(), range(104, 108))}))
-    assert (done.state, done.users, done.errors) == (CLOSED, 4, {"no answer": 1})
-
-
-def test_a_node_that_comes_later_is_asked_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While there is time; the others, who have answered, are not."""
-    monkeypatch.setattr("simulations.shuffler.rounds._AGAIN", 0.01)
-    late = Nodes({TWO: answer(wanted(), range(104, 108))})
-
-    def asked(record: RecordDict, nodes: Collection[int], timeout: float) -> Iterator[Answer]:
-        if len(late.asked) == 3:
-            late.replies[ONE] = answer(wanted(), range(100, 104))
-        return late.ask(record, nodes, timeout)
-
-    opened(store, wanted(), timeout=60.0)
-    Rounds(store, ENROLLED, asked, lambda line: None).work()
-    done = store.stage("train")
-    assert done is not None and (done.state, done.users, done.duplicates, done.errors) == (CLOSED, 8, 0, {})
-    assert [nodes for _, nodes, _ in late.asked] == [(ONE, TWO), (ONE,), (ONE,), (ONE,)]
-    times = [timeout for _, _, timeout in late.asked]
-    assert times == sorted(times, reverse=True)
-
-
-@pytest.mark.parametrize("users", [[], [104], [104, 104, 104], [104, 105]])
-def test_below_its_minimum_a_stage_is_discarded(store: Store, users: list[int]) -> None:
-    reply = answer(wanted(), users, records=range(len(users)))
-    done = served(store, Nodes({TWO: reply}))
-    assert (done.state, done.users) == (DISCARDED, len(set(users)))
-    assert store.batch("train").shape == (0, 112)
-
-
-def test_a_round_that_was_stopped_goes_on(tmp_path: Path) -> None:
-    """The first node had answered; the process ends; the next one asks everybody again, and the first answer counts."""
-    first, again = answer(wanted(), range(100, 104)), answer(wanted(), range(100, 104), seed=5)
-    other = answer(wanted(), range(104, 108), seed=2)
-
-    class Stopped(BaseException):
-        pass
-
-    def until_stopped(record: RecordDict, nodes: Collection[int], timeout: float) -> Iterator[Answer]:
-        yield ONE, sealed_to_record(first), None
-        raise Stopped
-
-    with Store(tmp_path / "store.sqlite") as store:
-        opened(store, wanted())
-        with pytest.raises(Stopped):
-            Rounds(store, ENROLLED, until_stopped, lambda line: None).work()
-    with Store(tmp_path / "store.sqlite") as store:
-        left = store.stage("train")
-        assert left is not None and (left.state, left.users) == (OPEN, 4)
-        Rounds(store, ENROLLED, Nodes({ONE: again, TWO: other}).ask, lambda line: None).work()
-        done = store.stage("train")
-        assert done is not None and (done.state, done.users, done.rows, done.duplicates) == (CLOSED, 8, 8, 4)
-        assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, [*first.rows, *other.rows]))
-
-
-REASONS = {"of another length", "not enrolled there", "user of another part", "record below 0"}
-
-
-def check_replies(store: Store, n: int, seed: int) -> Any:
-    """Broken replies of as many nodes, each with two users of its own: the stage as it is closed."""
-    asked = wanted(minimum_users=1)
-    fuzzer = Fuzzer([sealed_to_record(answer(asked, [100, 101, 102, 103], records=[0, 1, 2, 0]))], seed)
-    nodes = Nodes(dict(enumerate(fuzzer.messages(n), start=1)))
-    enrolled = {node: np.array([100, 102]) for node in nodes.replies}
-    opened(store, asked)
-    Rounds(store, enrolled, nodes.ask, lambda line: None).work()
-    done = store.stage("train")
-    assert done is not None and done.state == CLOSED
-    assert set(done.dropped) <= REASONS and set(done.errors) == {"a reply that is not sealed, or unreadable"}
-    assert done.users <= 2 and len(store.batch("train")) == done.rows  # whatever was sent, however often
-    return done
-
-
-def test_hostile_replies_are_dropped_and_counted(store: Store) -> None:
-    done = check_replies(store, 1000, seed=1)
-    assert done.dropped["not enrolled there"] > 100 and done.errors.total() > 100 and done.duplicates > 100
-
-
-def test_a_shuffler_that_believes_any_node_does_not_pass(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(self: Rounds, stage: Stage, part: object, node: int, reply: Sealed, dropped: object) -> None:
-        good = (reply.users >= 0) & (reply.records >= 0)
-        if good.any() and reply.rows.shape[1] == stage.row_bytes:
-            self.store.add(stage.name, Sealed(reply.users[good], reply.records[good], reply.rows[good]))
-
-    monkeypatch.setattr(Rounds, "_take", take)
-    with pytest.raises(AssertionError):
-        check_replies(store, 1000, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-def test_ten_thousand_hostile_replies(store: Store) -> None:
-    check_replies(store, 10_000, seed=2)
-
-
-def test_replies_of_100_mb_within_bounded_memory(store: Store) -> None:
-    """What is too long, and what is not sealed."""
-    valid = sealed_to_record(answer(wanted(), range(100, 104)))
-    wide = np.zeros((4, HUGE // 4), np.uint8)
-    longer = sealed_to_record(Sealed(np.arange(100, 104), np.zeros(4, np.int64), wide))
-    for i, content in enumerate((longer, *Fuzzer([valid], 3).huge())):
-        opened(store, wanted(stage=f"stage-{i}"))
-        rounds = Rounds(store, ENROLLED, Nodes({ONE: content, TWO: "code 5"}).ask, lambda line: None)
-        assert extra(rounds.work) < ROOM
-        done = store.stage(f"stage-{i}")
-        assert done is not None and done.state == DISCARDED and done.dropped.get("of another length", 0) == 4 * (i == 0)
-
-
-# -- what a shuffler reads ------------------------------------------------------------------------------------------
-
-
-def test_a_request_is_read_without_a_vocabulary() -> None:
-    """A text's, too: the shuffler has none, and passes it on."""
-    asked = read_request(request_to_record(text_request(minimum_users=7, part=(1, 4), stage="words")))
-    assert (asked.stage, asked.minimum_users, asked.part) == ("words", 7, (1, 4))
-
-
-@pytest.mark.parametrize(
-    "about",
-    [{"stage": "../x"}, {"stage": ""}, {"stage": 3}, {"stage": "a" * 65}, {"stage": "a\n"}, {"minimum_users": -1},
-     {"minimum_users": 2**62}, {"minimum_users": 1.5}, {"minimum_users": True}, {"part_index": 1}, {"part_index": -1},
-     {"part_count": 0}, {"part_count": 2**62}, {"part_count": [2]}, {"minimum_users": "3"}],
-)  # fmt: skip
-def test_requests_that_are_none(about: dict[str, Any]) -> None:
-    good = request_to_record(wanted())
-    bad = RecordDict({**good, "request.about": ConfigRecord({**good["request.about"], **about})})
-    with pytest.raises(ValueError, match="shuffler"):
-        read_request(bad)
-
-
-def test_enrolment_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "enrolment.json"
-    path.write_text(json.dumps({str(node): users.tolist() for node, users in ENROLLED.items()}))
-    read = read_enrolment(path)
-    assert {node: users.tolist() for node, users in read.items()} == {n: u.tolist() for n, u in ENROLLED.items()}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("", "is no table"), ("[]", "is no table"), ("[" * 100_000, "is no table"), ('{"a": [1]}', "is no table"),
-     ('{"0": [1]}', "is no table"), ('{"1": 3}', "is no table"), ('{"1": [-1]}', "is no table"),
-     ('{"1": [1.5]}', "is no table"), ('{"1": [true]}', "is no table"), ('{"1": [9223372036854775808]}', "is no table"),
-     ('{"1": ["1"]}', "is no table"), ('{"' + "9" * 5000 + '": [1]}', "is no table"), ("{}", "has no users"),
-     ('{"1": []}', "has no users"), ('{"1": [1, 2], "2": [2]}', "user 2 is there twice"),
-     ('{"1": [7, 7]}', "user 7 is there twice"), (None, "cannot be read")],
-)  # fmt: skip
-def test_enrolments_that_are_none(tmp_path: Path, text: str | None, words: str) -> None:
-    path = tmp_path / "enrolment.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(UserError, match=words) as caught:
-        read_enrolment(path)
-    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
-
-
-# -- the service ----------------------------------------------------------------------------------------------------
+from tests.support.rounds import ENROLLED, ONE, PRIVATE, PUBLIC, TWO, Nodes, answer, wanted
 
 
 @dataclass

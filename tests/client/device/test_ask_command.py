@@ -1,0 +1,215 @@
+"""The commands that ask about sentences, and install what they need."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.node import load_node
+from client.policy import Policy
+from simulations.commands import cli
+from simulations.deployment.predict import serving
+from simulations.devices import ask as device_ask
+from tests.client.device.test_device import on_a_device
+from tests.support.asking import (
+    CLASSES,
+    COST,
+    POLICY,
+    SENTENCE,
+    World,
+    answered,
+    ask,
+    charged,
+    honest,
+    http,
+)
+from tests.support.devices import make_bundle
+from tests.support.paths import ROOT
+
+
+def command(world: World, address: str, *arguments: object) -> int:
+    return cli.main(["device", "ask", *map(str, arguments), "--server", address, "--root-certificates", str(world.ca)])
+
+
+def test_ask_on_the_command_line(world: World, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(world, world.address, node, SENTENCE) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and "ε = 31.42 at worst (ε = 10·d_angular)" in said.out and "spent" in said.out
+    assert command(world, world.address, node, SENTENCE) == 0
+    assert "cost   nothing: asked about before, at ε = 31.42 at worst" in capsys.readouterr().out
+    assert command(world, world.address, node, SENTENCE, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["probabilities"]) == set(CLASSES) and found["class"] in CLASSES
+    assert (found["cost"], found["charged"], found["delta"]) == (pytest.approx(COST), 0, 0.0)
+    assert found["spent"] == pytest.approx(COST) and found["statement"] == "ε = 10·d_angular"
+
+
+def test_embeddings_declared_public_are_said_so(world: World, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world.device(node, Policy(mechanisms=("identity",), accept_unprotected=("embedding: a test",)))
+    with serving(world.model(embedding={"mechanism": "identity"}), **world.pair) as address:
+        assert command(world, address, node, SENTENCE) == 0
+        assert "ε = ∞ (ε = ∞·d_discrete)" in (out := capsys.readouterr().out) or "in clear" in out
+        assert "declared public, and not counted" in out
+        assert command(world, address, node, SENTENCE, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["cost"] == "inf"
+
+
+def file_of(folder: Path, text: bytes) -> Path:
+    path = folder / "in.txt"
+    path.write_bytes(text)
+    return path
+
+
+def test_a_file_of_sentences(world: World, node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\ufeffthe film was good\n\na bad\tbook\r\n   \nthe film was good\nof\u2028two\x0bhalves".encode()
+    file, out = file_of(tmp_path, text), tmp_path / "out.tsv"
+    assert command(world, world.address, node, "--file", file, "--out", out, "--json") == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert (found["lines"], found["charged"], sum(found["classes"].values())) == (6, 3, 4)
+    assert "3 sentences are new" in said.err and "the policy allows 318" in said.err
+    rows = [line.split("\t") for line in out.read_text(encoding="utf-8").split("\n")[:-1]]
+    assert rows[0] == ["line", "class", *CLASSES, "sentence"] and len(rows) == 7
+    assert {len(row) for row in rows} == {3 + len(CLASSES)}
+    assert [row[0] for row in rows[1:]] == list("123456") and rows[2][1:] == [""] * 5 == rows[4][1:]
+    assert rows[1][1:] == rows[5][1:] and rows[1][-1] == "the film was good" and rows[3][-1] == "a bad book"
+    shares = [float(share) for share in rows[1][2:-1]]
+    assert sum(shares) == pytest.approx(1, abs=1e-5) and CLASSES[int(np.argmax(shares))] == rows[1][1]
+
+
+def test_a_file_comes_whole_or_not_at_all_and_goes_on_at_no_further_cost(
+    world: World, node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = file_of(tmp_path, "\n".join(f"film {i}" for i in range(300)).encode()), tmp_path / "out.tsv"
+    posts: list[bytes] = []
+
+    def dies_later(body: bytes) -> bytes | None:
+        posts.append(body)
+        return http(answered(256)) if len(posts) == 1 else None
+
+    with honest(world, dies_later) as server:
+        assert command(world, server.address, node, "--file", file, "--out", out) == 2
+    complaint = capsys.readouterr().err.splitlines()[-1]
+    assert "300 sentences were charged (ε = 31.42 at worst each), and cost nothing when" in complaint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "node"] and len(charged(node)) == 300
+    before = charged(node)
+    assert command(world, world.address, node, "--file", file, "--out", out, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["charged"] == 0 and found["lines"] == 300 and charged(node) == before
+    assert len(out.read_text().splitlines()) == 301
+
+
+def test_the_rest_of_a_file_is_charged_when_it_goes_on(world: World, node: Path) -> None:
+    sentences = [f"film {i}" for i in range(600)]
+    world.device(node, replace(POLICY, total=20_000.0))
+    with honest(world, lambda body: None) as server, pytest.raises(ValueError, match="256 sentences were charged"):
+        ask(world, node, sentences, server.address)
+    assert ask(world, node, sentences, world.address).charged == 344
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+from simulations.commands.cli import main
+code = main(sys.argv[1:])
+print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0], file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
+    node = world.device(tmp_path / "node", replace(POLICY, total=float("inf")))
+    peaks = []
+    for lines in (1_000, 30_000):
+        file, out = file_of(tmp_path, "".join(f"film {i} of {lines}\n" for i in range(lines)).encode()), f"{lines}.tsv"
+        where = ["--server", world.address, "--root-certificates", str(world.ca)]
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURED, "device", "ask", node, "--file", file, "--out", tmp_path / out, *where],
+            check=False, capture_output=True, text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(done.stderr.split()[-1]) * 1024)
+        assert sum(1 for _ in (tmp_path / out).open()) == lines + 1
+    assert peaks[1] - peaks[0] < 40e6
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["x"], "--server: "), ([], "give a \"SENTENCE\", or --file"), (["x", "--file", "f"], "--file FILE goes with"),
+        (["--file", "f"], "--file FILE goes with"), (["x", "--out", "o"], "give a \"SENTENCE\""),
+        (["--file", "none.txt", "--out", "o"], "none.txt: No such file"),
+        (["--file", "bad.txt", "--out", "o"], "bad.txt: line 2: is not UTF-8"),
+        (["--file", "empty.txt", "--out", "o"], "there is no sentence to ask about; nothing was charged"),
+        (["--file", "in.txt", "--out", "in.txt"], "in.txt: is there already"),
+        (["--file", "in.txt", "--out", "no/such/o"], "no/such/o: cannot be written"),
+        (["  "], "there is no sentence"), (["caf\udce9"], "is not Unicode"), (["x", "--user", "-1"], "has no user -1"),
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_bad_input_ends_in_one_line(
+    world: World, node: Path, tmp_path: Path, options: list[str], line: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name, data in (("in.txt", b"x\n"), ("bad.txt", b"x\n\xff\n"), ("empty.txt", b"\n \n")):
+        Path(name).write_bytes(data)
+    here = sorted(os.listdir(tmp_path))
+    if "--server" in line:
+        assert cli.main(["device", "ask", str(node), *options]) == 2
+    else:
+        assert command(world, world.address, node, *options) == 2
+    said = capsys.readouterr()
+    assert line.rstrip(": ") in said.err.splitlines()[-1] and said.out == ""
+    assert (sorted(os.listdir(tmp_path)) == here and not (node / "ledger.sqlite").exists()) or not charged(node)
+
+
+def test_ctrl_c_says_what_stays(world: World, node: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device_ask, "ask_model", interrupted)
+    assert command(world, "https://x:1", node, SENTENCE) == cli.INTERRUPTED
+    assert "interrupted; what was charged until then stays charged" in capsys.readouterr().err
+
+
+def test_install_and_ask_where_a_device_alone_is_installed(world: World, tmp_path: Path) -> None:
+    bundle, node = make_bundle(world.place, "b"), tmp_path / "node"
+    (tmp_path / "seal.pub").write_text(f"{world.public.hex()}\n")
+    install = ["device", "install", "--bundle", bundle.folder, "--node", node]
+    done = on_a_device(*install, "--seal-to", tmp_path / "seal.pub")
+    assert done.returncode == 0 and f"{node}: answers for embedding, label" in done.stdout, done.stderr
+    assert len(done.stdout.splitlines()) == 1 and load_node(node).seal == world.public
+    with serving(world.model(sealed=True), **world.pair) as address:
+        where = ["--server", address, "--root-certificates", world.ca]
+        done = on_a_device("device", "ask", node, SENTENCE, *where, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["charged"] == 1, done.stderr
+    assert done.stderr == ""
+
+
+def test_an_installation_that_cannot_be(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle, node = make_bundle(world.place, "c"), tmp_path / "node"
+    (tmp_path / "short").write_text("abcd")
+    (tmp_path / "zero").write_text("00" * 32)
+    install = ["device", "install", "--bundle", str(bundle.folder), "--node", str(node)]
+    for seal, line in (("short", "is no key to seal with"), ("none", "cannot be read"), ("zero", "public key")):
+        assert cli.main([*install, "--seal-to", str(tmp_path / seal)]) == 2
+        assert line in (said := capsys.readouterr()).err and said.out == "" and len(said.err.splitlines()) == 1
+        assert not node.exists()
+    assert cli.main(install) == 0 and load_node(node).seal is None
+    assert "in clear" in capsys.readouterr().out
+    assert cli.main(install) == 2 and "is there already; give another folder" in capsys.readouterr().err
+    manifest = bundle.folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("sottovoce-bundle-1", "sottovoce-bundle-9"))
+    assert cli.main([*install[:-1], str(tmp_path / "other")]) == 2
+    assert "is of the format 'sottovoce-bundle-9'" in capsys.readouterr().err

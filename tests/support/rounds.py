@@ -1,0 +1,78 @@
+"""Rounds of a shuffler without Flower: what nodes answer, and a stage as the service opens it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import RecordDict
+
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import Sealed, generate_keys, seal, sealed_bytes
+from mechanisms.messages.wire import (
+    record_to_bytes,
+    request_from_record,
+    request_to_record,
+    sealed_to_record,
+)
+from simulations.shuffler.rounds import Rounds
+from simulations.shuffler.store import Store
+from tests.server.test_sealed_batches import honest
+from tests.support.clients import request
+
+PRIVATE, PUBLIC = generate_keys()
+ENROLLED = {11: np.arange(100, 104), 2**63 + 5: np.arange(104, 108)}
+ONE, TWO = ENROLLED
+Answer = tuple[int, RecordDict | None, str | None]
+
+
+def wanted(**changes: Any) -> Request:
+    return request(**({"arm": "", "minimum_users": 3} | changes))
+
+
+def answer(asked: Request, users: Collection[int], *, records: Collection[int] | None = None, seed: int = 1) -> Sealed:
+    """An honest node's sealed reply."""
+    reply = seal(honest(asked, len(users), seed), asked, PUBLIC)
+    numbers = np.zeros(len(users), np.int64) if records is None else np.array(records, np.int64)
+    return Sealed(np.array(users, np.int64), numbers, reply.rows)
+
+
+@dataclass
+class Nodes:
+    """Nodes without Flower: what each answers, and what they were asked."""
+
+    replies: dict[int, Any] = field(default_factory=dict)
+    asked: list[tuple[Request, tuple[int, ...], float]] = field(default_factory=list)
+    hold: threading.Event | None = None
+
+    def ask(self, record: RecordDict, nodes: Collection[int], timeout: float) -> Iterator[Answer]:
+        self.asked.append((request_from_record(record), tuple(nodes), timeout))
+        for node in nodes:
+            reply = self.replies.get(node)
+            if reply is None:
+                yield node, None, "no answer"
+            elif isinstance(reply, str):
+                yield node, None, reply
+            else:
+                yield node, sealed_to_record(reply) if isinstance(reply, Sealed) else reply, None
+            if self.hold is not None:
+                self.hold.wait(20)
+
+
+def opened(store: Store, asked: Request, timeout: float = 0.5) -> None:
+    """A stage, as the service opens it."""
+    body = record_to_bytes(request_to_record(asked))
+    store.open_stage(
+        asked.stage, body, row_bytes=sealed_bytes(asked), minimum_users=asked.minimum_users, timeout=timeout
+    )
+
+
+def served(store: Store, nodes: Nodes, asked: Request | None = None) -> Any:
+    """The stage after its round."""
+    asked = wanted() if asked is None else asked
+    opened(store, asked)
+    assert Rounds(store, ENROLLED, nodes.ask, lambda line: None).work() == 1
+    return store.stage(asked.stage)
