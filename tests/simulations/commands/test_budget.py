@@ -102,11 +102,11 @@ def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["local", *PURKAYASTHA, "--times", "0"], "--times"),
         (["local", "--mechanism", "identity", "--dim", "4"], "no privacy loss distribution"),
         (["ladder"], "give one of FILE.toml"),
-        (["ladder", "demo", *PURKAYASTHA], "give one of FILE.toml"),
+        (["ladder", "labelled-demo", *PURKAYASTHA], "give one of FILE.toml"),
         (["ladder", "absent.toml"], "absent.toml: there is no such file"),
-        (["ladder", "demo", "--set", "population.user=3"], 'did you mean "users"'),
-        (["ladder", "demo", "--delta", "2"], "--delta: must be above 0"),
-        (["ladder", "demo", "--records", "0"], "--records: must be at least 1"),
+        (["ladder", "labelled-demo", "--set", "population.user=3"], 'did you mean "users"'),
+        (["ladder", "labelled-demo", "--delta", "2"], "--delta: must be above 0"),
+        (["ladder", "labelled-demo", "--records", "0"], "--records: must be at least 1"),
         (["ladder", *PURKAYASTHA, "--users", "-1"], "users"),
         (["ladder", "--ledger", "absent.sqlite"], "there is no such file"),
         (["shuffle", *PURKAYASTHA, "--users", "9", "--honest", "0"], "--honest: must be above 0"),
@@ -149,16 +149,16 @@ def test_every_bundled_experiment_has_a_ladder(
         ladders = [r for r in (arm["ladder"], arm["test_ladder"]) if r is not None]
         assert ladders or arm["way"] == "public-only"
         for rungs in ladders:
-            assert [r["rung"] for r in rungs if r["rung"] != "gradients"] == [
-                "token", "text", "embedding", "label", "record", "user", "shuffled",
-            ]  # fmt: skip
+            channels = ["statistic"] if rungs[0]["rung"] == "statistic" else ["token", "text", "embedding", "label"]
+            assert [r["rung"] for r in rungs if r["rung"] != "gradients"] == [*channels, "record", "user", "shuffled"]
+        assert (arm["way"] == "statistics") == (ladders != [] and ladders[0][0]["rung"] == "statistic")
         if arm["reference"]:
             assert rung(ladders[0], "record")["epsilon"] == "inf"
             assert rung(ladders[0], "record")["unprotected"]
 
 
 def test_a_ladder_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "ladder", "demo")
+    text = printed(capsys, "ladder", "labelled-demo")
     assert "a reference: not private" in text and "UNPROTECTED: embedding" in text and "∞" in text
     assert "What this rests on" in text and "expected: 2,000 users" in text and "declared public" in text
     paper = printed(capsys, "ladder", "sst2-paper")
@@ -167,7 +167,7 @@ def test_a_ladder_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 def study(**sections: Any) -> Experiment:
     overrides = [f"{k.replace('__', '.').replace('_', '-')}={v}" for k, v in sections.items()]
-    return load("demo", overrides)
+    return load("labelled-demo", overrides)
 
 
 def test_users_are_those_expected_to_be_delivered() -> None:
@@ -266,7 +266,7 @@ def test_labels_in_clear_that_nobody_declared_public_are_unprotected() -> None:
 
 def test_results_and_cards_carry_the_ladder() -> None:
     results = demo()
-    lines = of_experiment(load("demo"))
+    lines = of_experiment(load("labelled-demo"))
     for arm, line in zip(results["arms"], lines, strict=True):
         arm |= {k: line[k] for k in ("ladder", "test_ladder")}
     text = markdown(results)
