@@ -16,6 +16,7 @@ from simulations.experiment import (
     TEXT_WAYS,
     Arm,
     Experiment,
+    answer_of,
     embedding_mechanism,
     label_of,
     slug,
@@ -52,10 +53,11 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         embedding=embeddings_of(experiment, arm, public),
         text=text,
         statistic=statistic_of(arm),
+        answer=answer_of(arm, len(public.classes)),
         features=arm.features,
         users=int(people.users * (1 - people.dropout) * (1 - people.late)),
         teaching=arm.way != PUBLIC_ONLY,
-        asking=texts or arm.embedding is not None,
+        asking=texts or (arm.embedding is not None and arm.answer is None),
         minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
     )
 
