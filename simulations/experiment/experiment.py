@@ -202,9 +202,9 @@ def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
     if arm.reference:
         reason = "a reference arm, not private"
         return ClientPolicy(
-            embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf, releases=policy.releases,
-            mechanisms=tuple(CATALOGUE),
-            accept_unprotected=tuple(f"{channel}: {reason}" for channel in CHANNELS),
+            delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf,
+            releases=policy.releases, mechanisms=tuple(CATALOGUE),
+            accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
         )  # fmt: skip
     return ClientPolicy(
         delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
