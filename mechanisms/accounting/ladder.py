@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from mechanisms import checks
 from mechanisms.accounting.compose import compose
+from mechanisms.accounting.counted import counted
 from mechanisms.accounting.rounds import rounds_epsilon
 from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket, json_ready
 from mechanisms.composition import Budget, metric_statement
@@ -446,7 +447,7 @@ def _shuffled(
     if records > 1:
         trust += f"; {records} records by group privacy"
     drawn = sum(m.guarantee.numeric_delta for m in mechanisms) * size * records * stages
-    trust += f"; all users' samplers together within {min(1.0, drawn):.1e} of their mechanisms, in total variation"
+    trust += f"; δ holds all users' samplers, within {min(1.0, drawn):.1e} of their mechanisms in total variation"
     return rung(epsilon, trust, details)
 
 
@@ -488,13 +489,15 @@ def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: flo
     """ε of the stages' blanket profiles composed; None where there is no blanket, or it does not amplify.
 
     The samplers' numeric ε of a release, e, is in it as in `shuffle.amplify`: `joint_blanket` has it, a δ is less by
-    e^-e for each stage, and ε is e more for each.
+    e^-e for each stage, and ε is e more for each. All stages' samplers are counted in δ.
     """
     cells = joint_blanket(mechanisms)
     if cells is None:
         return None
     numeric = sum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
-    epsilon = rounds_epsilon([(cells, users, stages)], delta * math.exp(-numeric * stages))
+    lost = users * stages * sum(mechanism.guarantee.numeric_delta for mechanism in mechanisms)
+    factor = math.exp(numeric * stages)
+    epsilon = counted(lambda d: rounds_epsilon([(cells, users, stages)], d), delta / factor, lost * factor**2)
     return None if epsilon is None or not math.isfinite(epsilon) else epsilon + numeric * stages
 
 
