@@ -9,10 +9,15 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from mechanisms import checks
+from mechanisms.accounting.central import central_epsilon
 from mechanisms.accounting.compose import compose
+<<<<<<< HEAD
 from mechanisms.accounting.counted import counted
 from mechanisms.accounting.rounds import rounds_epsilon
 from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket, json_ready
+=======
+from mechanisms.accounting.shuffle import json_ready
+>>>>>>> main
 from mechanisms.composition import Budget, metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee, exposed
 from mechanisms.losses.loss import LossCells
@@ -22,8 +27,6 @@ from mechanisms.words.text import TextMechanism
 #: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record; where a
 #: statistic is released, "statistic" stands in place of the other channels.
 NAMES = ("token", "text", "embedding", "label", "record", "user", "shuffled")
-#: At most so many looks for the δ that group privacy may spend on one record.
-_LOOKS = 12
 
 
 @dataclass(frozen=True)
@@ -451,6 +454,7 @@ def _shuffled(
     return rung(epsilon, trust, details)
 
 
+<<<<<<< HEAD
 @lru_cache(maxsize=256)
 def central_epsilon(
     mechanisms: tuple[Mechanism, ...], *, users: int, delta: float, records: int = 1, stages: int = 1
@@ -511,6 +515,8 @@ def group_factor(epsilon: float, records: int) -> float:
     return math.exp(exponent) * math.expm1(-records * epsilon) / math.expm1(-epsilon)
 
 
+=======
+>>>>>>> main
 def _is_unprotected(mechanism: Mechanism, delta: float) -> bool:
     return math.isinf(mechanism.guarantee.worst_case(delta))
 

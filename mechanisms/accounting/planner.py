@@ -12,9 +12,13 @@ from scipy.optimize import minimize_scalar
 
 from mechanisms import checks
 from mechanisms.accounting.blanket import blanket_delta
+from mechanisms.accounting.central import central_epsilon, group_factor
 from mechanisms.accounting.compose import compose
+<<<<<<< HEAD
 from mechanisms.accounting.counted import price
 from mechanisms.accounting.ladder import central_epsilon, group_factor
+=======
+>>>>>>> main
 from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
@@ -57,7 +61,7 @@ class Target:
 
     @property
     def one_record(self) -> tuple[float, float]:
-        """(ε, δ) that one record's release in one stage may cost: `ladder.central_epsilon` makes this target of it."""
+        """(ε, δ) that one record's release in one stage may cost: `central.central_epsilon` makes this target of it."""
         epsilon = self.epsilon / (self.stages * self.records)
         return epsilon, self.delta / self.stages / group_factor(epsilon, self.records)
 
@@ -73,7 +77,7 @@ class Split:
 def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     """Whether one linked release of all the mechanisms, for each record and stage, keeps within the target.
 
-    Locally (the exact composition of all that a user releases), or shuffled, as `ladder.central_epsilon` has it. The
+    Locally (the exact composition of all that a user releases), or shuffled, as `central.central_epsilon` has it. The
     blanket at the target's ε is tried first: one δ at a known ε is faster than an ε at δ from every bound. The
     samplers' numeric ε is in all of them, as in `shuffle.amplify`: ε has it, and δ the factor e^numeric. Amplified, δ
     holds all users' samplers.

@@ -31,7 +31,7 @@ def protocol_of(
 
     Raises ValueError, in one line, where the arm's parameters do not fit the data or the encoder.
     """
-    protocol: Conversation = way_of_training(experiment.training.way)(
+    protocol: Conversation = way_of_training(experiment.way_of(arm))(
         public, channels_of(experiment, arm, public), training_of(experiment), folder=folder,
         progress=lambda line: progress(f"{arm.name}: {line}"),
     )  # fmt: skip

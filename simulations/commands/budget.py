@@ -189,15 +189,22 @@ def _ladder_of_release(
 
 
 def _ladder_of_ledger(path: Path, user: int | None, delta: float, as_json: bool) -> None:
+    from client.device.statement import describe_account
+    from client.policy import Policy
     from simulations.analysis.ledger import of_ledger
 
     answer = of_ledger(path, user=user, delta=delta)
     if as_json:
         return _print_json(answer)
+    account = []
+    if answer["policy"] is not None:
+        held = describe_account(Policy.from_dict(answer["policy"]), answer["account"])
+        account = ["", f"What the policy beside it allows user {answer['user']}", *(f"  {line}" for line in held)]
     _print(
         [
             f"{path}: {answer['releases']:,} releases of {answer['users']:,} users; user {answer['user']}",
             *table(answer["ladder"]), "", "What this rests on:", *assumptions(answer["ladder"]), *LEGEND,
+            *account,
         ]
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from simulations.experiment.names import key
 
 HALVES = "text-then-embeddings"
 STATISTICS = "statistics"
+RELEASE_ONCE = "release-once"
 TEXT_WAYS = ("sanitized-text", HALVES)
 WAYS = (*protocols.WAYS, "paper")
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
@@ -193,7 +194,7 @@ class Training(Section):
     """
 
     place: ClassVar[str] = "training"
-    way: str = setting(values.choice(*WAYS), "release-once")
+    way: str = setting(values.choice(*WAYS), RELEASE_ONCE)
     epochs: int = setting(values.whole(1), 5)
     batch_size: int = setting(values.whole(1), 32)
     maps: str | None = setting(values.choice("learned", "principal-components"))
@@ -214,7 +215,7 @@ class Training(Section):
                 'training.way: "paper" is not private (its gradients depend on raw text), only a trusted '
                 "simulation; set training.acknowledge-not-private = true to run it"
             )
-        if self.way != "release-once" and self.label_stages > 1:
+        if self.way != RELEASE_ONCE and self.label_stages > 1:
             raise UserError(f'training.label-stages: must be 1 with way = "{self.way}"')
         if self.way != STATISTICS and (self.self_training or self.rounds > 1):
             name = "self-training" if self.self_training else "rounds"

@@ -41,7 +41,7 @@ def test_the_commands_run_where_a_device_alone_is_installed(made: Bundle, tmp_pa
     made.install(node)
     done = on_a_device("device", "ledger", node)
     assert done.returncode == 0 and "nothing has left this device" in done.stdout, done.stderr
-    arm = ["--experiment", "demo", "--arm", "purkayastha-eps-10"]
+    arm = ["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10"]
     done = on_a_device("device", "bundle", *arm, "--out", tmp_path / "b")
     assert done.returncode == 2 and "pip install 'sottovoce[simulation]'" in done.stderr
     assert not (tmp_path / "b").exists()

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from mechanisms import Gaussian, Identity, PlanarLaplace, Purkayastha, RandomizedResponse, RandomizedResponsePrior
+from mechanisms.accounting.central import group_factor
 from mechanisms.accounting.compose import compose
-from mechanisms.accounting.ladder import NAMES, Rung, group_factor, ladder, ledger_rung, widest
+from mechanisms.accounting.ladder import NAMES, Rung, ladder, ledger_rung, widest
 from mechanisms.accounting.shuffle import Amplification, amplify
 from mechanisms.catalogue import build
 from mechanisms.vocabulary import Vocabulary
