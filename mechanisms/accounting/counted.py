@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-#: Shares of δ that are set aside for the samplers, tried in turn: the first is too small to see.
-_SHARES = (1e-9, 1e-3, 0.5)
+#: The least and the largest share of δ that is set aside for the samplers.
+_LEAST, _MOST = 1e-9, 0.5
 
 
 def counted(bound: Callable[[float], float | None], delta: float, lost: float) -> float | None:
@@ -21,12 +21,12 @@ def counted(bound: Callable[[float], float | None], delta: float, lost: float) -
     """
     if lost == 0:
         return bound(delta)
-    for share in _SHARES:
-        if 2 * lost > share * delta:
-            continue
+    share = min(_MOST, max(_LEAST, price(1.0, lost) / delta))  # enough for ε up to 1, or what may be
+    while share <= _MOST:
         epsilon = bound(delta * (1 - share))
         if epsilon is None or price(epsilon, lost) <= share * delta:
             return epsilon
+        share = max(2 * share, 1.1 * price(epsilon, lost) / delta)
     return None
 
 

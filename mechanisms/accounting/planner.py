@@ -14,11 +14,7 @@ from mechanisms import checks
 from mechanisms.accounting.blanket import blanket_delta
 from mechanisms.accounting.central import central_epsilon, group_factor
 from mechanisms.accounting.compose import compose
-<<<<<<< HEAD
 from mechanisms.accounting.counted import price
-from mechanisms.accounting.ladder import central_epsilon, group_factor
-=======
->>>>>>> main
 from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
