@@ -41,7 +41,7 @@ def protocol_of(
 
 def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
     """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
-    texts, shuffle, people = experiment.training.way in TEXT_WAYS, experiment.shuffle, experiment.population
+    texts, people = experiment.training.way in TEXT_WAYS, experiment.population
     text = None
     if texts:
         assert isinstance(public.rewriter, StudyRewriter)
@@ -58,7 +58,7 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         users=int(people.users * (1 - people.dropout) * (1 - people.late)),
         teaching=arm.way != PUBLIC_ONLY,
         asking=texts or (arm.embedding is not None and arm.answer is None),
-        minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
+        minimum_users=experiment.shuffle.least,
     )
 
 

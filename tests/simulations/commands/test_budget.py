@@ -307,6 +307,22 @@ def test_a_ledgers_ladder(capsys: pytest.CaptureFixture[str], place: Path) -> No
     assert cli.main(["budget", "ladder", "--ledger", "a.sqlite", "--user", "4"]) == 2
 
 
+def test_a_ledgers_account_in_the_filter_of_its_policy(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    rr, sphere = RandomizedResponse(1.0, 2), Purkayastha(16, 1.0)
+    ledger(place / "ledger.sqlite", users=(3, 5, 5), embedding=sphere, label=rr)
+    alone = answer(capsys, "ladder", "--ledger", "ledger.sqlite")
+    assert alone["account"] is None and "privacy filter" in alone["theorem"]
+    write_node(place, policy=Policy(embedding=10.0, label=5.0, total=20.0, releases=50))
+    account = answer(capsys, "ladder", "--ledger", "ledger.sqlite")["account"]
+    costs = [Policy().cost(m.guarantee) for m in (rr, sphere)]
+    assert account["releases"] == 4 and account["worst_case"] == pytest.approx(2 * (math.pi + 1), rel=1e-6)
+    assert account["rho"] == pytest.approx(2 * sum(c.rho for c in costs))
+    assert account["delta"] == pytest.approx(2 * sum(c.delta for c in costs)) and account["rho_limit"] > 0
+    said = printed(capsys, "ladder", "--ledger", "ledger.sqlite")
+    assert "in total: ε up to 20 at δ = 1e-05, and 50 releases" in said and "46 releases (one half" in said
+    assert "Rogers, Roth, Ullman and Vadhan 2016" in said
+
+
 def test_a_ledger_with_an_unprotected_channel(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     ledger(place / "a.sqlite", users=(1,), embedding=Purkayastha(16, 1.0), label=Identity("label", 2))
     found = answer(capsys, "ladder", "--ledger", "a.sqlite")
