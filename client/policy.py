@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client.store.ledger import Ledger
 from mechanisms.accounting import privacy_filter
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.catalogue import CATALOGUE
@@ -144,6 +145,17 @@ class Policy:
     def cost(self, guarantee: Guarantee) -> Cost:
         """What one release under the guarantee is charged, what is declared public left aside."""
         return privacy_filter.cost(guarantee, self.delta, declared=self.unprotected)
+
+    def spent(self, ledger: Ledger, users: NDArray[np.int64]) -> Account:
+        """What each user has been charged in all, as this policy prices it, (n,)."""
+        declared = self.unprotected
+        return ledger.spent(users, delta=self.delta, without=declared, declared=declared)
+
+    def spent_on(
+        self, ledger: Ledger, channel: str, users: NDArray[np.int64], records: NDArray[np.int64]
+    ) -> Account:
+        """What each record has been charged on the channel, as this policy prices it, (n,)."""
+        return ledger.spent_on(channel, users, records, delta=self.delta, declared=self.unprotected)
 
     def allows(self, spent: Account, limit: str) -> NDArray[np.bool_]:
         """Which of n accounts, with what is asked for, are within a limit: a channel's (of a record) or "total" (of

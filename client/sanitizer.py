@@ -104,12 +104,10 @@ class Sanitizer:
                 continue
             cost = policy.cost(request.mechanism(channel).guarantee)
             bill, paid = bill.plus(cost, new), paid | new
-            spent = self.ledger.spent_on(
-                channel, answering.users, answering.records, delta=policy.delta, declared=declared
-            )
+            spent = policy.spent_on(self.ledger, channel, answering.users, answering.records)
             within[person[new & ~policy.allows(spent.plus(cost, new), channel)]] = False
         users_bill = bill.sum_by(person, len(people))
-        account = self.ledger.spent(people, delta=policy.delta, without=declared, declared=declared) + users_bill
+        account = policy.spent(self.ledger, people) + users_bill
         counted = (users_bill.releases == 0) | policy.allows_number(account)
         solvent = (np.bincount(person[paid], minlength=len(people)) == 0) | policy.allows(account, "total")
         kept: NDArray[np.bool_] = (within & solvent & counted)[person]

@@ -226,9 +226,7 @@ class _Asking:
             records, unknown = records[records >= 0], int((records < 0).sum())
             fresh = records[~self._known(records)]
             new += unknown + len(fresh)
-            spent = self.ledger.spent_on(
-                "embedding", self._people(len(fresh)), fresh, delta=self.policy.delta, declared=self.policy.unprotected
-            )
+            spent = self.policy.spent_on(self.ledger, "embedding", self._people(len(fresh)), fresh)
             more = spent.plus(self.cost, np.ones(len(fresh), np.int64))
             again += int((~self.policy.allows(more, "embedding")).sum())
         if again:
@@ -316,8 +314,7 @@ class _Asking:
 
     def _account(self) -> Account:
         """What the user has been charged in all."""
-        declared = self.policy.unprotected
-        return self.ledger.spent(self._people(1), delta=self.policy.delta, without=declared, declared=declared)
+        return self.policy.spent(self.ledger, self._people(1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -91,14 +92,19 @@ def _device(folder: Path) -> Node:
 
 def _spent(ledger: Ledger, rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
     users = np.unique(np.array([row.user for row in rows], dtype=np.int64))
-    declared = policy.unprotected
-    account = ledger.spent(users, delta=policy.delta, without=declared, declared=declared)
-    columns = (account.releases, account.epsilon, account.delta, account.rho)
-    return [
-        {"user": user, "releases": releases, "worst_case": epsilon, "delta": delta, "rho": rho}
-        | {"rho_limit": concentrated_limit(policy.total, policy.total_delta / 2)}
-        for user, releases, epsilon, delta, rho in zip(users.tolist(), *(c.tolist() for c in columns), strict=True)
-    ]
+    account = policy.spent(ledger, users)
+    return [{"user": user} | account_of(policy, account.take(np.array([i]))) for i, user in enumerate(users.tolist())]
+
+
+def account_of(policy: Policy, spent: Account) -> dict[str, Any]:
+    """A user's account, JSON-ready but for infinity: releases, worst_case (Σε), delta, rho, and rho_limit."""
+    return {
+        "releases": int(spent.releases[0]),
+        "worst_case": float(spent.epsilon[0]),
+        "delta": float(spent.delta[0]),
+        "rho": float(spent.rho[0]),
+        "rho_limit": concentrated_limit(policy.total, policy.total_delta / 2),
+    }
 
 
 def _answers(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
@@ -175,25 +181,27 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
     for name, why in reasons.items():
         if name in EXPOSURES:
             lines.append(f"  texts may show {EXPOSURES[name]} ({why})")
-    lines += _total(statement, policy)
+    most = max(statement["users"], key=lambda one: (one["worst_case"], one["releases"]), default=None)
+    lines += [f"  {line}" for line in describe_account(policy, most)]
     lines.append(f"  mechanisms: {', '.join(policy.mechanisms) or 'none'}")
     if policy.minimum_users:
         lines.append(f"  only among at least {policy.minimum_users:,} users whose releases are shuffled")
     return lines
 
 
-def _total(statement: dict[str, Any], policy: Policy) -> list[str]:
-    """Of the user who has spent most."""
-    most = max(statement["users"], key=lambda one: (one["worst_case"], one["releases"]), default=None)
-    spent = Account.empty(1)
-    lines = [f"  in total: {_upto(policy.total)} at δ = {policy.total_delta:g}, and {policy.releases:,} releases"]
-    if most is not None:
-        spent = Account(*(np.array([most[name]]) for name in ("worst_case", "delta", "rho", "releases")))
-    lines.append(f"    left: {policy.left(spent)} (one half of δ is the filter's)")
+def describe_account(policy: Policy, account: Mapping[str, Any] | None) -> list[str]:
+    """The policy's total, what is left of it, and by which theorem. account: of `account_of`, None where nothing was
+    charged."""
+    found = account or account_of(policy, Account.empty(1))
+    spent = Account(*(np.array([found[name]]) for name in ("worst_case", "delta", "rho", "releases")))
+    lines = [
+        f"in total: {_upto(policy.total)} at δ = {policy.total_delta:g}, and {policy.releases:,} releases",
+        f"  left: {policy.left(spent)} (one half of δ is the filter's)",
+    ]
     if math.isfinite(policy.total):
-        limit = concentrated_limit(policy.total, policy.total_delta / 2)
-        lines.append(f"    or, in place of ε: zCDP ρ = {max(0.0, limit - spent.rho[0]):.4g} of {limit:.4g}")
-    return [*lines, f"    {THEOREM}"]
+        left = max(0.0, found["rho_limit"] - found["rho"])
+        lines.append(f"  or, in place of ε: zCDP ρ = {left:.4g} of {found['rho_limit']:.4g}")
+    return [*lines, f"  {THEOREM}"]
 
 
 def _left(limit: float, spent: float, who: str) -> str:

@@ -40,7 +40,7 @@ def protocol_of(
 
 def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
     """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
-    texts, shuffle = experiment.training.way in TEXT_WAYS, experiment.shuffle
+    texts = experiment.training.way in TEXT_WAYS
     text = None
     if texts:
         assert isinstance(public.rewriter, StudyRewriter)
@@ -57,7 +57,7 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         users=experiment.answering(arm),
         teaching=arm.way != PUBLIC_ONLY,
         asking=texts or arm.embedding is not None,
-        minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
+        minimum_users=experiment.shuffle.least,
     )
 
 

@@ -31,8 +31,9 @@ class Row:
         return self.released.user, self.released.record
 
 
-def of_arm(target: Target, channel: str) -> list[Row]:
-    """Every release of the arm on a channel, by user, record and stage. UserError where a ledger cannot be read."""
+def of_arm(target: Target, channel: str | None = None) -> list[Row]:
+    """Every release of the arm on a channel (None: on any), by user, record and stage. UserError where a ledger cannot
+    be read."""
     found = []
     for node in target.nodes:
         path = node.folder / f"ledger-{slug(target.arm.name)}.sqlite"
@@ -40,7 +41,7 @@ def of_arm(target: Target, channel: str) -> list[Row]:
             continue
         try:
             with Ledger(path, durable=False) as ledger:
-                found += [Row(node, row) for row in ledger.rows() if row.channel == channel]
+                found += [Row(node, row) for row in ledger.rows() if channel in (None, row.channel)]
         except LedgerError as error:
             raise UserError(f"{path}: {error}") from error
     return sorted(found, key=lambda row: (*row.key, row.released.stage))

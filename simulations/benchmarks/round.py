@@ -85,17 +85,12 @@ def run(
 
     folder.mkdir(parents=True, exist_ok=True)
     experiment = _experiment(users, nodes, seed)
-    if encoder is None:
-        held = _held(users, _table(users, seed, folder / "table.npy"), seed)
-        public, identity = Public((), None, _NAMES, _Shared()), _IDENTITY
-    else:
-        held = _with_texts(_held(users, None, seed), texts or ())
-        public, identity = Public((), None, _NAMES), encoders.identity(encoder)
+    identity = _IDENTITY if encoder is None else encoders.identity(encoder)
+    held = _held(users, _table(users, seed, folder / "table.npy") if encoder is None else None, seed)
+    if encoder is not None:
+        held = _with_texts(held, texts or ())
     lap("table")
-    placed = hand_out(experiment, public, held, folder / "nodes")
-    for node in range(placed if encoder is not None else 0):
-        policies = {slug(arm.name): client_policy(experiment, arm) for arm in experiment.arms}
-        write_node(folder / "nodes" / str(node), seed=experiment.seed, arms=policies, encoder=encoder)
+    placed = _hand_out(experiment, held, folder / "nodes", encoder)
     lap("hand-out")
     memory: dict[str, int] = {}
     delivered = wire = 0
@@ -124,6 +119,15 @@ def run(
         "bytes_per_user": wire,
         "memory": memory,
     }
+
+
+def _hand_out(experiment: Experiment, held: Held, folder: Path, encoder: Path | None) -> int:
+    """Nodes' folders, with an encoder where they are to embed; how many there are."""
+    placed = hand_out(experiment, Public((), None, _NAMES, _Shared() if encoder is None else None), held, folder)
+    for node in range(placed if encoder is not None else 0):
+        policies = {slug(arm.name): client_policy(experiment, arm) for arm in experiment.arms}
+        write_node(folder / str(node), seed=experiment.seed, arms=policies, encoder=encoder)
+    return placed
 
 
 def flower_per_user_rate(nodes: int, *, folder: Path) -> float:

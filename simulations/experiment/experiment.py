@@ -211,17 +211,17 @@ def _in_clear(arm: Arm) -> bool:
 
 def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
     """What the clients of an arm accept: the experiment's policy, or, in a reference arm, anything."""
-    policy, shuffle = experiment.policy, experiment.shuffle
+    policy = experiment.policy
     if arm.reference:
         reason = "a reference arm, not private"
         return ClientPolicy(
-            embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf, releases=policy.releases,
-            mechanisms=tuple(CATALOGUE),
-            accept_unprotected=tuple(f"{channel}: {reason}" for channel in CHANNELS),
+            delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf,
+            releases=policy.releases, mechanisms=tuple(CATALOGUE),
+            accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
         )  # fmt: skip
     return ClientPolicy(
         delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
         statistic=policy.statistic, total=policy.total, total_delta=policy.total_delta, releases=policy.releases,
-        mechanisms=tuple(CATALOGUE), minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
+        mechanisms=tuple(CATALOGUE), minimum_users=experiment.shuffle.least,
         accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip

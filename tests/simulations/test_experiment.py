@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from client.node import load_node
+from client.policy import Policy as ClientPolicy
+from client.policy import Refused
+from client.sanitizer import Sanitizer
 from mechanisms import Identity, Purkayastha
 from simulations.errors import UserError
 from simulations.experiment import (
@@ -21,6 +25,7 @@ from simulations.experiment import (
     slug,
     to_toml,
 )
+from tests.support.clients import make_node, request
 
 MINIMAL = """
 name = "small"
@@ -300,6 +305,58 @@ def test_a_limit_holds_for_the_file_as_for_the_client(tmp_path: Path) -> None:
         assert "is above policy." in complaint(
             tmp_path, MINIMAL, f"policy.embedding={limit!r}", f"policy.total={total!r}"
         )
+
+
+GAUSSIAN = """
+embedding = { mechanism = "gaussian", sigma = 1.0, dim = 4 }
+label = { mechanism = "randomized-response", epsilon = 1.0 }
+"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "refused"),
+    [
+        ({}, None),
+        ({"releases": 2}, None),
+        ({"releases": 1}, "releases"),
+        ({"total-delta": 2.1e-6}, None),
+        ({"total-delta": 2e-6}, "total"),  # the samplers' share is above one half
+        ({"delta": 5.1e-6, "embedding": 40.0}, "total"),
+        ({"embedding": 5.0}, "channel"),
+        ({"delta": 0.0}, "unprotected"),
+    ],
+)
+def test_the_file_is_priced_as_the_client_prices_it(
+    tmp_path: Path, limits: dict[str, float], refused: str | None
+) -> None:
+    """An arm that the file refuses is refused by a client of its policy, and one that it takes is answered."""
+    arm = MINIMAL.partition("[[arm]]")
+    text = f'{arm[0]}[[arm]]\nname = "a"\n{GAUSSIAN}\n'
+    settings = [f"policy.{k}={v!r}" for k, v in ({"delta": 1e-6, "embedding": 12.0} | limits).items()]
+    said = None
+    try:
+        study = load(written(tmp_path, text), settings)
+        own = client_policy(study, study.arms[0])
+        found = (own.delta, own.total_delta, own.releases)
+        assert found == (1e-6, limits.get("total-delta", 1e-5), limits.get("releases", 10_000))
+    except UserError as error:
+        said = str(error)
+    keys = {"delta": 1e-6, "embedding": 12.0, "label": 5.0} | {k.replace("-", "_"): v for k, v in limits.items()}
+    asked = request(
+        embedding={"mechanism": "gaussian", "sigma": 1.0}, label={"mechanism": "randomized-response", "epsilon": 1.0}
+    )
+    make_node(tmp_path / "node", [0], policy=ClientPolicy.from_dict(keys))
+    node = load_node(tmp_path / "node")
+    with node.ledger("a") as ledger:
+        client = Sanitizer(node.policy("a"), ledger, node.streams)
+        if refused is None:
+            assert said is None and len(client.answer(asked, node.shard("train"))) == 1
+            return
+        with pytest.raises(Refused) as caught:
+            client.answer(asked, node.shard("train"))
+    words = {"releases": "policy.releases", "total": "policy.total-delta", "channel": "above policy.embedding"}
+    assert caught.value.reason == refused and said is not None
+    assert words.get(refused, "policy.delta above 0") in said
 
 
 def test_slugs_are_plain() -> None:
