@@ -17,10 +17,10 @@ from simulations.experiment import (
     Arm,
     Experiment,
     answer_of,
+    curator_of,
     embedding_mechanism,
     label_of,
     slug,
-    statistic_of,
 )
 from simulations.progress import Progress
 
@@ -41,7 +41,7 @@ def protocol_of(
 
 def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
     """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
-    texts, people = experiment.training.way in TEXT_WAYS, experiment.population
+    texts = experiment.training.way in TEXT_WAYS
     text = None
     if texts:
         assert isinstance(public.rewriter, StudyRewriter)
@@ -52,10 +52,11 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         label=label_of(arm, len(public.classes)),
         embedding=embeddings_of(experiment, arm, public),
         text=text,
-        statistic=statistic_of(arm),
+        statistic=experiment.statistic_of(arm),
         answer=answer_of(arm, len(public.classes)),
+        curator=curator_of(arm),
         features=arm.features,
-        users=int(people.users * (1 - people.dropout) * (1 - people.late)),
+        users=experiment.answering(arm),
         teaching=arm.way != PUBLIC_ONLY,
         asking=texts or (arm.embedding is not None and arm.answer is None),
         minimum_users=experiment.shuffle.least,

@@ -44,14 +44,16 @@ class Promise:
 @dataclass(frozen=True)
 class Released:
     """The mechanisms of an arm whose way is settled. embedding, text: None where none is released; label: likewise, and
-    where labels are declared public. statistics: of each stage of training users, () where none is released. answer: of
-    those who ask, where they release that."""
+    where labels are declared public. statistics: of each stage of training users, () where none is released. curator:
+    what a trusted curator adds to their sum, in words; "" where there is none. answer: of those who ask, where they
+    release that."""
 
     embedding: Mechanism | None
     text: TextMechanism | None
     label: Mechanism | None
     public_label: bool
     statistics: tuple[Mechanism, ...] = ()
+    curator: str = ""
     answer: Mechanism | None = None
 
     @property
@@ -68,8 +70,9 @@ def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model 
     embedding = model.embedding if model is not None else next(iter(candidates), None)
     if channels.statistic is not None:
         asked = driver.teaching.requests.values()
+        told = ", ".join(f"{name} {value}" for name, value in (arm.curator or {}).items())
         statistics = tuple(request.mechanism("statistic") for request in asked)
-        return Released(embedding, None, None, False, statistics, channels.answer)
+        return Released(embedding, None, None, False, statistics, told, channels.answer)
     public_label = channels.teaching and arm.label is None and "label" in experiment.policy.declared
     label = channels.label if channels.teaching and not public_label else None
     return Released(embedding, channels.text, label, public_label, answer=channels.answer)
@@ -120,6 +123,8 @@ def _of_statistic(policy: Policy, what: Released) -> Promise:
     guarantee = what.statistics[0].guarantee  # every stage's is the same
     worst = policy.cost(guarantee).epsilon
     statement = "no protection" if math.isinf(worst) else f"{metric_statement([guarantee])}, any two users' data"
+    if what.curator:
+        statement += f" from the curator, who is trusted and adds noise to the sum ({what.curator})"
     asking = None
     if what.embedding is not None:
         asks = _promise(policy, what.embedding, what)
