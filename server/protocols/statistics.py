@@ -37,7 +37,7 @@ from server.training.statistic_head import (
 )
 
 #: Of the length of what users ask with, that is left to directions in which nothing is decided: of two classes next to
-#: nothing, so that a question is a sign. SST-2, 19,903 private phrases, m' = 2: on the device .810; asked under κ = 1, 2
+#: nothing: a question is a sign. SST-2, 19,903 private phrases, m' = 2: on the device .810; asked under κ = 1, 2
 #: and 4 .694, .776 and .806 with .1 left, .701, .782 and .808 with .01 or less.
 REST = 0.01
 
