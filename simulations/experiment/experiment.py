@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from client.policy import Policy as ClientPolicy
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.mechanism import Mechanism
 from mechanisms.messages.release import CHANNELS
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, trial_text_of
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, curator_of, statistic_of, trial_text_of
 from simulations.experiment.names import either, slug
 from simulations.experiment.pricing import check_arm, check_text
 from simulations.experiment.sections import (
@@ -126,7 +128,8 @@ class Experiment:
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
                     "give one number here"
                 )
-            check_arm(client_policy(self, arm), arm, self.data.classes)
+            curator_of(arm)
+            check_arm(client_policy(self, arm), arm, self.data.classes, self.statistic_of(arm))
             if arm.smallest_crowd is not None and not _in_clear(arm):
                 raise UserError(
                     f'arm "{arm.name}": smallest-crowd: nothing leaves in clear beside what is released here, so its '
@@ -170,6 +173,16 @@ class Experiment:
         if needs_prior and (arm.embedding is None or texts) and arm.way != PUBLIC_ONLY:
             raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
 
+    def answering(self, arm: Arm) -> int:
+        """How many users are expected to answer together: all, or those of one stage."""
+        people, stages = self.population, self.training.stages if self.way_of(arm) == self.training.way else 1
+        return int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages
+
+    def statistic_of(self, arm: Arm) -> Callable[[int], Mechanism] | None:
+        """The mechanism of the arm's statistics, by their number D of coordinates; None where it releases none."""
+        users = self.answering(arm) if self.shuffle.enabled else None
+        return statistic_of(arm, users=users, delta=self.shuffle.delta)
+
     def way_of(self, arm: Arm) -> str:
         """How the arm is trained, a key of `server.protocols.WAYS` or "paper"; without users in a public-only arm."""
         return self.training.way if arm.way in (None, PUBLIC_ONLY) else arm.way
@@ -198,7 +211,7 @@ def _in_clear(arm: Arm) -> bool:
 
 def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
     """What the clients of an arm accept: the experiment's policy, or, in a reference arm, anything."""
-    policy, shuffle = experiment.policy, experiment.shuffle
+    policy = experiment.policy
     if arm.reference:
         reason = "a reference arm, not private"
         return ClientPolicy(
@@ -209,6 +222,6 @@ def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
     return ClientPolicy(
         delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
         statistic=policy.statistic, total=policy.total, total_delta=policy.total_delta, releases=policy.releases,
-        mechanisms=tuple(CATALOGUE), minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
+        mechanisms=tuple(CATALOGUE), minimum_users=experiment.shuffle.least,
         accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip

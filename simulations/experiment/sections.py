@@ -250,6 +250,11 @@ class Shuffle(Section):
     minimum_users: int = setting(values.whole(1), 100)
     delta: float = setting(values.number(above=True, below=1.0), 1e-6)
 
+    @property
+    def least(self) -> int:
+        """The fewest users of a batch; 0 where nothing is shuffled."""
+        return self.minimum_users if self.enabled else 0
+
 
 @dataclass(frozen=True)
 class Policy(Section):
