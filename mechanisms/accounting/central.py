@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from mechanisms.accounting.counted import counted
 from mechanisms.accounting.rounds import rounds_epsilon
 from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket
 from mechanisms.mechanism import Mechanism
@@ -53,13 +54,15 @@ def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: flo
     """ε of the stages' blanket profiles composed; None where there is no blanket, or it does not amplify.
 
     The samplers' numeric ε of a release, e, is in it as in `shuffle.amplify`: `joint_blanket` has it, a δ is less by
-    e^-e for each stage, and ε is e more for each.
+    e^-e for each stage, and ε is e more for each. δ holds all stages' samplers.
     """
     cells = joint_blanket(mechanisms)
     if cells is None:
         return None
     numeric = sum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
-    epsilon = rounds_epsilon([(cells, users, stages)], delta * math.exp(-numeric * stages))
+    lost = users * stages * sum(mechanism.guarantee.numeric_delta for mechanism in mechanisms)
+    factor = math.exp(numeric * stages)
+    epsilon = counted(lambda d: rounds_epsilon([(cells, users, stages)], d), delta / factor, lost * factor**2)
     return None if epsilon is None or not math.isfinite(epsilon) else epsilon + numeric * stages
 
 

@@ -444,7 +444,7 @@ def _shuffled(
     if records > 1:
         trust += f"; {records} records by group privacy"
     drawn = sum(m.guarantee.numeric_delta for m in mechanisms) * size * records * stages
-    trust += f"; all users' samplers together within {min(1.0, drawn):.1e} of their mechanisms, in total variation"
+    trust += f"; δ holds all users' samplers, within {min(1.0, drawn):.1e} of their mechanisms in total variation"
     return rung(epsilon, trust, details)
 
 

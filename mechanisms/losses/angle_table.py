@@ -115,9 +115,13 @@ class AngleTable:
         while at + 1 < many and place >= Decimal(float(starts[at + 1])):
             at += 1
         end = float(starts[at + 1]) if at + 1 < many else self.split
-        cell = [Decimal(float(value)) for value in self.cells[(at + self.middle) % many]]
+        at = (at + self.middle) % many
+        cell = [Decimal(float(value)) for value in self.cells[at]]
         within = (place - cell[_START]) / (Decimal(end) - cell[_START])
-        tangent = (cell[_KNOT] + (1 + within * cell[_GROWTH]).ln() * cell[_SCALE]).exp()
+        slope = (1 + cell[_GROWTH]).ln()
+        # a cell ends where the next begins: its scale is that, and the table's the nearest float64
+        scale = cell[_SCALE] if at + 1 == many else (Decimal(float(self.cells[at + 1, _KNOT])) - cell[_KNOT]) / slope
+        tangent = (cell[_KNOT] + (1 + within * cell[_GROWTH]).ln() * scale).exp()
         square = tangent * tangent
         return 2 * tangent / (1 + square), (1 - square) / (1 + square)
 
@@ -173,7 +177,7 @@ def angle_table(dim: int, kappa: float) -> AngleTable | ArcTable:
 
     heights = (dim - 1) * _log_sech(knots) - kappa * _angle(knots) - log_total
     slopes = np.diff(heights)
-    slopes[slopes == 0] = 1e-300  # log1p(w·expm1(s))/s is w there, to the last bit
+    slopes[slopes == 0] = 1e-30  # log1p(w·expm1(s))/s is w there, to the last bit
     growth = np.expm1(slopes)
     masses = np.exp(heights[:-1]) * widths * growth / slopes
     masses /= masses.sum()
@@ -190,8 +194,8 @@ def angle_table(dim: int, kappa: float) -> AngleTable | ArcTable:
         middle=middle,
         masses=drawn,
         numeric_epsilon=2.0 * float(error.max()) + 2.0 * float(off[known].max()) + ROUNDOFF,
-        # two tails, cells of which sums do not know the mass, and what knots and scales are rounded to
-        numeric_delta=2.0**-60 + float(np.maximum(masses, drawn)[~known | ~seen].sum()) + 8 * UNIT,
+        # two tails, and cells of which sums do not know the mass
+        numeric_delta=2.0**-60 + float(np.maximum(masses, drawn)[~known | ~seen].sum()),
     )
 
 

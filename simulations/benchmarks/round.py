@@ -275,18 +275,24 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def in_a_process(users: int, *, seed: int) -> dict[str, Any]:
+    """`run` in a process of its own, so that memory is that of one round."""
+    command = [sys.executable, "-m", "simulations.benchmarks.round", "one", str(users), str(seed)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
 def main(arguments: Sequence[str]) -> None:
     """Runs a round for each number of users, each in a process of its own, and prints one JSON object."""
-    if len(arguments) == 1:
+    if arguments[0] == "one":
         with tempfile.TemporaryDirectory(prefix="sottovoce-round-") as folder:
-            print(json.dumps(run(int(arguments[0]), seed=1, folder=Path(folder))))
+            print(json.dumps(run(int(arguments[1]), seed=int(arguments[2]), folder=Path(folder))))
         return
-    results = []
-    for users in arguments:
-        done = subprocess.run(
-            [sys.executable, "-m", "simulations.benchmarks.round", users], stdout=subprocess.PIPE, check=True, text=True
-        )
-        results.append(json.loads(done.stdout.splitlines()[-1]))
+    results = [in_a_process(int(users), seed=1) for users in arguments]
+    if len(results) == 1:
+        print(json.dumps(results[0]))
+        return
     fitted = exponent([r["users"] for r in results], [r["seconds"]["round"] for r in results])
     print(json.dumps({"rounds": results, "exponent": fitted, "bytes_of_memory_per_user": growth(results)}, indent=1))
 
