@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client.store.ledger import Ledger
+from mechanisms.accounting import privacy_filter
+from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.catalogue import CATALOGUE
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.release import CHANNELS
 from mechanisms.messages.request import Request
-
-#: Sums of floats may miss a limit by their rounding, and by no more.
-_ROUNDING = 1e-9
 
 
 class Refused(Exception):
@@ -34,12 +34,16 @@ class Refused(Exception):
 class Policy:
     """Largest privacy losses a client agrees to. The defaults agree to nothing.
 
-    delta: the δ at which each release's worst case is taken. k releases hold together at k·δ (basic
-        composition).
-    embedding, label, text, statistic: largest worst-case ε of *one record* on that channel (a statistic: of the user,
-        all records together), over all its stages and digests: a server gains nothing by asking again under another
-        name.
-    total: largest worst-case ε of *one user* over all records, stages and channels.
+    Every limit is held by a privacy filter (`mechanisms.accounting.privacy_filter`): it is a theorem about all that
+    leaves, whatever a server chooses to ask in the light of the answers, as long as the policy itself is not so chosen.
+
+    delta: the δ at which a release's worst case is taken, where it has none without (Gaussian noise). Each such
+        release spends it of total_delta.
+    embedding, label, text, statistic: largest ε of *one record* on that channel (a statistic: of the user, all records
+        together), over all its stages and digests: a server gains nothing by asking again under another name.
+    total: largest ε of *one user* over all records, stages and channels; total_delta: the δ of that and of the limits
+        above. One half is for what releases and samplers spend, the other for the filter.
+    releases: the most releases of one user, whatever they cost and declared public or not.
     mechanisms: catalogue names that may be asked for.
     minimum_users: the smallest minimum batch of the shuffler. The server's word for it is all a client has.
     accept_unprotected: "channel: reason". That channel is declared public: no limit applies to it, and it
@@ -53,19 +57,25 @@ class Policy:
     text: float = 0.0
     statistic: float = 0.0
     total: float = math.inf
+    total_delta: float = 1e-5
+    releases: int = 10_000
     mechanisms: tuple[str, ...] = field(default_factory=lambda: tuple(sorted(CATALOGUE)))
     minimum_users: int = 0
     accept_unprotected: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not (_number(self.delta) and 0 <= self.delta < 1):
-            raise ValueError(f"policy: delta must be in [0, 1), got {self.delta!r}")
+        for name in ("delta", "total_delta"):
+            value = getattr(self, name)
+            if not (_number(value) and 0 <= value < 1):
+                raise ValueError(f"policy: {name} must be in [0, 1), got {value!r}")
         for name in (*CHANNELS, "total"):
             value = getattr(self, name)
             if not (_number(value) and value >= 0):
                 raise ValueError(f"policy: {name} must be a number of at least 0, got {value!r}")
-        if type(self.minimum_users) is not int or self.minimum_users < 0:
-            raise ValueError(f"policy: minimum_users must be a whole number, got {self.minimum_users!r}")
+        for name in ("minimum_users", "releases"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise ValueError(f"policy: {name} must be a whole number, got {value!r}")
         for name in ("mechanisms", "accept_unprotected"):
             values = getattr(self, name)
             if not (isinstance(values, tuple) and all(isinstance(v, str) for v in values)):
@@ -117,29 +127,66 @@ class Policy:
             if (reason := self.refusal(channel, self.cost(mechanism.guarantee))) is not None:
                 raise Refused(reason)
 
-    def refusal(self, channel: str, cost: float) -> str | None:
-        """Why a client that has spent nothing gives no release on the channel at this worst-case ε: one of `REFUSALS`;
-        None where it does."""
+    def refusal(self, channel: str, cost: Cost) -> str | None:
+        """Why a client that has spent nothing gives no release of that cost on the channel: one of `REFUSALS`; None
+        where it does."""
+        none = Account.empty(1)
+        if not self.allows_number(none.plus(FREE, np.ones(1, np.int64)))[0]:
+            return "releases"
         if channel in self.unprotected:
             return None
-        if math.isinf(cost):
+        if math.isinf(cost.epsilon):
             return "unprotected"
-        one = np.array([cost])
-        if not self.allows(one, channel).all():
+        one = none.plus(cost, np.ones(1, np.int64))
+        if not self.allows(one, channel)[0]:
             return "channel"
-        return None if self.allows(one, "total").all() else "total"
+        return None if self.allows(one, "total")[0] else "total"
 
-    def cost(self, guarantee: Guarantee) -> float:
-        """The worst-case ε of one release under the guarantee, what is declared public left aside."""
-        return guarantee.worst_case(self.delta, declared=self.unprotected)
+    def cost(self, guarantee: Guarantee) -> Cost:
+        """What one release under the guarantee is charged, what is declared public left aside."""
+        return privacy_filter.cost(guarantee, self.delta, declared=self.unprotected)
 
-    def allows(self, spent: NDArray[np.float64], limit: str) -> NDArray[np.bool_]:
-        """Which of the worst-case ε, shape (n,), are within a limit: a channel's (of a record) or "total" (of
-        a user). A channel declared public has none."""
+    def spent(self, ledger: Ledger, users: NDArray[np.int64]) -> Account:
+        """What each user has been charged in all, as this policy prices it, (n,)."""
+        declared = self.unprotected
+        return ledger.spent(users, delta=self.delta, without=declared, declared=declared)
+
+    def spent_on(
+        self, ledger: Ledger, channel: str, users: NDArray[np.int64], records: NDArray[np.int64]
+    ) -> Account:
+        """What each record has been charged on the channel, as this policy prices it, (n,)."""
+        return ledger.spent_on(channel, users, records, delta=self.delta, declared=self.unprotected)
+
+    def allows(self, spent: Account, limit: str) -> NDArray[np.bool_]:
+        """Which of n accounts, with what is asked for, are within a limit: a channel's (of a record) or "total" (of
+        a user), (n,). A channel declared public has none."""
         if limit in self.unprotected:
             return np.ones(len(spent), dtype=bool)
-        allowed: NDArray[np.bool_] = spent <= getattr(self, limit) * (1 + _ROUNDING)
+        if limit == "total":
+            return privacy_filter.within(spent, epsilon=self.total, delta=self.total_delta)
+        return privacy_filter.within_epsilon(spent, epsilon=getattr(self, limit), delta=self.total_delta)
+
+    def allows_number(self, spent: Account) -> NDArray[np.bool_]:
+        """Which of n users' accounts, with what is asked for, are of so many releases as the policy allows, (n,)."""
+        allowed: NDArray[np.bool_] = spent.releases <= self.releases
         return allowed
+
+    def left(self, spent: Account, public: bool = False) -> str:
+        """What of the total one user who has spent this may still spend, in words; public: on a channel declared so."""
+        releases = f"{max(0, self.releases - int(spent.releases[0])):,} releases"
+        if public:
+            return releases
+        epsilon, delta = max(0.0, self.total - spent.epsilon[0]), max(0.0, self.total_delta / 2 - spent.delta[0])
+        return f"ε = {'∞' if math.isinf(self.total) else f'{epsilon:.4g}'}, δ = {delta:.4g} and {releases}"
+
+    def affords(self, spent: Account, cost: Cost, limit: str) -> int:
+        """How many more releases of that cost one user who has spent this may make, within a limit and in number."""
+        low, high = 0, max(0, self.releases - int(spent.releases[0]))
+        while low < high:  # both conditions are of sums that only grow
+            middle = (low + high + 1) // 2
+            more = spent.plus(cost, np.array([middle]))
+            low, high = (middle, high) if self.allows(more, limit)[0] else (low, middle - 1)
+        return low
 
 
 def _number(value: object) -> bool:

@@ -19,6 +19,7 @@ from client.models import masked_lm
 from client.policy import Policy, Refused
 from client.shard import Shard
 from client.store.ledger import Charge, Ledger, LedgerError, Recalled
+from mechanisms.accounting.privacy_filter import FREE, Account
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -92,24 +93,26 @@ class Sanitizer:
     ) -> NDArray[np.bool_]:
         """Which rows' users can pay for all that is new. Raises Refused where there were rows and none is left."""
         people, person = np.unique(answering.users, return_inverse=True)
-        delta, declared = self.policy.delta, self.policy.unprotected
-        bill = np.zeros(len(people))
+        policy, declared = self.policy, self.policy.unprotected
+        bill = Account.empty(len(answering))
+        paid = np.zeros(len(answering), dtype=bool)
         within = np.ones(len(people), dtype=bool)
         for channel in request.channels:
-            if channel in declared:
-                continue
             new = ~recalled[channel].known
-            cost = np.where(new, self.policy.cost(request.mechanism(channel).guarantee), 0.0)
-            np.add.at(bill, person, cost)
-            spent = self.ledger.spent_on(
-                channel, answering.users, answering.records, delta=delta, declared=declared
-            )
-            within[person[new & ~self.policy.allows(spent + cost, channel)]] = False
-        affordable = self.ledger.spent(people, delta=delta, without=declared, declared=declared) + bill
-        solvent = (bill == 0) | self.policy.allows(affordable, "total")
-        kept: NDArray[np.bool_] = (within & solvent)[person]
+            if channel in declared:
+                bill = bill.plus(FREE, new)
+                continue
+            cost = policy.cost(request.mechanism(channel).guarantee)
+            bill, paid = bill.plus(cost, new), paid | new
+            spent = policy.spent_on(self.ledger, channel, answering.users, answering.records)
+            within[person[new & ~policy.allows(spent.plus(cost, new), channel)]] = False
+        users_bill = bill.sum_by(person, len(people))
+        account = policy.spent(self.ledger, people) + users_bill
+        counted = (users_bill.releases == 0) | policy.allows_number(account)
+        solvent = (np.bincount(person[paid], minlength=len(people)) == 0) | policy.allows(account, "total")
+        kept: NDArray[np.bool_] = (within & solvent & counted)[person]
         if len(answering) and not kept.any():
-            raise Refused("total" if within.any() else "channel")
+            raise Refused("channel" if not within.any() else "total" if not (within & solvent).any() else "releases")
         return kept
 
     def _release(
@@ -152,7 +155,7 @@ class Sanitizer:
                     channel=channel,
                     digest=request.digest(channel),
                     guarantee=guarantee,
-                    epsilon=self.policy.cost(guarantee),
+                    epsilon=self.policy.cost(guarantee).epsilon,
                     delta=self.policy.delta,
                     users=answering.users[missing],
                     records=answering.records[missing],

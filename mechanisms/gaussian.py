@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +14,8 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from mechanisms import checks
+from mechanisms.certified import FINE, NORMAL, UNIT, certify, further, normal_doubt
+from mechanisms.decimals import normal_quantile
 from mechanisms.grid import SPACE, Grid
 from mechanisms.guarantee import Guarantee, gaussian_delta
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -19,7 +23,6 @@ from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER
-from mechanisms.streams import LATTICE
 
 FloatArray = NDArray[np.float64]
 
@@ -82,19 +85,29 @@ class Gaussian:
         )
 
     def _numeric_delta(self) -> float:
-        """Lattice uniforms against real ones, on the grid (see mechanisms.spherical): a coordinate is
-        monotone in its one uniform, crosses a boundary each grid step within ±8.3σ, and its two outermost
-        cells may hold any number.
+        """Lattice uniforms against real ones, on the grid (see mechanisms.spherical; draws are certified, so the
+        lattice is 2^-104): a coordinate is monotone in its one uniform, crosses a boundary each grid step within
+        ±11.9σ, and its two outermost cells may hold any number.
         """
-        span = min(2 * 8.3 * self.sigma / SPACE.step, 2.0**SPACE.bits)
-        return min(self.dim * (span + 3) * LATTICE, 1.0)
+        span = min(2 * 11.9 * self.sigma / SPACE.step, 2.0**SPACE.bits)
+        return min(self.dim * (span + 3) * FINE, 1.0)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
         """One draw for each row: (n, dim) unit rows -> (n, dim) float64; dim uniforms a row."""
         x, length = checks.unit_rows(self.name, x, self.dim)
-        draw: FloatArray = ndtri(rng.uniform(len(x), self.dim))
+        uniforms = rng.uniform(len(x), self.dim)
+        draw: FloatArray = ndtri(uniforms)
+        doubt = self.sigma * (normal_doubt(uniforms) + (NORMAL + 4 * UNIT) * np.abs(draw).max(axis=1, initial=0.0))
         draw *= self.sigma
         draw += x / length
+        doubt += (self.dim + 8) * UNIT + 4 * UNIT * np.abs(draw).max(axis=1, initial=0.0)
+
+        def exact(at: int, fine: Sequence[Decimal]) -> list[Decimal]:
+            row = [Decimal(float(value)) for value in x[at]]
+            size, sigma = sum((value * value for value in row), Decimal(0)).sqrt(), Decimal(self.sigma)
+            return [value / size + sigma * normal_quantile(u) for value, u in zip(row, fine, strict=True)]
+
+        certify(draw, doubt, self.grid, uniforms, further(rng, 0, self.dim), exact)
         return draw
 
     def blanket(self) -> BlanketCells:

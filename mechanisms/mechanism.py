@@ -19,7 +19,12 @@ class Uniforms(Protocol):
     """A source of randomness: a fixed number of uniforms for each row, and rows never share a stream."""
 
     def uniform(self, rows: int, k: int) -> NDArray[np.float64]:
-        """Shape (rows, k), float64 in the open interval (0, 1)."""
+        """Shape (rows, k), float64 in the open interval (0, 1): midpoints of 2^52 equal cells."""
+        ...
+
+    def further(self, rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:
+        """Where in their cells the last k uniforms of these rows lie, as shares of a cell: uniforms themselves,
+        (len(rows), k). Asking changes no other draw."""
         ...
 
 

@@ -7,7 +7,9 @@ Bhowmick, Duchi, Freudiger, Kapoor and Rogers 2018 (arXiv 1812.00984), section 4
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -17,14 +19,15 @@ from scipy.optimize import minimize_scalar
 from scipy.special import betaincinv, betaln, expit
 
 from mechanisms import checks
+from mechanisms.certified import FINE, UNIT, certify, further
+from mechanisms.decimals import symmetric_beta_quantile
 from mechanisms.grid import SPHERE, Grid
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.cap import cap_blanket, cap_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
-from mechanisms.streams import LATTICE
-from mechanisms.tangent import tangent_normal
+from mechanisms.tangent import exact_tangent_normal, tangent_normal
 
 FloatArray = NDArray[np.float64]
 
@@ -81,7 +84,7 @@ class PrivUnit:
             diameter=1.0,
             protects="record",
             numeric_epsilon=_ROUNDOFF,
-            numeric_delta=(self.dim + 1) * crossings * LATTICE,
+            numeric_delta=(self.dim + 1) * crossings * FINE,
         )
 
     @property
@@ -107,12 +110,18 @@ class PrivUnit:
         step = max(1, _AT_ONCE // self.dim)
         for at in range(0, len(x), step):
             row = slice(at, at + step)
-            sine, cosine = self._sine_cosine(uniforms[row, 0])
-            tangent_normal(x[row], length[row], sine, cosine, uniforms[row, 1:], out[row])
+            sine, cosine, turned = self._sine_cosine(uniforms[row, 0])
+            doubt = tangent_normal(x[row], length[row], sine, cosine, uniforms[row, 1:], out[row])
+
+            def exact(at: int, fine: Sequence[Decimal], x: FloatArray = x[row]) -> list[Decimal]:
+                return exact_tangent_normal(x[at], *self._exact_sine_cosine(fine[0]), fine[1:])
+
+            certify(out[row], doubt + turned, self.grid, uniforms[row], further(rng, at, self.dim + 1), exact)
         return out
 
-    def _sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Of the angle to x, (n,) each, by its inverse distribution function, which falls.
+    def _sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Of the angle to x by its inverse distribution function, which falls; and how far the angle may be from the
+        exact one, (n,) each.
 
         (1 - cos θ)/2 of a uniform vector is Beta((D-1)/2, (D-1)/2): the first p of the uniforms lie in the cap, of mass
         c, the others outside it. The quantile is taken in the nearer tail, where it keeps its relative precision.
@@ -124,9 +133,27 @@ class PrivUnit:
         far = np.where(inside, 1.0 - near, (1.0 - uniforms) / (1.0 - self._p) * (1.0 - c))
         near = np.where(inside, near, 1.0 - far)
         nearer = near < far
-        quantile = betaincinv(half, half, np.where(nearer, near, far))  # of (1 - |cos θ|)/2
+        tail = np.where(nearer, near, far)
+        quantile = betaincinv(half, half, tail)  # of (1 - |cos θ|)/2
         cosine = np.where(nearer, 1.0, -1.0) * (1.0 - 2.0 * quantile)
-        return 2.0 * np.sqrt(quantile * (1.0 - quantile)), cosine
+        sine = 2.0 * np.sqrt(quantile * (1.0 - quantile))
+        # half a cell, and the rounding of the mass, over the density of q; dθ = 2·dq/sin θ
+        share = np.where(inside, c / self._p, (1.0 - c) / (1.0 - self._p))
+        moved = 2 * UNIT * share + 8 * UNIT * np.where(inside, tail, 1.0)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            log_density = (half - 1.0) * (np.log(quantile) + np.log1p(-quantile)) - float(betaln(half, half))
+            turned = 2.0 * (moved * np.exp(-log_density) + QUANTILE * quantile) / sine
+        split = np.abs(uniforms - self._p) < 2 * UNIT  # either side of the cap's edge
+        return sine, cosine, np.where((tail > 4.0 * moved) & ~split, 2.0 * turned, np.inf)
+
+    def _exact_sine_cosine(self, uniform: Decimal) -> tuple[Decimal, Decimal]:
+        """The same of one uniform; within `decimals.precise`."""
+        p, c = Decimal(self._p), Decimal(math.exp(self.log_mass))
+        far = (1 - uniform) / (1 - p) * (1 - c) if uniform >= p else 1 - uniform / p * c
+        nearer = far > Decimal("0.5")
+        quantile = symmetric_beta_quantile(self.dim, 1 - far if nearer else far)
+        cosine = 1 - 2 * quantile
+        return 2 * (quantile * (1 - quantile)).sqrt(), cosine if nearer else -cosine
 
     def decoded_mean(self, codes: NDArray[Any]) -> FloatArray:
         """The unbiased estimate of the mean of x, (D,), from grid integers (n, D) of n >= 1 draws.
@@ -161,6 +188,8 @@ class PrivUnit:
 
 #: Of the inverse beta function (relative, tests hold it to this) and of masses: what it may add to a loss.
 _ROUNDOFF = 1e-11
+#: SciPy's inverse beta function: its largest relative error (tests hold it to this).
+QUANTILE = 1e-11
 
 
 @lru_cache(maxsize=256)

@@ -9,8 +9,9 @@ coordinate is piecewise monotone (at most p pieces), and the output moves along 
 The coordinates together then vary by at most √m·ℓ, so they cross at most √m·ℓ/step + p·m boundaries of the
 public grid. Only a cell with a crossing inside can give another gridded output for its midpoint than for the
 real uniform: with probability at most 2^-52·(√m·ℓ/step + p·m). Sum over the k uniforms. This is
-`numeric_delta`. It is about exact arithmetic on the lattice; what float64 rounds after that, near 2^-50, is
-2^-35 of a grid step and not in it.
+`numeric_delta`. It is about exact arithmetic on the lattice, and draws on the sphere's grid are certified to be what
+exact arithmetic gives on a lattice of 2^-104 (`mechanisms.certified`): that stands for 2^-52 there. Raw planar Laplace
+is not certified; what float64 rounds, near 2^-50, is 2^-35 of a grid step and not in its δ.
 
 - A normal z_j, the others fixed, moves the direction along at most half a great circle (ℓ <= π); a coordinate
   (a + b·z)/sqrt(quadratic in z) has one critical point, so p = 2.
@@ -23,7 +24,10 @@ real uniform: with probability at most 2^-52·(√m·ℓ/step + p·m). Sum over 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +35,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv, gammaln, ndtri
 
 from mechanisms import checks
+from mechanisms.certified import FINE, NORMAL, UNIT, certify, further, normal_doubt
+from mechanisms.decimals import gamma_quantile, normal_quantile
 from mechanisms.grid import SPACE, SPHERE, Grid
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.angle_table import angle_table, log_normalizer
@@ -41,6 +47,7 @@ from mechanisms.losses.sphere import normalized_laplace_loss, purkayastha_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER, angular, euclidean
 from mechanisms.streams import LATTICE
+from mechanisms.tangent import exact_tangent_normal, tangent_normal
 
 FloatArray = NDArray[np.float64]
 
@@ -85,7 +92,7 @@ class Purkayastha:
             diameter=SPHERE_DIAMETER["angular"],
             protects="sequence",
             numeric_epsilon=table.numeric_epsilon,
-            numeric_delta=table.numeric_delta + lattice * LATTICE,
+            numeric_delta=table.numeric_delta + lattice * FINE,
         )
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
@@ -96,15 +103,13 @@ class Purkayastha:
         out = np.empty(x.shape)
         for at in range(0, len(x), _CHUNK):
             row = slice(at, at + _CHUNK)
-            sine, cosine = table.sine_cosine(uniforms[row, 0])
-            # y = cos θ·x + sin θ·ξ, where ξ is the part of a normal vector orthogonal to x, normalized
-            tangent = ndtri(uniforms[row, 1:], out=out[row])
-            unit = x[row] / length[row]
-            tangent -= np.einsum("ij,ij->i", tangent, unit)[:, None] * unit
-            scale = np.sqrt(np.einsum("ij,ij->i", tangent, tangent))
-            tangent *= (sine / np.maximum(scale, _TINY))[:, None]
-            unit *= cosine[:, None]
-            tangent += unit
+            sine, cosine, turned = table.sine_cosine(uniforms[row, 0])
+            doubt = tangent_normal(x[row], length[row], sine, cosine, uniforms[row, 1:], out[row])
+
+            def exact(at: int, fine: Sequence[Decimal], x: FloatArray = x[row]) -> list[Decimal]:
+                return exact_tangent_normal(x[at], *table.exact_sine_cosine(fine[0]), fine[1:])
+
+            certify(out[row], doubt + turned, self.grid, uniforms[row], further(rng, at, self.dim + 1), exact)
         return out
 
     def blanket(self) -> BlanketCells:
@@ -166,7 +171,7 @@ class PlanarLaplace:
             protects="sequence",
             inputs="all" if self.normalize else "unit vectors; others by their distance",
             numeric_epsilon=0.0,
-            numeric_delta=self._lattice_crossings() * LATTICE,
+            numeric_delta=self._lattice_crossings() * (FINE if self.normalize else LATTICE),
         )
 
     def _lattice_crossings(self) -> float:
@@ -193,15 +198,47 @@ class PlanarLaplace:
             row = slice(at, at + _CHUNK)
             radius = gammaincinv(self.dim, uniforms[row, 0])  # in units of 1/ε
             draw = ndtri(uniforms[row, 1:], out=out[row])
-            scale = radius / np.maximum(np.sqrt(np.einsum("ij,ij->i", draw, draw)), _TINY)
+            size = np.maximum(np.sqrt(np.einsum("ij,ij->i", draw, draw)), _TINY)
+            scale = radius / size
             if self.normalize:  # (x + rξ/ε)/|x + rξ/ε| is (εx + rξ)/|εx + rξ|, which ε = 0 may use too
                 draw *= scale[:, None]
                 draw += self.epsilon / length[row] * x[row]
-                draw /= np.maximum(np.sqrt(np.einsum("ij,ij->i", draw, draw)), _TINY)[:, None]
+                reach = np.maximum(np.sqrt(np.einsum("ij,ij->i", draw, draw)), _TINY)
+                draw /= reach[:, None]
+                doubt = self._doubt(uniforms[row], radius, size, reach)
+                exact = partial(self._exact, x[row])
+                certify(draw, doubt, self.grid, uniforms[row], further(rng, at, self.dim + 1), exact)
             else:
                 draw *= (scale / self.epsilon)[:, None]
                 draw += x[row]
         return out
+
+    def _doubt(self, uniforms: FloatArray, radius: FloatArray, size: FloatArray, reach: FloatArray) -> FloatArray:
+        """How far a normalized coordinate may be from the exact one, (n,): `mechanisms.certified`.
+
+        radius r, size |z| of the normals, reach |v| of v = εx + rξ: an error e of v turns v/|v| by at most 2·e/|v|. e
+        is what ξ = z/|z| is off times r, what r is off (half a cell over its density, and scipy's relative error),
+        and the roundings.
+        """
+        m = self.dim
+        off = 2 * (math.sqrt(m) * normal_doubt(uniforms[:, 1:]) / size + NORMAL + (m + 8) * UNIT) * radius
+        with np.errstate(divide="ignore"):
+            log_density = (m - 1) * np.log(radius) - radius - float(gammaln(m))
+        tail = np.minimum(uniforms[:, 0], 1.0 - uniforms[:, 0])
+        moved = np.where(tail > 2.0**-40, 2 * UNIT * np.exp(-log_density), np.inf)
+        off += moved + RADIUS * radius + 4 * UNIT * (self.epsilon + radius)
+        doubt: FloatArray = 2.0 * off / reach + (2 * m + 16) * UNIT
+        return doubt
+
+    def _exact(self, x: FloatArray, at: int, fine: Sequence[Decimal]) -> list[Decimal]:
+        """The normalized draw of row `at` of x by its uniforms, within `decimals.precise`."""
+        row = [Decimal(float(value)) for value in x[at]]
+        normals = [normal_quantile(u) for u in fine[1:]]
+        length, size = (sum((v * v for v in values), Decimal(0)).sqrt() for values in (row, normals))
+        near, far = Decimal(self.epsilon) / length, gamma_quantile(self.dim, fine[0]) / size
+        drawn = [near * e + far * z for e, z in zip(row, normals, strict=True)]
+        reach = sum((v * v for v in drawn), Decimal(0)).sqrt()
+        return [v / reach for v in drawn]
 
     def blanket(self) -> BlanketCells:
         """The blanket and the antipodal pair, in cells: see mechanisms.losses.sphere_blanket (normalized) and
@@ -237,6 +274,8 @@ class PlanarLaplace:
         return worst if apart == diameter else tighter(laplace_loss(self.dim, self.epsilon, apart), worst)
 
 
+#: SciPy's inverse incomplete gamma function: its largest relative error (tests hold it to this).
+RADIUS = 1e-11
 #: A vector of normals that vanishes in float64 (probability below 2^-50) must not become not-a-number.
 _TINY = 1e-300
 

@@ -34,6 +34,8 @@ _ONE_BITS = np.array(0x3FF0000000000000, np.uint64)
 _DROP = np.array(12, np.uint64)
 _BELOW_ONE = 1.0 - 2.0**-53
 
+#: Where in a row's stream the uniforms begin that refine others.
+_FURTHER = 2**32
 #: Counters worked on at once: few calls into NumPy, and six working arrays that fit its caches.
 _CHUNK = 32768
 
@@ -92,11 +94,20 @@ class SimulatedUniforms:
     def uniform(self, rows: int, k: int) -> FloatArray:
         """Shape (rows, k), float64 in (0, 1). ValueError unless `rows` is the number of rows asked for."""
         _check_request(rows, k, len(self._record))
-        start, stop = self._used, self._used + k
-        self._used = stop
+        start, self._used = self._used, self._used + k
+        if self._used > _FURTHER:
+            raise ValueError("streams: a row has used up its stream of 2^32 uniforms")
+        return self._drawn(self._record, self._low, self._high, start, k)
+
+    def further(self, rows: IntArray, k: int) -> FloatArray:
+        """For these rows, uniforms of their own for each of the last k that `uniform` gave, (len(rows), k): they come
+        from a part of the streams that it never reaches, and the same for the same uniforms."""
+        start = self._used - k + _FURTHER
+        return self._drawn(self._record[rows], self._low[rows], self._high[rows], start, k)
+
+    def _drawn(self, record: WordArray, low: WordArray, high: WordArray, start: int, k: int) -> FloatArray:
+        rows, stop = len(record), start + k
         first, last = start // 2, -(-stop // 2)  # a block of four words makes two uniforms
-        if last > 2**32:
-            raise ValueError("streams: a row has used up its stream of 2^33 uniforms")
         out = np.empty((rows, k))
         if not out.size:
             return out
@@ -104,7 +115,7 @@ class SimulatedUniforms:
         step = max(1, _CHUNK // len(blocks))
         for at in range(0, rows, step):
             row = slice(at, at + step)
-            counter = (blocks, self._record[None, row], self._low[None, row], self._high[None, row])
+            counter = (blocks, record[None, row], low[None, row], high[None, row])
             w0, w1, w2, w3 = philox(counter, self._key)
             for words, parity in (((w0, w1), 0), ((w2, w3), 1)):
                 np.left_shift(words[1], _HALF, out=words[1])
@@ -126,8 +137,12 @@ class SecureUniforms:
     def uniform(self, rows: int, k: int) -> FloatArray:
         """Shape (rows, k), float64 in (0, 1). ValueError unless `rows` is the number of rows asked for."""
         _check_request(rows, k, self._rows)
-        words = np.frombuffer(bytearray(os.urandom(8 * rows * k)), dtype=np.uint64)
-        return _midpoints(words).reshape(rows, k)
+        return self.further(np.arange(rows), k)
+
+    def further(self, rows: IntArray, k: int) -> FloatArray:
+        """Fresh uniforms of these rows, (len(rows), k)."""
+        words = np.frombuffer(bytearray(os.urandom(8 * len(rows) * k)), dtype=np.uint64)
+        return _midpoints(words).reshape(len(rows), k)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
+
+from mechanisms.certified import NORMAL, UNIT, normal_doubt
+from mechanisms.decimals import normal_quantile
 
 FloatArray = NDArray[np.float64]
 
@@ -14,16 +21,40 @@ _TINY = 1e-300
 
 def tangent_normal(
     x: FloatArray, length: FloatArray, sine: FloatArray, cosine: FloatArray, uniforms: FloatArray, out: FloatArray
-) -> None:
+) -> FloatArray:
     """y = cos θ·x + sin θ·ξ for each row, ξ a uniform unit tangent at x (the tangent-normal decomposition).
 
     x: (n, m) rows, length: (n, 1) of each. sine, cosine: (n,) of the angle. uniforms: (n, m), each a normal of a
-    vector whose part orthogonal to x, normalized, is ξ. out: (n, m), is filled with y.
+    vector z whose part t orthogonal to x, normalized, is ξ. out: (n, m), is filled with y. Answers how far a coordinate
+    may be from the exact one, (n,), but for what the angle is off (`mechanisms.certified`).
+
+    An error e of the vector z turns ξ by at most 2·e/|t|. Normals are off by `normal_doubt` each and by a relative
+    `NORMAL`; x/|x| and sums of m products by (m + 4) units in the last place of |z|, at each of two sums.
     """
+    m = x.shape[1]
     tangent = ndtri(uniforms, out=out)
     unit = x / length
-    tangent -= np.einsum("ij,ij->i", tangent, unit)[:, None] * unit
-    scale = np.sqrt(np.einsum("ij,ij->i", tangent, tangent))
-    tangent *= (sine / np.maximum(scale, _TINY))[:, None]
+    along = np.einsum("ij,ij->i", tangent, unit)
+    tangent -= along[:, None] * unit
+    scale = np.maximum(np.sqrt(np.einsum("ij,ij->i", tangent, tangent)), _TINY)
+    tangent *= (sine / scale)[:, None]
     unit *= cosine[:, None]
     tangent += unit
+    size = scale + np.abs(along)  # at least |z|
+    off = math.sqrt(m) * normal_doubt(uniforms) + (NORMAL + (2 * m + 16) * UNIT) * size
+    doubt: FloatArray = 2.0 * sine * off / scale + (4 * m + 64) * UNIT
+    return doubt
+
+
+def exact_tangent_normal(
+    x: FloatArray, sine: Decimal, cosine: Decimal, uniforms: Sequence[Decimal]
+) -> list[Decimal]:
+    """The same for one row x (m,), normalized exactly, within `decimals.precise`: m coordinates."""
+    row = [Decimal(float(value)) for value in x]
+    length = sum((value * value for value in row), Decimal(0)).sqrt()
+    unit = [value / length for value in row]
+    normals = [normal_quantile(u) for u in uniforms]
+    along = sum((z * e for z, e in zip(normals, unit, strict=True)), Decimal(0))
+    tangent = [z - along * e for z, e in zip(normals, unit, strict=True)]
+    scale = sum((t * t for t in tangent), Decimal(0)).sqrt()
+    return [cosine * e + sine * t / scale for e, t in zip(unit, tangent, strict=True)]

@@ -33,6 +33,7 @@ from client.shard import Shard
 from client.store.ledger import Ledger, LedgerError
 from client.store.questions import FIRST_RECORD, QuestionRecords, sentence_hash
 from client.store.scratch import Scratch
+from mechanisms.accounting.privacy_filter import Account
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.messages.sealed import seal
@@ -87,8 +88,8 @@ def ask(
             raise ValueError(f"{_line(error, folder)}; nothing was charged") from error
         classes, probabilities, spent = asking.all(hashes, vectors, progress)
     return Predictions(
-        classes, probabilities, rows, asking.charged, asking.request, asking.cost, asking.policy.delta, asking.public,
-        spent,
+        classes, probabilities, rows, asking.charged, asking.request, asking.cost.epsilon,
+        asking.policy.delta, asking.public, spent,
     )  # fmt: skip
 
 
@@ -188,9 +189,16 @@ def _refusal(error: Refused, policy: Policy, request: Request) -> str:
         )
     if error.reason == "mechanism":
         return f"its policy does not allow the mechanism {mechanism.name}, which the server asks for"
+    if error.reason == "releases":
+        return "its policy allows no releases; raise releases in node.json"
+    cost = policy.cost(mechanism.guarantee)
+    if error.reason == "total" and cost.epsilon <= policy.total:
+        return (
+            f"its policy allows δ up to {policy.total_delta:.4g} in total, and one release spends {cost.delta:.4g} of "
+            "one half of it"
+        )
     limit, what = (policy.total, "in total") if error.reason == "total" else (policy.embedding, "for one sentence")
-    cost = _epsilon(policy.cost(mechanism.guarantee))
-    return f"its policy allows ε up to {limit:.4g} {what}, and the server asks for {cost}"
+    return f"its policy allows ε up to {limit:.4g} {what}, and the server asks for {_epsilon(cost.epsilon)}"
 
 
 # -- charging and sending ---------------------------------------------------------------------------------------------
@@ -218,24 +226,23 @@ class _Asking:
             records, unknown = records[records >= 0], int((records < 0).sum())
             fresh = records[~self._known(records)]
             new += unknown + len(fresh)
-            spent = self.ledger.spent_on(
-                "embedding", self._people(len(fresh)), fresh, delta=self.policy.delta, declared=self.policy.unprotected
-            )
-            again += int((~self.policy.allows(spent + self.cost, "embedding")).sum())
+            spent = self.policy.spent_on(self.ledger, "embedding", self._people(len(fresh)), fresh)
+            more = spent.plus(self.cost, np.ones(len(fresh), np.int64))
+            again += int((~self.policy.allows(more, "embedding")).sum())
         if again:
             raise ValueError(
                 f"{self.node.folder}: {again:,} of the sentences {'was' if again == 1 else 'were'} asked about before "
                 f"under another question, and the policy allows one sentence ε up to {self.policy.embedding:.4g}"
             )
-        allowed, left = self._allowed()
-        count = f"{new:,} {'sentence is' if new == 1 else 'sentences are'}"
+        account, policy, each = self._account(), self.policy, _epsilon(self.cost.epsilon)
+        allowed = policy.affords(account, self.cost, "embedding" if self.public else "total")
+        count = f"{new:,} {'sentence is' if new == 1 else 'sentences are'} new, at {each} each"
         if new > allowed:
             raise ValueError(
-                f"{self.node.folder}: {count} new, at {_epsilon(self.cost)} each, and of its policy's total "
-                f"ε = {left:.4g} is left, enough for {allowed:,.0f}"
+                f"{self.node.folder}: {count}, and of its policy's total {policy.left(account, self.public)} are left, "
+                f"enough for {allowed:,}"
             )
-        most = "the policy sets no limit in total" if math.isinf(allowed) else f"the total allows {allowed:,.0f}"
-        progress(f"{count} new, at {_epsilon(self.cost)} each; {most}")
+        progress(f"{count}; the policy allows {allowed:,}")
 
     def all(
         self, hashes: Sequence[bytes], vectors: NDArray[np.float32], progress: Progress
@@ -249,7 +256,7 @@ class _Asking:
                     rows = slice(start, start + step)
                     scratch.add(self._some(hashes[rows], vectors[rows]))
                     paced(min(start + step, len(hashes)))
-                return self._classes, scratch.read(np.float64, self.request.classes), self._spent()
+                return self._classes, scratch.read(np.float64, self.request.classes), float(self._account().epsilon[0])
         except (ValueError, LedgerError, Refused, OSError) as error:
             raise ValueError(f"{_line(error, self.node.folder)}; {self._charges()}") from error
 
@@ -292,33 +299,22 @@ class _Asking:
     def _people(self, n: int) -> NDArray[np.int64]:
         return np.full(n, self.user, np.int64)
 
-    def _allowed(self) -> tuple[float, float]:
-        """How many new releases the policy's total allows, and what is left of it."""
-        if self.public or math.isinf(self.policy.total) or self.cost == 0:
-            return math.inf, math.inf
-        left = max(0.0, self.policy.total - self._spent())
-        allowed = math.floor(left / self.cost)
-        if self.policy.allows(np.array([self._spent() + (allowed + 1) * self.cost]), "total")[0]:
-            allowed += 1  # the policy forgives a rounding
-        return allowed, left
-
     def _charges(self) -> str:
         if not self._certain:
             return "what was charged, `sottovoce device ledger` tells when the ledger can be read"
         if not self.charged:
             return "nothing was charged"
+        each = _epsilon(self.cost.epsilon)
         if self.charged == 1:
-            return f"1 sentence was charged ({_epsilon(self.cost)}), and costs nothing when it is asked about again"
+            return f"1 sentence was charged ({each}), and costs nothing when it is asked about again"
         return (
-            f"{self.charged:,} sentences were charged ({_epsilon(self.cost)} each), and cost nothing when they are "
+            f"{self.charged:,} sentences were charged ({each} each), and cost nothing when they are "
             "asked about again"
         )
 
-    def _spent(self) -> float:
-        """What the user has spent in all that counts."""
-        declared = self.policy.unprotected
-        spent = self.ledger.spent(self._people(1), delta=self.policy.delta, without=declared, declared=declared)
-        return float(spent[0])
+    def _account(self) -> Account:
+        """What the user has been charged in all."""
+        return self.policy.spent(self.ledger, self._people(1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from client.node import Node, load_node
 from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError, LedgerRow
+from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_limit
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.release import CHANNELS
@@ -24,11 +25,13 @@ _NONE = "nothing has left this device"
 
 
 def read_statement(folder: Path) -> dict[str, Any]:
-    """{"folder", "policy", "answers", "records", "users", "clock_set_back"}, JSON-ready but for infinity.
+    """{"folder", "policy", "answers", "records", "users", "theorem", "clock_set_back"},
+    JSON-ready but for infinity.
 
     answers: what was released together, in the order in which it was charged: time (UTC seconds), stage, channel,
-    digest, records (how many), statement, worst_case (of each record, at the policy's δ). records: what each has cost
-    by channel. users: what each has cost in all that counts.
+    digest, records (how many), statement, worst_case (of each record) and the delta at which that holds. records: what
+    each has cost by channel. users: what each has been charged in all that counts, as the policy's privacy filter has
+    it: releases, worst_case (Σε), delta, rho, and rho_limit. theorem: what makes the total hold.
     Raises ValueError where there is no device, or its ledger cannot be trusted.
     """
     node = _device(folder)
@@ -50,6 +53,7 @@ def read_statement(folder: Path) -> dict[str, Any]:
         "answers": _answers(rows, policy),
         "records": _records(rows, policy),
         "users": spent if rows else [],
+        "theorem": THEOREM,
         "clock_set_back": any(later < before for before, later in pairwise(times)),
     }
 
@@ -62,10 +66,10 @@ def format_statement(statement: dict[str, Any]) -> str:
     if not answers:
         lines.append(f"  {_NONE}")
     for answer in answers:
-        n = answer["records"]
+        n, at = answer["records"], f" and δ = {answer['delta']:g}" if answer["delta"] else ""
         lines.append(
             f"  {_when(answer['time'])}  the {answer['channel']} of {n:,} record{'s' if n > 1 else ''}, to the stage "
-            f"{answer['stage']}: {describe_cost(answer['worst_case'])} each ({answer['statement']})"
+            f"{answer['stage']}: {describe_cost(answer['worst_case'])}{at} each ({answer['statement']})"
         )
     if statement["clock_set_back"]:
         lines.append("  The clock was set back in between; the order is that of the ledger, and nothing depends on it.")
@@ -88,13 +92,19 @@ def _device(folder: Path) -> Node:
 
 def _spent(ledger: Ledger, rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
     users = np.unique(np.array([row.user for row in rows], dtype=np.int64))
-    declared = policy.unprotected
-    total = ledger.spent(users, delta=policy.delta, without=declared, declared=declared)
-    counts = Counter(row.user for row in rows)
-    return [
-        {"user": user, "releases": counts[user], "worst_case": float(cost)}
-        for user, cost in zip(users.tolist(), total, strict=True)
-    ]
+    account = policy.spent(ledger, users)
+    return [{"user": user} | account_of(policy, account.take(np.array([i]))) for i, user in enumerate(users.tolist())]
+
+
+def account_of(policy: Policy, spent: Account) -> dict[str, Any]:
+    """A user's account, JSON-ready but for infinity: releases, worst_case (Σε), delta, rho, and rho_limit."""
+    return {
+        "releases": int(spent.releases[0]),
+        "worst_case": float(spent.epsilon[0]),
+        "delta": float(spent.delta[0]),
+        "rho": float(spent.rho[0]),
+        "rho_limit": concentrated_limit(policy.total, policy.total_delta / 2),
+    }
 
 
 def _answers(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
@@ -109,7 +119,8 @@ def _answers(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
             "digest": digest,
             "records": len(held),
             "statement": describe_guarantee(held[0].guarantee),
-            "worst_case": policy.cost(held[0].guarantee),
+            "worst_case": policy.cost(held[0].guarantee).epsilon,
+            "delta": policy.delta if held[0].guarantee.sigma is not None else 0.0,
         }
         for (_, stage, channel, digest), held in together.items()
     ]
@@ -130,7 +141,7 @@ def _records(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
     by_record: dict[tuple[int, int], dict[str, float]] = {}
     for row in rows:
         costs = by_record.setdefault((row.user, row.record), {})
-        costs[row.channel] = costs.get(row.channel, 0.0) + policy.cost(row.guarantee)
+        costs[row.channel] = costs.get(row.channel, 0.0) + policy.cost(row.guarantee).epsilon
     listed = [{"user": user, "record": record, "channels": costs} for (user, record), costs in by_record.items()]
     return sorted(listed, key=lambda one: -sum(one["channels"].values()))
 
@@ -146,14 +157,17 @@ def _cost_lines(statement: dict[str, Any]) -> list[str]:
         lines.append(f"  and {len(records) - LISTED:,} records that cost no more than the last one above")
     for one in users:
         whose = f"user {one['user']}" if len(users) > 1 else "all together"
-        lines.append(f"  {whose}, without what is declared public: {describe_cost(one['worst_case'])}")
+        lines.append(
+            f"  {whose}, without what is declared public: {describe_cost(one['worst_case'])}, δ = {one['delta']:.4g}; "
+            f"{one['releases']:,} releases with it"
+        )
     return lines
 
 
 def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
     lines = []
     reasons = policy.declared
-    at = f" at δ = {policy.delta:g}" if policy.delta else ""
+    at = f" at δ = {policy.total_delta:g}"
     for channel in CHANNELS:
         limit = getattr(policy, channel)
         if channel in reasons:
@@ -167,15 +181,27 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
     for name, why in reasons.items():
         if name in EXPOSURES:
             lines.append(f"  texts may show {EXPOSURES[name]} ({why})")
-    if math.isinf(policy.total):
-        lines.append("  in total: no limit")
-    else:
-        most = max((one["worst_case"] for one in statement["users"]), default=0.0)
-        lines.append(f"  in total: {_upto(policy.total)}{at}; {_left(policy.total, most, 'there is')}")
+    most = max(statement["users"], key=lambda one: (one["worst_case"], one["releases"]), default=None)
+    lines += [f"  {line}" for line in describe_account(policy, most)]
     lines.append(f"  mechanisms: {', '.join(policy.mechanisms) or 'none'}")
     if policy.minimum_users:
         lines.append(f"  only among at least {policy.minimum_users:,} users whose releases are shuffled")
     return lines
+
+
+def describe_account(policy: Policy, account: Mapping[str, Any] | None) -> list[str]:
+    """The policy's total, what is left of it, and by which theorem. account: of `account_of`, None where nothing was
+    charged."""
+    found = account or account_of(policy, Account.empty(1))
+    spent = Account(*(np.array([found[name]]) for name in ("worst_case", "delta", "rho", "releases")))
+    lines = [
+        f"in total: {_upto(policy.total)} at δ = {policy.total_delta:g}, and {policy.releases:,} releases",
+        f"  left: {policy.left(spent)} (one half of δ is the filter's)",
+    ]
+    if math.isfinite(policy.total):
+        left = max(0.0, found["rho_limit"] - found["rho"])
+        lines.append(f"  or, in place of ε: zCDP ρ = {left:.4g} of {found['rho_limit']:.4g}")
+    return [*lines, f"  {THEOREM}"]
 
 
 def _left(limit: float, spent: float, who: str) -> str:

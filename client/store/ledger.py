@@ -16,10 +16,11 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from client.store import witness
 from client.store.durable import creating
 from client.store.witness import Commit
+from mechanisms.accounting.privacy_filter import FREE, Account, Cost, cost
 from mechanisms.guarantee import Guarantee
 
 SCHEMA = "sottovoce-ledger-2"
@@ -68,6 +70,11 @@ _COMMIT = "INSERT INTO commits (time, nonce) VALUES (?, ?)"
 _BLOCKS = """
 FROM releases WHERE draw = ? AND first_user <= ? AND last_user >= ? AND first_record <= ? AND last_record >= ?
 """
+_CHARGED = """
+SELECT draw, channel, guarantee, keys_check, keys FROM draws JOIN releases ON draw = draws.id
+WHERE first_user <= ? AND last_user >= ? AND first_record <= ? AND last_record >= ? {} ORDER BY draw
+"""
+_DRAWS_AT_ONCE = 64
 _ROWS = """
 SELECT stage, channel, digest, guarantee, epsilon, delta, n, keys_check, keys, payload_check, payload,
     commits.id, time
@@ -220,33 +227,26 @@ class Ledger:
     def spent(
         self, users: NDArray[np.int64], *, delta: float = 0.0, without: Collection[str] = (),
         declared: frozenset[str] = frozenset(),
-    ) -> NDArray[np.float64]:  # fmt: skip
-        """Worst-case ε at delta that each user has spent, (n,), over all records, stages and channels but
-        those `without`. Basic composition: k releases hold together at k·delta. declared: exposures that are
-        declared public (`Guarantee.worst_case`)."""
-        sums = np.zeros(len(users))
+    ) -> Account:  # fmt: skip
+        """What each user has been charged, over all records and stages; on the channels `without` releases are counted
+        and cost nothing. delta: of each release that needs one. declared: exposures that are declared public
+        (`Guarantee.worst_case`)."""
+        def price(channel: str, guarantee: str) -> Cost:
+            return FREE if channel in without else _cost(guarantee, delta, declared)
+
         with _failing_closed():
-            for draw, channel, guarantee in self._draws():
-                if channel in without:
-                    continue
-                theirs = np.sort(self._keys(draw, users)[:, 0])
-                count = np.searchsorted(theirs, users, "right") - np.searchsorted(theirs, users, "left")
-                _add(sums, count, _worst_case(guarantee, delta, declared))
-        return sums
+            return self._sum(self._connection.execute(_CHARGED.format(""), _block_bounds(users, None)), price, users)
 
     def spent_on(
         self, channel: str, users: NDArray[np.int64], records: NDArray[np.int64], *, delta: float = 0.0,
         declared: frozenset[str] = frozenset(),
-    ) -> NDArray[np.float64]:  # fmt: skip
-        """Worst-case ε at delta that each record has spent on one channel, (n,), over all stages and
-        digests. declared: as in `spent`."""
-        sums = np.zeros(len(users))
+    ) -> Account:  # fmt: skip
+        """What each record has been charged on one channel, over all stages and digests. delta, declared: as in
+        `spent`."""
         with _failing_closed():
-            for draw, where, guarantee in self._draws():
-                if where == channel:
-                    count = _Pairs(self._keys(draw, users, records)).count(users, records)
-                    _add(sums, count, _worst_case(guarantee, delta, declared))
-        return sums
+            query = _CHARGED.format("AND channel = ?")
+            blocks = self._connection.execute(query, (*_block_bounds(users, records), channel))
+            return self._sum(blocks, lambda _, theorem: _cost(theorem, delta, declared), users, records)
 
     def last_record(self, user: int) -> int:
         """A number that no record of the user on this ledger is above: the highest one, or that of another user whose
@@ -281,6 +281,25 @@ class Ledger:
                     for i, (user, record) in enumerate(_pairs([_checked(keys, check)]).tolist())
                 )
         return sorted(rows, key=lambda row: (row.user, row.record, row.stage, row.channel, row.digest))
+
+    def _sum(
+        self, blocks: sqlite3.Cursor, price: Callable[[str, str], Cost], users: NDArray[np.int64],
+        records: NDArray[np.int64] | None = None,
+    ) -> Account:  # fmt: skip
+        """What the blocks of _CHARGED charge each user, or each user's record, (n,). Releases of one draw are counted
+        before they are priced: so n at once cost, to the last bit, what n one by one do."""
+        asked = np.stack([users, np.zeros_like(users) if records is None else records], axis=1)
+        distinct, row = np.unique(asked, axis=0, return_inverse=True)
+        people, total = _Pairs(distinct), Account.empty(len(distinct))
+        draws = groupby(blocks, key=lambda block: block[:3])
+        while some := [(draw, list(held)) for draw, held in islice(draws, _DRAWS_AT_ONCE)]:
+            pairs = [_pairs([_checked(keys, check) for *_, check, keys in theirs]) for _, theirs in some]
+            keys, number = np.concatenate(pairs), np.repeat(np.arange(len(some)), [len(p) for p in pairs])
+            known, place = people.find(keys[:, 0], np.zeros(len(keys), np.int64) if records is None else keys[:, 1])
+            times = np.bincount(number[known] * len(distinct) + place[known], minlength=len(some) * len(distinct))
+            costs = [price(channel, guarantee) for (_, channel, guarantee), _ in some]
+            total += Account.of(costs, times.reshape(len(some), len(distinct)))
+        return total.take(row.ravel())
 
     def _draws(self) -> list[tuple[int, str, str]]:
         return self._connection.execute("SELECT id, channel, guarantee FROM draws").fetchall()
@@ -433,12 +452,6 @@ def _pairs(blocks: Sequence[bytes]) -> NDArray[np.int64]:
     return np.frombuffer(b"".join(blocks), dtype="<i8").reshape(-1, 2).astype(np.int64, copy=False)
 
 
-def _add(sums: NDArray[np.float64], count: NDArray[np.int64], cost: float) -> None:
-    """Adds what so many releases cost; no release costs nothing, even where one costs infinitely much."""
-    some = count > 0
-    sums[some] += cost * count[some]
-
-
 def _create(path: Path, durable: bool) -> None:
     """Make an empty ledger whole, then give it its name: a ledger that exists is never half-made."""
     with creating(path, durable=durable) as draft, closing(_connect(draft, durable)) as connection:
@@ -477,7 +490,7 @@ def _guarantee(text: str) -> Guarantee:
     return Guarantee.from_dict(json.loads(text))
 
 
-@lru_cache(maxsize=1024)
-def _worst_case(guarantee: str, delta: float, declared: frozenset[str]) -> float:
+@lru_cache(maxsize=2**14)
+def _cost(guarantee: str, delta: float, declared: frozenset[str]) -> Cost:
     """Taken from the theorem, not from the charge: a policy may have been written at another δ since."""
-    return _guarantee(guarantee).worst_case(delta, declared=declared)
+    return cost(_guarantee(guarantee), delta, declared=declared)

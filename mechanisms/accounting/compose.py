@@ -20,8 +20,10 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method
     """(ε, δ) of releases by mechanisms, each its number of times, over stages, channels and records of a user.
 
     The mechanisms' worst cases are composed, so unlike metrics never add up as numbers of unlike units. The
-    releases draw independently; each may be chosen in the light of those before (the loss distributions are
-    those of worst pairs, which dominate adaptively: Zhu, Dong and Wang 2022, Theorem 10).
+    releases draw independently. How many there are and by which mechanisms is fixed in advance; what each is asked
+    about, its input, may be chosen in the light of those before (the loss distributions are those of worst pairs, which
+    dominate adaptively: Zhu, Dong and Wang 2022, Theorem 10). Where ε, δ or the number are so chosen too, this is no
+    theorem about what came to pass: `mechanisms.accounting.privacy_filter` is.
 
     delta: what the whole composition may spend, in [0, 1); at 0 only pure mechanisms are finite.
     method: how ε is bounded; no method answers more than "basic".

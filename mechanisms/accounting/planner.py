@@ -12,8 +12,9 @@ from scipy.optimize import minimize_scalar
 
 from mechanisms import checks
 from mechanisms.accounting.blanket import blanket_delta
+from mechanisms.accounting.central import central_epsilon, group_factor
 from mechanisms.accounting.compose import compose
-from mechanisms.accounting.ladder import central_epsilon, group_factor
+from mechanisms.accounting.counted import price
 from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
@@ -56,7 +57,7 @@ class Target:
 
     @property
     def one_record(self) -> tuple[float, float]:
-        """(ε, δ) that one record's release in one stage may cost: `ladder.central_epsilon` makes this target of it."""
+        """(ε, δ) that one record's release in one stage may cost: `central.central_epsilon` makes this target of it."""
         epsilon = self.epsilon / (self.stages * self.records)
         return epsilon, self.delta / self.stages / group_factor(epsilon, self.records)
 
@@ -72,9 +73,10 @@ class Split:
 def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     """Whether one linked release of all the mechanisms, for each record and stage, keeps within the target.
 
-    Locally (the exact composition of all that a user releases), or shuffled, as `ladder.central_epsilon` has it. The
+    Locally (the exact composition of all that a user releases), or shuffled, as `central.central_epsilon` has it. The
     blanket at the target's ε is tried first: one δ at a known ε is faster than an ε at δ from every bound. The
-    samplers' numeric ε is in all of them, as in `shuffle.amplify`: ε has it, and δ the factor e^numeric.
+    samplers' numeric ε is in all of them, as in `shuffle.amplify`: ε has it, and δ the factor e^numeric. Amplified, δ
+    holds all users' samplers.
     """
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     if any(math.isinf(g.worst_case(target.delta)) for g in guarantees):
@@ -149,7 +151,8 @@ def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     cells = None if target.users is None or target.users == 1 else _cells(tuple(mechanisms))
     if cells is None or target.users is None or epsilon < numeric:
         return False
-    return blanket_delta(cells, target.users, epsilon - numeric) * math.exp(numeric) <= delta
+    samplers = price(epsilon, target.users * sum(g.numeric_delta for g in guarantees))
+    return blanket_delta(cells, target.users, epsilon - numeric) * math.exp(numeric) + samplers <= delta
 
 
 def largest(

@@ -24,9 +24,9 @@ between users: there is no amplification then.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from mechanisms.accounting.blanket import blanket_epsilon
 from mechanisms.accounting.clone_pair import check_arguments
 from mechanisms.accounting.clones import clones_2021, clones_2021_closed
+from mechanisms.accounting.counted import counted
 from mechanisms.accounting.erlingsson import erlingsson_2019
 from mechanisms.accounting.lower import lower_bounds
 from mechanisms.accounting.stronger_clone import stronger_clone, stronger_clone_renyi
@@ -74,8 +75,8 @@ class Amplification:
     lower_bounds, lower_bound: ε that no analysis can go below, by data set, and the largest; None where unknown.
     epsilon: the least of local_epsilon and the bounds.
     total_variation: β of the worst pair.
-    sampler_delta: users times the samplers' numeric δ, the probability that any output is not the theorem's; reported,
-        not in `delta`. The samplers' numeric ε is in every ε.
+    sampler_delta: users times the samplers' numeric δ, the probability that any output is not the theorem's. It is in
+        the δ of every amplified bound (`counted`), and the samplers' numeric ε is in every ε.
     """
 
     users: int
@@ -147,16 +148,17 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_
     unprotected = any(math.isinf(g.worst_case(delta)) for g in guarantees)
     local, beta = (math.inf, 1.0) if unprotected else _local(mechanisms, worst, numeric, share)
 
+    lost = users * math.fsum(g.numeric_delta for g in guarantees)
     bounds: dict[str, float | None] = dict.fromkeys(NAMES)
     optimistic, lower = None, {}
     if math.isfinite(worst) and _one_randomizer(mechanisms):
-        bounds |= _clone_bounds(worst, beta, users, delta)
+        bounds |= {name: counted(bound, delta, lost) for name, bound in _clone_bounds(worst, beta, users).items()}
     # a single user's message is nobody else's: there is nothing to amplify
     # beyond e^600 there is no double for e^ε, and a blanket of that little mass amplifies for no number of users
     cells = None if unprotected or users == 1 or local == 0 or local > _LARGEST else joint_blanket(mechanisms)
     if cells is not None:
         for name, bound in (("blanket_truncated", truncated_epsilon), ("blanket", blanket_epsilon)):
-            epsilon = bound(cells, users, share)
+            epsilon = counted(partial(bound, cells, users), share, lost * math.exp(2 * numeric))
             if epsilon is not None and epsilon + numeric < local:
                 bounds[name] = epsilon + numeric
         if bounds["blanket"] is not None:
@@ -173,7 +175,7 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_
         lower_bound=max(lower.values()) if lower else None,
         epsilon=min([local, *(value for value in bounds.values() if value is not None)]),
         total_variation=beta,
-        sampler_delta=min(1.0, users * math.fsum(g.numeric_delta for g in guarantees)),
+        sampler_delta=min(1.0, lost),
     )
 
 
@@ -185,15 +187,15 @@ def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta:
     return min(worst, loss.epsilon(delta) + numeric), min(1.0, loss.delta(0.0) + math.expm1(numeric))
 
 
-def _clone_bounds(worst: float, beta: float, users: int, delta: float) -> dict[str, float | None]:
-    """The bounds from ε0 = `worst`, and from the total variation β of the worst pair."""
+def _clone_bounds(worst: float, beta: float, users: int) -> dict[str, Callable[[float], float | None]]:
+    """The bounds from ε0 = `worst`, and from the total variation β of the worst pair: each δ -> ε."""
     return {
-        "stronger_clone": stronger_clone(worst, users, delta),
-        "stronger_clone_renyi": stronger_clone_renyi(worst, users, delta),
-        "clones_2021": clones_2021(worst, users, delta),
-        "clones_2021_closed": clones_2021_closed(worst, users, delta),
-        "erlingsson_2019": erlingsson_2019(worst, users, delta),
-        "variation_ratio": variation_ratio(worst, beta, users, delta),
+        "stronger_clone": partial(stronger_clone, worst, users),
+        "stronger_clone_renyi": partial(stronger_clone_renyi, worst, users),
+        "clones_2021": partial(clones_2021, worst, users),
+        "clones_2021_closed": partial(clones_2021_closed, worst, users),
+        "erlingsson_2019": partial(erlingsson_2019, worst, users),
+        "variation_ratio": partial(variation_ratio, worst, beta, users),
     }
 
 

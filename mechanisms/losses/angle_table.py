@@ -4,13 +4,15 @@ Everything is in u = log tan(θ/2), where sin θ = sech u, cos θ = -tanh u, dθ
 exp(f(u)) with f(u) = (m-1) log sech u - κθ(u), smooth on the whole line; no power of a sine can underflow.
 
 **Sampling.** f is replaced by its linear interpolant L between knots of one precomputed table; within a cell
-the inverse distribution function is closed-form, t = log1p(w·expm1(s))/s for a slope s across the cell.
+the inverse distribution function is closed-form, t = log1p(w·expm1(s))/s for a slope s across the cell. Up to about the
+middle a knot is known by the mass before it, from there on by the mass after it: so tails keep their digits.
 
 **What that costs (proved).** f''(u) = -(m-1) sech²u + κ sech u tanh u, so on a cell of width h |L - f| <= η =
 h²/8·((m-1)·max sech² + κ·max sech·max |tanh|), each maximum being attained at a known end of the cell. Two
 inputs' densities at one output are exp(L) at two angles under the same normalizer, so their log ratio differs
 from the exact one by at most 2·max η. Knots are spread with density proportional to the square root of the
-bound on |f''| (plus a uniform share for the far tails), which nearly equalizes η over cells.
+bound on |f''| (plus a uniform share for the far tails), which nearly equalizes η over cells. Sums of masses are
+rounded: a cell's mass, the difference of two, is then off by a known share of it, which two inputs pay twice.
 
 **Tails (proved).** sin^(m-2)(θ)·e^(-κθ) = e^g with g concave, so the mass beyond a point b is at most
 e^g(b)/|g'(b)|; the table ends where this is 2^-61 of the whole on either side.
@@ -20,11 +22,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from decimal import Decimal
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
+
+from mechanisms.certified import UNIT
+from mechanisms.decimals import PI, sine_cosine
 
 FloatArray = NDArray[np.float64]
 
@@ -34,6 +40,8 @@ CELLS = 2**15
 _LOG_TAIL = -61 * math.log(2)
 #: Evaluating f (its terms reach 4,000) and the cell masses in float64 moves log densities by less than this.
 ROUNDOFF = 1e-11
+#: A cell whose mass is off by more than this share counts as lost.
+_WRONG = 1e-8
 # Cell columns are gathered together: one cache line for each draw instead of five.
 _START, _INVERSE_MASS, _GROWTH, _SCALE, _KNOT = range(5)
 
@@ -68,20 +76,54 @@ def log_normalizer(dim: int, kappa: float) -> float:
 class AngleTable:
     """Inverse distribution function of the angle for m >= 3, and what its approximation costs."""
 
-    edges: FloatArray  # (cells + 1,) cumulative probability at the knots, 0 first and 1 last
     cells: FloatArray  # (cells, 5): see the column constants
+    middle: int  # the first cell that starts beyond the middle
+    masses: FloatArray  # (cells,), of the draws
     numeric_epsilon: float
     numeric_delta: float
 
-    def sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Draws of (sin θ, cos θ), each (n,), from uniforms (n,) in (0, 1)."""
-        index = np.searchsorted(self.edges[1:-1], uniforms, side="right")
-        cell = self.cells[index]
-        within = (uniforms - cell[:, _START]) * cell[:, _INVERSE_MASS]
-        u = cell[:, _KNOT] + np.log1p(within * cell[:, _GROWTH]) * cell[:, _SCALE]
+    @property
+    def split(self) -> float:
+        """The mass before the cells beyond the middle. Theirs start at minus the mass after their first knot."""
+        return 1.0 + float(self.cells[self.middle, _START])
+
+    def sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Draws of (sin θ, cos θ) from uniforms (n,) in (0, 1), and how far θ may be from the exact one, (n,) each."""
+        place = np.where(uniforms < self.split, uniforms, uniforms - 1.0)  # exact: uniforms are lattice points
+        index = np.searchsorted(self._starts, place, side="right") - 1 + self.middle
+        cell = self.cells[np.where(index < len(self.cells), index, index - len(self.cells))]
+        growth = (place - cell[:, _START]) * cell[:, _INVERSE_MASS] * cell[:, _GROWTH]
+        u = cell[:, _KNOT] + np.log1p(growth) * cell[:, _SCALE]
         tangent = np.exp(u)  # tan(θ/2)
         square = tangent * tangent
-        return 2.0 * tangent / (1.0 + square), (1.0 - square) / (1.0 + square)
+        sine = 2.0 * tangent / (1.0 + square)
+        moved = np.abs(cell[:, _GROWTH]) * cell[:, _INVERSE_MASS] * (4 * UNIT) / (1.0 + growth)
+        return sine, (1.0 - square) / (1.0 + square), _turned(moved, np.abs(cell[:, _SCALE]) * sine)
+
+    @cached_property
+    def _starts(self) -> FloatArray:
+        """Of the cells beyond the middle, then of the others: increasing."""
+        return np.roll(self.cells[:, _START], -self.middle)
+
+    def exact_sine_cosine(self, uniform: Decimal) -> tuple[Decimal, Decimal]:
+        """(sin θ, cos θ) of one uniform, the table's numbers taken as they are; within `decimals.precise`."""
+        place = uniform if uniform < Decimal(self.split) else uniform - 1
+        starts, many = self._starts, len(self.cells)
+        at = max(0, int(np.searchsorted(starts, float(place), side="right")) - 1)
+        while at > 0 and place < Decimal(float(starts[at])):
+            at -= 1
+        while at + 1 < many and place >= Decimal(float(starts[at + 1])):
+            at += 1
+        end = float(starts[at + 1]) if at + 1 < many else self.split
+        at = (at + self.middle) % many
+        cell = [Decimal(float(value)) for value in self.cells[at]]
+        within = (place - cell[_START]) / (Decimal(end) - cell[_START])
+        slope = (1 + cell[_GROWTH]).ln()
+        # a cell ends where the next begins: its scale is that, and the table's the nearest float64
+        scale = cell[_SCALE] if at + 1 == many else (Decimal(float(self.cells[at + 1, _KNOT])) - cell[_KNOT]) / slope
+        tangent = (cell[_KNOT] + (1 + within * cell[_GROWTH]).ln() * scale).exp()
+        square = tangent * tangent
+        return 2 * tangent / (1 + square), (1 - square) / (1 + square)
 
 
 class ArcTable:
@@ -93,13 +135,28 @@ class ArcTable:
     def __init__(self, kappa: float) -> None:
         self._kappa = kappa
 
-    def sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Draws of (sin θ, cos θ), each (n,), from uniforms (n,) in (0, 1)."""
+    def sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Draws of (sin θ, cos θ) from uniforms (n,) in (0, 1), and how far θ may be from the exact one, (n,) each."""
         if self._kappa == 0:
             angle = math.pi * uniforms
-        else:
-            angle = -np.log1p(uniforms * math.expm1(-math.pi * self._kappa)) / self._kappa
-        return np.sin(angle), np.cos(angle)
+            return np.sin(angle), np.cos(angle), np.full(len(angle), 8 * UNIT)
+        whole = math.expm1(-math.pi * self._kappa)
+        angle = -np.log1p(uniforms * whole) / self._kappa
+        # relative roundings of e^(-πκ) are nothing beside what the cell moves, but where κ is small
+        moved = -whole * (4 * UNIT) / (1.0 + uniforms * whole)
+        return np.sin(angle), np.cos(angle), _turned(moved, 1.0 / self._kappa) + 8 * UNIT
+
+    def exact_sine_cosine(self, uniform: Decimal) -> tuple[Decimal, Decimal]:
+        """(sin θ, cos θ) of one uniform; within `decimals.precise`."""
+        kappa = Decimal(self._kappa)
+        if kappa == 0:
+            return sine_cosine(PI * uniform)
+        return sine_cosine(-(1 + uniform * ((-PI * kappa).exp() - 1)).ln() / kappa)
+
+
+def _turned(moved: FloatArray, rate: FloatArray | float) -> FloatArray:
+    """How far rate·log(v) goes where v moves by a share `moved` of itself: inf where that is no small one."""
+    return np.where(moved < 0.125, 1.25 * moved * rate, np.inf)
 
 
 @lru_cache(maxsize=64)
@@ -120,23 +177,36 @@ def angle_table(dim: int, kappa: float) -> AngleTable | ArcTable:
 
     heights = (dim - 1) * _log_sech(knots) - kappa * _angle(knots) - log_total
     slopes = np.diff(heights)
-    slopes[slopes == 0] = 1e-300  # log1p(w·expm1(s))/s is w there, to the last bit
+    slopes[slopes == 0] = 1e-30  # log1p(w·expm1(s))/s is w there, to the last bit
     growth = np.expm1(slopes)
     masses = np.exp(heights[:-1]) * widths * growth / slopes
-    edges = np.concatenate([[0.0], np.cumsum(masses)])
-    edges /= edges[-1]
-    # A cell so deep in the tail that cumulative sums cannot see it is never chosen: any number will do.
-    seen = np.diff(edges) > 0
-    inverse_mass = np.where(seen, 1.0 / np.where(seen, np.diff(edges), 1.0), 0.0)
-    cells = np.stack([edges[:-1], inverse_mass, growth, widths / slopes, knots[:-1]], axis=1)
+    masses /= masses.sum()
+    edges, middle = _edges(masses)
+    drawn = np.diff(edges)
+    drawn[middle - 1] = 1.0 + edges[middle] - edges[middle - 1]
+    # A cell so deep in the tail that sums cannot see it is never chosen: any number will do.
+    seen = drawn > 0
+    inverse_mass = np.where(seen, 1.0 / np.where(seen, drawn, 1.0), 0.0)
+    off = np.where(seen, np.abs(drawn / np.where(seen, masses, 1.0) - 1.0) + 4 * UNIT, 0.0)
+    known = off < _WRONG
     return AngleTable(
-        edges=edges,
-        cells=cells,
-        numeric_epsilon=2.0 * float(error.max()) + ROUNDOFF,
-        # two tails, and the rounding of cumulative sums: half a unit in the last place of 1 for each edge,
-        # and once more for the division
-        numeric_delta=2.0**-60 + CELLS * 2.0**-53,
+        cells=np.stack([edges[:-1], inverse_mass, growth, widths / slopes, knots[:-1]], axis=1),
+        middle=middle,
+        masses=drawn,
+        numeric_epsilon=2.0 * float(error.max()) + 2.0 * float(off[known].max()) + ROUNDOFF,
+        # two tails, and cells of which sums do not know the mass
+        numeric_delta=2.0**-60 + float(np.maximum(masses, drawn)[~known | ~seen].sum()),
     )
+
+
+def _edges(masses: FloatArray) -> tuple[FloatArray, int]:
+    """Where cells begin, (cells + 1,), and which is the first beyond the middle: the mass before a knot, and from the
+    middle on minus the mass after it."""
+    before = np.concatenate([[0.0], np.cumsum(masses)])
+    after = np.concatenate([np.cumsum(masses[::-1])[::-1], [0.0]])
+    middle = int(np.argmax(before >= 0.5))
+    # exact, so that both sides agree on where they meet
+    return np.concatenate([before[:middle], [before[middle] - 1.0], -after[middle + 1 :]]), middle
 
 
 def _angle(u: FloatArray) -> FloatArray:

@@ -81,15 +81,14 @@ class BlanketCells:
 
     def power(self, times: int) -> BlanketCells:
         """So many independent releases, gathered on the way (`merged`)."""
-        whole, square = None, self
+        whole, square = None, self.merged()
         while times:
             if times % 2:
-                whole = square if whole is None else whole.merged().product(square)
+                whole = square if whole is None else whole.product(square).merged()
             times //= 2
-            square = square.merged() if times else square
-            square = square.product(square) if times else square
+            square = square.product(square).merged() if times else square
         assert whole is not None
-        return whole.merged()
+        return whole
 
     def merged(self, most: int = 1500) -> BlanketCells:
         """At most so many cells: those near each other in (log U, log V) as one, whose bounds hold both."""

@@ -10,7 +10,7 @@ REFUSALS = {
     "mechanism": (104, "the policy does not allow the mechanism"),
     "unprotected": (105, "the policy does not accept an unprotected channel"),
     "channel": (106, "the policy does not allow so large an epsilon on the channel"),
-    "total": (107, "the policy does not allow so large a total epsilon"),
+    "total": (107, "the policy does not allow so large a total epsilon or delta"),
     "minimum-users": (108, "the policy asks for a larger minimum batch"),
     "no-labels": (109, "this client has no labels"),
     "failed": (110, "the request could not be answered"),
@@ -18,6 +18,7 @@ REFUSALS = {
     "masked-lm": (112, "the request names a masked language model that this client does not have"),
     "storage": (113, "this client cannot write its ledger"),
     "code": (114, "this client runs its own code, and the run ships another"),
+    "releases": (115, "the policy does not allow so many releases"),
 }
 
 #: Flower's own codes, for nodes that could not answer at all.

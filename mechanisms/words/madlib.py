@@ -132,3 +132,6 @@ class _Drawn:
 
     def uniform(self, rows: int, k: int) -> FloatArray:
         return self.values.reshape(rows, k)
+
+    def further(self, rows: IntArray, k: int) -> FloatArray:
+        raise NotImplementedError("a noisy vector becomes a word, and is never rounded to a grid")

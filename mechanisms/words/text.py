@@ -210,6 +210,9 @@ class _Counting:
         self.count += rows * k
         return np.full((rows, k), 0.5)
 
+    def further(self, rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:
+        return np.full((len(rows), k), 0.5)
+
 
 #: The parameters of a text that are not its word mechanism's, by the names that experiment files use.
 TEXT_FIELDS = tuple(f.name for f in fields(TextMechanism) if f.name != "word")

@@ -68,12 +68,7 @@ def pretrain(
             setattr(model.config, ALIGNED, True)
         about = layout(model, tokenizer)
         rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
-        lr = lr if lr is not None else LR if whole else BARE_LR
-        model.get_input_embeddings().weight.requires_grad_(False)
-        known = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        head = [p for name, p in known if not name.startswith(model.base_model_prefix)]
-        body = [p for name, p in known if name.startswith(model.base_model_prefix)]
-        optimizer = torch.optim.AdamW([{"params": body, "lr": lr}, {"params": head, "lr": HEAD_LR}], fused=True)
+        optimizer = _optimizer(model, lr if lr is not None else LR if whole else BARE_LR)
         schedule = warmed(optimizer, steps)
         rng = np.random.default_rng([seed, 0])
         lengths = [len(row) for row in rows]
@@ -96,6 +91,15 @@ def pretrain(
     model.eval().save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     return Path(folder)
+
+
+def _optimizer(model: Any, lr: float) -> torch.optim.Optimizer:
+    """Of the head, and of the encoder at `lr`; the embeddings of words stay as they are from now on."""
+    model.get_input_embeddings().weight.requires_grad_(False)
+    known = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    head = [p for name, p in known if not name.startswith(model.base_model_prefix)]
+    body = [p for name, p in known if name.startswith(model.base_model_prefix)]
+    return torch.optim.AdamW([{"params": body, "lr": lr}, {"params": head, "lr": HEAD_LR}], fused=True)
 
 
 def masked_accuracy(

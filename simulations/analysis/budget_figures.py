@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechanisms.accounting.central import central_epsilon
 from mechanisms.accounting.compose import compose
-from mechanisms.accounting.ladder import central_epsilon
 from mechanisms.accounting.planner import Target, frontier
 from mechanisms.accounting.shuffle import Amplification, amplify
 from mechanisms.randomized_response import RandomizedResponse

@@ -8,16 +8,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from client.device.statement import account_of
 from client.node import load_node
+from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError, LedgerRow
 from mechanisms.accounting.ladder import ledger_rung
+from mechanisms.accounting.privacy_filter import THEOREM
 from simulations.errors import UserError
 
 _NOTE = "from the ledger: worst cases of all releases, added; a ledger keeps theorems, not loss distributions"
+_NEIGHBOURS = {
+    "text": "any two texts",
+    "embedding": "any two texts",
+    "label": "any two labels",
+    "statistic": "any two users' data",
+}
 
 
 def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str, Any]:
-    """{"user", "users", "releases", "delta", "ladder"}: the rungs of one user, or of the one who has spent most.
+    """{"user", "users", "releases", "delta", "ladder", "account", "policy", "theorem"}: the rungs of one user, or of
+    the one who has spent most, and their account in the privacy filter of the policy beside the ledger (both None where
+    there is no policy).
 
     The record and channel rungs are those of the user's costliest record. delta: of each release that needs one.
     Between which neighbours a text's worst case is finite depends on what the client's policy declares public of what
@@ -26,12 +39,15 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
     """
     if not path.is_file():  # a Ledger would make a new one
         raise UserError(f"--ledger {path}: there is no such file")
+    policy = _policy(path)
     try:
         with Ledger(path, durable=False) as ledger:
             rows = ledger.rows()
+            people = np.unique(np.array([row.user for row in rows], np.int64))
+            spent = None if policy is None else policy.spent(ledger, people)
     except LedgerError as error:
         raise UserError(f"--ledger {path}: {error}") from error
-    public = _declared(path)
+    public = {} if policy is None else policy.declared
     by_user: dict[int, list[LedgerRow]] = {}
     for row in rows:
         by_user.setdefault(row.user, []).append(row)
@@ -49,9 +65,10 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
     rungs = [
         ledger_rung(
             channel, (r.guarantee for r in record if r.channel == channel), delta=delta, unit=channel,
-            neighbours="any two labels" if channel == "label" else "any two texts", note=note, public=public,
+            neighbours=neighbours, note=note, public=public,
         )
-        for channel in ("text", "embedding", "label")
+        for channel, neighbours in _NEIGHBOURS.items()
+        if channel != "statistic" or any(r.channel == channel for r in record)
     ]  # fmt: skip
     every = (r.guarantee for r in record)
     rungs.append(
@@ -70,20 +87,24 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
         "releases": len(rows),
         "delta": delta,
         "ladder": [rung.to_dict() for rung in rungs],
+        "account": None
+        if policy is None or spent is None
+        else account_of(policy, spent.take(np.flatnonzero(people == chosen))),
+        "policy": None if policy is None else policy.to_dict(),
+        "theorem": THEOREM,
     }
 
 
-def _declared(path: Path) -> dict[str, str]:
-    """What the policy under which this ledger was written declares public, with the reasons."""
+def _policy(path: Path) -> Policy | None:
+    """The policy under which this ledger was written, from the node.json beside it; None where there is none."""
     about = path.parent / "node.json"
     named = re.fullmatch(r"ledger(?:-(.+))?\.sqlite", path.name)
     if named is None or not about.is_file():
-        return {}
+        return None
     try:
-        policy = load_node(path.parent).policies.get(named[1] or "")
+        return load_node(path.parent).policies.get(named[1] or "")
     except ValueError as error:
         raise UserError(f"--ledger {path}: {error}") from error
-    return {} if policy is None else policy.declared
 
 
 def _cost(rows: list[LedgerRow], delta: float, public: Mapping[str, str]) -> tuple[int, float]:

@@ -215,7 +215,8 @@ def experiment_file(planned: dict[str, Any], *, name: str) -> str:
         ],
     }  # fmt: skip
     if planned["mechanism"] == "gaussian":
-        table["policy"]["delta"] = planned["delta"]
+        # one half of the total is the filter's; of the other, samplers may spend what the noise does
+        table["policy"] |= {"delta": planned["delta"], "total-delta": max(1e-5, 4 * planned["delta"])}
     head = (
         f"# Planned for a central ε of {planned['epsilon']:g} at δ = {planned['delta']:g} with "
         f"{planned['delivered']:,} users delivered.\n# What it costs: sottovoce budget ladder THIS_FILE\n"

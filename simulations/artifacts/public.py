@@ -142,7 +142,7 @@ def _with_maps(experiment: Experiment, public: Public) -> Public:
     if public.encoder is None:
         return public
     embeddings = public.encoder.embed(public.texts)
-    if experiment.training.way == STATISTICS:
+    if all(experiment.way_of(arm) == STATISTICS for arm in experiment.arms):
         return replace(public, embeddings=embeddings)
     maps = PublicMaps(
         embeddings, public.labels, classes=len(public.classes), learned=experiment.training.maps == "learned",

@@ -31,7 +31,7 @@ def protocol_of(
 
     Raises ValueError, in one line, where the arm's parameters do not fit the data or the encoder.
     """
-    protocol: Conversation = way_of_training(experiment.training.way)(
+    protocol: Conversation = way_of_training(experiment.way_of(arm))(
         public, channels_of(experiment, arm, public), training_of(experiment), folder=folder,
         progress=lambda line: progress(f"{arm.name}: {line}"),
     )  # fmt: skip
@@ -40,7 +40,7 @@ def protocol_of(
 
 def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
     """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
-    texts, shuffle, people = experiment.training.way in TEXT_WAYS, experiment.shuffle, experiment.population
+    texts, people = experiment.training.way in TEXT_WAYS, experiment.population
     text = None
     if texts:
         assert isinstance(public.rewriter, StudyRewriter)
@@ -56,7 +56,7 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         users=int(people.users * (1 - people.dropout) * (1 - people.late)),
         teaching=arm.way != PUBLIC_ONLY,
         asking=texts or arm.embedding is not None,
-        minimum_users=shuffle.minimum_users if shuffle.enabled else 0,
+        minimum_users=experiment.shuffle.least,
     )
 
 

@@ -20,6 +20,7 @@ from simulations.artifacts.public import CachedEncoder
 from simulations.artifacts.text_channel import as_lines
 from simulations.attacks.releases import Row, written_by_another
 from simulations.attacks.target import Target
+from simulations.errors import UserError
 from simulations.experiment import HALVES, embedding_mechanism, load, slug
 from simulations.progress import Progress
 from simulations.study.prepare import Prepared, prepare
@@ -88,6 +89,7 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
         encoder, checkpoint, embeddings = public.encoder, target.study.encoder.model, public.embeddings
         if target.study.encoder.fine_tune_on_public:
             checkpoint = encoder.folder / "checkpoint"
+    mechanism = None
     for maps in _maps(folder):
         mechanism = _mechanism(target, maps.dim)
         if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
@@ -95,7 +97,9 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
                 as_lines(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism,
                 target.study.seed,
             )
-    raise written_by_another(row, target.arm.name)
+    if mechanism is None:
+        raise UserError(f"{folder}: holds no maps; this arm's model is gone")
+    raise written_by_another(row, target.arm.name, mechanism.guarantee)
 
 
 def _maps(model: Path) -> Iterator[Maps]:

@@ -51,7 +51,8 @@ class Delivered:
 
 
 def delivered(target: Target) -> Delivered | None:
-    """The training users' releases that reached the server; None where the way has none. Raises Skipped."""
+    """The training users' releases that reached the server; None where the way has none. Raises Skipped, with what
+    they released where it is nothing that membership attacks read."""
     study, arm = target.study, target.arm
     if study.training.way == "paper":
         return None
@@ -61,9 +62,13 @@ def delivered(target: Target) -> Delivered | None:
         lines = {line["name"]: line for line in json.loads(results.read_text(encoding="utf-8"))["arms"]}
         if arm.name in lines and not lines[arm.name]["delivered"]:
             raise Skipped("no training user's release was delivered")
-    rows = _in_time(target, [row for row in releases.of_arm(target, channel) if row.split == "train"])
+    released = [row for row in releases.of_arm(target) if row.split == "train"]
+    rows = _in_time(target, [row for row in released if row.released.channel == channel])
     if not rows:
-        raise Skipped("no training user has released anything")
+        if not released:
+            raise Skipped("no training user has released anything")
+        sent = " and ".join(sorted({row.released.channel for row in released}))
+        raise Skipped(f"what its training users released ({sent}) is not what this attack reads ({channel})")
     w = z = y = None
     if channel == "text":
         w = np.stack([np.frombuffer(row.released.payload, dtype="<i4") for row in rows]).astype(np.int64)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from client.node import Node
 from client.store.ledger import Ledger, LedgerError, LedgerRow
+from mechanisms.guarantee import Guarantee
 from simulations.attacks.target import Target
 from simulations.errors import UserError
 from simulations.experiment import slug
@@ -31,8 +32,9 @@ class Row:
         return self.released.user, self.released.record
 
 
-def of_arm(target: Target, channel: str) -> list[Row]:
-    """Every release of the arm on a channel, by user, record and stage. UserError where a ledger cannot be read."""
+def of_arm(target: Target, channel: str | None = None) -> list[Row]:
+    """Every release of the arm on a channel (None: on any), by user, record and stage. UserError where a ledger cannot
+    be read."""
     found = []
     for node in target.nodes:
         path = node.folder / f"ledger-{slug(target.arm.name)}.sqlite"
@@ -40,7 +42,7 @@ def of_arm(target: Target, channel: str) -> list[Row]:
             continue
         try:
             with Ledger(path, durable=False) as ledger:
-                found += [Row(node, row) for row in ledger.rows() if row.channel == channel]
+                found += [Row(node, row) for row in ledger.rows() if channel in (None, row.channel)]
         except LedgerError as error:
             raise UserError(f"{path}: {error}") from error
     return sorted(found, key=lambda row: (*row.key, row.released.stage))
@@ -73,7 +75,14 @@ def lines(target: Target, rows: Sequence[Row]) -> list[str]:
     return [held[row.key] for row in rows]
 
 
-def written_by_another(row: Row, arm: str) -> UserError:
-    """For a release that the arm, as the experiment describes it, cannot have made."""
-    path = row.node.folder / f"ledger-{slug(arm)}.sqlite"
+def written_by_another(row: Row, arm: str, guarantee: Guarantee) -> UserError:
+    """For a release that the arm, as the experiment describes it, cannot have made. guarantee: of the arm's mechanism;
+    one that differs from the release's in nothing but the samplers' error is that of another version."""
+    path, stated = row.node.folder / f"ledger-{slug(arm)}.sqlite", row.released.guarantee
+    as_here = replace(stated, numeric_epsilon=guarantee.numeric_epsilon, numeric_delta=guarantee.numeric_delta)
+    if stated != guarantee == as_here:
+        return UserError(
+            f"{path}: was written by a version of Sottovoce with other samplers; attack the run with that one, which "
+            "results.json names"
+        )
     return UserError(f'{path}: was not written by arm "{arm}" as experiment.toml describes it')

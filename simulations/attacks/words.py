@@ -114,7 +114,7 @@ def _held(target: Target, text: TextMechanism) -> Held:
     rows = releases.of_arm(target, "text")
     for row in rows:
         if row.released.guarantee != text.guarantee or len(row.released.payload) != 4 * text.tokens:
-            raise releases.written_by_another(row, target.arm.name)
+            raise releases.written_by_another(row, target.arm.name, text.guarantee)
     chosen = releases.attacked(target, rows, "texts")
     lines = releases.lines(target, chosen)
     payload = b"".join(row.released.payload for row in chosen)
@@ -267,34 +267,46 @@ class _Words:
         except ValueError as error:
             raise Skipped(str(error)) from error
 
-    @cached_property
+    @property
     def _decoded(self) -> tokens.Decoded:
-        """Under the public prior, which the guesses are made by, and under the true frequencies, for the scores."""
+        return self._read[0]
+
+    @cached_property
+    def _read(self) -> tuple[tokens.Decoded, linkage.Evidence | None]:
+        """Every word's law, gone through once: what is decoded, under the public prior, which the guesses are made by,
+        and under the true frequencies, for the scores; and the evidence of linkage, where that is asked for."""
         priors = np.stack([self._prior, self._frequencies])
-        released = self.held.released
-        return tokens.decode(
+        released, pairs = self.held.released, self._pairs() if "linkage" in self.names else None
+        decoded = tokens.decode(
             self._channel, priors, wanted=np.unique(released[released != NOTHING]),
             progress=lambda line: self.progress(f"{self.target.arm.name}: bayes: {line}"),
-            also=self._pairs.add if "linkage" in self.names else None,  # one way through the words serves both
+            also=None if pairs is None else pairs.add,
         )  # fmt: skip
+        return decoded, pairs
 
     # --- linkage
 
-    @cached_property
+    @property
+    def _linked(self) -> linkage.Evidence:
+        """The evidence of every word's law; of the one way through the words that decoding takes, if that is taken."""
+        channel = self._channel
+        if {"bayes", "copy"} & set(self.names):
+            _, pairs = self._read
+            assert pairs is not None
+            return pairs
+        pairs = self._pairs()
+        for x, y, logs in channel.blocks(np.arange(channel.size + 1)):
+            pairs.add(x, y, logs)
+        return pairs
+
     def _pairs(self) -> linkage.Evidence:
-        """Released texts, and each drawn once more."""
+        """Released texts, and each drawn once more: no evidence yet."""
         n = min(len(self.held.lines), _LINKED)
         again = self._drawn(n, "attack-linkage")
         return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], again)
 
     def _linkage(self) -> dict[str, Any]:
-        channel, pairs, n = self._channel, self._pairs, min(len(self.held.lines), _LINKED)
-        if {"bayes", "copy"} & set(self.names):
-            self._decoded  # noqa: B018 - it fills the pairs
-        else:
-            for x, y, logs in channel.blocks(np.arange(channel.size + 1)):
-                pairs.add(x, y, logs)
-        evidence = pairs.scores(self.text)
+        evidence, n = self._linked.scores(self.text), min(len(self.held.lines), _LINKED)
         found, auc = scores.matched(evidence), scores.area(evidence)
         return {
             "success": found.success,

@@ -85,17 +85,12 @@ def run(
 
     folder.mkdir(parents=True, exist_ok=True)
     experiment = _experiment(users, nodes, seed)
-    if encoder is None:
-        held = _held(users, _table(users, seed, folder / "table.npy"), seed)
-        public, identity = Public((), None, _NAMES, _Shared()), _IDENTITY
-    else:
-        held = _with_texts(_held(users, None, seed), texts or ())
-        public, identity = Public((), None, _NAMES), encoders.identity(encoder)
+    identity = _IDENTITY if encoder is None else encoders.identity(encoder)
+    held = _held(users, _table(users, seed, folder / "table.npy") if encoder is None else None, seed)
+    if encoder is not None:
+        held = _with_texts(held, texts or ())
     lap("table")
-    placed = hand_out(experiment, public, held, folder / "nodes")
-    for node in range(placed if encoder is not None else 0):
-        policies = {slug(arm.name): client_policy(experiment, arm) for arm in experiment.arms}
-        write_node(folder / "nodes" / str(node), seed=experiment.seed, arms=policies, encoder=encoder)
+    placed = _hand_out(experiment, held, folder / "nodes", encoder)
     lap("hand-out")
     memory: dict[str, int] = {}
     delivered = wire = 0
@@ -124,6 +119,15 @@ def run(
         "bytes_per_user": wire,
         "memory": memory,
     }
+
+
+def _hand_out(experiment: Experiment, held: Held, folder: Path, encoder: Path | None) -> int:
+    """Nodes' folders, with an encoder where they are to embed; how many there are."""
+    placed = hand_out(experiment, Public((), None, _NAMES, _Shared() if encoder is None else None), held, folder)
+    for node in range(placed if encoder is not None else 0):
+        policies = {slug(arm.name): client_policy(experiment, arm) for arm in experiment.arms}
+        write_node(folder / str(node), seed=experiment.seed, arms=policies, encoder=encoder)
+    return placed
 
 
 def flower_per_user_rate(nodes: int, *, folder: Path) -> float:
@@ -271,18 +275,24 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def in_a_process(users: int, *, seed: int) -> dict[str, Any]:
+    """`run` in a process of its own, so that memory is that of one round."""
+    command = [sys.executable, "-m", "simulations.benchmarks.round", "one", str(users), str(seed)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
 def main(arguments: Sequence[str]) -> None:
     """Runs a round for each number of users, each in a process of its own, and prints one JSON object."""
-    if len(arguments) == 1:
+    if arguments[0] == "one":
         with tempfile.TemporaryDirectory(prefix="sottovoce-round-") as folder:
-            print(json.dumps(run(int(arguments[0]), seed=1, folder=Path(folder))))
+            print(json.dumps(run(int(arguments[1]), seed=int(arguments[2]), folder=Path(folder))))
         return
-    results = []
-    for users in arguments:
-        done = subprocess.run(
-            [sys.executable, "-m", "simulations.benchmarks.round", users], stdout=subprocess.PIPE, check=True, text=True
-        )
-        results.append(json.loads(done.stdout.splitlines()[-1]))
+    results = [in_a_process(int(users), seed=1) for users in arguments]
+    if len(results) == 1:
+        print(json.dumps(results[0]))
+        return
     fitted = exponent([r["users"] for r in results], [r["seconds"]["round"] for r in results])
     print(json.dumps({"rounds": results, "exponent": fitted, "bytes_of_memory_per_user": growth(results)}, indent=1))
 

@@ -39,61 +39,8 @@ FIRST = 10_000
 _ROWS = 100_000
 _REPEATS = 3
 
-#: One round, in a process of its own.
-ROUND = """
-import json, sys, tempfile
-from pathlib import Path
-from simulations.benchmarks.round import run
-
-with tempfile.TemporaryDirectory(prefix="sottovoce-round-") as folder:
-    print(json.dumps(run(int(sys.argv[1]), seed=int(sys.argv[2]), folder=Path(folder))))
-"""
-
-#: Runs in the peer's environment: a round of users without work, a statistic of m' numbers each. Prints users a second.
-PFL = """
-import json, sys, time
-from importlib.metadata import version
-import numpy as np
-from pfl.aggregate.simulate import SimulatedBackend
-from pfl.algorithm.base import FederatedAlgorithm
-from pfl.common_types import Population
-from pfl.context import CentralContext
-from pfl.data.dataset import Dataset
-from pfl.data.federated_dataset import FederatedDataset
-from pfl.hyperparam.base import AlgorithmHyperParams, ModelHyperParams
-from pfl.metrics import Metrics
-from pfl.stats import MappedVectorStatistics
-
-users, repeats, dim = map(int, sys.argv[1:])
-value = np.zeros(dim, np.float32)
-
-
-class Idle(FederatedAlgorithm):
-    def get_next_central_contexts(self, *args, **kwargs):
-        return None
-
-    def process_aggregated_statistics(self, context, metrics, model, statistics):
-        return model, Metrics()
-
-    def simulate_one_user(self, model, user_dataset, central_context):
-        return MappedVectorStatistics({"z": value}), Metrics()
-
-
-names = iter(range(users * (repeats + 1)))
-data = FederatedDataset(lambda user: Dataset((value,), user_id=user), lambda: str(next(names)))
-backend = SimulatedBackend(data, data)
-context = CentralContext(
-    current_central_iteration=0, do_evaluation=False, cohort_size=users, population=Population.TRAIN,
-    model_train_params=ModelHyperParams(), model_eval_params=ModelHyperParams(),
-    algorithm_params=AlgorithmHyperParams(), seed=1,
-)
-speeds = []
-for _ in range(repeats + 1):
-    start = time.perf_counter()
-    backend.gather_results(None, Idle(), central_context=context)
-    speeds.append(users / (time.perf_counter() - start))
-print(json.dumps({"per_second": speeds[1:], "version": version("pfl")}))
-"""
+#: Runs in the peer's environment.
+PFL = Path(__file__).with_name("pfl_peer.py")
 
 
 @dataclass(frozen=True)
@@ -194,12 +141,7 @@ def rounds(asked: Asked) -> dict[str, Any]:
     """See `bench_round`: a process for each number of users, so that memory is that of one round."""
     from simulations.benchmarks import round as bench_round
 
-    found = []
-    for users in sizes(asked):
-        done = subprocess.run(
-            [sys.executable, "-c", ROUND, str(users), str(asked.seed)], stdout=subprocess.PIPE, check=True, text=True
-        )
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+    found = [bench_round.in_a_process(users, seed=asked.seed) for users in sizes(asked)]
     results: dict[str, Any] = {"rounds": found}
     if len(found) > 1:
         results["exponent"] = bench_round.exponent([r["users"] for r in found], [r["seconds"]["round"] for r in found])
@@ -231,7 +173,7 @@ def pfl(asked: Asked) -> dict[str, Any]:
     users = min(asked.users, 1000 if asked.quick else FIRST)
     try:
         done = subprocess.run(
-            [asked.pfl, "-c", PFL, str(users), str(_REPEATS), str(DIM)], capture_output=True, text=True, check=True
+            [asked.pfl, str(PFL), str(users), str(_REPEATS), str(DIM)], capture_output=True, text=True, check=True
         )
     except OSError as error:
         raise UserError(f"--pfl {asked.pfl}: {error.strerror}") from None

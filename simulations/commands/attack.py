@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from simulations.commands.options import print_json
 from simulations.progress import progress_lines
 
 # Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
@@ -49,13 +49,12 @@ def command(
 ) -> None:  # fmt: skip
     """Attack what a run's users released, as the server would; attacks.json and attacks.md go into the run folder."""
     from simulations.attacks import run as attacks
-    from simulations.output.jsonable import json_ready
 
     results = attacks.attack(
         run, *(attack or ()), arms=arm or (), limit=limit, masked_lm=masked_lm, attributes=attribute or (),
         shadows=shadows, progress=progress_lines(),
     )  # fmt: skip
     if as_json:
-        print(json.dumps(json_ready(results), ensure_ascii=False, allow_nan=False))
+        print_json(results)
     else:
         print(attacks.table(results))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from simulations.commands.options import print_json
 from simulations.progress import progress_lines
 
 # Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
@@ -32,11 +32,10 @@ def command(
     NAME: a mechanism of the catalogue, length, text, client, client-text or shuffler.
     """
     from simulations.audit.run import audit, table
-    from simulations.output.jsonable import json_ready
 
     results = audit(*(mechanism or ()), draws=draws, delta=delta, seed=seed, out=out, progress=progress_lines())
     if as_json:
-        print(json.dumps(json_ready(results), ensure_ascii=False, allow_nan=False))
+        print_json(results)
     else:
         print(table(results))
     if results["violated"]:

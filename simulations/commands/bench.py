@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from simulations.commands.options import print_json
+
 # Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
 
 
@@ -54,4 +56,7 @@ def command(
                 from simulations.benchmarks.figure import growth
 
                 save(growth(results["sections"]["round"]), part / "bench.png")
-    print(json.dumps(results) if as_json else bench.table(results))
+    if as_json:
+        print_json(results)
+    else:
+        print(bench.table(results))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulations.commands.options import AsJson
+from simulations.commands.options import AsJson, print_json
 from simulations.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def local_(
     release = budget.Release(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
     answer = budget.local(release.with_losses(), times=times, delta=delta)
     if as_json:
-        return _print_json(answer)
+        return print_json(answer)
     _print(
         [
             *(f"{m}, {times} time{'s' * (times != 1)}" for m in answer["mechanisms"]),
@@ -93,7 +92,7 @@ def shuffle_(
     released = release.with_losses()
     answer = budget.shuffled(released, users=users, honest=honest, delta=delta)
     if as_json:
-        return _print_json(answer)
+        return print_json(answer)
     lines = [
         *(budget.described(m) for m in released),
         f"{users:,} users delivered, a crowd of {answer['crowd']:,} honest ones, δ = {delta:g}", "",
@@ -162,7 +161,7 @@ def _ladder_of_file(file: str, overrides: list[str], records: int | None, classe
         raise UserError(f"--records: must be at least 1, got {records}")
     answer = ladders_of_experiment(load(file, overrides), records=records, classes=classes)
     if as_json:
-        return _print_json(answer)
+        return print_json(answer)
     lines = [f"{answer['name']}, δ = {answer['delta']:g}, way {answer['way']}"]
     lines += [answer["way_sentence"]] if "way_sentence" in answer else []
     notes: dict[str, None] = {}
@@ -183,21 +182,28 @@ def _ladder_of_release(
     released, records = release.mechanisms(), 1 if records is None else records
     answer = ladder_of_release(released, users=users, records=records, stages=stages, delta=release.delta)
     if as_json:
-        return _print_json(answer)
+        return print_json(answer)
     rungs = answer["ladder"]
     _print([*(described(m) for m in released), *table(rungs), "", "What this rests on:", *assumptions(rungs), *LEGEND])
 
 
 def _ladder_of_ledger(path: Path, user: int | None, delta: float, as_json: bool) -> None:
+    from client.device.statement import describe_account
+    from client.policy import Policy
     from simulations.analysis.ledger import of_ledger
 
     answer = of_ledger(path, user=user, delta=delta)
     if as_json:
-        return _print_json(answer)
+        return print_json(answer)
+    account = []
+    if answer["policy"] is not None:
+        held = describe_account(Policy.from_dict(answer["policy"]), answer["account"])
+        account = ["", f"What the policy beside it allows user {answer['user']}", *(f"  {line}" for line in held)]
     _print(
         [
             f"{path}: {answer['releases']:,} releases of {answer['users']:,} users; user {answer['user']}",
             *table(answer["ladder"]), "", "What this rests on:", *assumptions(answer["ladder"]), *LEGEND,
+            *account,
         ]
     )  # fmt: skip
 
@@ -277,7 +283,7 @@ def plan_(
         out.write_text(text, encoding="utf-8")
         answer["file"] = str(out)
     if as_json:
-        return _print_json(answer)
+        return print_json(answer)
     written = [] if out is None else [f"experiment file: {out}; run it with: sottovoce simulate {out}"]
     _print([*_plan_for_people(answer), *written])
 
@@ -366,7 +372,7 @@ def users_(
     release = Release(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
     needed = users_needed(release.with_losses(), epsilon=central, delta=delta)
     if as_json:
-        return _print_json({"central_epsilon": central, "delta": delta, "users": needed})
+        return print_json({"central_epsilon": central, "delta": delta, "users": needed})
     none = "no number of users up to 10^10 suffices"
     _print([none if needed is None else f"{needed:,} users delivered, of one crowd"])
 
@@ -435,9 +441,3 @@ def _number(value: Any) -> str:
 
 def _print(lines: Sequence[str]) -> None:
     print("\n".join(lines))
-
-
-def _print_json(answer: Any) -> None:
-    from simulations.output.jsonable import json_ready
-
-    print(json.dumps(json_ready(answer), ensure_ascii=False, allow_nan=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simulations.commands.options import AsJson, Data, OneArm, Set, overrides
+from simulations.commands.options import AsJson, Data, OneArm, Set, overrides, print_json
 from simulations.errors import UserError
 from simulations.progress import progress_lines
 
@@ -79,8 +78,7 @@ def bundle_(
             study = load(str(experiment), overrides(set_, data))
             made = device.bundle_of_experiment(study, arm, out, precision=precision, progress=progress)
     if as_json:
-        print(json.dumps({"folder": str(out), "identity": made.identity, "bytes": made.size} | dict(made.manifest)))
-        return
+        return print_json({"folder": str(out), "identity": made.identity, "bytes": made.size} | dict(made.manifest))
     print(f"{out}: {_mega(made.size)}, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
     for name, about in made.manifest["files"].items():
         print(f"  {about['bytes']:>12,}  {name}")
@@ -105,7 +103,9 @@ def profile(
     with_warm_up = [*(sentences[i % len(sentences)] for i in range(footprint.WARM_UP)), *sentences]
     found = footprint.in_fresh_process(bundle, with_warm_up) | footprint.environment()
     found |= {"bundle": opened.size, "identity": opened.identity, "encoder": opened.manifest["encoder"]}
-    print(json.dumps(found) if as_json else _profile(found))
+    if as_json:
+        return print_json(found)
+    print(_profile(found))
 
 
 @app.command("ledger")
@@ -120,7 +120,7 @@ def ledger(
     if not as_json:
         print(device_ledger.format_statement(found))
         return
-    print(json.dumps(_json_ready(found), allow_nan=False))
+    print_json(found)
 
 
 @app.command("serve")
@@ -250,7 +250,9 @@ def ask(
         if sentence is not None or out is None:
             raise UserError('device ask: --file FILE goes with --out FILE.tsv, and with no "SENTENCE"')
         found = device_ask.many(node, file, out, progress=progress_lines(), **where)
-    print(json.dumps(_json_ready(found), ensure_ascii=False, allow_nan=False) if as_json else device_ask.words(found))
+    if as_json:
+        return print_json(found)
+    print(device_ask.words(found))
 
 
 def _sentences(path: Path | None) -> list[str]:
@@ -298,11 +300,3 @@ def _row(values: Sequence[float]) -> str:
 
 def _mega(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
-
-
-def _json_ready(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _json_ready(v) for key, v in value.items()}
-    if isinstance(value, list):
-        return [_json_ready(v) for v in value]
-    return "inf" if value == float("inf") else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,13 @@ Set = Annotated[
         help="Override a key of the study, as population.users=500 or arm.0.embedding.epsilon=4.",
     ),
 ]
+
+
+def print_json(answer: Any) -> None:
+    """One JSON object, as --json promises it; infinity is "inf"."""
+    from simulations.output.jsonable import json_ready
+
+    print(json.dumps(json_ready(answer), ensure_ascii=False, allow_nan=False))
 
 
 def overrides(set_: Sequence[str] | None, data: Path | None) -> list[str]:

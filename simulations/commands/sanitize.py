@@ -75,7 +75,23 @@ def command(
     ] = None,
 ) -> None:
     """Rewrite texts so that what goes out is private: one row out for each row in, nothing written by halves."""
-    from simulations.corpora.rewriting import FORMATS, block_writer, format_of
+    from simulations.corpora.rewriting import block_writer
+
+    _check_files(in_, out, column, public)
+    spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [])
+    rewriter = _rewriter(spec, words, public, column, masked_lm)
+    try:
+        with block_writer(out, sys.stdout.buffer) as put:
+            counts = _stream(rewriter, in_, column, seed, explain, put)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    _report(rewriter, counts)
+
+
+def _check_files(in_: Path | None, out: Path | None, column: str | None, public: Path | None) -> None:
+    """UserError where formats, files and column do not go together."""
+    from simulations.corpora.rewriting import FORMATS, format_of
 
     if out is not None and format_of(out) != format_of(in_):
         given, kind = format_of(out) or "lines", format_of(in_) or "lines"
@@ -86,15 +102,6 @@ def command(
         raise UserError(f"{in_}: there is no such file; give {', '.join(FORMATS)}, or a file of lines")
     if column is not None and not format_of(in_) and not format_of(public):
         raise UserError(f"--column: {in_ or 'standard input'} is read as lines, and has no columns")
-    spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [])
-    rewriter = _rewriter(spec, words, public, column, masked_lm)
-    try:
-        with block_writer(out, sys.stdout.buffer) as put:
-            counts = _stream(rewriter, in_, column, seed, explain, put)
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
-    _report(rewriter, counts)
 
 
 def _spec(

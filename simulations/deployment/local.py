@@ -49,7 +49,7 @@ from simulations.deployment.processes import (
 from simulations.deployment.score import scored
 from simulations.devices.bundle import bundle_of_experiment, chosen
 from simulations.errors import Interrupted, UserError
-from simulations.experiment import Arm, Experiment, slug, to_toml
+from simulations.experiment import RELEASE_ONCE, STATISTICS, Arm, Experiment, slug, to_toml
 from simulations.progress import Progress
 from simulations.shuffler.service import ORIGINS, TRAINING_SERVER
 from simulations.study.partition import cohorts
@@ -139,8 +139,12 @@ def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
     """The arm to deploy. Raises UserError where the study is none that can be."""
     arm = chosen(experiment, name)
     way, people = experiment.training.way, experiment.population
-    if way not in ("release-once", "sanitized-text"):
-        raise UserError(f'training.way: "{way}" cannot be deployed; "release-once" and "sanitized-text" can')
+    if way not in (RELEASE_ONCE, STATISTICS, "sanitized-text"):
+        raise UserError(
+            f'training.way: "{way}" cannot be deployed; "{RELEASE_ONCE}", "{STATISTICS}" and "sanitized-text" can'
+        )
+    if experiment.training.self_training:
+        raise UserError("training.self-training: a deployment has one encoder; set it to false")
     if people.late:
         raise UserError("population.late: a deployment's users are as late as they are; leave it out")
     if not 1 <= nodes <= people.users:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.errors import UserError
+from simulations.output.atomic import whole
 
 MARK = "SOTTOVOCE_DEPLOYMENT"
 LIST, COMMANDS, LOG = "processes.json", "commands.txt", "log"
@@ -153,10 +154,8 @@ class Parties:
     def _remember(self, party: str, pid: int) -> None:
         if (started := _started(pid)) is not None:  # it may be dead already
             self._list.append(Process(party, pid, started, _boot()))
-        path = self.folder / LIST
-        draft = path.with_name(f".{LIST}")
-        draft.write_text(json.dumps([asdict(p) for p in self._list], indent=1) + "\n", encoding="utf-8")
-        draft.replace(path)
+        with whole(self.folder / LIST) as file:
+            file.write(json.dumps([asdict(p) for p in self._list], indent=1).encode() + b"\n")
 
 
 class _Log:

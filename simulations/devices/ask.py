@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,6 +15,7 @@ from client.store.text_column import TextColumn
 from mechanisms.guarantee import Guarantee
 from simulations.corpora.files import lines
 from simulations.errors import Interrupted, UserError
+from simulations.output.atomic import whole
 
 Found = dict[str, Any]
 
@@ -95,24 +96,15 @@ def _draft(out: Path) -> Iterator[TextIO]:
     """A file that gets its name when the block ends well. Raises UserError where it cannot be made, at once."""
     if out.exists():
         raise UserError(f"{out}: is there already; name another file with --out")
-    draft = out.with_name(f".{out.name}.{os.getpid()}.part")
+    outcome = "nothing was charged"
     try:
-        file = draft.open("x", encoding="utf-8", newline="\n")
+        with whole(out, synced=True) as file:
+            draft = TextIOWrapper(file, encoding="utf-8", newline="\n")
+            outcome = "the sentences were charged, and cost nothing when they are asked about again"
+            yield draft
+            draft.detach()  # what is written goes through; the file is not closed before it lies on the disk
     except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror}); nothing was charged") from None
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(out)
-    except OSError as error:
-        raise UserError(
-            f"{out}: cannot be written ({error.strerror}); the sentences were charged, and cost nothing when they are "
-            "asked about again"
-        ) from None
-    finally:
-        draft.unlink(missing_ok=True)
+        raise UserError(f"{out}: cannot be written ({error.strerror}); {outcome}") from None
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def bundle_of_run(
             progress(f"the encoder is {precision}, and the run's maps were learned at {experiment.encoder.precision}")
     assert arm.embedding is not None
     label = label_of(arm, maps.classes)
-    channels = Channels(arm="", classes=maps.classes, label=label, minimum_users=_least(experiment))
+    channels = Channels(arm="", classes=maps.classes, label=label, minimum_users=experiment.shuffle.least)
     request = channels.embeddings(
         encoder.identity, maps, embedding_mechanism(arm.embedding, maps.dim), stage="train", split="train",
         label=arm.way != PUBLIC_ONLY, prior=maps.folded() if getattr(label, "needs_prior", False) else None,
@@ -168,10 +168,6 @@ def _check_precision(experiment: Experiment, precision: str | None, known: Path 
     _at(experiment, precision)  # says what it may be
     if experiment.training.way == HALVES and known is not None and Encoder(known).precision != precision:
         raise UserError(f"--precision {precision}: this run has trained and exported its encoder itself; leave it out")
-
-
-def _least(experiment: Experiment) -> int:
-    return experiment.shuffle.minimum_users if experiment.shuffle.enabled else 0
 
 
 def _public(experiment: Experiment) -> Corpus:

@@ -22,11 +22,22 @@ from simulations.experiment.arm import (
 )
 from simulations.experiment.experiment import Experiment, client_policy
 from simulations.experiment.names import slug
-from simulations.experiment.sections import BUNDLED_LM, CHECKPOINT, HALVES, NONE, STATISTICS, TEXT_WAYS, Encoder, Policy
+from simulations.experiment.sections import (
+    BUNDLED_LM,
+    CHECKPOINT,
+    HALVES,
+    NONE,
+    RELEASE_ONCE,
+    STATISTICS,
+    TEXT_WAYS,
+    Encoder,
+    Policy,
+)
 from simulations.experiment.toml import bundled, from_table, load, to_toml
 
 __all__ = [
-    "BUNDLED_LM", "CHECKPOINT", "DEFAULT_DIM", "HALVES", "NONE", "PUBLIC_ONLY", "STATISTICS", "TEXT_WAYS",
-    "UNIT_BOUNDS", "Arm", "Encoder", "Experiment", "Policy", "bundled", "client_policy", "embedding_mechanism",
-    "from_table", "label_of", "load", "slug", "stand_in", "statistic_of", "text_mechanism", "to_toml", "trial_text_of",
+    "BUNDLED_LM", "CHECKPOINT", "DEFAULT_DIM", "HALVES", "NONE", "PUBLIC_ONLY", "RELEASE_ONCE", "STATISTICS",
+    "TEXT_WAYS", "UNIT_BOUNDS", "Arm", "Encoder", "Experiment", "Policy", "bundled", "client_policy",
+    "embedding_mechanism", "from_table", "label_of", "load", "slug", "stand_in", "statistic_of", "text_mechanism",
+    "to_toml", "trial_text_of",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import key, slug
-from simulations.experiment.sections import Section, setting
+from simulations.experiment.sections import RELEASE_ONCE, Section, setting
 
 PUBLIC_ONLY = "public-only"
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
@@ -28,7 +28,8 @@ UNIT_BOUNDS = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Arm(Section):
-    """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user.
+    """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user, and
+    "release-once" is there to compare the study's way "statistics" with.
 
     text, embedding, label, statistic: mechanism tables as the catalogue reads them. `dim`: of an embedding m', and of
     several the best on public data; of a statistic d, the number of features, chosen where it is not given.
@@ -44,7 +45,7 @@ class Arm(Section):
     statistic: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     reference: bool = setting(values.flag, False)
     smallest_crowd: int | None = setting(values.whole(1))
-    way: str | None = setting(values.choice(PUBLIC_ONLY))
+    way: str | None = setting(values.choice(PUBLIC_ONLY, RELEASE_ONCE))
 
     def _where(self, name: str) -> str:
         return f'arm "{self.name}": {key(name)}'
@@ -58,7 +59,7 @@ class Arm(Section):
                 raise UserError(
                     f'{self._where(taught)}: a "{PUBLIC_ONLY}" arm takes no {taught} from users; remove it'
                 )
-        if self.way is None and self.embedding is None and self.text is None and self.statistic is None:
+        if self.way != PUBLIC_ONLY and self.embedding is None and self.text is None and self.statistic is None:
             raise UserError(
                 f'{self._where("embedding")}: is missing; name a mechanism, or way = "{PUBLIC_ONLY}"'
             )

@@ -16,6 +16,7 @@ from simulations.experiment.names import either, slug
 from simulations.experiment.pricing import check_arm, check_text
 from simulations.experiment.sections import (
     HALVES,
+    RELEASE_ONCE,
     STATISTICS,
     TEXT_WAYS,
     Data,
@@ -63,7 +64,7 @@ class Experiment:
 
     def _check_public(self) -> None:
         public, way = self.data.public, self.training.way
-        if way in ("release-once", STATISTICS) and public.fraction == 0:
+        if way in (RELEASE_ONCE, STATISTICS) and public.fraction == 0:
             raise UserError(f'data.public.fraction: must be above 0; way = "{way}" learns its maps on public data')
         if public.labelled is not None and (way != STATISTICS or not public.labels or self.encoder.fine_tune_on_public):
             raise UserError(
@@ -119,7 +120,8 @@ class Experiment:
                     "on users' texts; put this arm into a study of another way"
                 )
             self._check_channels(arm)
-            if len(arm.dims) > 1 and (self.training.way in ("paper", STATISTICS) or not self.data.public.labels):
+            chosen = self.way_of(arm) == RELEASE_ONCE and self.data.public.labels and self.data.public.labelled is None
+            if len(arm.dims) > 1 and not chosen:
                 raise UserError(
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
                     "give one number here"
@@ -133,7 +135,12 @@ class Experiment:
 
     def _check_channels(self, arm: Arm) -> None:
         """Which channels an arm releases goes with the way of training."""
-        way, texts = self.training.way, self.training.way in TEXT_WAYS
+        way, texts = self.way_of(arm), self.training.way in TEXT_WAYS
+        if arm.way == RELEASE_ONCE and (self.training.way != STATISTICS or self.data.public.labelled is not None):
+            raise UserError(
+                f'arm "{arm.name}": way: "{RELEASE_ONCE}" stands beside training.way = "{STATISTICS}" alone, and not '
+                "with data.public.labelled; remove it"
+            )
         if texts and arm.text is None:
             raise UserError(
                 f'arm "{arm.name}": text: is missing; name a mechanism, since training.way = "{way}" trains on texts'
@@ -160,8 +167,12 @@ class Experiment:
         if texts and arm.way == PUBLIC_ONLY and (not self.data.public.labels or self.data.public.fraction == 0):
             raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
         needs_prior = arm.label is not None and arm.label["mechanism"] == "randomized-response-prior"
-        if needs_prior and (arm.embedding is None or texts) and arm.way is None:
+        if needs_prior and (arm.embedding is None or texts) and arm.way != PUBLIC_ONLY:
             raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
+
+    def way_of(self, arm: Arm) -> str:
+        """How the arm is trained, a key of `server.protocols.WAYS` or "paper"; without users in a public-only arm."""
+        return self.training.way if arm.way in (None, PUBLIC_ONLY) else arm.way
 
     def _check_statistic(self, arm: Arm) -> None:
         if arm.way == PUBLIC_ONLY:
@@ -181,21 +192,23 @@ class Experiment:
 
 def _in_clear(arm: Arm) -> bool:
     """Whether something in clear splits an arm's users into crowds: labels, or what texts expose."""
-    labels = arm.label is None and arm.way != PUBLIC_ONLY
+    labels = arm.label is None and arm.statistic is None and arm.way != PUBLIC_ONLY
     return labels or (arm.text is not None and bool(trial_text_of(arm).guarantee.exposes))
 
 
 def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
     """What the clients of an arm accept: the experiment's policy, or, in a reference arm, anything."""
+    policy = experiment.policy
     if arm.reference:
         reason = "a reference arm, not private"
         return ClientPolicy(
-            embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf, mechanisms=tuple(CATALOGUE),
-            accept_unprotected=tuple(f"{channel}: {reason}" for channel in CHANNELS),
+            delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf,
+            releases=policy.releases, mechanisms=tuple(CATALOGUE),
+            accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
         )  # fmt: skip
-    policy, shuffle = experiment.policy, experiment.shuffle
     return ClientPolicy(
         delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
-        statistic=policy.statistic, total=policy.total, mechanisms=tuple(CATALOGUE),
-        minimum_users=shuffle.minimum_users if shuffle.enabled else 0, accept_unprotected=policy.accept_unprotected,
+        statistic=policy.statistic, total=policy.total, total_delta=policy.total_delta, releases=policy.releases,
+        mechanisms=tuple(CATALOGUE), minimum_users=experiment.shuffle.least,
+        accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from client.policy import Policy
 from mechanisms.accounting.ladder import text_statement
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
@@ -17,7 +18,6 @@ from server.protocols.protocol import Channels, Model
 from simulations.experiment.arm import Arm
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.ladder import Spent
-from simulations.experiment.sections import Policy
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model 
 
 
 def promise(policy: Policy, what: Released) -> Promise:
-    """What is promised to a user who releases all of it; of users who release a text or an embedding, the dearer."""
+    """What is promised to a user who releases all of it, at their policy's own price; of users who release a text or an
+    embedding, the dearer."""
     if what.statistics:
         return _of_statistic(policy, what)
     if what.text is None or what.embedding is None:
@@ -105,7 +106,7 @@ def spent(what: Released, channels: Channels, driver: Driver) -> Spent:
 
 def _of_statistic(policy: Policy, what: Released) -> Promise:
     guarantee = what.statistics[0].guarantee  # every stage's is the same
-    worst = guarantee.worst_case(policy.delta)
+    worst = policy.cost(guarantee).epsilon
     statement = "no protection" if math.isinf(worst) else f"{metric_statement([guarantee])}, any two users' data"
     asking = None
     if what.embedding is not None:
@@ -128,8 +129,8 @@ def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
         None if one is None else one.epsilon,
         None if one is None else f"words, {one.metric}" if isinstance(data, TextMechanism) else one.metric,
         statement,
-        None if data is None else data.guarantee.worst_case(policy.delta, declared=declared),
-        None if label is None else label.worst_case(),
+        None if data is None else policy.cost(data.guarantee).epsilon,
+        None if label is None else policy.cost(label).epsilon,
         policy.delta if data is not None and data.guarantee.sigma is not None else 0.0,
     )
 

@@ -90,18 +90,19 @@ def of_experiment(
     vocabularies, for which whoever asks has read the data. records: of a user, where the data's users hold several;
     classes: where no task names them. Several m' to choose from: each rung is the largest of theirs. Raises UserError.
     """
-    people, stages = experiment.population, experiment.training.stages
-    expected = int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages
-    users = expected if experiment.shuffle.enabled and experiment.training.way != "paper" else None
+    people = experiment.population
+    expected = int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9)
     records = records or (1 if people.assignment == "record" else None)
     classes = classes or experiment.data.classes
     assumed = f"expected: {people.users:,} users × (1 - dropout {people.dropout:g})"
     assumed += f" × (1 - late {people.late:g})" if people.late else ""
-    assumed += f" / {stages} stages of disjoint users" if stages > 1 else ""
-    notes = {"shuffled": assumed, "label": f"{classes} classes"}
     lines = []
     for arm in experiment.arms:
         train = test = None
+        stages = experiment.training.stages if experiment.way_of(arm) == experiment.training.way else 1
+        users = expected // stages if experiment.shuffle.enabled and experiment.training.way != "paper" else None
+        split = f" / {stages} stages of disjoint users" if stages > 1 else ""
+        notes = {"shuffled": assumed + split, "label": f"{classes} classes"}
         embeddings: list[Mechanism | None] = [*embeddings_of(arm)] or [None]
         text = None if arm.text is None else (texts or {})[arm.name]
         if arm.way != PUBLIC_ONLY:

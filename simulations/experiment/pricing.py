@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from client.policy import Policy
+from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.guarantee import EXPOSURES
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
@@ -36,16 +37,17 @@ def check_text(policy: Policy, arm: Arm, classes: int, text: TextMechanism) -> N
     _check_costs(policy, arm, _costs(policy, arm, classes) | {"text": policy.cost(text.guarantee)})
 
 
-def _costs(policy: Policy, arm: Arm, classes: int) -> dict[str, float]:
-    """By channel, the largest worst-case ε that one record is charged; inf where it is sent in clear."""
+def _costs(policy: Policy, arm: Arm, classes: int) -> dict[str, Cost]:
+    """By channel, what one record is charged by the arm's dearest mechanism; its ε is inf where it is sent in clear."""
     released = {
         "embedding": embeddings_of(arm),
         "label": [] if arm.way == PUBLIC_ONLY or arm.statistic is not None else [label_of(arm, classes)],
         "statistic": [] if (statistic := statistic_of(arm)) is None else [statistic(_ANY)],
     }
     return {
-        channel: max((policy.cost(m.guarantee) for m in mechanisms), default=0.0)
+        channel: max((policy.cost(m.guarantee) for m in mechanisms), key=lambda cost: cost.sums)
         for channel, mechanisms in released.items()
+        if mechanisms
     }
 
 
@@ -59,11 +61,12 @@ def _check_exposed(policy: Policy, arm: Arm, text: TextMechanism) -> None:
             f'arm "{arm.name}": its texts pass {what} through (worst-case ε = ∞); choose another mechanism or '
             f"treatment, or give reasons in policy.accept-unprotected = [{reasons}], or set reference = true"
         )
-    if math.isinf(policy.cost(text.guarantee)):
+    if math.isinf(policy.cost(text.guarantee).epsilon):
         raise UserError(_unprotected(arm, "text"))
 
 
-def _check_costs(policy: Policy, arm: Arm, costs: dict[str, float]) -> None:
+def _check_costs(policy: Policy, arm: Arm, costs: dict[str, Cost]) -> None:
+    record = Account.empty(1)
     for channel, cost in costs.items():
         refusal = policy.refusal(channel, cost)
         if refusal == "unprotected":
@@ -71,15 +74,27 @@ def _check_costs(policy: Policy, arm: Arm, costs: dict[str, float]) -> None:
         if refusal == "channel":
             limit = getattr(policy, channel)
             raise UserError(
-                f'arm "{arm.name}": {channel}: worst-case ε {cost:.4g} is above '
+                f'arm "{arm.name}": {channel}: worst-case ε {cost.epsilon:.4g} is above '
                 f"policy.{channel} = {limit:g}, so its users refuse; raise the limit or lower epsilon"
             )
-    total = sum(cost for channel, cost in costs.items() if channel not in policy.unprotected)
-    if not policy.allows(np.array([total]), "total").all():  # which no channel alone may exceed
+        record = record.plus(FREE if channel in policy.unprotected else cost, np.ones(1, np.int64))
+    if not policy.allows_number(record)[0]:
         raise UserError(
-            f'arm "{arm.name}": the worst-case ε of one record, {total:.4g}, '
-            f"is above policy.total = {policy.total:g}"
+            f'arm "{arm.name}": one record makes {record.releases[0]} releases, '
+            f"more than policy.releases = {policy.releases}"
         )
+    if not policy.allows(record, "total")[0]:  # which no channel alone may exceed
+        raise UserError(f'arm "{arm.name}": {_over(policy, record)}')
+
+
+def _over(policy: Policy, record: Account) -> str:
+    epsilon, delta = float(record.epsilon[0]), float(record.delta[0])
+    if epsilon > policy.total:
+        return f"the worst-case ε of one record, {epsilon:.4g}, is above policy.total = {policy.total:g}"
+    return (
+        f"δ and samplers of one record spend {delta:.4g}, more than one half of policy.total-delta = "
+        f"{policy.total_delta:g} (the filter takes the other)"
+    )
 
 
 def _unprotected(arm: Arm, channel: str) -> str:

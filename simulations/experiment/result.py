@@ -10,7 +10,7 @@ from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
 from server.protocols.public_maps import dim_of
 from simulations.experiment.arm import DEFAULT_DIM, PUBLIC_ONLY, Arm
-from simulations.experiment.experiment import Experiment
+from simulations.experiment.experiment import Experiment, client_policy
 from simulations.experiment.guarantees import Promise, Released, promise, released
 
 Rungs = list[dict[str, Any]] | None
@@ -109,7 +109,7 @@ def arm_result(
         seconds=seconds,
         reference=arm.reference,
         way=arm.way or experiment.training.way,
-        budget=promise(experiment.policy, what),
+        budget=promise(client_policy(experiment, arm), what),
     )
 
 

@@ -14,6 +14,7 @@ from simulations.experiment.names import key
 
 HALVES = "text-then-embeddings"
 STATISTICS = "statistics"
+RELEASE_ONCE = "release-once"
 TEXT_WAYS = ("sanitized-text", HALVES)
 WAYS = (*protocols.WAYS, "paper")
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
@@ -193,7 +194,7 @@ class Training(Section):
     """
 
     place: ClassVar[str] = "training"
-    way: str = setting(values.choice(*WAYS), "release-once")
+    way: str = setting(values.choice(*WAYS), RELEASE_ONCE)
     epochs: int = setting(values.whole(1), 5)
     batch_size: int = setting(values.whole(1), 32)
     maps: str | None = setting(values.choice("learned", "principal-components"))
@@ -214,7 +215,7 @@ class Training(Section):
                 'training.way: "paper" is not private (its gradients depend on raw text), only a trusted '
                 "simulation; set training.acknowledge-not-private = true to run it"
             )
-        if self.way != "release-once" and self.label_stages > 1:
+        if self.way != RELEASE_ONCE and self.label_stages > 1:
             raise UserError(f'training.label-stages: must be 1 with way = "{self.way}"')
         if self.way != STATISTICS and (self.self_training or self.rounds > 1):
             name = "self-training" if self.self_training else "rounds"
@@ -249,11 +250,17 @@ class Shuffle(Section):
     minimum_users: int = setting(values.whole(1), 100)
     delta: float = setting(values.number(above=True, below=1.0), 1e-6)
 
+    @property
+    def least(self) -> int:
+        """The fewest users of a batch; 0 where nothing is shuffled."""
+        return self.minimum_users if self.enabled else 0
+
 
 @dataclass(frozen=True)
 class Policy(Section):
-    """What every client accepts: largest worst-case ε at `delta`, of a record by channel (a statistic: of all
-    that a user has), a user in total."""
+    """What every client accepts: the largest ε of a record by channel (a statistic: of all that a user has) and of a
+    user in total, the δ of all that, and the number of a user's releases. delta: at which a release that needs one is
+    priced (`client.policy.Policy`)."""
 
     place: ClassVar[str] = "policy"
     delta: float = setting(values.number(below=1.0), 0.0)
@@ -262,6 +269,8 @@ class Policy(Section):
     text: float = setting(values.number(infinite=True), 0.0)
     statistic: float = setting(values.number(infinite=True), 0.0)
     total: float = setting(values.number(infinite=True), math.inf)
+    total_delta: float = setting(values.number(below=1.0), client.Policy.total_delta)
+    releases: int = setting(values.whole(0), client.Policy.releases)
     accept_unprotected: tuple[str, ...] = setting(values.reasons, ())
 
     @property

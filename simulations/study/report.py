@@ -127,10 +127,14 @@ def notes(results: Results) -> list[str]:
         "Accuracy ± standard error on sanitized test sentences; on device: on clean ones, "
         f"{'the whole model' if _on_text(results) else 'the last step'} run by the user. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
-        _STATISTICS if results["way"] == STATISTICS else
-        f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
-        "at δ = 0 where none is said. Label ε –: none sent, or declared public. Users: delivered and validated.",
-    ]  # fmt: skip
+    ]
+    statistics = [arm for arm in results["arms"] if arm.get("way") == STATISTICS]
+    lines += [_STATISTICS] if statistics else []
+    if len(statistics) < len(results["arms"]):
+        lines.append(
+            f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
+            "at δ = 0 where none is said. Label ε –: none sent, or declared public. Users: delivered and validated."
+        )
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
@@ -154,8 +158,8 @@ _METRIC = {
 
 
 _STATISTICS = (
-    "ε: of one vector a user, between any two users' data, texts, labels and number of records together; to ask: worst "
-    "case of a sanitized embedding of one's sentence. Users: delivered and validated."
+    "Way statistics: ε is of one vector a user, between any two users' data, texts, labels and number of records "
+    "together; to ask: worst case of a sanitized embedding of one's own sentence."
 )
 
 

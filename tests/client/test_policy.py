@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from client.policy import Policy, Refused
+from mechanisms.accounting.privacy_filter import Account, cost
+from mechanisms.guarantee import Guarantee
 from mechanisms.messages.refusals import REFUSALS
 from tests.support.clients import OPEN, REFERENCE, request, with_prior
 
 IDENTITY = request(embedding={"mechanism": "identity"}, label=None)
 GAUSSIAN = request(embedding={"mechanism": "gaussian", "sigma": 1.0}, label=None)
+
+
+def pure(epsilon):
+    """What an ε-private release is charged."""
+    return cost(Guarantee(epsilon=epsilon, metric="discrete", diameter=1.0, protects="label"), 0.0)
+
+
+def charged(*epsilons):
+    accounts = [Account.empty(1).plus(pure(epsilon), np.array([1])) for epsilon in epsilons]
+    return Account(*(np.concatenate([getattr(a, f.name) for a in accounts]) for f in fields(Account)))
 
 
 def refusal(policy, asked):
@@ -69,19 +81,19 @@ def test_an_unprotected_channel_is_refused_unless_declared_public():
     REFERENCE.check(clear)
     declared = Policy(embedding=40.0, total=40.0, accept_unprotected=("label: public in this task",))
     declared.check(clear)  # a channel declared public does not count towards the total
-    assert declared.allows(np.array([math.inf]), "label").all()
+    assert declared.allows(charged(math.inf), "label").all()
 
 
 def test_sums_may_miss_a_limit_by_rounding_only():
     limit = Policy(total=0.3)
-    assert limit.allows(np.array([0.1 + 0.1 + 0.1, 0.300001]), "total").tolist() == [True, False]
+    assert limit.allows(charged(0.1 + 0.1 + 0.1, 0.300001), "total").tolist() == [True, False]
 
 
 def test_what_one_release_is_refused_for():
     policy = Policy(embedding=5.0, label=9.0, total=6.0, accept_unprotected=("text: published",))
     reasons = {("embedding", 5.0): None, ("embedding", 5.1): "channel", ("embedding", 7.0): "channel",
                  ("label", 7.0): "total", ("label", math.inf): "unprotected", ("text", math.inf): None}  # fmt: skip
-    assert {(channel, cost): policy.refusal(channel, cost) for channel, cost in reasons} == reasons
+    assert {(channel, cost): policy.refusal(channel, pure(cost)) for channel, cost in reasons} == reasons
 
 
 def test_values_of_a_file():

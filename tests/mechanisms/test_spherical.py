@@ -36,7 +36,7 @@ def angle_distribution(dim, kappa):
 
 
 def table_angles(dim, kappa, n, seed=1):
-    sine, cosine = angle_table(dim, kappa).sine_cosine(streams(n, seed).uniform(n, 1)[:, 0])
+    sine, cosine, _ = angle_table(dim, kappa).sine_cosine(streams(n, seed).uniform(n, 1)[:, 0])
     return np.arctan2(sine, cosine)
 
 
@@ -153,31 +153,34 @@ def test_the_table_keeps_its_proved_bound(dim, kappa):
     """Log density inside each cell against the exact one: two points differ by at most numeric ε."""
     table = angle_table(dim, kappa)
     assert isinstance(table, AngleTable) and table.cells.shape == (CELLS, 5)
-    mass = np.diff(table.edges)
-    # a difference of rounded sums must be known to more digits than the bound has
-    worth = mass > table.edges[1:] * 2.0**-52 / 1e-9
-    assert mass[worth].sum() > 1 - 1e-3
-    start, _, growth, scale, knot = table.cells[worth].T
-    np.testing.assert_array_equal(start, table.edges[:-1][worth])
+    mass, middle = table.masses, table.middle
+    start, inverse, growth, scale, knot = table.cells.T
+    # where a cell begins is the mass before it, or beyond the middle minus the mass after
+    np.testing.assert_allclose(start[1:middle], np.cumsum(mass[: middle - 1]), rtol=1e-11)
+    np.testing.assert_allclose(-start[middle:], np.cumsum(mass[middle:][::-1])[::-1], rtol=1e-11)
+    assert mass[:middle].sum() == pytest.approx(table.split, abs=1e-12) and 0.5 <= table.split < 0.51
+    worth = mass > 0
+    assert mass[~worth].sum() == 0 and np.allclose(inverse[worth] * mass[worth], 1.0, rtol=1e-15)
+    mass, growth, scale, knot = mass[worth], growth[worth], scale[worth], knot[worth]
     slope = np.log1p(growth)
     errors = []
     for t in (0.0, 0.25, 0.5, 0.75, 1.0):
         u = knot + t * scale * slope
-        log_table = np.log(mass[worth]) - np.log(scale * growth) + t * slope
+        log_table = np.log(mass) - np.log(scale * growth) + t * slope
         log_sech = math.log(2) - np.logaddexp(u, -u)
         exact = (dim - 1) * log_sech - kappa * 2 * np.arctan(np.exp(u)) - log_angle_integral(dim - 2, kappa)
         errors.append(log_table - exact)
     spread = np.max(errors) - np.min(errors)
-    assert spread <= table.numeric_epsilon + 4e-9
-    assert table.numeric_epsilon < 2e-7
-    assert table.edges[0] == 0 and table.edges[-1] == 1 and np.all(mass >= 0)
+    assert spread <= table.numeric_epsilon + 1e-10
+    assert table.numeric_epsilon < 2e-7 and table.numeric_delta < 1e-15
+    assert start[0] == 0 and np.all(mass >= 0)
 
 
 def test_a_table_may_be_off_by_more_than_half_of_its_numeric_epsilon(monkeypatch):
     """Where the log density bends both ways, the normalizer is off too: δ and γ pay e^(±numeric), not half of it."""
     monkeypatch.setattr("mechanisms.losses.angle_table.CELLS", 64)
     table = angle_table.__wrapped__(3, 5.0)
-    mass = np.diff(table.edges)
+    mass = table.masses
     _, _, growth, scale, knot = table.cells.T
     slope, t = np.log1p(growth), np.linspace(0, 1, 9)[:, None]
     u = knot + t * scale * slope
@@ -208,7 +211,7 @@ def test_the_table_cuts_off_no_more_than_it_says(dim, kappa):
 def test_the_arc_is_exact():
     for kappa in (0.0, 1e-9, 1.0, 1000.0):
         u = np.array([2.0**-53, 0.1, 0.5, 0.9, 1 - 2.0**-53])
-        theta = np.arctan2(*angle_table(2, kappa).sine_cosine(u))
+        theta = np.arctan2(*angle_table(2, kappa).sine_cosine(u)[:2])
         with mpmath.workdps(40):
             for p, found in zip(u, theta, strict=True):
                 rate = mpmath.mpf(kappa)

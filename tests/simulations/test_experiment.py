@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mechanisms import Purkayastha
+from client.node import load_node
+from client.policy import Policy as ClientPolicy
+from client.policy import Refused
+from client.sanitizer import Sanitizer
+from mechanisms import Identity, Purkayastha
 from simulations.errors import UserError
 from simulations.experiment import (
     Arm,
@@ -21,6 +25,7 @@ from simulations.experiment import (
     slug,
     to_toml,
 )
+from tests.support.clients import make_node, request
 
 MINIMAL = """
 name = "small"
@@ -282,9 +287,10 @@ def test_clients_accept_what_the_experiment_says_and_a_references_clients_anythi
     assert (own.embedding, own.label, own.text, own.total, own.delta) == (40.0, 5.0, 0.0, math.inf, 1e-6)
     assert own.declared == study.policy.declared == {"length": "why"} and own.minimum_users == 100
     assert client_policy(load(tmp_path / "e.toml", ["shuffle.enabled=false"]), study.arms[0]).minimum_users == 0
+    clear = own.cost(Identity("label", 2).guarantee)
     for channel in ("text", "embedding", "label"):
-        assert anything.refusal(channel, math.inf) is None
-        assert own.refusal(channel, math.inf) == "unprotected"
+        assert anything.refusal(channel, clear) is None
+        assert own.refusal(channel, clear) == "unprotected"
 
 
 def test_a_limit_holds_for_the_file_as_for_the_client(tmp_path: Path) -> None:
@@ -293,11 +299,64 @@ def test_a_limit_holds_for_the_file_as_for_the_client(tmp_path: Path) -> None:
     cost = Purkayastha(16, 10.0).guarantee.worst_case()
     for limit, total in ((cost, math.inf), (40.0, cost + 2.0)):
         study = load(tmp_path / "e.toml", [f"policy.embedding={limit!r}", f"policy.total={total!r}"])
-        assert client_policy(study, arm).refusal("embedding", cost) is None
+        policy = client_policy(study, arm)
+        assert policy.refusal("embedding", policy.cost(Purkayastha(16, 10.0).guarantee)) is None
     for limit, total in ((cost * (1 - 1e-8), math.inf), (40.0, (cost + 2.0) * (1 - 1e-8))):
         assert "is above policy." in complaint(
             tmp_path, MINIMAL, f"policy.embedding={limit!r}", f"policy.total={total!r}"
         )
+
+
+GAUSSIAN = """
+embedding = { mechanism = "gaussian", sigma = 1.0, dim = 4 }
+label = { mechanism = "randomized-response", epsilon = 1.0 }
+"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "refused"),
+    [
+        ({}, None),
+        ({"releases": 2}, None),
+        ({"releases": 1}, "releases"),
+        ({"total-delta": 2.1e-6}, None),
+        ({"total-delta": 2e-6}, "total"),  # the samplers' share is above one half
+        ({"delta": 5.1e-6, "embedding": 40.0}, "total"),
+        ({"embedding": 5.0}, "channel"),
+        ({"delta": 0.0}, "unprotected"),
+    ],
+)
+def test_the_file_is_priced_as_the_client_prices_it(
+    tmp_path: Path, limits: dict[str, float], refused: str | None
+) -> None:
+    """An arm that the file refuses is refused by a client of its policy, and one that it takes is answered."""
+    arm = MINIMAL.partition("[[arm]]")
+    text = f'{arm[0]}[[arm]]\nname = "a"\n{GAUSSIAN}\n'
+    settings = [f"policy.{k}={v!r}" for k, v in ({"delta": 1e-6, "embedding": 12.0} | limits).items()]
+    said = None
+    try:
+        study = load(written(tmp_path, text), settings)
+        own = client_policy(study, study.arms[0])
+        found = (own.delta, own.total_delta, own.releases)
+        assert found == (1e-6, limits.get("total-delta", 1e-5), limits.get("releases", 10_000))
+    except UserError as error:
+        said = str(error)
+    keys = {"delta": 1e-6, "embedding": 12.0, "label": 5.0} | {k.replace("-", "_"): v for k, v in limits.items()}
+    asked = request(
+        embedding={"mechanism": "gaussian", "sigma": 1.0}, label={"mechanism": "randomized-response", "epsilon": 1.0}
+    )
+    make_node(tmp_path / "node", [0], policy=ClientPolicy.from_dict(keys))
+    node = load_node(tmp_path / "node")
+    with node.ledger("a") as ledger:
+        client = Sanitizer(node.policy("a"), ledger, node.streams)
+        if refused is None:
+            assert said is None and len(client.answer(asked, node.shard("train"))) == 1
+            return
+        with pytest.raises(Refused) as caught:
+            client.answer(asked, node.shard("train"))
+    words = {"releases": "policy.releases", "total": "policy.total-delta", "channel": "above policy.embedding"}
+    assert caught.value.reason == refused and said is not None
+    assert words.get(refused, "policy.delta above 0") in said
 
 
 def test_slugs_are_plain() -> None:

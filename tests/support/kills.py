@@ -94,7 +94,7 @@ def check(node: Path, questions: Sequence[Request], sent: Path, charged: int) ->
         rows = opened.rows()
         assert len(rows) == charged, "a release was counted twice"
         people = np.arange(USERS, dtype=np.int64)
-        assert np.allclose(opened.spent(people), sum(r.epsilon for r in rows) / USERS)
+        assert np.allclose(opened.spent(people).epsilon, sum(r.epsilon for r in rows) / USERS)
     for stage, given in replies.items():  # what was sent before and is sent again counts once
         batch, _ = shuffle([*given, *given], minimum_users=0, rng=np.random.default_rng(0))
         assert batch.users == USERS and batch.duplicates == USERS * (2 * len(given) - 1), f"{stage}: counted twice"

@@ -140,6 +140,9 @@ class Recorder:
         self.asked.append((rows, k))
         return self.source.uniform(rows, k)
 
+    def further(self, rows, k):
+        return self.source.further(rows, k)
+
 
 class Constant:
     """A source whose every uniform is one given lattice point."""
@@ -149,6 +152,9 @@ class Constant:
 
     def uniform(self, rows, k):
         return np.full((rows, k), self.value)
+
+    def further(self, rows, k):
+        return np.full((len(rows), k), 0.5)
 
 
 def fits(values, distribution):

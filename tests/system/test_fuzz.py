@@ -19,6 +19,7 @@ from client.app import NODES, answer, release
 from client.models import vocabulary as vocabularies
 from client.node import Node, load_node, write_node
 from client.policy import Policy
+from mechanisms.accounting.privacy_filter import within
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import reply_from_record, reply_to_record, request_from_record, request_to_record
@@ -108,10 +109,10 @@ def check_requests(node: Path, n: int, seed: int) -> Counter[str | None]:
     with load_node(node).ledger("a") as ledger:
         rows = ledger.rows()
         people = np.arange(USERS, dtype=np.int64)
-        assert (ledger.spent(people) <= POLICY.total * (1 + 1e-9)).all()
+        assert within(ledger.spent(people), epsilon=POLICY.total, delta=POLICY.total_delta).all()
         for channel in ("embedding", "label", "text"):
             spent = ledger.spent_on(channel, people, np.zeros_like(people))
-            assert (spent <= getattr(POLICY, channel) * (1 + 1e-9)).all()
+            assert within(spent, epsilon=getattr(POLICY, channel), delta=POLICY.total_delta).all()
     assert all(np.isfinite(row.epsilon) for row in rows)
     return outcomes
 

@@ -113,7 +113,7 @@ def test_sentences_that_are_alike_are_sent_once_and_in_few_messages(world: World
         found = ask(world, node, sentences, address, progress=lines.append)
     assert found.charged == 300 and found.probabilities.shape == (300, len(CLASSES)) and len(charged(node)) == 300
     assert found.rows.tolist() == [i % 300 for i in range(700)] + [-1, -1]
-    new = "300 sentences are new, at ε = 31.42 at worst each; the total allows 318"
+    new = "300 sentences are new, at ε = 31.42 at worst each; the policy allows 318"
     assert [lines[0], lines[1], lines[-1]] == ["encoded 300 of 300 sentences", new, "answered 300 of 300 sentences"]
 
 
@@ -189,7 +189,8 @@ def test_a_question_beyond_the_policy(world: World, tmp_path: Path, policy: Poli
 def test_what_the_total_allows_is_said_before_the_first_charge(world: World, node: Path) -> None:
     world.device(node, replace(POLICY, total=100.0))
     ask(world, node, ["one"], world.address)
-    with pytest.raises(ValueError, match=r"3 sentences are new, .* ε = 68\.58 is left, enough for 2; nothing was"):
+    left = r"ε = 68\.58, δ = .* and 9,999 releases are left, enough for 2; nothing was"
+    with pytest.raises(ValueError, match=f"3 sentences are new, .* {left}"):
         ask(world, node, ["one", "two", "three", "four"], world.address)
     assert len(charged(node)) == 1
     assert ask(world, node, ["one", "two", "three"], world.address).charged == 2

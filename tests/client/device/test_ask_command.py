@@ -75,7 +75,7 @@ def test_a_file_of_sentences(world: World, node: Path, tmp_path: Path, capsys: p
     said = capsys.readouterr()
     found = json.loads(said.out)
     assert (found["lines"], found["charged"], sum(found["classes"].values())) == (6, 3, 4)
-    assert "3 sentences are new" in said.err and "the total allows 318" in said.err
+    assert "3 sentences are new" in said.err and "the policy allows 318" in said.err
     rows = [line.split("\t") for line in out.read_text(encoding="utf-8").split("\n")[:-1]]
     assert rows[0] == ["line", "class", *CLASSES, "sentence"] and len(rows) == 7
     assert {len(row) for row in rows} == {3 + len(CLASSES)}

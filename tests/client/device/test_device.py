@@ -41,7 +41,7 @@ def test_the_commands_run_where_a_device_alone_is_installed(made: Bundle, tmp_pa
     made.install(node)
     done = on_a_device("device", "ledger", node)
     assert done.returncode == 0 and "nothing has left this device" in done.stdout, done.stderr
-    arm = ["--experiment", "demo", "--arm", "purkayastha-eps-10"]
+    arm = ["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10"]
     done = on_a_device("device", "bundle", *arm, "--out", tmp_path / "b")
     assert done.returncode == 2 and "pip install 'sottovoce[simulation]'" in done.stderr
     assert not (tmp_path / "b").exists()
@@ -166,9 +166,11 @@ def test_a_ledger_in_words(
     assert "the label of 3 records, to the stage more: ε = 2 at worst each (ε = 2)" in said
     assert "record 2: embedding ε = 31.42 at worst, label ε = 4 at worst" in said
     assert "all together, without what is declared public: ε = 106.2 at worst" in said
-    assert "embedding: ε up to 70 for each record; the costliest one has 38.58 left" in said
-    assert "label: ε up to 5 for each record; the costliest one has 1 left" in said
-    assert "text: nothing" in said and "in total: ε up to 250; there is 143.8 left" in said
+    assert "embedding: ε up to 70 at δ = 1e-05 for each record; the costliest one has 38.58 left" in said
+    assert "label: ε up to 5 at δ = 1e-05 for each record; the costliest one has 1 left" in said
+    assert "text: nothing" in said and "in total: ε up to 250 at δ = 1e-05, and 10,000 releases" in said
+    assert "left: ε = 143.8, δ = " in said and "9,991 releases (one half of δ is the filter's)" in said
+    assert "or, in place of ε: zCDP ρ = " in said and "Whitehouse, Ramdas, Rogers and Wu 2023" in said
     assert "texts may show the number of tokens (short anyway)" in said
     assert "only among at least 50 users" in said and "clock" not in said
 
@@ -200,7 +202,8 @@ def test_what_is_declared_public_is_shown_as_unprotected(device: Path, capsys: p
     said = told(device, capsys)
     assert "the label of 3 records, to the stage train: ε = ∞ each (in clear)" in said
     assert "label: anything, declared public (everybody knows)" in said
-    assert "all together, without what is declared public: ε = 94.25 at worst" in said and "in total: no limit" in said
+    assert "all together, without what is declared public: ε = 94.25 at worst" in said
+    assert "in total: any ε at δ" in said
 
 
 def test_many_records_are_not_all_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,10 +66,10 @@ def test_spending_adds_up_over_records_stages_and_digests(ledger):
     write(ledger, charge([1, 1, 2], [0, 1, 0]))
     write(ledger, charge([1], [0], stage="t"), charge([1], [0], digest="e"))
     write(ledger, charge([1], [0], channel="embedding", guarantee=NOISE))
-    assert ledger.spent(ids(1, 2, 3), without=["embedding"]).tolist() == [8.0, 2.0, 0.0]
-    assert ledger.spent_on("label", ids(1, 1, 2), ids(0, 1, 0)).tolist() == [6.0, 2.0, 2.0]
-    assert ledger.spent(ids(1)).tolist() == [np.inf]  # Gaussian noise promises nothing at δ = 0
-    assert ledger.spent(ids(1), delta=1e-6)[0] == pytest.approx(8 + NOISE.worst_case(1e-6))
+    assert ledger.spent(ids(1, 2, 3), without=["embedding"]).epsilon.tolist() == [8.0, 2.0, 0.0]
+    assert ledger.spent_on("label", ids(1, 1, 2), ids(0, 1, 0)).epsilon.tolist() == [6.0, 2.0, 2.0]
+    assert ledger.spent(ids(1)).epsilon.tolist() == [np.inf]  # Gaussian noise promises nothing at δ = 0
+    assert ledger.spent(ids(1), delta=1e-6).epsilon[0] == pytest.approx(8 + NOISE.worst_case(1e-6))
 
 
 def test_rows_show_what_was_charged(ledger):
@@ -86,7 +86,7 @@ def test_an_infinite_charge_is_kept(tmp_path):
         write(ledger, charge([1, 1], [0, 1], guarantee=endless))
     with Ledger(tmp_path / "l") as ledger:
         assert ledger.rows()[0].epsilon == np.inf
-        assert ledger.spent(ids(1)).tolist() == [np.inf]
+        assert ledger.spent(ids(1)).epsilon.tolist() == [np.inf]
 
 
 class Plain:
@@ -145,8 +145,8 @@ def test_blocks_answer_as_single_rows_would(tmp_path, seed):
                 found = ledger.recall(*key, users, records)
                 assert (recalled(found), found.earlier.tolist()) == plain.recall(*key, users, records)
             for without in ((), ("label",)):
-                assert ledger.spent(users, without=without).tolist() == plain.spent(users, without)
-            assert ledger.spent_on("label", users, records).tolist() == plain.spent_on("label", users, records)
+                assert ledger.spent(users, without=without).epsilon.tolist() == plain.spent(users, without)
+            assert ledger.spent_on("label", users, records).epsilon.tolist() == plain.spent_on("label", users, records)
         rows = ledger.rows()
         keys = [(r.user, r.record, r.stage, r.channel, r.digest) for r in rows]
         assert keys == sorted(keys) and len(keys) == len(set(keys)) == len(plain.releases)
@@ -170,8 +170,8 @@ def test_n_one_by_one_cost_what_n_at_once_cost(tmp_path, method):
                 ))  # fmt: skip
             released = [mechanisms[row.channel] for row in ledger.rows()]
             budgets.append(compose([(m, 1) for m in released], delta=1e-6, method=method))
-            sums.append(ledger.spent(ids(3), delta=1e-7).tolist())
-            sums[-1] += ledger.spent_on("label", ids(*[3] * n), ids(*range(n)), delta=1e-7).tolist()
+            sums.append(ledger.spent(ids(3), delta=1e-7).epsilon.tolist())
+            sums[-1] += ledger.spent_on("label", ids(*[3] * n), ids(*range(n)), delta=1e-7).epsilon.tolist()
     assert budgets[0] == budgets[1] == compose([(m, n) for m in mechanisms.values()], delta=1e-6, method=method)
     assert sums[0] == sums[1]
     assert sums[0][0] == pytest.approx(n * sum(m.guarantee.worst_case(1e-7) for m in mechanisms.values()))
@@ -194,7 +194,7 @@ def test_nothing_is_changed_or_deleted(ledger, statement):
     write(ledger, charge([1], [0]))
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
         ledger._connection.execute(statement)
-    assert ledger.spent(ids(1)).tolist() == [2.0]
+    assert ledger.spent(ids(1)).epsilon.tolist() == [2.0]
 
 
 def test_a_key_is_written_once_and_a_failed_commit_writes_nothing(ledger):

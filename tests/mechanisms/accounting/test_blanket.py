@@ -1,4 +1,4 @@
-"""The blanket bound, its lower bounds, truncation and rounds.
+"""The blanket bound, its lower bounds and truncation.
 
 Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds, and must reject an ε that is 10 % off.
 """
@@ -10,18 +10,16 @@ from dataclasses import replace
 import mpmath
 import numpy as np
 import pytest
-from scipy.stats import binom
 
 from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponse
 from mechanisms.accounting import lower
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
 from mechanisms.accounting.lower import lower_bounds
-from mechanisms.accounting.rounds import envelope, profile, rounds_epsilon
 from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.accounting.truncated import truncated, truncated_epsilon
 from mechanisms.losses import categorical_blanket, radial_blanket, sphere_blanket
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.privunit import PrivUnit
+from tests.support.rings import compositions, hockey_stick, reduced_pair, ring, ring_cells, shuffled
 
 DELTA = 1e-6
 #: Two-sided normal quantile of a false-alarm rate of 1e-6.
@@ -43,68 +41,6 @@ MECHANISMS = [
 
 def ident(mechanism):
     return "-".join(str(v) for v in (mechanism.name, *vars(mechanism).values()))
-
-
-# ---------------------------------------------------------------- brute force
-
-
-def compositions(total, parts):
-    if parts == 1:
-        yield (total,)
-        return
-    for first in range(total + 1):
-        for rest in compositions(total - first, parts - 1):
-            yield (first, *rest)
-
-
-def shuffled(laws):
-    """The law of the histogram of independent outputs with these laws: {counts: probability}."""
-    size = len(laws[0])
-    table = {(0,) * size: 1.0}
-    for law in laws:
-        following = {}
-        for counts, mass in table.items():
-            for at, chance in enumerate(law):
-                key = (*counts[:at], counts[at] + 1, *counts[at + 1 :])
-                following[key] = following.get(key, 0.0) + mass * chance
-        table = following
-    return table
-
-
-def hockey_stick(p, q, epsilon):
-    return sum(max(0.0, mass - math.exp(epsilon) * q.get(key, 0.0)) for key, mass in p.items())
-
-
-def reduced_pair(p, q, omega, gamma, n, epsilon):
-    """δ(ε) of the reduced pair by definition: the others send blanket samples, each with probability γ."""
-    return sum(
-        binom.pmf(m, n - 1, gamma) * hockey_stick(shuffled([p, *[omega] * m]), shuffled([q, *[omega] * m]), epsilon)
-        for m in range(n)
-    )
-
-
-def ring(size, kappa):
-    """A randomizer on a ring: p_z(y) ∝ exp(-κ·distance); rows are the laws of the inputs."""
-    at = np.arange(size)
-    distance = np.abs(at[:, None] - at[None, :])
-    weights = np.exp(-kappa * np.minimum(distance, size - distance))
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-def ring_cells(size, kappa):
-    laws = ring(size, kappa)
-    omega = np.full(size, 1 / size)
-    u, v = np.log(laws[0] / omega), np.log(laws[size // 2] / omega)
-    return BlanketCells(
-        log_gamma=float(np.log(laws.min(axis=0).sum())),
-        log_w=np.log(omega),
-        log_p=np.log(laws[0]),
-        log_q=np.log(laws[size // 2]),
-        log_u_low=u,
-        log_u_high=u,
-        log_v_low=v,
-        log_v_high=v,
-    )
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -528,7 +464,7 @@ def test_a_choice_by_weights_is_below_its_cells(outputs):
 
 
 def test_powers_and_merged_cells_are_on_the_safe_side():
-    one = categorical_blanket.choice(0.4, 30)
+    one = categorical_blanket.choice(0.4, 30).merged(60)
     exact = one.product(one).product(one)
     assert len(exact.log_w) > 10_000
     power, coarse = one.power(3), exact.merged(200)
@@ -538,83 +474,6 @@ def test_powers_and_merged_cells_are_on_the_safe_side():
         assert np.exp(cells.log_p).sum() == pytest.approx(1.0) and cells.log_gamma == pytest.approx(exact.log_gamma)
         assert truth * (1 - 1e-3) <= blanket_epsilon(cells, 5000, DELTA) <= truth * 1.1
     assert blanket_epsilon(one.power(2), 5000, DELTA) < truth * 0.9
-
-
-# ---------------------------------------------------------------- rounds
-
-
-def test_the_envelope_lies_between_the_true_profile_and_the_bounds():
-    """Exact profiles of exchangeable pairs, raised at random: chords of what is left lie above the truth everywhere."""
-    rng = np.random.default_rng(0)
-    grid = np.linspace(0, 3, 60)
-
-    def chords(corners, deltas, epsilons):
-        return np.interp(np.exp(epsilons), np.exp(corners), deltas)
-
-    for _ in range(50):
-        p = rng.dirichlet(np.full(6, 0.3))
-        truth = np.array([np.maximum(p - math.exp(e) * p[::-1], 0).sum() for e in grid])
-        bounds = truth * (1 + rng.exponential(0.2, 60)) + 1e-9
-        corners, deltas = envelope(grid, bounds)
-        slopes = np.diff(deltas) / np.diff(np.exp(corners))
-        assert (np.diff(slopes) >= 0).all()
-        left = chords(corners, deltas, grid)
-        assert (left <= bounds * (1 + 1e-9)).all() and (left >= truth * (1 - 1e-9)).all()
-        # δ(0) <= tanh(ε/2) + 2·δ(ε)/(1 + e^ε), of the truth; and the envelope has it
-        assert deltas[0] <= (np.tanh(corners / 2) + 2 * deltas / (1 + np.exp(corners))).min() * (1 + 1e-9)
-        assert (chords(corners[1:], deltas[1:] * 0.99, grid[grid >= corners[1]]) < truth[grid >= corners[1]]).any() or (
-            left > truth * 1.001
-        ).any()  # the harness sees a profile that is too low
-
-
-def test_two_rounds_of_every_data_set_are_below_the_composition():
-    """All data sets of three users on a ring of four, any two of them in turn: exact hockey sticks of the product."""
-    laws, cells, n = ring(4, 0.8), ring_cells(4, 0.8), 3
-    tables = []
-    for other in (1, 2):
-        for others in itertools.combinations_with_replacement(range(4), n - 1):
-            first, second = (shuffled([laws[z], *(laws[w] for w in others)]) for z in (0, other))
-            masses = np.array([[first[key], second[key]] for key in first])
-            tables += [masses, masses[:, ::-1]]
-
-    def worst(epsilon):
-        pairs = itertools.product(tables, repeat=2)
-        products = ((np.outer(a[:, 0], b[:, 0]), np.outer(a[:, 1], b[:, 1])) for a, b in pairs)
-        return max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in products)
-
-    for delta in (0.2, 0.05):
-        epsilon = rounds_epsilon([(cells, n, 2)], delta)
-        assert worst(epsilon) <= delta < worst(epsilon / 3)
-
-
-def test_one_round_is_not_two_rounds():
-    """What the harness above would say of a bound that forgot a round."""
-    cells = ring_cells(4, 0.8)
-    one, two = (rounds_epsilon([(cells, 3, count)], 0.05) for count in (1, 2))
-    assert two > 1.2 * one
-
-
-@pytest.mark.parametrize(("kappa", "count", "prototype", "before"), [(4, 2, 0.682, 0.916), (4, 50, 2.988, 5.944)])
-def test_rounds_take_the_least_over_several_cuts(kappa, count, prototype, before):
-    epsilon = rounds_epsilon([(Purkayastha(16, kappa).blanket(), 67_349, count)], DELTA)
-    assert 0.97 * prototype <= epsilon <= prototype < before
-
-
-def test_profile_falls():
-    deltas = profile(Purkayastha(16, 2.0).blanket(), 10_000, [0.0, 0.1, 0.2])
-    assert deltas[0] > deltas[1] > deltas[2] > 0
-
-
-def test_rounds_compose():
-    cells = Purkayastha(16, 2.0).blanket()
-    single = truncated_epsilon(cells, 67_349, DELTA)
-    one, four = (rounds_epsilon([(cells, 67_349, count)], DELTA) for count in (1, 4))
-    assert single * (1 - 1e-3) <= one <= single * 1.1  # the truncation pays for a hundredth of δ here
-    assert one < four < 4 * one
-    # one by one costs what four at once cost
-    singly = rounds_epsilon([(cells, 67_349, 1)] * 4, DELTA)
-    assert singly == pytest.approx(four, rel=0.01)
-    assert rounds_epsilon([(Purkayastha(16, 50.0).blanket(), 10, 1)], DELTA) is None
 
 
 @pytest.mark.slow

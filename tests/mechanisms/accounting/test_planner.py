@@ -9,7 +9,8 @@ import pytest
 from scipy.special import logit
 
 from mechanisms import Gaussian, Identity, Purkayastha, RandomizedResponse, RandomizedResponsePrior
-from mechanisms.accounting.ladder import central_epsilon, group_factor, ladder
+from mechanisms.accounting.central import central_epsilon, group_factor
+from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.planner import Split, Target, best_privunit, fits, frontier, plan, users_needed
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.privunit import PrivUnit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.models import vocabulary
 from client.node import write_node
 from client.policy import Policy
 from client.store.ledger import Charge, Ledger
 from mechanisms import Identity, Purkayastha, RandomizedResponse
-from mechanisms.accounting.ladder import ladder
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText
 from mechanisms.words.text import TextMechanism
@@ -27,37 +24,18 @@ from simulations.experiment import Arm, Experiment, bundled, load, text_mechanis
 from simulations.experiment.ladder import PAPER, Spent, of_experiment, of_run
 from simulations.output.jsonable import json_ready
 from simulations.study.report import markdown
-from tests.support.paths import ROOT
+from tests.support.budgets import PURKAYASTHA, answer, printed, rung
+from tests.support.paths import DATA, ROOT
 from tests.support.results import demo
 
 KEYS = {"local_worst_case", "local_epsilon", "bounds", "lower_bound", "epsilon"}
 BOUNDS = {"blanket", "stronger_clone", "clones_2021", "erlingsson_2019", "variation_ratio"}
-PURKAYASTHA = ["--mechanism", "purkayastha", "--epsilon", "4", "--dim", "16"]
-
-DATA = ROOT.parent / "shared" / "data"
 
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert cli.main(["budget", *arguments, "--json"]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.count("\n") == 1
-    return json.loads(captured.out)
-
-
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert cli.main(["budget", *arguments]) == 0
-    return capsys.readouterr().out
-
-
-def rung(rungs: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    (found,) = [r for r in rungs if r["rung"] == name]
-    return found
 
 
 # --- shuffle and local
@@ -124,11 +102,11 @@ def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["local", *PURKAYASTHA, "--times", "0"], "--times"),
         (["local", "--mechanism", "identity", "--dim", "4"], "no privacy loss distribution"),
         (["ladder"], "give one of FILE.toml"),
-        (["ladder", "demo", *PURKAYASTHA], "give one of FILE.toml"),
+        (["ladder", "labelled-demo", *PURKAYASTHA], "give one of FILE.toml"),
         (["ladder", "absent.toml"], "absent.toml: there is no such file"),
-        (["ladder", "demo", "--set", "population.user=3"], 'did you mean "users"'),
-        (["ladder", "demo", "--delta", "2"], "--delta: must be above 0"),
-        (["ladder", "demo", "--records", "0"], "--records: must be at least 1"),
+        (["ladder", "labelled-demo", "--set", "population.user=3"], 'did you mean "users"'),
+        (["ladder", "labelled-demo", "--delta", "2"], "--delta: must be above 0"),
+        (["ladder", "labelled-demo", "--records", "0"], "--records: must be at least 1"),
         (["ladder", *PURKAYASTHA, "--users", "-1"], "users"),
         (["ladder", "--ledger", "absent.sqlite"], "there is no such file"),
         (["shuffle", *PURKAYASTHA, "--users", "9", "--honest", "0"], "--honest: must be above 0"),
@@ -171,16 +149,16 @@ def test_every_bundled_experiment_has_a_ladder(
         ladders = [r for r in (arm["ladder"], arm["test_ladder"]) if r is not None]
         assert ladders or arm["way"] == "public-only"
         for rungs in ladders:
-            assert [r["rung"] for r in rungs if r["rung"] != "gradients"] == [
-                "token", "text", "embedding", "label", "record", "user", "shuffled",
-            ]  # fmt: skip
+            channels = ["statistic"] if rungs[0]["rung"] == "statistic" else ["token", "text", "embedding", "label"]
+            assert [r["rung"] for r in rungs if r["rung"] != "gradients"] == [*channels, "record", "user", "shuffled"]
+        assert (arm["way"] == "statistics") == (ladders != [] and ladders[0][0]["rung"] == "statistic")
         if arm["reference"]:
             assert rung(ladders[0], "record")["epsilon"] == "inf"
             assert rung(ladders[0], "record")["unprotected"]
 
 
 def test_a_ladder_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "ladder", "demo")
+    text = printed(capsys, "ladder", "labelled-demo")
     assert "a reference: not private" in text and "UNPROTECTED: embedding" in text and "∞" in text
     assert "What this rests on" in text and "expected: 2,000 users" in text and "declared public" in text
     paper = printed(capsys, "ladder", "sst2-paper")
@@ -189,7 +167,7 @@ def test_a_ladder_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 def study(**sections: Any) -> Experiment:
     overrides = [f"{k.replace('__', '.').replace('_', '-')}={v}" for k, v in sections.items()]
-    return load("demo", overrides)
+    return load("labelled-demo", overrides)
 
 
 def test_users_are_those_expected_to_be_delivered() -> None:
@@ -288,7 +266,7 @@ def test_labels_in_clear_that_nobody_declared_public_are_unprotected() -> None:
 
 def test_results_and_cards_carry_the_ladder() -> None:
     results = demo()
-    lines = of_experiment(load("demo"))
+    lines = of_experiment(load("labelled-demo"))
     for arm, line in zip(results["arms"], lines, strict=True):
         arm |= {k: line[k] for k in ("ladder", "test_ladder")}
     text = markdown(results)
@@ -327,6 +305,22 @@ def test_a_ledgers_ladder(capsys: pytest.CaptureFixture[str], place: Path) -> No
     assert rung(other["ladder"], "user")["epsilon"] == pytest.approx(one, rel=1e-6)
     assert "costliest" in printed(capsys, "ladder", "--ledger", "a.sqlite")
     assert cli.main(["budget", "ladder", "--ledger", "a.sqlite", "--user", "4"]) == 2
+
+
+def test_a_ledgers_account_in_the_filter_of_its_policy(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    rr, sphere = RandomizedResponse(1.0, 2), Purkayastha(16, 1.0)
+    ledger(place / "ledger.sqlite", users=(3, 5, 5), embedding=sphere, label=rr)
+    alone = answer(capsys, "ladder", "--ledger", "ledger.sqlite")
+    assert alone["account"] is None and "privacy filter" in alone["theorem"]
+    write_node(place, policy=Policy(embedding=10.0, label=5.0, total=20.0, releases=50))
+    account = answer(capsys, "ladder", "--ledger", "ledger.sqlite")["account"]
+    costs = [Policy().cost(m.guarantee) for m in (rr, sphere)]
+    assert account["releases"] == 4 and account["worst_case"] == pytest.approx(2 * (math.pi + 1), rel=1e-6)
+    assert account["rho"] == pytest.approx(2 * sum(c.rho for c in costs))
+    assert account["delta"] == pytest.approx(2 * sum(c.delta for c in costs)) and account["rho_limit"] > 0
+    said = printed(capsys, "ladder", "--ledger", "ledger.sqlite")
+    assert "in total: ε up to 20 at δ = 1e-05, and 50 releases" in said and "46 releases (one half" in said
+    assert "Rogers, Roth, Ullman and Vadhan 2016" in said
 
 
 def test_a_ledger_with_an_unprotected_channel(capsys: pytest.CaptureFixture[str], place: Path) -> None:
@@ -374,146 +368,3 @@ def test_what_is_no_ledger(content: bytes, capsys: pytest.CaptureFixture[str], p
     (place / "bad.sqlite").write_bytes(content)
     assert cli.main(["budget", "ladder", "--ledger", "bad.sqlite"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-# --- plans
-
-
-def test_a_plan_shows_the_budget_that_was_asked_for(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    found = answer(
-        capsys, "plan", "--epsilon", "0.5", "--delta", "1e-6", "--users", "20000", "--label-epsilon", "1",
-        "--out", "plans/p.toml",
-    )  # fmt: skip
-    (split,) = found["splits"]
-    assert 0.45 < split["central_epsilon"] <= 0.5 and found["file"] == "plans/p.toml"
-    experiment = load(place / "plans" / "p.toml")
-    assert experiment.shuffle.minimum_users == 20_000 and experiment.shuffle.delta == 1e-6
-    (line,) = answer(capsys, "ladder", "plans/p.toml")["arms"]
-    assert rung(line["ladder"], "shuffled")["epsilon"] == split["central_epsilon"]
-    assert rung(line["test_ladder"], "shuffled")["epsilon"] <= 0.5
-    again = ["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "99", "--out", "plans/p.toml"]
-    assert cli.main(["budget", *again]) == 2
-    assert "is there already" in capsys.readouterr().err
-
-
-def test_a_plan_of_privunit(capsys: pytest.CaptureFixture[str]) -> None:
-    """ε0 and p of least error for a central budget; the ladder and `budget shuffle` say that it is kept."""
-    asked = ("plan", "--mechanism", "privunit", "--epsilon", "1", "--delta", "1e-6", "--users", "20000", "--dim", "32")
-    plan = answer(capsys, *asked)
-    assert plan["local_epsilon"] == pytest.approx(6.32, abs=0.1) and plan["expected_cosine"] >= 0.372
-    assert plan["noise"] == pytest.approx(1 / plan["expected_cosine"] / math.sqrt(20_000))
-    assert plan["curator_noise"] == pytest.approx(0.0024, rel=0.05) and 0.98 < plan["central_epsilon"] <= 1
-    people = printed(capsys, *asked)
-    assert f"p = {plan['cap_probability']:g}" in people and f"ε = {plan['local_epsilon']:g}" in people
-    spec = ("--mechanism", "privunit", "--epsilon", str(plan["local_epsilon"]), "--dim", "32", "--users", "20000")
-    rungs = answer(capsys, "ladder", *spec)["ladder"]  # at the p of least error for ε0 alone
-    assert rung(rungs, "statistic")["epsilon"] == pytest.approx(plan["local_epsilon"], abs=1e-9)
-    assert rung(rungs, "shuffled")["epsilon"] == answer(capsys, "shuffle", *spec)["epsilon"]
-    assert "times the lower bound" in printed(capsys, "shuffle", *spec)
-    for extra, said in ((("--label-epsilon", "1"), "--label-epsilon"), (("--out", "x.toml"), "--out")):
-        assert cli.main(["budget", *asked, *extra]) == 2
-        assert capsys.readouterr().err.startswith(f"sottovoce: {said}: ")
-    none = printed(capsys, *asked[:4], "1e-9", "--delta", "1e-9", "--users", "2")
-    assert "no privunit fits" in none
-
-
-def test_privunit_at_a_hundred_million_users_takes_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    start = time.process_time()
-    spec = ("--mechanism", "privunit", "--epsilon", "6", "--dim", "32", "--users", "100000000")
-    found = answer(capsys, "shuffle", *spec)
-    assert time.process_time() - start < 10
-    assert 0.005 < found["lower_bound"] < found["epsilon"] < 0.0081 and found["ratio"] < 1.5
-
-
-def word_vectors(place: Path) -> Vocabulary:
-    vectors = np.random.default_rng(3).normal(size=(24, 3)).astype(np.float32)
-    found = Vocabulary(tuple(f"word{i}" for i in range(24)), vectors)
-    vocabulary.save(found, place / "words")
-    return found
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "users", "length"), [("santext", None, "0.5"), ("custext", None, "kept"), ("dp-mlm", 5000, "0.5")]
-)
-def test_a_plan_of_a_text_is_what_the_ladder_says(
-    mechanism: str, users: int | None, length: str, capsys: pytest.CaptureFixture[str], place: Path
-) -> None:
-    words = word_vectors(place)
-    why = {"length": "lengths are known", "group": "topics are known"}
-    found = answer(
-        capsys, "plan", "--mechanism", mechanism, "--tokens", "16", "--length", length, "--words", "words",
-        "--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1",
-        *([] if users is None else ["--users", str(users)]),
-        *(option for name, reason in why.items() for option in ("--accept-unprotected", f"{name}: {reason}")),
-    )  # fmt: skip
-    (split,) = found["splits"]
-    assert found["tokens"] == 16 and found["delivered"] == users
-    assert 29 < split["central_epsilon"] <= 30
-
-    def users_own(epsilon: float) -> float:
-        spec = {"mechanism": mechanism, "epsilon": epsilon, "tokens": 16} | (
-            {"length": length if length == "kept" else float(length)}
-        )
-        text = text_mechanism(spec, words, bounds=(-1.0, 4.0))
-        rungs = ladder(None, RandomizedResponse(1.0, 2), text=text, users=users, delta=1e-6, public=why)
-        by_name = {r.name: r for r in rungs}
-        shuffled = by_name["shuffled"].epsilon
-        return by_name["user"].epsilon if shuffled is None else shuffled
-
-    assert users_own(split["text_epsilon"]) == pytest.approx(split["central_epsilon"], rel=1e-12)
-    assert users_own(split["text_epsilon"] * 1.02) > 30
-
-
-def test_a_plan_of_a_text_says_what_it_needs(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    word_vectors(place)
-    budget = ["--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1"]
-    text = ["--words", "words", "--tokens", "8"]
-    for arguments, said in (
-        (["--mechanism", "custext", *text], "which group of the mapping a word belongs to"),
-        (["--mechanism", "santext", *text, "--length", "kept"], "the number of tokens"),
-        (["--mechanism", "santext", *text, "--length", "long"], "--length: must be"),
-        (["--mechanism", "santext", *text, "--crowd", "5"], "--crowd: without --users there is no shuffler"),
-        (["--mechanism", "santext", *text, "--users", "9", "--crowd", "5"], "--crowd: the text exposes nothing"),
-        (["--mechanism", "santext", "--words", "absent.txt"], "there is no such file"),
-        (["--mechanism", "santext", *text, "--accept-unprotected", "length"], "length"),
-        (["--mechanism", "santext", *text, "--out", "p.toml"], "--out: "),
-        (["--tokens", "8", "--users", "9"], "--tokens: is about texts"),
-        ([], "--users: say how many"),
-    ):
-        assert cli.main(["budget", "plan", *budget, *arguments]) == 2
-        error = capsys.readouterr().err
-        assert said in error and error.count("\n") == 1
-    shown = printed(capsys, "plan", "--mechanism", "santext", *text, *budget)
-    assert "no shuffler; texts of at most 8 tokens" in shown and "largest ε of santext" in shown
-
-
-def test_a_plan_with_drop_outs_and_one_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--epsilon", "0.5", "--delta", "1e-6", "--label-epsilon", "1"]
-    found = answer(capsys, "plan", *arguments, "--users", "20000", "--dropout", "0.2", "--out", "p.toml")
-    assert found["delivered"] == math.floor(16_000 - 6 * math.sqrt(20_000 * 0.16))
-    assert load("p.toml").shuffle.minimum_users == found["delivered"]
-    none = answer(capsys, "plan", "--epsilon", "0.01", "--delta", "1e-6", "--label-epsilon", "5", "--users", "100")
-    assert none["splits"][0]["embedding_epsilon"] is None
-    assert cli.main(["budget", "plan", "--epsilon", "0.01", "--delta", "1e-6", "--label-epsilon", "5", "--users", "100",
-                     "--out", "q.toml"]) == 2  # fmt: skip
-    assert "no local parameters fit" in capsys.readouterr().err and not Path("q.toml").exists()
-
-
-@pytest.mark.slow
-def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.image import imread
-
-    from simulations.analysis import budget_figures
-
-    fewer = {
-        "DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "SHARES": (1.0, 0.01), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)
-    }  # fmt: skip
-    for name, values in fewer.items():
-        monkeypatch.setattr(budget_figures, name, values)
-    assert cli.main(["budget", "figures", "--out", "figures", "--users", "20000"]) == 0
-    paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert {p.name for p in paths} == {
-        f"{name}.png" for name in ("delta", "users", "crowds", "rounds", "bounds", "split")
-    }
-    for path in paths:
-        assert path.stat().st_size < 100_000 and imread(path).shape[1] > 1500

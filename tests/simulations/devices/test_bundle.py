@@ -269,16 +269,16 @@ def test_of_a_study_of_texts(shared: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--experiment", "demo"], "--arm: is missing; choose one of"),
-        (["--experiment", "demo", "--arm", "zzz"], '--arm "zzz": there is none'),
-        (["--experiment", "demo", "--arm", "no noise"], "is a reference"),
-        (["--experiment", "demo", "--run", "x"], "give either --run RUN_DIR or --experiment"),
+        (["--experiment", "labelled-demo"], "--arm: is missing; choose one of"),
+        (["--experiment", "labelled-demo", "--arm", "zzz"], '--arm "zzz": there is none'),
+        (["--experiment", "labelled-demo", "--arm", "no noise"], "is a reference"),
+        (["--experiment", "labelled-demo", "--run", "x"], "give either --run RUN_DIR or --experiment"),
         ([], "give either --run RUN_DIR or --experiment"),
         (["--run", "nowhere"], "holds no finished run"),
         (["--run", "nowhere", "--set", "seed=1"], "a run is as it was"),
         (["--experiment", "nowhere.toml"], "nowhere.toml"),
         (["--experiment", "sst2-paper", "--data", "x"], "trusted simulation"),
-        (["--experiment", "demo", "--arm", "purkayastha-eps-10", "--precision", "int4"], "encoder.precision"),
+        (["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10", "--precision", "int4"], "encoder.precision"),
     ],
 )
 def test_bad_input_ends_in_one_line(
@@ -294,5 +294,5 @@ def test_bad_input_ends_in_one_line(
 
 def test_a_folder_that_is_not_empty_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x").write_text("")
-    assert cli.main(["device", "bundle", "--out", str(tmp_path), "--experiment", "demo"]) == 2
+    assert cli.main(["device", "bundle", "--out", str(tmp_path), "--experiment", "labelled-demo"]) == 2
     assert "is there already and not an empty folder" in capsys.readouterr().err

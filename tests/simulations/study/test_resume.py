@@ -383,6 +383,15 @@ def test_other_packages(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "was started with flwr " in line and "and here is 0.0.1" in line
 
 
+def test_a_run_that_an_older_version_began(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 0.1 left one: its file of packages has the same form."""
+    path = unfinished(place, monkeypatch) / "unfinished" / "code.json"
+    known = json.loads(path.read_text())
+    known["versions"]["sottovoce"] = "0.1.0"
+    path.write_text(json.dumps(known))
+    assert "was started with sottovoce 0.1.0, and here is " in refusal(place / "run", monkeypatch)
+
+
 def test_a_run_that_is_at_work(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with started(place / "run", STUDY):
         assert "another process is at work on this run" in refusal(place / "run", monkeypatch)

@@ -1,0 +1,179 @@
+"""A policy's total holds for whatever a server asks in the light of the answers: 1,000 releases, two processes at once,
+a clock set back, repeats, and the same stage under other parameters."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.node import load_node
+from client.policy import Policy, Refused
+from client.sanitizer import Sanitizer
+from mechanisms.accounting.privacy_filter import concentrated_limit
+from mechanisms.guarantee import gaussian_delta
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from tests.support.clients import make_node, request
+from tests.support.paths import ROOT
+
+ONE = np.array([0], dtype=np.int64)
+
+
+def ask(folder: Path, asked: Request) -> Reply:
+    node = load_node(folder)
+    with node.ledger("a") as ledger:
+        return Sanitizer(node.policy("a"), ledger, node.streams).answer(asked, node.shard("train"))
+
+
+def label(stage: str, epsilon: float) -> Request:
+    return request(stage=stage, embedding=None, label={"mechanism": "randomized-response", "epsilon": epsilon})
+
+
+def refusal(folder: Path, asked: Request) -> str:
+    with pytest.raises(Refused) as caught:
+        ask(folder, asked)
+    return caught.value.reason
+
+
+def test_a_thousand_adaptively_chosen_releases_stay_within_the_policy(tmp_path: Path) -> None:
+    """Each ε is chosen by the last answers; now and then the server tries for more than is left. The account never
+    passes the policy, and sums alone would have ended at a fifth of it."""
+    policy = Policy(label=math.inf, total=2.0, total_delta=1e-5, releases=1000)
+    make_node(tmp_path, [0], policy=policy)
+    node, shard = load_node(tmp_path), load_node(tmp_path).shard("train")
+    epsilon, refused = 0.012, 0
+    with node.ledger("a") as ledger:
+        client = Sanitizer(policy, ledger, node.streams)
+        for i in range(1000):
+            if i % 50 == 49 and i > 250:  # the sums have room before that
+                left = concentrated_limit(2.0, 5e-6) - ledger.spent(ONE).rho[0]
+                with pytest.raises(Refused, match="so large a total epsilon or delta"):
+                    client.answer(label(f"s{i}", math.sqrt(2 * left) * 1.1), shard)
+                refused += 1
+            told = int(client.answer(label(f"s{i}", epsilon), shard).releases[0].payload["y"][0])
+            epsilon = min(0.0135, epsilon * (1.3 if told else 0.8))
+            spent = ledger.spent(ONE)
+            assert spent.epsilon[0] <= 2.0 or spent.rho[0] <= concentrated_limit(2.0, 5e-6)
+            assert spent.delta[0] <= 5e-6 and spent.releases[0] == i + 1
+        assert spent.epsilon[0] > 5 * policy.total and refused == 15
+        with pytest.raises(Refused, match="so many releases"):
+            client.answer(label("one-more", 1e-9), shard)
+        assert len(client.answer(label("s0", 0.012), shard)) == 1  # what has left is repeated, whatever is spent
+
+
+SIGMA = 800_000.0  # on the unit sphere of four coordinates: δ(0) below 1e-6
+NOISY = {"mechanism": "gaussian", "sigma": SIGMA}
+
+
+def test_noise_that_costs_no_epsilon_costs_its_delta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Gaussian of ε = 0 at the policy's δ: 300 times where sums of ε alone decide, and then its exact δ passes the
+    total; under the filter, as often as half of the total has room for it and its sampler."""
+    policy = Policy(delta=1e-6, total=0.0, total_delta=1e-5)
+    asked = [request(stage=f"s{i}", label=None, embedding=NOISY) for i in range(300)]
+    mechanism = asked[0].mechanism("embedding")
+    assert mechanism.guarantee.worst_case(1e-6) == 0
+    make_node(tmp_path / "filter", [0], policy=policy)
+    allowed = int(0.5e-5 / (1e-6 + mechanism.guarantee.numeric_delta))
+    assert 1 <= allowed < 5
+    for one in asked[:allowed]:
+        ask(tmp_path / "filter", one)
+    assert refusal(tmp_path / "filter", asked[allowed]) == "total"
+
+    def true(times: int) -> float:
+        return gaussian_delta(math.sqrt(times) * 2 / SIGMA, 0.0)
+
+    assert true(allowed) < policy.total_delta < true(300)
+    monkeypatch.setattr("client.policy.privacy_filter.within", lambda spent, epsilon, delta: spent.epsilon <= epsilon)
+    make_node(tmp_path / "planted", [0], policy=policy)
+    for one in asked:
+        ask(tmp_path / "planted", one)
+
+
+def test_releases_that_cost_nothing_are_counted(tmp_path: Path) -> None:
+    policy = Policy(label=0.0, total=0.0, releases=3, accept_unprotected=("embedding: published",))
+    make_node(tmp_path, [0, 1], policy=policy)
+    for stage in ("a", "b", "c"):
+        assert len(ask(tmp_path, label(stage, 0.0))) == 2
+    assert refusal(tmp_path, label("d", 0.0)) == "releases"
+    clear = request(stage="d", label=None, embedding={"mechanism": "identity"})
+    assert refusal(tmp_path, clear) == "releases"  # declared public, and a release all the same
+    assert len(ask(tmp_path, label("c", 0.0))) == 2
+
+
+def test_two_channels_at_once_cost_what_they_cost_one_by_one(tmp_path: Path) -> None:
+    both, policy = request(), Policy(embedding=math.inf, label=math.inf, total=40.0)
+    one_by_one = (replace(both, label=None), replace(both, embedding=None))
+    for name, questions in (("once", (both,)), ("twice", one_by_one)):
+        make_node(tmp_path / name, [0], policy=policy)
+        for asked in questions:
+            ask(tmp_path / name, asked)
+    accounts = []
+    for name in ("once", "twice"):
+        with load_node(tmp_path / name).ledger("a") as ledger:
+            account = ledger.spent(ONE)
+            accounts.append([c.tolist() for c in (account.epsilon, account.delta, account.rho, account.releases)])
+    assert accounts[0] == accounts[1]
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from client.policy import Refused
+from tests.client.test_filter import ask, label
+for i in range(12):
+    try:
+        ask(Path(sys.argv[2]), label(f"{sys.argv[3]}{i}", 1.0))
+        print("answered")
+    except Refused as error:
+        print(error.reason)
+"""
+
+
+def test_two_processes_on_one_ledger_spend_one_budget(tmp_path: Path) -> None:
+    """24 questions of ε = 1 from two processes at once, and a total of 7: seven are answered."""
+    make_node(tmp_path, [0], policy=Policy(label=math.inf, total=7.0))
+    both = [
+        subprocess.Popen([sys.executable, "-c", PROGRAM, str(ROOT), str(tmp_path), name], stdout=subprocess.PIPE)
+        for name in "ab"
+    ]
+    said = [process.communicate(timeout=120)[0].decode().split() for process in both]
+    outcomes = sorted(said[0] + said[1])
+    assert outcomes == ["answered"] * 7 + ["total"] * 17
+    with load_node(tmp_path).ledger("a") as ledger:
+        assert ledger.spent(ONE).epsilon.tolist() == [7.0] and len(ledger.rows()) == 7
+
+
+def test_a_clock_that_is_set_back_gives_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_node(tmp_path, [0], policy=Policy(label=math.inf, total=2.0))
+    first = ask(tmp_path, label("a", 2.0)).releases[0].payload["y"].tobytes()
+    monkeypatch.setattr("client.store.ledger.time.time", lambda: 1.0)
+    assert refusal(tmp_path, label("b", 0.5)) == "total"
+    assert ask(tmp_path, label("a", 2.0)).releases[0].payload["y"].tobytes() == first
+
+
+def test_one_stage_under_other_parameters_is_paid_for_again(tmp_path: Path) -> None:
+    make_node(tmp_path, [0], policy=Policy(label=math.inf, total=3.0))
+    first = ask(tmp_path, label("a", 1.0)).releases[0]
+    other = ask(tmp_path, label("a", 1.5)).releases[0]
+    assert first.digest != other.digest
+    assert refusal(tmp_path, label("a", 0.75)) == "total"
+    with load_node(tmp_path).ledger("a") as ledger:
+        assert ledger.spent(ONE).epsilon.tolist() == [2.5]
+    assert ask(tmp_path, label("a", 1.0)).releases[0].payload["y"].tobytes() == first.payload["y"].tobytes()
+
+
+def test_a_policy_that_was_tightened_still_repeats_and_counts_what_is_public(tmp_path: Path) -> None:
+    policy = Policy(label=math.inf, total=3.0, accept_unprotected=("embedding: published",))
+    make_node(tmp_path, [0], policy=policy)
+    for stage in "ab":
+        ask(tmp_path, label(stage, 1.5))
+    make_node(tmp_path, [0], policy=replace(policy, total=2.0))
+    assert len(ask(tmp_path, label("a", 1.5))) == 1 and refusal(tmp_path, label("c", 0.1)) == "total"
+    assert len(ask(tmp_path, request(stage="c", label=None, embedding={"mechanism": "identity"}))) == 1
