@@ -1,8 +1,9 @@
 """Empirical lower bounds of ε and δ: what an adversary measures on draws of two inputs, at a stated confidence.
 
-The adversary sees independent draws under an input x and under an input x', and scores each output; a high score
-speaks for x. Draws are in three parts. On the first quarter a score may be learned; on the second an event is chosen,
-"the score is at least t" or "at most t"; only the other half, which nothing was chosen on, is reported. Of an event O
+The adversary sees independent draws under an input x and under an input x', and scores each output, in one way or in
+several; a high score speaks for x. Draws are in three parts. On the first quarter a score may be learned; on the second
+an event is chosen, "this score is at least t" or "at most t"; only the other half, which nothing was chosen on, is
+reported: several scores raise no more false alarms than one. Of an event O
 and for any (ε, δ)-indistinguishable pair
 
     Pr[O | x] <= e^ε·Pr[O | x'] + δ,
@@ -63,7 +64,8 @@ def largest(draws: int, alpha: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of draws under x and x': on the part that events are chosen on, and on the part that is reported."""
+    """S scores of draws under x and x', (S, n): on the part that events are chosen on, and on the part that is
+    reported."""
 
     chosen: tuple[FloatArray, FloatArray]
     reported: tuple[FloatArray, FloatArray]
@@ -92,27 +94,40 @@ class Excess:
         return self.measured > self.claimed
 
 
-def scores(first: Outputs, second: Outputs, fit: Fit) -> Scores:
+@dataclass(frozen=True)
+class _Event:
+    """Score number `of` is at least the threshold; swapped: at most minus the threshold, which speaks for x'."""
+
+    of: int
+    swapped: bool
+    threshold: float
+
+
+def scores(first: Outputs, second: Outputs, *fits: Fit) -> Scores:
     """Scores of n draws under each input, the parts taken in order. ValueError where there are too few."""
     n = min(len(first), len(second))
     if n < MIN_DRAWS:
         raise ValueError(f"audit: {n} draws are too few; at least {MIN_DRAWS:,} of each input are needed")
     quarter, half = n // 4, n // 2
-    score = fit(first[:quarter], second[:quarter])
-    chosen = score(first[quarter:half]), score(second[quarter:half])
-    return Scores(chosen, (score(first[half:n]), score(second[half:n])))
+    each = [fit(first[:quarter], second[:quarter]) for fit in fits]
+
+    def all_of(outputs: Outputs) -> FloatArray:
+        return np.stack([score(outputs) for score in each])
+
+    chosen = all_of(first[quarter:half]), all_of(second[quarter:half])
+    return Scores(chosen, (all_of(first[half:n]), all_of(second[half:n])))
 
 
 def lower_epsilon(found: Scores, delta: float, alpha: float) -> LowerBound:
     """A lower bound of ε at δ, wrong with probability at most alpha."""
     best, event = -math.inf, None
-    for swapped in (False, True):
-        thresholds, a, b = _rates(found, swapped, alpha)
+    for of, swapped in _ways(found):
+        thresholds, a, b = _rates(found, of, swapped, alpha)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.log(np.maximum(a - delta, 0.0) / b)
         at = int(np.argmax(value))
         if value[at] > best or event is None:
-            best, event = float(value[at]), (swapped, float(thresholds[at]))
+            best, event = float(value[at]), _Event(of, swapped, float(thresholds[at]))
     assert event is not None
     a, b = _report(found, event, alpha)
     ratio = (a - delta) / b
@@ -126,9 +141,9 @@ def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:
     """
     epsilons, deltas = points[:, 0], points[:, 1]
     best, picked = -math.inf, None
-    for swapped in (False, True):
-        thresholds, a, b = _rates(found, swapped, alpha)
-        n = len(found.chosen[0])
+    for of, swapped in _ways(found):
+        thresholds, a, b = _rates(found, of, swapped, alpha)
+        n = found.chosen[0].shape[1]
         growth = np.exp(np.minimum(epsilons, 700.0))[:, None]
         margin = a - growth * b - deltas[:, None]
         # of several points the one that is most surely violated, not the most by measure: in standard deviations
@@ -136,7 +151,7 @@ def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:
         standing = margin / spread if len(points) > 1 else margin
         at = np.unravel_index(int(np.argmax(standing)), standing.shape)
         if standing[at] > best or picked is None:
-            best, picked = float(standing[at]), (int(at[0]), (swapped, float(thresholds[at[1]])))
+            best, picked = float(standing[at]), (int(at[0]), _Event(of, swapped, float(thresholds[at[1]])))
     assert picked is not None
     point, event = picked
     a, b = _report(found, event, alpha)
@@ -144,11 +159,16 @@ def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:
     return Excess(float(epsilons[point]), float(deltas[point]), max(0.0, measured))
 
 
-@lru_cache(maxsize=4)  # all figures of one game ask for the same two
-def _rates(found: Scores, swapped: bool, alpha: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Thresholds of events "at least t" (swapped: "at most t", which speak for x'), and of each the bounds of its
-    probability, on the part that events are chosen on: from below under its own input, from above under the other."""
-    first, second = found.chosen
+def _ways(found: Scores) -> list[tuple[int, bool]]:
+    return [(of, swapped) for of in range(len(found.chosen[0])) for swapped in (False, True)]
+
+
+@lru_cache(maxsize=4)  # all figures of one game ask for the same, two for each score
+def _rates(found: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Of a score the thresholds of events "at least t" (swapped: "at most t", which speak for x'), and of each the
+    bounds of its probability, on the part that events are chosen on: from below under its own input, from above under
+    the other."""
+    first, second = (part[of] for part in found.chosen)
     own, other = (-second, -first) if swapped else (first, second)
     own, other = np.sort(own), np.sort(other)
     each = _EVENTS // 4
@@ -160,12 +180,11 @@ def _rates(found: Scores, swapped: bool, alpha: float) -> tuple[FloatArray, Floa
     return thresholds, low(hits, len(own), alpha / 2), high(misses, len(other), alpha / 2)
 
 
-def _report(found: Scores, event: tuple[bool, float], alpha: float) -> tuple[float, float]:
+def _report(found: Scores, event: _Event, alpha: float) -> tuple[float, float]:
     """The two bounds of an event's probabilities, on the part that is reported."""
-    swapped, threshold = event
-    first, second = found.reported
-    own, other = (-second, -first) if swapped else (first, second)
-    hits, misses = int((own >= threshold).sum()), int((other >= threshold).sum())
+    first, second = (part[event.of] for part in found.reported)
+    own, other = (-second, -first) if event.swapped else (first, second)
+    hits, misses = int((own >= event.threshold).sum()), int((other >= event.threshold).sum())
     return float(low(hits, len(own), alpha / 2)), float(high(misses, len(other), alpha / 2))
 
 
@@ -184,12 +203,51 @@ def learned(first: Outputs, second: Outputs) -> Score:
     """
     if first.dtype.kind in "iu":
         return _frequencies(first, second)
-    first, second = (np.asarray(part, dtype=np.float64).reshape(len(part), -1) for part in (first, second))
-    inside = np.concatenate([first - first.mean(axis=0), second - second.mean(axis=0)])
-    covariance = inside.T @ inside / len(inside)
-    ridge = 1e-9 * max(float(np.trace(covariance)), 1.0) * np.eye(len(covariance))
-    axis = np.linalg.solve(covariance + ridge, first.mean(axis=0) - second.mean(axis=0))
-    return lambda outputs: np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1) @ axis
+    return _fisher(first, second, lambda outputs: np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1))
+
+
+def looked_at(step: float) -> Fit:
+    """A linear score (Fisher's) of all that is to be seen of coordinates beside their likelihood: each as it is, its
+    square and so the length of all, its magnitude, its sign, and the two lowest bits of its number on a grid of `step`.
+    Outputs (n, k) of any kind; it finds what a mechanism that is sound never shows."""
+
+    def features(outputs: Outputs) -> FloatArray:
+        z = np.asarray(outputs, dtype=np.float64)
+        codes = np.rint(z / step).astype(np.int64)
+        return np.hstack([z, z * z, np.abs(z), np.sign(z), codes & 1, (codes >> 1) & 1])
+
+    return lambda first, second: _fisher(first, second, features)
+
+
+#: Outputs whose features are worked on at once.
+_AT_ONCE = 2**14
+#: Added to the eigenvalues of features of variance 1 within either input: what never varies there counts by it.
+_RIDGE = 1e-9
+
+
+def _fisher(first: Outputs, second: Outputs, features: Callable[[Outputs], FloatArray]) -> Score:
+    """The linear score of features (n, f) whose mean differs most between the inputs, in deviations within them."""
+    means, seconds = [], []
+    for part in (first, second):
+        total, square = np.zeros(()), np.zeros(())
+        shift = features(part[:1])  # a mean near 0, where squares do not cancel
+        for at in range(0, len(part), _AT_ONCE):
+            x = features(part[at : at + _AT_ONCE]) - shift
+            total, square = total + x.sum(axis=0), square + x.T @ x
+        mean = total / len(part)
+        means.append(mean + shift[0])
+        seconds.append(square / len(part) - np.outer(mean, mean))
+    within, apart = (seconds[0] + seconds[1]) / 2, means[0] - means[1]
+    scale = np.sqrt(np.maximum(np.diag(within), 0.0))
+    scale[scale < 1e-12] = 1.0
+    within = within / scale / scale[:, None]
+    axis = np.linalg.solve(within + _RIDGE * np.eye(len(within)), apart / scale) / scale
+
+    def score(outputs: Outputs) -> FloatArray:
+        pieces = [features(outputs[at : at + _AT_ONCE]) @ axis for at in range(0, len(outputs), _AT_ONCE)]
+        return np.concatenate(pieces)
+
+    return score
 
 
 def finite(outcomes: Outputs, log_ratio: FloatArray) -> Fit:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.request import SPLITS, Request
@@ -91,7 +92,8 @@ class Channels:
     arm: what requests call it. label: of training users; `Identity` where labels are sent as they are. embedding: the
     mechanism at each m' that may be chosen on public data; () where none is released. text: None where none is
     released. statistic: the mechanism of a user's statistic by its number D of coordinates, None where none is
-    released; features: d, None to choose it before anyone is asked; users: how many are expected to answer. teaching:
+    released; features: d, None to choose it before anyone is asked; users: how many are expected to answer together;
+    curator: the noise on the sum of statistics in clear, in a study of users who trust somebody with them. teaching:
     whether training users are asked at all. asking: whether users may ask the trained model by a release.
     minimum_users: the smallest batch that a shuffler may hand on.
     """
@@ -104,6 +106,7 @@ class Channels:
     statistic: Callable[[int], Mechanism] | None = None
     features: int | None = None
     users: int = 0
+    curator: Gaussian | None = None
     teaching: bool = True
     asking: bool = True
     minimum_users: int = 0

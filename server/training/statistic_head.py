@@ -192,14 +192,14 @@ def _shares(codes: FloatArray, users: Evidence | None, labels: Evidence | None) 
 
 
 def best_features(
-    embeddings: NDArray[Any], codes: NDArray[np.float32], mechanism: Callable[[int], Mechanism], *, users: int,
+    embeddings: NDArray[Any], codes: NDArray[np.float32], noise: Callable[[int], float], *, users: int,
     candidates: Sequence[int] = CANDIDATES,
 ) -> int:  # fmt: skip
     """d, the number of principal components that is expected to teach most, before anyone is asked.
 
     It is that of the largest expected share of a label's variance that shrunk estimates explain, if the directions of
-    public text (N, m) go with labels as DECAY and EXPLAINED have it, under the noise of `mechanism(D)` on so many
-    users' mean. At least the smallest candidate that the encoder's width allows.
+    public text (N, m) go with labels as DECAY and EXPLAINED have it, under a noise of variance `noise(D)` in each
+    coordinate of so many users' mean. At least the smallest candidate that the encoder's width allows.
     """
     h = np.asarray(embeddings, np.float64)
     c = codes.shape[1]
@@ -214,7 +214,7 @@ def best_features(
         f = components[:, :d] / np.maximum(np.linalg.norm(components[:, :d], axis=1, keepdims=True), 1e-12)
         values = np.maximum(np.linalg.eigvalsh(np.cov(f, rowvar=False))[::-1], 1e-12)
         prior = share[:d] * values / c
-        variance = mean_noise(mechanism(c * (d + 1)), users=users) * (d + 1) / d + values / (c * users)
+        variance = noise(c * (d + 1)) * (d + 1) / d + values / (c * users)
         explained = float((share[:d] * prior / (prior + variance)).sum())
         if explained > best:
             best, chosen = explained, d

@@ -16,10 +16,10 @@ from simulations.experiment import (
     TEXT_WAYS,
     Arm,
     Experiment,
+    curator_of,
     embedding_mechanism,
     label_of,
     slug,
-    statistic_of,
 )
 from simulations.progress import Progress
 
@@ -40,7 +40,7 @@ def protocol_of(
 
 def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
     """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
-    texts, people = experiment.training.way in TEXT_WAYS, experiment.population
+    texts = experiment.training.way in TEXT_WAYS
     text = None
     if texts:
         assert isinstance(public.rewriter, StudyRewriter)
@@ -51,9 +51,10 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         label=label_of(arm, len(public.classes)),
         embedding=embeddings_of(experiment, arm, public),
         text=text,
-        statistic=statistic_of(arm),
+        statistic=experiment.statistic_of(arm),
+        curator=curator_of(arm),
         features=arm.features,
-        users=int(people.users * (1 - people.dropout) * (1 - people.late)),
+        users=experiment.answering(arm),
         teaching=arm.way != PUBLIC_ONLY,
         asking=texts or arm.embedding is not None,
         minimum_users=experiment.shuffle.least,

@@ -1,7 +1,7 @@
 """What the audit measures of the whole client and of the shuffler: through requests, ledger, rounding and the wire.
 
-Every user's record is one of two, x or x'. Beside each target stands a user whom the adversary runs itself, with the
-record x: what that one was sent may tell nothing about the target's noise.
+Every user's records are one of two, x or x'. Beside each target stands a user whom the adversary runs itself, with the
+records x: what that one was sent may tell nothing about the target's noise.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from client.policy import Policy
 from client.shard import write_shard
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.catalogue import build
+from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import reply_from_record, reply_to_record, request_to_record
+from mechanisms.projection import statistic_vectors
 from mechanisms.randomized_response import RandomizedResponse
-from mechanisms.vocabulary import NOTHING, Vocabulary
-from server.attacks.audit import finite, known, learned
+from mechanisms.vocabulary import NOTHING
+from server.attacks.audit import Fit, finite, known, learned, looked_at
+from server.training.statistic_head import simplex_codes
 from simulations.audit import games as audit_games
 from simulations.audit.games import Claim, Game, claim, streams
 from simulations.shuffler.shuffle import shuffle
@@ -42,10 +45,16 @@ _ENCODER = "ab" * 32
 _ARM = "audit"
 #: A whole client, and a whole shuffle, for each draw: fewer of them.
 _CLIENT_SHARE, _SHUFFLE_SHARE = 0.25, 0.1
+#: Users of many records each.
+_MANY_SHARE = 0.1
 WIDTH, DIM, CLASSES = 8, 4, 3
 EMBEDDING = {"mechanism": "purkayastha", "epsilon": 0.5, "dim": DIM}
 LABEL = {"mechanism": "randomized-response", "epsilon": 1.0}
 TEXT = {"mechanism": "santext", "epsilon": 1.0, "tokens": 1, "length": 1.0}
+STATISTIC = {"mechanism": "privunit", "epsilon": 2.0}
+#: The records of a user of each kind, an axis of the embedding and a label each. The first two kinds are opposite
+#: vectors, of one record and of three; the other two the same mean, shorter than 1, of two records and of four.
+_STATISTICS = (((0, 0),), ((0, 1),) * 3, ((0, 0), (1, 1)), ((0, 0), (1, 1)) * 2)
 #: A word that no vocabulary has.
 _UNKNOWN = "zzyzxq"
 
@@ -61,22 +70,24 @@ class Charged:
 
 @dataclass(eq=False)
 class Clients:
-    """A node in a folder for each side, asked once: what its users released. Kept, because several games look at it."""
+    """A node in a folder for each side, asked once on a channel: what its users released. Kept, because several games
+    look at it. Sides come in pairs, an even number for x and the next for x'."""
 
     folder: Path
-    text: bool
+    channel: str
     asked: dict[tuple[int, int, int], Reply] = field(default_factory=dict)
 
-    @property
-    def vocabulary(self) -> Vocabulary | None:
-        return audit_games.words() if self.text else None
-
     def request(self) -> Request:
-        if self.text:
+        if self.channel == "text":
             vocabulary = audit_games.words()
             spec = TEXT | {"vocabulary": vocabulary.identity}
             return Request(_ARM, "train", "train", "", None, None, None, None, 2, 0, text=spec, vocabulary=vocabulary)
         mean, m1 = np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32)
+        if self.channel == "statistic":
+            return Request(
+                _ARM, "train", "train", _ENCODER, mean, m1, None, None, 2, 0, statistic=STATISTIC,
+                codes=simplex_codes(2),
+            )  # fmt: skip
         return Request(_ARM, "train", "train", _ENCODER, mean, m1, EMBEDDING, LABEL, CLASSES, 0)
 
     def reply(self, side: int, n: int, seed: int) -> Reply:
@@ -89,29 +100,35 @@ class Clients:
         return self.asked[key]
 
     def _path(self, side: int, n: int, seed: int) -> Path:
-        return self.folder / f"{'text' if self.text else 'embedding'}-{side}-{n}-{seed}"
+        return self.folder / f"{self.channel}-{side}-{n}-{seed}"
 
     def _node(self, side: int, n: int, seed: int) -> Path:
         folder = self._path(side, n, seed)
         # other users on the other side: a simulation's noise is a function of seed and user
         users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
-        records = np.zeros(2 * n, dtype=np.int64)
-        held = np.where(np.arange(2 * n) % 2 == 1, side, 0)
-        everything = Policy(embedding=math.inf, label=math.inf, text=math.inf)
-        if self.text:
+        held = np.where(np.arange(2 * n) % 2 == 1, side, side - side % 2)
+        everything = Policy(embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf)
+        if self.channel == "text":
             vocabulary = audit_games.words()
             installed = self.folder / "words"
             if not installed.exists():
                 vocabularies.save(vocabulary, installed)
             texts = np.array([vocabulary.words[-1], _UNKNOWN])[held].tolist()
-            write_shard(folder, "train", users, records, texts, None)
+            write_shard(folder, "train", users, np.zeros_like(users), texts, None)
             write_node(folder, vocabulary=installed.resolve(), seed=seed, arms={_ARM: everything})
             return folder
-        embeddings = np.zeros((2 * n, WIDTH), np.float32)
-        embeddings[:, 0] = 1.0 - 2.0 * held
+        if self.channel == "statistic":
+            sizes = np.array([len(records) for records in _STATISTICS])[held]
+            records = np.concatenate([np.arange(size) for size in sizes])
+            axes, labels = np.concatenate([_STATISTICS[kind] for kind in held]).T
+            users, embeddings = np.repeat(users, sizes), np.eye(WIDTH, dtype=np.float32)[axes]
+        else:
+            records, labels, embeddings = np.zeros_like(users), held, np.zeros((2 * n, WIDTH), np.float32)
+            embeddings[:, 0] = 1.0 - 2.0 * held
         write_shard(
-            folder, "train", users, records, [f"text {i}" for i in held], held, embeddings=embeddings, identity=_ENCODER
-        )
+            folder, "train", users, records, [f"text {i}" for i in labels], labels, embeddings=embeddings,
+            identity=_ENCODER,
+        )  # fmt: skip
         write_node(folder, seed=seed, arms={_ARM: everything})
         return folder
 
@@ -136,7 +153,7 @@ class Clients:
 def client_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
     """The embedding and the label of one record: the pair differs in both. One game looks at the target's release, the
     other at whether it is that of the adversary's own user, who holds x."""
-    clients = Clients(folder, text=False)
+    clients = Clients(folder, "embedding")
     request = clients.request()
     embedding: Any = request.mechanism("embedding")
     label: Any = request.mechanism("label")
@@ -173,18 +190,17 @@ def client_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
     about = f"purkayastha ε={EMBEDDING['epsilon']}, m'={DIM}; randomized response ε={LABEL['epsilon']}"
     worst = sum(g.worst_case() for g in parts)
     return [
-        Game("client", about, "antipodal embedding and other label", worst, claimed, draw, known(ratio),
-             share=_CLIENT_SHARE),
-        Game("client", about, "the same, beside the adversary's own noise", worst, claimed, same, learned,
+        Game("client", about, "antipodal embedding and other label", worst, claimed, draw,
+             (known(ratio), looked_at(SPHERE.step)), share=_CLIENT_SHARE),
+        Game("client", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
              share=_CLIENT_SHARE),
     ], clients  # fmt: skip
 
 
 def client_text_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
     """A text of one word, in the vocabulary or not."""
-    clients = Clients(folder, text=True)
-    vocabulary = clients.vocabulary
-    assert vocabulary is not None
+    clients = Clients(folder, "text")
+    vocabulary = audit_games.words()
     text = build(clients.request().text or {}, channel="text", vocabulary=vocabulary)
     law = audit_games.text_law(text)
     pair = len(vocabulary) - 1, vocabulary.unknown
@@ -201,9 +217,60 @@ def client_text_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
         Game(
             "client-text", f"santext ε={TEXT['epsilon']:g}, L=1, length ε={TEXT['length']:g}",
             "a word / one outside the vocabulary", text.guarantee.worst_case(),
-            claim(text.privacy_loss(apart), text.guarantee, delta), draw, finite(outcomes[:, None], one - other),
+            claim(text.privacy_loss(apart), text.guarantee, delta), draw, (finite(outcomes[:, None], one - other),),
             law=audit_games.law_of(one, other, text.guarantee, delta), share=_CLIENT_SHARE,
         )
+    ], clients  # fmt: skip
+
+
+def client_statistic_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
+    """The one vector of a user: of two users who have opposite ones, and of two who differ in nothing but how many
+    records they hold, of which it may tell nothing. A third game looks at whether the target's release is that of the
+    adversary's own user."""
+    clients = Clients(folder, "statistic")
+    request = clients.request()
+    mechanism: Any = request.mechanism("statistic")
+    axes, labels = np.array(_STATISTICS[2], dtype=np.int64).T
+    records = statistic_vectors(np.eye(2, DIM)[axes], labels, simplex_codes(2))
+    nothing = Claim(0.0, 0.0, np.zeros((1, 2)))
+
+    def drawn(kind: int) -> Callable[[int, int, int], NDArray[Any]]:
+        def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+            (release,) = clients.reply(kind + side, n, seed).releases
+            (values,) = release.payload.values()
+            return SPHERE.decode(values[1::2])
+
+        return draw
+
+    def same(side: int, n: int, seed: int) -> NDArray[Any]:
+        (release,) = clients.reply(side, n, seed).releases
+        (values,) = release.payload.values()
+        return (values[1::2] == values[::2]).all(axis=1).astype(np.int64)
+
+    def ratio(x: FloatArray) -> Fit:
+        """Of a vector's direction against the opposite one."""
+        inputs = np.vstack([x, -x]) / np.linalg.norm(x)
+
+        def score(z: NDArray[Any]) -> FloatArray:
+            z = z / np.linalg.norm(z, axis=1, keepdims=True)  # the grid has rounded it
+            one, other = (mechanism.log_prob(z, np.tile(unit, (len(z), 1))) for unit in inputs)
+            difference: FloatArray = one - other
+            return difference
+
+        return known(score)
+
+    about = f"privunit ε={STATISTIC['epsilon']:g}, D={request.statistic_dim}"
+    worst, claimed = (
+        mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
+    )  # fmt: skip
+    seen = looked_at(SPHERE.step)
+    return [
+        Game("client-statistic", about, "one record / three of the other label", worst, claimed, drawn(0),
+             (ratio(records[0]), seen), share=_CLIENT_SHARE),
+        Game("client-statistic", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
+             share=_CLIENT_SHARE),
+        Game("client-statistic", about, "two records / four of the same mean", worst, nothing, drawn(2),
+             (ratio(records.mean(axis=0)), seen), share=_MANY_SHARE),
     ], clients  # fmt: skip
 
 
@@ -247,7 +314,7 @@ def _order_game() -> Game:
 
     zero = Claim(0.0, 0.0, np.zeros((1, 2)))
     return Game(
-        "shuffler", f"{_SENDERS} users", "which user sent a row, by its place", 0.0, zero, draw, learned,
+        "shuffler", f"{_SENDERS} users", "which user sent a row, by its place", 0.0, zero, draw, (learned,),
         share=_SHUFFLE_SHARE,
     )  # fmt: skip
 
@@ -275,7 +342,7 @@ def _amplified_game(delta: float) -> Game:
 
     return Game(
         "shuffler", f"{_CROWD} users, randomized response ε={_LOCAL:g}, K=2", "one user's label in a shuffled batch",
-        mechanism.guarantee.worst_case(), Claim(_LOCAL, at_delta, np.array(found)), draw, learned,
+        mechanism.guarantee.worst_case(), Claim(_LOCAL, at_delta, np.array(found)), draw, (learned,),
         share=_SHUFFLE_SHARE,
     )  # fmt: skip
 
@@ -295,5 +362,6 @@ def _reply(users: range, labels: Any, guarantee: Guarantee) -> Reply:
 PARTS: dict[str, Callable[[Path, float], tuple[list[Game], Clients | None]]] = {
     "client": client_games,
     "client-text": client_text_games,
+    "client-statistic": client_statistic_games,
     "shuffler": lambda folder, delta: (shuffler_games(delta), None),
 }

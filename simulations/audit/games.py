@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mechanisms.catalogue import CATALOGUE
 from mechanisms.gaussian import Gaussian
+from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.losses.categorical import pair_loss, pure_loss
@@ -31,7 +32,7 @@ from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
 from mechanisms.words.text import TextMechanism
-from server.attacks.audit import Fit, finite, known, learned
+from server.attacks.audit import Fit, finite, known, learned, looked_at
 
 FloatArray = NDArray[np.float64]
 
@@ -58,7 +59,7 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """One thing to audit: draws under two inputs, told apart by a score.
+    """One thing to audit: draws under two inputs, told apart by one of the scores `fits`.
 
     name: as --mechanism takes it. about: its parameters. pair: the two inputs, in words. worst: the guarantee's
     worst case over all inputs, what it exposes declared public. theorem: what is claimed of this pair. law: what
@@ -73,7 +74,7 @@ class Game:
     worst: float
     theorem: Claim
     draw: Callable[[int, int, int], NDArray[Any]]
-    fit: Fit
+    fits: tuple[Fit, ...]
     law: Claim | None = None
     share: float = 1.0
 
@@ -131,14 +132,20 @@ def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> Callab
 
 
 def sphere_game(mechanism: Any, delta: float) -> Game:
-    """The antipodal pair. Where the density is known, its likelihood ratio; elsewhere a linear score, learned."""
+    """The antipodal pair, released on the public grid. Where the density is known, its likelihood ratio; elsewhere a
+    linear score, learned; and beside it all that is to be seen of the coordinates."""
     inputs = np.zeros((2, mechanism.size if isinstance(mechanism, Identity) else mechanism.dim))
     inputs[:, 0] = 1.0, -1.0
 
+    grid = mechanism.grid
+
     def sample(side: int, n: int, rng: Any) -> NDArray[Any]:
-        return mechanism.sample(np.tile(inputs[side], (n, 1)), rng=rng)
+        y = mechanism.sample(np.tile(inputs[side], (n, 1)), rng=rng)
+        return y if grid is None else grid.decode(grid.encode(y))
 
     def ratio(y: NDArray[Any]) -> FloatArray:
+        if grid is SPHERE:  # which has rounded it
+            y = y / np.linalg.norm(y, axis=1, keepdims=True)
         return mechanism.log_prob(y, np.tile(inputs[0], (len(y), 1))) - mechanism.log_prob(
             y, np.tile(inputs[1], (len(y), 1))
         )
@@ -147,7 +154,8 @@ def sphere_game(mechanism: Any, delta: float) -> Game:
     return Game(
         name=mechanism.name, about=_about(mechanism), pair="antipodal", worst=mechanism.guarantee.worst_case(),
         theorem=claim(mechanism.privacy_loss(), mechanism.guarantee, delta),
-        draw=_drawn(mechanism.name + _about(mechanism), sample), fit=known(ratio) if closed else learned,
+        draw=_drawn(mechanism.name + _about(mechanism), sample),
+        fits=(known(ratio) if closed else learned, *(() if grid is None else (looked_at(grid.step),))),
     )  # fmt: skip
 
 
@@ -181,7 +189,7 @@ def finite_game(
         name=name, about=_about(mechanism), pair=shown,
         worst=guarantee.worst_case(declared=guarantee.exposes) if worst is None else worst,
         theorem=claim(mechanism.privacy_loss(distance) if loss is None else loss, guarantee, delta),
-        law=law, draw=_drawn(f"{name} {_about(mechanism)} {shown}", sample), fit=fit,
+        law=law, draw=_drawn(f"{name} {_about(mechanism)} {shown}", sample), fits=(fit,),
     )  # fmt: skip
 
 

@@ -163,7 +163,7 @@ def measure(
     findings = []
     for game in games:
         n = int(audit.draws * game.share)
-        found = adversary.scores(game.draw(0, n, audit.seed), game.draw(1, n, audit.seed), game.fit)
+        found = adversary.scores(game.draw(0, n, audit.seed), game.draw(1, n, audit.seed), *game.fits)
         finding = Finding(
             game=game, draws=n, alpha=alpha,
             pure=adversary.lower_epsilon(found, _numeric(game.theorem.numeric_delta, game.theorem.pure), alpha),

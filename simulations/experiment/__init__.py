@@ -13,10 +13,10 @@ from simulations.experiment.arm import (
     PUBLIC_ONLY,
     UNIT_BOUNDS,
     Arm,
+    curator_of,
     embedding_mechanism,
     label_of,
     stand_in,
-    statistic_of,
     text_mechanism,
     trial_text_of,
 )
@@ -37,7 +37,7 @@ from simulations.experiment.toml import bundled, from_table, load, to_toml
 
 __all__ = [
     "BUNDLED_LM", "CHECKPOINT", "DEFAULT_DIM", "HALVES", "NONE", "PUBLIC_ONLY", "RELEASE_ONCE", "STATISTICS",
-    "TEXT_WAYS", "UNIT_BOUNDS", "Arm", "Encoder", "Experiment", "Policy", "bundled", "client_policy",
-    "embedding_mechanism", "from_table", "label_of", "load", "slug", "stand_in", "statistic_of", "text_mechanism",
+    "TEXT_WAYS", "UNIT_BOUNDS", "Arm", "Encoder", "Experiment", "Policy", "bundled", "client_policy", "curator_of",
+    "embedding_mechanism", "from_table", "label_of", "load", "slug", "stand_in", "text_mechanism",
     "to_toml", "trial_text_of",
 ]  # fmt: skip

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from mechanisms import catalogue
+from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
+from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
@@ -21,6 +23,10 @@ from simulations.experiment.sections import RELEASE_ONCE, Section, setting
 PUBLIC_ONLY = "public-only"
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
+#: In an arm's statistic, the shuffled ε that a user may cost; and D at which the mechanism for it is looked for.
+CENTRAL, _PLANNED_AT = "central_epsilon", 64
+#: What the plan stays below it, so that the ladder, which reckons on another grid, never says more.
+_MARGIN = 1e-3
 #: Of a masked language model's logits, where a mechanism's price is asked for and none is drawn: it does not depend on
 #: where they are clipped.
 UNIT_BOUNDS = (0.0, 1.0)
@@ -33,6 +39,7 @@ class Arm(Section):
 
     text, embedding, label, statistic: mechanism tables as the catalogue reads them. `dim`: of an embedding m', and of
     several the best on public data; of a statistic d, the number of features, chosen where it is not given.
+    curator: of a reference arm whose users trust somebody with their vectors in clear: the noise on their sum.
     reference: not private; its users accept anything. smallest_crowd: how many delivered users at the least agree with
     any one of them in all that leaves in clear, from whoever knows. Before a run nothing is amplified without it; after
     one labels in clear are counted, and it stands for what texts expose.
@@ -43,6 +50,7 @@ class Arm(Section):
     label: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     text: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     statistic: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
+    curator: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     reference: bool = setting(values.flag, False)
     smallest_crowd: int | None = setting(values.whole(1))
     way: str | None = setting(values.choice(PUBLIC_ONLY, RELEASE_ONCE))
@@ -119,12 +127,18 @@ def label_of(arm: Arm, classes: int) -> Mechanism:
     return built
 
 
-def statistic_of(arm: Arm) -> Callable[[int], Mechanism] | None:
+def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int], Mechanism] | None:
     """The mechanism of an arm's statistics, by their number D of coordinates; None where it releases none. UserError,
-    now rather than when it is called, where the arm's parameters are none of it."""
+    now rather than when it is called, where the arm's parameters are none of it.
+
+    users: who are expected to answer together, None where there is no shuffler; delta: of the shuffled ε, by which an
+    arm may name its mechanism.
+    """
     if arm.statistic is None:
         return None
     spec = {k: v for k, v in arm.statistic.items() if k != "dim"}
+    if CENTRAL in spec:
+        spec = _planned(arm, spec, users, delta)
 
     def built(size: int) -> Mechanism:
         mechanism: Mechanism = catalogue.build(spec, channel="statistic", dim=size)
@@ -135,6 +149,47 @@ def statistic_of(arm: Arm) -> Callable[[int], Mechanism] | None:
     except ValueError as error:
         raise UserError(f'arm "{arm.name}": statistic: {error}') from error
     return built
+
+
+def curator_of(arm: Arm) -> Gaussian | None:
+    """The noise that a trusted curator adds to the sum of an arm's vectors; None where there is none. UserError."""
+    if arm.curator is None:
+        return None
+    where = f'arm "{arm.name}": curator'
+    if not arm.reference or (arm.statistic or {}).get("mechanism") != "identity":
+        raise UserError(f'{where}: stands with reference = true and statistic = {{ mechanism = "identity" }}')
+    if arm.curator["mechanism"] != Gaussian.name:
+        raise UserError(f'{where}: must be Gaussian, as {{ mechanism = "gaussian", epsilon = 1.0, delta = 1e-6 }}')
+    try:
+        noise: Gaussian = catalogue.build(arm.curator, channel="embedding", dim=1)
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+    return noise
+
+
+@cache
+def _best_privunit(target: Any) -> PrivUnit | None:
+    from mechanisms.accounting.planner import best_privunit
+
+    return best_privunit(_PLANNED_AT, target)
+
+
+def _planned(arm: Arm, spec: dict[str, Any], users: int | None, delta: float) -> dict[str, Any]:
+    """The spec with the ε0 and p of least error for the central ε that the arm names, which hardly depend on D."""
+    from mechanisms.accounting.planner import Target  # takes its time to load
+
+    where, central = f'arm "{arm.name}": statistic.{key(CENTRAL)}', spec[CENTRAL]
+    if spec["mechanism"] != PrivUnit.name or {"epsilon", "cap_probability"} & spec.keys():
+        raise UserError(f'{where}: stands in place of epsilon and cap_probability, with mechanism = "privunit" alone')
+    if users is None:
+        raise UserError(f"{where}: needs the shuffler; set shuffle.enabled = true, or name epsilon")
+    try:
+        best = _best_privunit(Target(central * (1 - _MARGIN), delta, users))
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+    if best is None:
+        raise UserError(f"{where}: nothing fits {central:g} among {users:,} users; name a larger one, or epsilon")
+    return {"mechanism": PrivUnit.name, "epsilon": best.epsilon, "cap_probability": best.cap_probability}
 
 
 def trial_text_of(arm: Arm) -> TextMechanism:

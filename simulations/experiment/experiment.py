@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from client.policy import Policy as ClientPolicy
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.mechanism import Mechanism
 from mechanisms.messages.release import CHANNELS
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, trial_text_of
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, curator_of, statistic_of, trial_text_of
 from simulations.experiment.names import either, slug
 from simulations.experiment.pricing import check_arm, check_text
 from simulations.experiment.sections import (
@@ -126,7 +128,8 @@ class Experiment:
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
                     "give one number here"
                 )
-            check_arm(client_policy(self, arm), arm, self.data.classes)
+            curator_of(arm)
+            check_arm(client_policy(self, arm), arm, self.data.classes, self.statistic_of(arm))
             if arm.smallest_crowd is not None and not _in_clear(arm):
                 raise UserError(
                     f'arm "{arm.name}": smallest-crowd: nothing leaves in clear beside what is released here, so its '
@@ -169,6 +172,16 @@ class Experiment:
         needs_prior = arm.label is not None and arm.label["mechanism"] == "randomized-response-prior"
         if needs_prior and (arm.embedding is None or texts) and arm.way != PUBLIC_ONLY:
             raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
+
+    def answering(self, arm: Arm) -> int:
+        """How many users are expected to answer together: all, or those of one stage."""
+        people, stages = self.population, self.training.stages if self.way_of(arm) == self.training.way else 1
+        return int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages
+
+    def statistic_of(self, arm: Arm) -> Callable[[int], Mechanism] | None:
+        """The mechanism of the arm's statistics, by their number D of coordinates; None where it releases none."""
+        users = self.answering(arm) if self.shuffle.enabled else None
+        return statistic_of(arm, users=users, delta=self.shuffle.delta)
 
     def way_of(self, arm: Arm) -> str:
         """How the arm is trained, a key of `server.protocols.WAYS` or "paper"; without users in a public-only arm."""

@@ -44,13 +44,15 @@ class Promise:
 @dataclass(frozen=True)
 class Released:
     """The mechanisms of an arm whose way is settled. embedding, text: None where none is released; label: likewise, and
-    where labels are declared public. statistics: of each stage of training users, () where none is released."""
+    where labels are declared public. statistics: of each stage of training users, () where none is released. curator:
+    what a trusted curator adds to their sum, in words; "" where there is none."""
 
     embedding: Mechanism | None
     text: TextMechanism | None
     label: Mechanism | None
     public_label: bool
     statistics: tuple[Mechanism, ...] = ()
+    curator: str = ""
 
     @property
     def name(self) -> str | None:
@@ -65,7 +67,8 @@ def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model 
     embedding = model.embedding if model is not None else next(iter(candidates), None)
     if channels.statistic is not None:
         asked = driver.teaching.requests.values()
-        return Released(embedding, None, None, False, tuple(request.mechanism("statistic") for request in asked))
+        told = ", ".join(f"{name} {value}" for name, value in (arm.curator or {}).items())
+        return Released(embedding, None, None, False, tuple(request.mechanism("statistic") for request in asked), told)
     public_label = channels.teaching and arm.label is None and "label" in experiment.policy.declared
     label = channels.label if channels.teaching and not public_label else None
     return Released(embedding, channels.text, label, public_label)
@@ -108,6 +111,8 @@ def _of_statistic(policy: Policy, what: Released) -> Promise:
     guarantee = what.statistics[0].guarantee  # every stage's is the same
     worst = policy.cost(guarantee).epsilon
     statement = "no protection" if math.isinf(worst) else f"{metric_statement([guarantee])}, any two users' data"
+    if what.curator:
+        statement += f" from the curator, who is trusted and adds noise to the sum ({what.curator})"
     asking = None
     if what.embedding is not None:
         asks = _promise(policy, what.embedding, what)

@@ -14,7 +14,7 @@ from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from server.training.statistic_head import CANDIDATES
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of, statistic_of
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.sections import HALVES
 
@@ -91,7 +91,6 @@ def of_experiment(
     classes: where no task names them. Several m' to choose from: each rung is the largest of theirs. Raises UserError.
     """
     people = experiment.population
-    expected = int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9)
     records = records or (1 if people.assignment == "record" else None)
     classes = classes or experiment.data.classes
     assumed = f"expected: {people.users:,} users × (1 - dropout {people.dropout:g})"
@@ -100,7 +99,8 @@ def of_experiment(
     for arm in experiment.arms:
         train = test = None
         stages = experiment.training.stages if experiment.way_of(arm) == experiment.training.way else 1
-        users = expected // stages if experiment.shuffle.enabled and experiment.training.way != "paper" else None
+        hidden = experiment.shuffle.enabled and experiment.training.way != "paper"
+        users = experiment.answering(arm) if hidden else None
         split = f" / {stages} stages of disjoint users" if stages > 1 else ""
         notes = {"shuffled": assumed + split, "label": f"{classes} classes"}
         embeddings: list[Mechanism | None] = [*embeddings_of(arm)] or [None]
@@ -108,7 +108,7 @@ def of_experiment(
         if arm.way != PUBLIC_ONLY:
             train = _train(
                 experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
-                _statistics(arm, classes),
+                _statistics(experiment, arm, classes),
             )
         if (arm.embedding is not None or text is not None) and experiment.training.way != "paper":
             test = _test(experiment, arm, embeddings, *_test_users(experiment), text)
@@ -145,9 +145,9 @@ def _train(
     )  # fmt: skip
 
 
-def _statistics(arm: Arm, classes: int) -> list[Mechanism]:
+def _statistics(experiment: Experiment, arm: Arm, classes: int) -> list[Mechanism]:
     """The mechanism of an arm's statistics at each number of features that it chooses from; none where it has none."""
-    statistic = statistic_of(arm)
+    statistic = experiment.statistic_of(arm)
     if statistic is None:
         return []
     features = CANDIDATES if arm.features is None else (arm.features,)

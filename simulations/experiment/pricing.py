@@ -6,26 +6,31 @@ The policy is the client's own, and so are the prices and the refusals; here the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from client.policy import Policy
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.guarantee import EXPOSURES
+from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of, statistic_of, trial_text_of
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of, trial_text_of
 
 #: Coordinates of a statistic whose price is asked for: it does not depend on them.
 _ANY = 8
 
 
-def check_arm(policy: Policy, arm: Arm, classes: int) -> None:
+def check_arm(policy: Policy, arm: Arm, classes: int, statistic: Callable[[int], Mechanism] | None) -> None:
     """Raise UserError where the policy refuses the arm's embeddings or labels, or what its texts expose.
 
-    How large a text's ε is depends on the vocabulary: `check_text` looks at it when that is there.
+    How large a text's ε is depends on the vocabulary: `check_text` looks at it when that is there. statistic: the arm's
+    mechanism of statistics by its D, None where it releases none.
     """
     costs = _costs(policy, arm, classes)
+    if statistic is not None:
+        costs["statistic"] = policy.cost(statistic(_ANY).guarantee)
     if arm.text is not None:
         _check_exposed(policy, arm, trial_text_of(arm))
     _check_costs(policy, arm, costs)
@@ -42,7 +47,6 @@ def _costs(policy: Policy, arm: Arm, classes: int) -> dict[str, Cost]:
     released = {
         "embedding": embeddings_of(arm),
         "label": [] if arm.way == PUBLIC_ONLY or arm.statistic is not None else [label_of(arm, classes)],
-        "statistic": [] if (statistic := statistic_of(arm)) is None else [statistic(_ANY)],
     }
     return {
         channel: max((policy.cost(m.guarantee) for m in mechanisms), key=lambda cost: cost.sums)

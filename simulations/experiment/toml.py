@@ -79,7 +79,7 @@ def to_toml(experiment: Experiment) -> str:
 def _arm_table(arm: Arm) -> dict[str, Any]:
     """Plain keys first, then mechanisms as [arm.embedding] and the like: tables of the last [[arm]]."""
     table = _table(arm)
-    nested = {k: table.pop(k) for k in CHANNELS if k in table}
+    nested = {k: table.pop(k) for k in (*CHANNELS, "curator") if k in table}
     return table | ({"arm": nested} if nested else {})
 
 

@@ -268,3 +268,34 @@ def _training(made: Any) -> Any:
     from simulations.artifacts.ways import training_of
 
     return replace(training_of(made), max_length=16, export={"pooling": "mean", "max_length": 16})
+
+
+def test_a_mechanism_is_planned_for_a_central_epsilon(folder: Path) -> None:
+    """The ladder of the run says that the shuffled ε is what the arm asked for, and not much less."""
+    made = study(
+        {"name": "a", "statistic": {"mechanism": "privunit", "central_epsilon": 0.8, "dim": 3}},
+        population={"users": 300, "users-per-node": 300},
+    )  # fmt: skip
+    line = ran(made, folder)["a"].line
+    (shuffled,) = (rung for rung in line["ladder"] if rung["rung"] == "shuffled")
+    assert 0.7 < shuffled["epsilon"] <= 0.8 and line["budget"]["worst_case_epsilon"] > 0.8
+    assert "privunit" in refusal({"name": "a", "statistic": {"mechanism": "identity", "central_epsilon": 0.8}})
+    assert "stands in place of epsilon" in refusal({"name": "a", "statistic": PRIVUNIT | {"central_epsilon": 0.8}})
+    assert "needs the shuffler" in refusal(
+        {"name": "a", "statistic": {"mechanism": "privunit", "central_epsilon": 0.8}}, shuffle={"enabled": False}
+    )
+
+
+def test_a_trusted_curator_is_a_reference_with_noise_on_the_sum(folder: Path) -> None:
+    noise = {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-6}
+    arm = {"name": "a", "statistic": CLEAR, "reference": True}
+    made = study(arm | {"curator": noise}, arm | {"name": "b"})
+    lines = ran(made, folder)
+    models = [lines[name].model.maps for name in ("a", "b")]
+    assert not np.allclose(models[0].head_w, models[1].head_w)
+    assert lines["a"].line["ladder"][0]["epsilon"] == "inf" and lines["a"].line["reference"]
+    assert "who is trusted and adds noise to the sum (mechanism gaussian, epsilon 1.0" in (
+        lines["a"].line["budget"]["statement"]
+    )
+    assert "reference = true" in refusal({"name": "a", "statistic": PRIVUNIT, "curator": noise})
+    assert "must be Gaussian" in refusal(arm | {"curator": {"mechanism": "identity"}})

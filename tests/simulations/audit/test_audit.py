@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from client import sanitizer
 from client.store.ledger import Ledger
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.grid import SPHERE
+from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
@@ -34,8 +37,8 @@ from simulations.commands.cli import main
 LOUDER = 3 / 2  # noise at 2/3 of its scale
 
 
-#: Parts, of 4 figures or more, are audited at no less confidence than each of 170 figures has in a whole audit.
-WHOLE = audit.FAMILY / 40
+#: Parts, of 4 figures or more, are audited at no less confidence than each of 180 figures has in a whole audit.
+WHOLE = audit.FAMILY / 45
 
 
 def entries(*names, **options):
@@ -104,12 +107,13 @@ def test_outputs_outside_the_law_are_scored_by_examples():
 
 def test_every_mechanism_of_the_catalogue_is_audited_and_holds():
     results = audit.run(Audit(draws=40_000))
-    assert CATALOGUE.keys() | {"client", "client-text", "shuffler"} <= {e["name"] for e in results["entries"]}
+    parts = {"client", "client-text", "client-statistic", "shuffler"}
+    assert CATALOGUE.keys() | parts <= {e["name"] for e in results["entries"]}
     assert results["violated"] == 0
     unclaimed = {e["name"] for e in results["entries"] if e["verdict"] == "no claim"}
     assert unclaimed == {"identity"}
     assert results["confidence_each"] == pytest.approx(1 - 1e-3 / results["tests"])
-    assert results["tests"] <= 170  # see WHOLE
+    assert results["tests"] <= 180  # see WHOLE
     for e in results["entries"]:
         if "measured" in e:
             assert 0 <= e["measured"] <= e["claimed"] and e["measured_at_delta"] <= e["claimed_at_delta"]
@@ -198,7 +202,9 @@ def amplified(monkeypatch, kind):
     )
 
 
-@pytest.mark.parametrize("kind", [Purkayastha, PlanarLaplace, RandomizedResponse, SanText], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind", [Purkayastha, PlanarLaplace, PrivUnit, RandomizedResponse, SanText], ids=lambda kind: kind.name
+)
 def test_noise_at_two_thirds_of_its_scale(monkeypatch, kind):
     """Found in every game of the mechanism: of the spherical ones at m' = 16, ε = 4."""
     assert verdicts(entries(kind.name)) == {"holds"}
@@ -215,6 +221,97 @@ def test_noise_at_two_thirds_of_its_scale_in_the_client(monkeypatch):
     assert "violated" in verdicts(entries("client", draws=100_000))
 
 
+def statistics(draws=100_000):
+    """Of the client's statistics the worst pair, the same beside the adversary's noise, and the numbers of records."""
+    found = [e for e in entries("client-statistic", draws=draws) if "measured" in e]
+    assert [e["pair"].split()[0] for e in found] == ["one", "the", "two"]
+    return found
+
+
+def test_the_one_vector_through_the_client_is_tight():
+    worst, beside, number = statistics(draws=200_000)
+    assert worst["claimed"] == pytest.approx(2) and 0.8 * worst["claimed"] <= worst["measured"] <= worst["claimed"]
+    assert verdicts((worst, beside, number)) == {"holds"}
+    assert number["claimed"] == 0  # of the number of records nothing is to be seen
+
+
+def test_noise_at_two_thirds_of_its_scale_in_the_one_vector(monkeypatch):
+    amplified(monkeypatch, PrivUnit)
+    worst, _, number = statistics()
+    assert worst["verdict"] == "violated" and number["verdict"] == "holds"
+
+
+def test_a_cap_with_the_wrong_probability(monkeypatch):
+    """Drawn from the cap of mass c with more than p: the density's ratio is above e^ε, as no table of p says."""
+    within = PrivUnit._sine_cosine
+
+    def wrong(self, uniforms):
+        odds = math.exp(0.7) * self._p / (1 - self._p)
+        p = odds / (1 + odds)
+        inside = uniforms < p
+        moved = np.where(inside, uniforms / p * self._p, self._p + (uniforms - p) / (1 - p) * (1 - self._p))
+        return within(self, moved)
+
+    monkeypatch.setattr(PrivUnit, "_sine_cosine", wrong)
+    worst, *_ = statistics()
+    assert worst["verdict"] == "violated" and worst["measured"] > worst["claimed"]
+
+
+LEAKS = {
+    "lowest bit": lambda z, bit: SPHERE.decode((SPHERE.encode(z) & ~1) | np.eye(1, z.shape[1], 1, dtype=int) * bit),
+    "sign of one coordinate": lambda z, bit: np.where(
+        np.arange(z.shape[1]) == z.shape[1] - 1, np.abs(z) * (2.0 * bit - 1), z
+    ),
+    "a length of .99": lambda z, bit: z * (1 - 0.01 * bit),
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+@pytest.mark.parametrize("kind", [Purkayastha, PlanarLaplace, PrivUnit], ids=lambda kind: kind.name)
+def test_leaks_beside_the_likelihood(kind, leak, monkeypatch):
+    """The input's sign in a bit, a sign or a length: the likelihood ratio knows none of them, another score does."""
+    sample = kind.sample
+    game = {
+        Purkayastha: Purkayastha(16, 4.0), PlanarLaplace: PlanarLaplace(16, 4.0), PrivUnit: PrivUnit(16, 2.0),
+    }[kind]  # fmt: skip
+    game = replace(audit_games.sphere_game(game, 1e-3), share=0.2)
+    blind = replace(game, fits=game.fits[:1])
+    monkeypatch.setattr(
+        kind, "sample", lambda self, x, *, rng: LEAKS[leak](sample(self, x, rng=rng), (x[:, :1] > 0).astype(int))
+    )
+    (found,) = audit.measure([game], Audit(), family=WHOLE)
+    assert found.verdict == "violated" and found.pure.epsilon > 5
+    if leak == "lowest bit":
+        (missed,) = audit.measure([blind], Audit(), family=WHOLE)
+        assert missed.verdict == "holds"
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_labels_code_that_leaks_outside_the_draw(leak, monkeypatch):
+    """What a client puts into its one vector beside the mechanism: the label, which the mean's last entry holds."""
+    draw = sanitizer.draw
+
+    def leaking(request, channel, values, *rest, **about):
+        label = (values[:, -1:] > 0).astype(int)
+        return SPHERE.encode(LEAKS[leak](SPHERE.decode(draw(request, channel, values, *rest, **about)), label))
+
+    monkeypatch.setattr(sanitizer, "draw", leaking)
+    worst, *_ = statistics(draws=40_000)
+    assert worst["verdict"] == "violated" and worst["measured"] > 3 > worst["claimed"]
+
+
+def test_a_number_of_records_that_can_be_read(monkeypatch):
+    """Users whose records are added up and divided by two, however many they are: more are surer of their sign."""
+    means = sanitizer.statistic_means
+
+    def halves(request, embeddings, labels, starts):
+        return means(request, embeddings, labels, starts) * np.diff(starts)[:, None] / 2
+
+    monkeypatch.setattr(sanitizer, "statistic_means", halves)
+    _, _, number = statistics(draws=200_000)
+    assert number["verdict"] == "violated" and number["measured"] > number["claimed"] == 0
+
+
 def test_a_seed_reused_for_all_users(monkeypatch):
     """What the adversary's own user was sent has the target's noise in it."""
     rows = SimulationStreams.rows
@@ -229,6 +326,8 @@ def test_a_seed_reused_for_all_users(monkeypatch):
     monkeypatch.setattr(SimulationStreams, "rows", one_stream)
     found = entries("client", draws=40_000)
     (beside,) = [e for e in found if "own noise" in e["pair"]]
+    assert beside["verdict"] == "violated" and beside["measured"] > beside["claimed"]
+    _, beside, _ = statistics(draws=40_000)
     assert beside["verdict"] == "violated" and beside["measured"] > beside["claimed"]
 
 
