@@ -14,6 +14,7 @@ from mechanisms.accounting.compose import compose
 from mechanisms.accounting.shuffle import json_ready
 from mechanisms.composition import Budget, metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee, exposed
+from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
@@ -237,6 +238,13 @@ class _Declared:
         loss: LossCells = self.mechanism.privacy_loss(distance)
         return loss
 
+    def blanket(self) -> BlanketCells | None:
+        """Of a crowd that agrees in what is declared public; None where something else is exposed, or it has none."""
+        if self.guarantee.exposes or not hasattr(self.mechanism, "blanket"):
+            return None
+        cells: BlanketCells | None = self.mechanism.blanket()
+        return cells
+
     def parts(self) -> list[tuple[Mechanism, int]]:
         """What a text is drawn by; what the text passes through of itself is in no part."""
         if not isinstance(self.mechanism, TextMechanism):
@@ -447,6 +455,9 @@ def _shuffled(
     )
     if epsilon is None or (user.epsilon is not None and epsilon >= user.epsilon):
         return rung(None, f"no amplification is shown; the user's own ε stands ({trust})", details)
+    bounds = details.get("bounds", {})
+    if (name := min((n for n in bounds if bounds[n] is not None), key=lambda n: bounds[n], default=None)) is not None:
+        trust += "; by the release's own blanket" if name.startswith("blanket") else f"; by the generic bound {name}"
     if records > 1:
         trust += f"; {records} records by group privacy"
     drawn = sum(m.guarantee.numeric_delta for m in mechanisms) * size * records * stages
