@@ -126,6 +126,6 @@ def others(cells: BlanketCells, log_h: FloatArray) -> BlanketCells:
 
 
 def _spread_is_blanket(mechanism: Any) -> bool:
-    if mechanism.channel in ("label", "statistic"):
+    if mechanism.channel in ("label", "statistic", "answer"):
         return True
     return bool(getattr(mechanism, "normalize", mechanism.name == "purkayastha"))
