@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,8 @@ from mechanisms.metrics import SPHERE_DIAMETER
 FloatArray = NDArray[np.float64]
 
 MAX_DIM = 1024
+#: Coordinates worked on at once stay in a core's cache.
+_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True)
@@ -96,19 +99,24 @@ class Gaussian:
         """One draw for each row: (n, dim) unit rows -> (n, dim) float64; dim uniforms a row."""
         x, length = checks.unit_rows(self.name, x, self.dim)
         uniforms = rng.uniform(len(x), self.dim)
-        draw: FloatArray = ndtri(uniforms)
-        doubt = self.sigma * (normal_doubt(uniforms) + (NORMAL + 4 * UNIT) * np.abs(draw).max(axis=1, initial=0.0))
-        draw *= self.sigma
-        draw += x / length
-        doubt += (self.dim + 8) * UNIT + 4 * UNIT * np.abs(draw).max(axis=1, initial=0.0)
+        out = np.empty(x.shape)
+        step = max(1, _AT_ONCE // self.dim)
+        for at in range(0, len(x), step):
+            row = slice(at, at + step)
+            draw = ndtri(uniforms[row], out=out[row])
+            draw *= self.sigma
+            draw += x[row] / length[row]
+            # a normal is off by its cell, and by its own and its product's rounding, of at most |y| + 1; x/|x| by dim
+            size = np.maximum(draw.max(axis=1), -draw.min(axis=1)) + 1.0
+            doubt = self.sigma * normal_doubt(uniforms[row]) + (NORMAL + 8 * UNIT) * size + (self.dim + 8) * UNIT
+            certify(draw, doubt, self.grid, uniforms[row], further(rng, at, self.dim), partial(self._exact, x[row]))
+        return out
 
-        def exact(at: int, fine: Sequence[Decimal]) -> list[Decimal]:
-            row = [Decimal(float(value)) for value in x[at]]
-            size, sigma = sum((value * value for value in row), Decimal(0)).sqrt(), Decimal(self.sigma)
-            return [value / size + sigma * normal_quantile(u) for value, u in zip(row, fine, strict=True)]
-
-        certify(draw, doubt, self.grid, uniforms, further(rng, 0, self.dim), exact)
-        return draw
+    def _exact(self, x: FloatArray, at: int, fine: Sequence[Decimal]) -> list[Decimal]:
+        """The draw of row `at` of x by its uniforms, within `decimals.precise`."""
+        row = [Decimal(float(value)) for value in x[at]]
+        size, sigma = sum((value * value for value in row), Decimal(0)).sqrt(), Decimal(self.sigma)
+        return [value / size + sigma * normal_quantile(u) for value, u in zip(row, fine, strict=True)]
 
     def blanket(self) -> BlanketCells:
         """The blanket and the antipodal pair, in cells: see mechanisms.losses.radial_blanket."""

@@ -229,10 +229,11 @@ class Ledger:
         declared: frozenset[str] = frozenset(),
     ) -> Account:  # fmt: skip
         """What each user has been charged, over all records and stages; on the channels `without` releases are counted
-        and cost nothing. delta: of each release that needs one. declared: exposures that are declared public
-        (`Guarantee.worst_case`)."""
-        def price(channel: str, guarantee: str) -> Cost:
-            return FREE if channel in without else _cost(guarantee, delta, declared)
+        and cost nothing. delta, declared: of each release that needs one, and the exposures that are declared public,
+        as `privacy_filter.cost` takes them."""
+
+        def price(channel: str, theorem: str) -> Cost:
+            return FREE if channel in without else _cost(theorem, delta, declared)
 
         with _failing_closed():
             return self._sum(self._connection.execute(_CHARGED.format(""), _block_bounds(users, None)), price, users)
@@ -244,8 +245,8 @@ class Ledger:
         """What each record has been charged on one channel, over all stages and digests. delta, declared: as in
         `spent`."""
         with _failing_closed():
-            query = _CHARGED.format("AND channel = ?")
-            blocks = self._connection.execute(query, (*_block_bounds(users, records), channel))
+            on = _CHARGED.format("AND channel = ?")
+            blocks = self._connection.execute(on, (*_block_bounds(users, records), channel))
             return self._sum(blocks, lambda _, theorem: _cost(theorem, delta, declared), users, records)
 
     def last_record(self, user: int) -> int:
@@ -261,7 +262,7 @@ class Ledger:
         """The numbers of a user's records that have released anything, (n,), in order."""
         users = np.array([user], dtype=np.int64)
         with _failing_closed():
-            keys = [self._keys(draw, users) for draw, _, _ in self._draws()]
+            keys = [self._keys(draw, users) for (draw,) in self._connection.execute("SELECT id FROM draws").fetchall()]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *(k[k[:, 0] == user, 1] for k in keys)]))
 
     def rows(self) -> list[LedgerRow]:
@@ -288,21 +289,22 @@ class Ledger:
     ) -> Account:  # fmt: skip
         """What the blocks of _CHARGED charge each user, or each user's record, (n,). Releases of one draw are counted
         before they are priced: so n at once cost, to the last bit, what n one by one do."""
-        asked = np.stack([users, np.zeros_like(users) if records is None else records], axis=1)
-        distinct, row = np.unique(asked, axis=0, return_inverse=True)
-        people, total = _Pairs(distinct), Account.empty(len(distinct))
+        people = np.unique(users)
+        distinct, row = np.unique(users if records is None else _codes(people, users, records), return_inverse=True)
+        total = Account.empty(len(distinct))
+        if not len(users):
+            return total
         draws = groupby(blocks, key=lambda block: block[:3])
         while some := [(draw, list(held)) for draw, held in islice(draws, _DRAWS_AT_ONCE)]:
             pairs = [_pairs([_checked(keys, check) for *_, check, keys in theirs]) for _, theirs in some]
             keys, number = np.concatenate(pairs), np.repeat(np.arange(len(some)), [len(p) for p in pairs])
-            known, place = people.find(keys[:, 0], np.zeros(len(keys), np.int64) if records is None else keys[:, 1])
+            codes = keys[:, 0] if records is None else _codes(people, keys[:, 0], keys[:, 1])
+            place = np.minimum(np.searchsorted(distinct, codes), len(distinct) - 1)
+            known = distinct[place] == codes
             times = np.bincount(number[known] * len(distinct) + place[known], minlength=len(some) * len(distinct))
             costs = [price(channel, guarantee) for (_, channel, guarantee), _ in some]
             total += Account.of(costs, times.reshape(len(some), len(distinct)))
-        return total.take(row.ravel())
-
-    def _draws(self) -> list[tuple[int, str, str]]:
-        return self._connection.execute("SELECT id, channel, guarantee FROM draws").fetchall()
+        return total.take(row)
 
     def _write(self, charge: Charge, commit: int) -> None:
         """A charge as one block of that commit. Raises where a release of the same record is there under this key."""
@@ -400,7 +402,7 @@ class _Pairs:
 
     def __init__(self, keys: NDArray[np.int64]) -> None:
         self._people = np.unique(keys[:, 0])
-        codes = self._codes(keys[:, 0], keys[:, 1])
+        codes = _codes(self._people, keys[:, 0], keys[:, 1])
         self._order = np.argsort(codes, kind="stable")
         self._sorted = codes[self._order]
 
@@ -410,7 +412,7 @@ class _Pairs:
 
     def count(self, users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
         """How often each of n pairs occurs."""
-        codes = self._codes(users, records)
+        codes = _codes(self._people, users, records)
         return np.searchsorted(self._sorted, codes, "right") - np.searchsorted(self._sorted, codes, "left")
 
     def find(
@@ -419,16 +421,17 @@ class _Pairs:
         """Which of n pairs occur, and the row of each that does."""
         if not len(self._sorted):
             return np.zeros(len(users), np.bool_), np.zeros(len(users), np.int64)
-        codes = self._codes(users, records)
+        codes = _codes(self._people, users, records)
         place = np.minimum(np.searchsorted(self._sorted, codes), len(self._sorted) - 1)
         return self._sorted[place] == codes, self._order[place]
 
-    def _codes(self, users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One number for each pair, -1 for a user who does not occur."""
-        if not len(self._people):
-            return np.full(len(users), -1, dtype=np.int64)
-        person = np.minimum(np.searchsorted(self._people, users), len(self._people) - 1)
-        return np.where(self._people[person] == users, person * _RECORDS + records, -1)
+
+def _codes(people: NDArray[np.int64], users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for each pair, -1 for a user who is none of the people, (P,) and rising."""
+    if not len(people):
+        return np.full(len(users), -1)
+    person = np.minimum(np.searchsorted(people, users), len(people) - 1)
+    return np.where(people[person] == users, person * _RECORDS + records, -1)
 
 
 def _block_bounds(users: NDArray[np.int64], records: NDArray[np.int64] | None) -> tuple[int, int, int, int]:

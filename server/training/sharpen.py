@@ -14,8 +14,8 @@ from server.maps import Maps
 SHARPEN = 0.1
 
 
-def sharpened(maps: Maps, *, public: NDArray[Any], dim: int | None = None) -> Maps:
-    """The same head, M1 shrunk to SHARPEN in the directions (of m') that the head does not read.
+def sharpened(maps: Maps, *, public: NDArray[Any], dim: int | None = None, rest: float = SHARPEN) -> Maps:
+    """The same head, M1 shrunk to `rest` in the directions (of m') that the head does not read.
 
     After normalization a release spends its length on what decides. Log loss leaves the others in, to say how sure
     a text is; under noise that costs decisions. A bias says where between the classes to decide in units of the
@@ -44,11 +44,11 @@ def sharpened(maps: Maps, *, public: NDArray[Any], dim: int | None = None) -> Ma
     mean = maps.mean - np.linalg.lstsq(m1.T, lengths[np.argmax(agreement)] * shift, rcond=None)[0]
     keep = read @ read.T
     if dim is None:
-        return factored(mean, m1 @ (keep + SHARPEN * (np.eye(len(weight)) - keep)), weight, np.zeros_like(bias))
+        return factored(mean, m1 @ (keep + rest * (np.eye(len(weight)) - keep)), weight, np.zeros_like(bias))
     first = read[:, :dim]
-    _, rest = np.linalg.eigh(np.cov(mapped @ (np.eye(len(weight)) - keep), rowvar=False))
-    others = rest[:, ::-1][:, : dim - first.shape[1]]
-    basis = np.hstack([first, SHARPEN * others])
+    _, varied = np.linalg.eigh(np.cov(mapped @ (np.eye(len(weight)) - keep), rowvar=False))
+    others = varied[:, ::-1][:, : dim - first.shape[1]]
+    basis = np.hstack([first, rest * others])
     return factored(mean, m1 @ basis, np.hstack([first, others]).T @ weight, np.zeros_like(bias))
 
 

