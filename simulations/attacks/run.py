@@ -16,6 +16,7 @@ from client.node import Node, load_node
 from mechanisms.catalogue import nearest
 from simulations.attacks import embeddings as attack_embeddings
 from simulations.attacks import membership as attack_membership
+from simulations.attacks import statistics as attack_statistics
 from simulations.attacks import words as attack_words
 from simulations.attacks.figures import figures
 from simulations.attacks.target import Target
@@ -32,6 +33,7 @@ from simulations.study.journal import refuse_unfinished
 KINDS = (
     (attack_words, lambda study, arm: arm.text is not None),
     (attack_embeddings, lambda study, arm: arm.embedding is not None and study.training.way != "paper"),
+    (attack_statistics, lambda study, arm: arm.statistic is not None),
     (attack_membership, lambda study, arm: True),
 )
 #: What each attack does, by its name on the command line.
