@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from client.models import texts
 from mechanisms.identity import Identity
 from mechanisms.messages.request import Request
-from mechanisms.projection import project, softmax, statistic_vectors, user_means
+from mechanisms.projection import linear_classes, project, softmax, statistic_vectors, user_means
 from mechanisms.streams import SecureStreams, SimulationStreams
 
 
@@ -25,7 +25,8 @@ def draw(
 ) -> NDArray[Any]:  # fmt: skip
     """One draw of what a request asks of a channel, for n records, in the form of the wire (`Request.payload_form`).
 
-    values: n texts; embeddings (n, m) of the encoder's full width; labels (n,), where one that is no class counts as
+    values: n texts; embeddings (n, m) of the encoder's full width, also for an answer, which is the class that the
+    request's maps and head make of them; labels (n,), where one that is no class counts as
     class 0, inside the mechanism's domain; or users' means (n, D) of length 1 at most (`statistic_means`). users,
     records: (n,), whose stream each row draws from, at this step. released: the embeddings (n, m') as just drawn, for a
     label mechanism that reads a prior off them. masked_lm: the folder of the model that some text mechanisms read.
@@ -49,6 +50,9 @@ def draw(
         y = mechanism.sample(x, rng=rng)
         drawn = y.astype(np.float32) if mechanism.grid is None else mechanism.grid.encode(y)
         return drawn
+    if channel == "answer":
+        assert request.mean is not None and request.m1 is not None and request.head is not None
+        values = linear_classes(project(values, request.mean, request.m1), *request.head)
     labels = np.where((values >= 0) & (values < request.classes), values, 0)
     given = {}
     if request.prior is not None:

@@ -39,8 +39,8 @@ class Policy:
 
     delta: the δ at which a release's worst case is taken, where it has none without (Gaussian noise). Each such
         release spends it of total_delta.
-    embedding, label, text, statistic: largest ε of *one record* on that channel (a statistic: of the user, all records
-        together), over all its stages and digests: a server gains nothing by asking again under another name.
+    embedding, label, text, statistic, answer: largest ε of *one record* on that channel (a statistic: of the user, all
+        records together), over all its stages and digests: a server gains nothing by asking again under another name.
     total: largest ε of *one user* over all records, stages and channels; total_delta: the δ of that and of the limits
         above. One half is for what releases and samplers spend, the other for the filter.
     releases: the most releases of one user, whatever they cost and declared public or not.
@@ -56,6 +56,7 @@ class Policy:
     label: float = 0.0
     text: float = 0.0
     statistic: float = 0.0
+    answer: float = 0.0
     total: float = math.inf
     total_delta: float = 1e-5
     releases: int = 10_000

@@ -129,6 +129,8 @@ class Sanitizer:
         _, dtype, shape = request.payload_form(channel)
         payload = np.empty((len(answering), *shape), dtype=dtype)
         missing = ~recalled.known
+        # of a class, the draw holds a number for each class there is
+        held = 8 * request.classes if channel in ("answer", "label") else 0
         width, stored = dtype.itemsize * int(np.prod(shape)), dtype.newbyteorder("<")
         if not missing.all():
             if recalled.payloads.shape[1] != width:
@@ -140,7 +142,7 @@ class Sanitizer:
         for step in np.unique(recalled.earlier[missing]):
             due = np.flatnonzero(missing & (recalled.earlier == step))
             assert values is not None
-            for here in answering.pieces(due, width):
+            for here in answering.pieces(due, max(width, held)):
                 part = answering.take(here)
                 payload[here] = draw(
                     request, channel, values.of(part), part.users, part.records, streams=self.streams, step=int(step),
@@ -201,7 +203,7 @@ class _Answering:
         return _Answering(self.users[chosen], self.records[chosen], self.rows[places], starts)
 
     def pieces(self, due: NDArray[np.intp], width: int) -> Iterator[NDArray[np.intp]]:
-        """The positions `due`, in pieces of bounded memory. width: bytes of a payload row."""
+        """The positions `due`, in pieces of bounded memory. width: bytes of a row, as it is drawn or released."""
         at_once = max(1, min(_AT_ONCE, _BYTES // width))
         held = np.cumsum(np.diff(self.starts)[due]) if len(due) else np.zeros(0, np.int64)
         piece = held // at_once
@@ -214,7 +216,7 @@ class _Values:
     def __init__(self, request: Request, shard: Shard, channel: str) -> None:
         self._request, self._shard, self._channel = request, shard, channel
         self._embeddings: Any = None
-        if channel in ("embedding", "statistic"):
+        if channel in ("embedding", "statistic", "answer"):
             self._embeddings = shard.embeddings(request.encoder)
             if request.mean is None or self._embeddings.width != len(request.mean):
                 raise Refused("malformed")
@@ -227,7 +229,7 @@ class _Values:
         if self._channel == "label":
             return labels[part.rows]
         embeddings = self._embeddings.take(part.rows)
-        if self._channel == "embedding":
+        if self._channel in ("embedding", "answer"):
             return embeddings
         return statistic_means(self._request, embeddings, labels[part.rows], part.starts)
 

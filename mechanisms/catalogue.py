@@ -10,6 +10,7 @@ from typing import Any
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.privunit import PrivUnit
+from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
@@ -33,6 +34,12 @@ CATALOGUE: dict[str, type[Any]] = {
     )
 }  # fmt: skip
 
+#: What a name stands for on a channel for which it has a class of its own.
+OWN_KINDS: dict[tuple[str, str], type[Any]] = {
+    (Identity.name, "text"): Verbatim,
+    (RandomizedResponse.name, RandomizedAnswer.channel): RandomizedAnswer,
+}
+
 
 def build(
     spec: Mapping[str, Any], *, channel: str, dim: int | None = None, classes: int | None = None,
@@ -53,10 +60,8 @@ def build(
         raise ValueError(f'{channel}: the mechanism has no name; write mechanism = "..."')
     if name not in CATALOGUE:
         raise ValueError(f"{channel}: unknown mechanism {name!r}; {nearest(name, CATALOGUE)}")
-    kind = CATALOGUE[name]
+    kind = OWN_KINDS.get((name, channel), CATALOGUE[name])
     own = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if channel == "text" else {}
-    if kind is Identity and channel == "text":
-        kind = Verbatim
 
     known = {f.name for f in fields(kind)}
     sizes: dict[str, Any] = {"dim": dim, "classes": classes}
@@ -67,7 +72,7 @@ def build(
             raise ValueError(f"{name}: names another vocabulary than the one that is there")
         sizes["vocabulary"] = vocabulary
     if kind is Identity:
-        key = "classes" if channel == "label" else "dim"
+        key = "classes" if channel in ("label", "answer") else "dim"
         if key in given:
             given.setdefault("size", given.pop(key))
         given.setdefault("channel", channel)

@@ -18,8 +18,8 @@ from mechanisms.metrics import SPHERE_DIAMETER
 
 @dataclass(frozen=True)
 class Identity:
-    """No protection. channel: "embedding" (unit rows of `size` coordinates), "statistic" (rows of length 1 at most) or
-    "label" (`size` classes)."""
+    """No protection. channel: "embedding" (unit rows of `size` coordinates), "statistic" (rows of length 1 at most),
+    "answer" or "label" (`size` classes)."""
 
     channel: str
     size: int
@@ -28,13 +28,15 @@ class Identity:
     needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.channel not in ("embedding", "statistic", "label"):
-            raise ValueError(f"{self.name}: channel must be embedding, statistic or label, got {self.channel!r}")
+        if self.channel not in ("embedding", "statistic", "answer", "label"):
+            raise ValueError(
+                f"{self.name}: channel must be embedding, statistic, answer or label, got {self.channel!r}"
+            )
         object.__setattr__(self, "size", checks.integer(self.name, "size", self.size, 2, 100_000))
 
     @property
     def grid(self) -> Grid | None:
-        return None if self.channel == "label" else SPHERE
+        return None if self.channel in ("answer", "label") else SPHERE
 
     @property
     def guarantee(self) -> Guarantee:
@@ -42,7 +44,7 @@ class Identity:
             return unprotected("angular", "sequence", SPHERE_DIAMETER["angular"])
         if self.channel == "statistic":
             return unprotected("discrete", "record", 1.0)
-        return unprotected("discrete", "label", 1.0)
+        return unprotected("discrete", "sequence" if self.channel == "answer" else "label", 1.0)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Unbounded for any two inputs that differ."""
@@ -50,8 +52,8 @@ class Identity:
         return unbounded_loss() if apart > 0 else no_loss()
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
-        """The rows, unit ones normalized exactly, or the labels; no uniform is drawn. ValueError on invalid input."""
-        if self.channel == "label":
+        """The rows, unit ones normalized exactly, or the classes; no uniform is drawn. ValueError on invalid input."""
+        if self.channel in ("answer", "label"):
             return checks.labels(self.name, x, self.size)
         if self.channel == "statistic":
             return checks.ball_rows(self.name, x, self.size)

@@ -59,6 +59,13 @@ def user_means(vectors: FloatArray, starts: NDArray[np.int64]) -> FloatArray:
     return sums / np.diff(starts)[:, None]
 
 
+def linear_classes(x: FloatArray, w: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The class of each row, the first of the largest of x @ w + b: (n, m'), (m', K), (K,) to (n,) of 0..K-1."""
+    logits = _product(x, w.astype(np.float64)) + b.astype(np.float64)[:, None]
+    classes: NDArray[np.int64] = logits.argmax(axis=0)
+    return classes
+
+
 def softmax(z: FloatArray, w: NDArray[np.float32], b: NDArray[np.float32]) -> FloatArray:
     """softmax(z @ w + b) by rows: (n, m'), (m', K), (K,) to (n, K) float64, each row summing to 1."""
     logits = _product(z, w.astype(np.float64)) + b.astype(np.float64)[:, None]

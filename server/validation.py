@@ -104,12 +104,16 @@ def _sphere_rows(release: Release, request: Request) -> dict[str, NDArray[np.boo
     return checks
 
 
-def _label_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
-    y = release.payload[request.payload_form("label")[0]]
-    return {"label: out of range": (y >= 0) & (y < request.classes)}
+def _class_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
+    """Of answers, and of labels."""
+    y = release.payload[request.payload_form(release.channel)[0]]
+    return {f"{release.channel}: out of range": (y >= 0) & (y < request.classes)}
 
 
-_CHECKS = {"text": _text_rows, "embedding": _sphere_rows, "statistic": _sphere_rows, "label": _label_rows}
+_CHECKS = {
+    "text": _text_rows, "embedding": _sphere_rows, "statistic": _sphere_rows, "answer": _class_rows,
+    "label": _class_rows,
+}  # fmt: skip
 
 
 def _rows(reply: Reply) -> int:

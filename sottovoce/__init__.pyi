@@ -23,6 +23,7 @@ from mechanisms.messages.release import Release as Release
 from mechanisms.messages.reply import Reply as Reply
 from mechanisms.messages.request import Request as Request
 from mechanisms.privunit import PrivUnit as PrivUnit
+from mechanisms.randomized_answer import RandomizedAnswer as RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse as RandomizedResponse
 from mechanisms.randomized_response import RandomizedResponsePrior as RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace as PlanarLaplace

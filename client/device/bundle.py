@@ -36,7 +36,7 @@ FORMAT = "sottovoce-bundle-1"
 MANIFEST = "manifest.json"
 
 _KEYS = {"format", "made_by", "name", "arm", "encoder", "vocabulary", "masked_lm", "digests", "guarantees", "files"}
-_ARRAYS = ("mean", "m1", "prior_w", "prior_b")
+_ARRAYS = ("mean", "m1", "prior_w", "prior_b", "codes", "head_w", "head_b")
 _VOCABULARY = ("vocabulary.json", "words.json", "vectors.npy", "counts.npy", "tags.npy")
 #: A manifest is small, and is read before anything in it is known to be true.
 _LARGEST_MANIFEST = 2**20

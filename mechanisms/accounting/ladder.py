@@ -14,12 +14,13 @@ from mechanisms.accounting.compose import compose
 from mechanisms.accounting.shuffle import json_ready
 from mechanisms.composition import Budget, metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee, exposed
+from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 
 #: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record; where a
-#: statistic is released, "statistic" stands in place of the other channels.
+#: statistic or an answer is released, "statistic" or "answer" stands in place of the other channels.
 NAMES = ("token", "text", "embedding", "label", "record", "user", "shuffled")
 
 
@@ -75,6 +76,7 @@ def ladder(
     crowd: int | None = None,
     text: TextMechanism | None = None,
     statistic: Mechanism | None = None,
+    answer: Mechanism | None = None,
     draws: int = 1,
     public: Mapping[str, str] | None = None,
     unprotected: Mapping[str, str] | None = None,
@@ -84,7 +86,8 @@ def ladder(
     embedding, label, text: the mechanism of each channel; None where it does not exist. A text is composed from its
     parts: its word mechanism at each of its positions, and its length. draws: how often a record's embedding is drawn
     afresh in a stage. statistic: of a user who releases nothing else in a stage, and one vector for all records
-    together, whose number then counts for nothing.
+    together, whose number then counts for nothing. answer: of a record whose model runs on the device and of which
+    nothing else is released.
     records: most records of a user; None where nobody knows, and then no user's ε is given. stages: in how many
     stages one user releases every record anew (stages of disjoint users count as one).
     users: users that the shuffler *delivered* (in each stage); None where there is no shuffler, 0 where it delivered
@@ -111,6 +114,10 @@ def ladder(
     channels: list[tuple[str, Mechanism | None, int]] = [
         ("text", whole, 1), ("embedding", embedding, draws), ("label", label, 1)
     ]  # fmt: skip
+    if answer is not None:
+        if any((statistic, text, embedding, label, clear, draws > 1)):
+            raise ValueError("ladder: an answer is all that is released of a record; give it alone")
+        channels = [("answer", answer, 1)]
     releases = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
     in_clear = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
 
@@ -118,7 +125,7 @@ def ladder(
         if releases or clear or draws > 1:
             raise ValueError("ladder: a statistic is all that a user releases in a stage; give it alone")
         return _of_statistic(statistic, stages, _Crowd(users, crowd, ""), delta)
-    rungs = [_token(whole, delta, public)]
+    rungs = [] if answer is not None else [_token(whole, delta, public)]
     rungs += [_channel(name, mechanism, count, delta, public, in_clear) for name, mechanism, count in channels]
     rungs += [
         Rung(name, math.inf, delta, "record", "any two records", why, math.inf, "inf", (name,))
@@ -231,6 +238,13 @@ class _Declared:
         loss: LossCells = self.mechanism.privacy_loss(distance)
         return loss
 
+    def blanket(self) -> BlanketCells | None:
+        """Of a crowd that agrees in what is declared public; None where something else is exposed, or it has none."""
+        if self.guarantee.exposes or not hasattr(self.mechanism, "blanket"):
+            return None
+        cells: BlanketCells | None = self.mechanism.blanket()
+        return cells
+
     def parts(self) -> list[tuple[Mechanism, int]]:
         """What a text is drawn by; what the text passes through of itself is in no part."""
         if not isinstance(self.mechanism, TextMechanism):
@@ -311,7 +325,7 @@ def _exposures(text: _Declared, public: Mapping[str, str]) -> list[str]:
 def _channel(
     name: str, mechanism: Mechanism | None, count: int, delta: float, public: Mapping[str, str], in_clear: Sequence[str]
 ) -> Rung:
-    neighbours = {"text": "any two texts", "embedding": "any two texts", "label": "any two labels"}[name]
+    neighbours = "any two labels" if name == "label" else "any two texts"
     neighbours += _agreement({}, mechanism) if isinstance(mechanism, _Declared) else ""
     if mechanism is None:
         if name in public:
@@ -441,6 +455,9 @@ def _shuffled(
     )
     if epsilon is None or (user.epsilon is not None and epsilon >= user.epsilon):
         return rung(None, f"no amplification is shown; the user's own ε stands ({trust})", details)
+    bounds = details.get("bounds", {})
+    if (name := min((n for n in bounds if bounds[n] is not None), key=lambda n: bounds[n], default=None)) is not None:
+        trust += "; by the release's own blanket" if name.startswith("blanket") else f"; by the generic bound {name}"
     if records > 1:
         trust += f"; {records} records by group privacy"
     drawn = sum(m.guarantee.numeric_delta for m in mechanisms) * size * records * stages

@@ -48,11 +48,13 @@ def lower_bounds(mechanisms: Sequence[Any], n: int, delta: float) -> dict[str, f
 
     "all_at_x", "all_at_x_prime", "half_half": the others hold the target's inputs. "spread": evenly spread over all
     inputs, for mechanisms whose average output is then the blanket's law (sphere and k-RR). Of a mechanism whose
-    blanket's pair is above every one that there is, one that is `attained`. ValueError where a mechanism has no
-    blanket, n < 1 or δ not in (0, 1).
+    blanket's pair is above every one that there is, one that is `attained`; texts have none, and no lower bound.
+    ValueError where a mechanism has no blanket, n < 1 or δ not in (0, 1).
     """
     if not 0 < delta < 1:
         raise ValueError(f"lower bounds: delta must be above 0 and below 1, got {delta}")
+    if any(mechanism.channel == "text" for mechanism in mechanisms):
+        return {}
     parts = [getattr(mechanism, "attained", mechanism.blanket)() for mechanism in mechanisms]
     if not parts:
         raise ValueError("lower bounds: no mechanism given")
@@ -124,6 +126,6 @@ def others(cells: BlanketCells, log_h: FloatArray) -> BlanketCells:
 
 
 def _spread_is_blanket(mechanism: Any) -> bool:
-    if mechanism.channel in ("label", "statistic"):
+    if mechanism.channel in ("label", "statistic", "answer"):
         return True
     return bool(getattr(mechanism, "normalize", mechanism.name == "purkayastha"))

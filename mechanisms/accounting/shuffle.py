@@ -213,8 +213,9 @@ def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
     """
     if not all(hasattr(mechanism, "blanket") for mechanism in mechanisms) or not _one_randomizer(mechanisms):
         return None
-    parts: list[BlanketCells] = [mechanism.blanket() for mechanism in mechanisms]  # type: ignore[attr-defined]
-    if math.prod(len(part.log_w) for part in parts) > _MOST_CELLS:
+    known: list[BlanketCells | None] = [mechanism.blanket() for mechanism in mechanisms]  # type: ignore[attr-defined]
+    parts = [part for part in known if part is not None]
+    if len(parts) < len(known) or math.prod(len(part.log_w) for part in parts) > _MOST_CELLS:
         return None
     joint = reduce(BlanketCells.product, parts)
     numeric = math.fsum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mechanisms.guarantee import Guarantee
 
-CHANNELS = ("text", "embedding", "statistic", "label")
+CHANNELS = ("text", "embedding", "statistic", "answer", "label")
 
 
 @dataclass(frozen=True)

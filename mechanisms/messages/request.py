@@ -19,16 +19,18 @@ from mechanisms.messages.release import digest
 from mechanisms.vocabulary import Vocabulary
 
 SPLITS = ("train", "test")
-#: The name of each channel's one payload array: words w (n, L), grid integers z (n, m') and s (n, D), labels y (n,).
-PAYLOAD = {"text": "w", "embedding": "z", "statistic": "s", "label": "y"}
+#: The name of each channel's one payload array: words w (n, L), grid integers z (n, m') and s (n, D), classes c (n,) of
+#: answers and y (n,) of labels.
+PAYLOAD = {"text": "w", "embedding": "z", "statistic": "s", "answer": "c", "label": "y"}
 MAX_WIDTH = 4096
-MAX_CLASSES = 32767  # labels travel as int16
+MAX_CLASSES = 32767  # classes travel as int16
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SPEC_LENGTH = 2**16
+_HEAD = {"head_w", "head_b"}
 _INTEGERS = ("classes", "minimum_users", "part_index", "part_count")
-_STRINGS = ("arm", "stage", "split", "encoder", "masked_lm", "text", "embedding", "statistic", "label")
+_STRINGS = ("arm", "stage", "split", "encoder", "masked_lm", "text", "embedding", "statistic", "answer", "label")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +43,18 @@ class Request:
     encoder: SHA-256 (hex) of the encoder whose embeddings are meant; "" where no embedding is asked for.
     mean: (m,) float32, subtracted from an embedding. m1: (m, m') float32, 2 <= m' <= m, applied to it. Both None
         where there is no encoder.
-    embedding, label, text, statistic: the mechanism of each channel ({"mechanism": name, parameters}); None where not
-        asked. A text's names its vocabulary by its identity, under "vocabulary". A statistic is asked for alone: it is
-        one vector of a user, who has put all records and their labels into it, and belongs to record 0 of theirs.
-    classes: number of classes of the label, at least 2.
+    embedding, label, text, statistic, answer: the mechanism of each channel ({"mechanism": name, parameters}); None
+        where not asked. A text's names its vocabulary by its identity, under "vocabulary". A statistic is asked for
+        alone: it is one vector of a user, who has put all records and their labels into it, and belongs to record 0 of
+        theirs. So is an answer: the class that the model of `head` gives a record's text.
+    classes: number of classes of the label, the statistic or the answer, at least 2.
     minimum_users: the smallest batch that the shuffler promises to release.
     part: (index, count): the users with user % count == index answer.
     prior: (W (m', K) float32, b (K,) float32): the prior is softmax(ẑ @ W + b), ẑ the *released* embedding.
     vocabulary: the words of a text, the very ones that its mechanism names. They do not travel: each side has its own.
     masked_lm: SHA-256 (hex) of the masked language model that the text's mechanism reads from; "" where it reads none.
+    head: (W (m', K) float32, b (K,) float32): the model that a device runs for an answer; the class of an embedding is
+        the first of the largest of x @ W + b, x the mapped, normalized one. None where no answer is asked for.
     codes: (K, c) float32, of length 1 each: what a class stands for in a statistic
         (`mechanisms.projection.statistic_vectors`); None where none is asked for.
     Raises ValueError, one line, on anything else.
@@ -72,6 +77,8 @@ class Request:
     masked_lm: str = ""
     statistic: dict[str, Any] | None = None
     codes: NDArray[np.float32] | None = None
+    answer: dict[str, Any] | None = None
+    head: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
 
     def __post_init__(self) -> None:
         self.validate()
@@ -94,8 +101,14 @@ class Request:
     @property
     def channels(self) -> tuple[str, ...]:
         """The channels asked for, the label last: its prior may depend on the released embedding."""
-        specs = {"text": self.text, "embedding": self.embedding, "statistic": self.statistic, "label": self.label}
-        return tuple(channel for channel, spec in specs.items() if spec is not None)
+        return tuple(channel for channel, spec in self._specs.items() if spec is not None)
+
+    @property
+    def _specs(self) -> dict[str, dict[str, Any] | None]:
+        return {
+            "text": self.text, "embedding": self.embedding, "statistic": self.statistic, "answer": self.answer,
+            "label": self.label,
+        }  # fmt: skip
 
     def mechanism(self, channel: str) -> Mechanism:
         """The mechanism of a channel that is asked for. KeyError for another."""
@@ -103,8 +116,8 @@ class Request:
 
     def payload_form(self, channel: str) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
         """Name, dtype and shape of one row of a channel's payload: w, (L,) int32; z, (m',) and s, (D,) grid integers
-        (float32 where the mechanism names no grid); y, () int16."""
-        if channel == "label":
+        (float32 where the mechanism names no grid); c and y, () int16."""
+        if channel in ("answer", "label"):
             return PAYLOAD[channel], np.dtype(np.int16), ()
         if channel == "text":
             text: Any = self.mechanism(channel)
@@ -128,6 +141,8 @@ class Request:
                 built["embedding"] = build(self.embedding, channel="embedding", dim=self.dim)
             if self.statistic is not None:
                 built["statistic"] = build(self.statistic, channel="statistic", dim=self.statistic_dim)
+            if self.answer is not None:
+                built["answer"] = build(self.answer, channel="answer", classes=self.classes)
             if self.label is not None:
                 built["label"] = build(self.label, channel="label", classes=self.classes)
         except (TypeError, KeyError, OverflowError):
@@ -147,7 +162,7 @@ class Request:
             }
             if channel == "text":
                 public["masked_lm"] = self.masked_lm
-            elif channel in ("embedding", "statistic"):
+            elif channel != "label":
                 grid = mechanism.grid
                 public |= {
                     "encoder": self.encoder,
@@ -155,7 +170,10 @@ class Request:
                     "m1": self.m1,
                     "grid": None if grid is None else {"bits": grid.bits, "step": grid.step},
                 }
-                public |= {} if channel == "embedding" else {"codes": self.codes, "classes": self.classes}
+                if channel == "statistic":
+                    public |= {"codes": self.codes, "classes": self.classes}
+                elif channel == "answer":
+                    public |= {"head": self.head, "classes": self.classes}
             else:
                 public["classes"] = self.classes
                 if self.prior is not None:
@@ -174,14 +192,15 @@ class Request:
         _require(isinstance(self.part, tuple) and len(self.part) == 2, "part is not a pair")
         index, count = self.part
         _require(_integer(count, 1, 2**31) and _integer(index, 0, count - 1), "part is out of range")
-        specs = {"text": self.text, "embedding": self.embedding, "statistic": self.statistic, "label": self.label}
-        for name, spec in specs.items():
+        for name, spec in self._specs.items():
             _require(spec is None or isinstance(spec, dict), f"{name} is not a mechanism")
         _require(bool(self.channels), "no channel is asked for")
         self._validate_vocabulary()
         self._validate_codes()
+        self._validate_head()
         built = self._mechanisms
-        for channel, size in (("embedding", self.dim), ("statistic", self.statistic_dim), ("label", self.classes)):
+        sizes_of = {"embedding": self.dim, "statistic": self.statistic_dim, "answer": self.classes}
+        for channel, size in (*sizes_of.items(), ("label", self.classes)):
             own = parameters(built[channel]) if channel in built else {}
             sizes = [own[k] for k in ("dim", "classes", "size") if k in own]
             _require(all(s == size for s in sizes), f"the {channel}'s mechanism is of another size")
@@ -189,15 +208,12 @@ class Request:
         _require(needs == (self.prior is not None), "a prior goes with a mechanism that needs one")
         if self.prior is not None:
             _require("embedding" in built, "a prior needs an embedding in the same request")
-            _require(isinstance(self.prior, tuple) and len(self.prior) == 2, "prior is not a pair")
-            _require_array(self.prior[0], 2, "prior")
-            _require_array(self.prior[1], 1, "prior")
-            _require(self.prior[0].shape == (self.dim, self.classes), "prior does not fit m1 and classes")
-            _require(self.prior[1].shape == (self.classes,), "prior does not fit classes")
+            self._validate_linear(self.prior, "prior")
 
     def _validate_encoder(self) -> None:
         if self.encoder == "" and self.mean is None and self.m1 is None:
-            _require(self.embedding is None and self.statistic is None, "no encoder is named")
+            mapped = (self.embedding, self.statistic, self.answer)
+            _require(all(spec is None for spec in mapped), "no encoder is named")
             return
         _require(isinstance(self.encoder, str) and _HASH.fullmatch(self.encoder), "encoder is no SHA-256")
         mean, m1 = _require_array(self.mean, 1, "mean"), _require_array(self.m1, 2, "m1")
@@ -231,6 +247,20 @@ class Request:
         lengths = np.sqrt((codes.astype(np.float64) ** 2).sum(axis=1))
         _require(bool((np.abs(lengths - 1.0) <= 1e-6).all()), "a code's length is not 1")
 
+    def _validate_head(self) -> None:
+        """A head goes with an answer, which goes with nothing else."""
+        _require((self.answer is None) == (self.head is None), "a head goes with an answer")
+        if self.head is not None:
+            _require(self.channels == ("answer",), "an answer is asked for alone")
+            self._validate_linear(self.head, "head")
+
+    def _validate_linear(self, pair: object, name: str) -> None:
+        if not (isinstance(pair, tuple) and len(pair) == 2):
+            raise ValueError(f"request: {name} is not a pair")
+        weight, bias = _require_array(pair[0], 2, name), _require_array(pair[1], 1, name)
+        _require(weight.shape == (self.dim, self.classes), f"{name} does not fit m1 and classes")
+        _require(bias.shape == (self.classes,), f"{name} does not fit classes")
+
     def parts(self) -> tuple[dict[str, NDArray[Any]], dict[str, str | int]]:
         """Arrays and scalars from which `from_parts` makes an equal request. Pure."""
         arrays: dict[str, NDArray[Any]] = {}
@@ -238,6 +268,8 @@ class Request:
             arrays |= {"mean": self.mean, "m1": self.m1}
         if self.prior is not None:
             arrays |= {"prior_w": self.prior[0], "prior_b": self.prior[1]}
+        if self.head is not None:
+            arrays |= {"head_w": self.head[0], "head_b": self.head[1]}
         if self.codes is not None:
             arrays["codes"] = self.codes
         return arrays, {
@@ -249,6 +281,7 @@ class Request:
             "text": "" if self.text is None else json.dumps(self.text, sort_keys=True),
             "embedding": "" if self.embedding is None else json.dumps(self.embedding, sort_keys=True),
             "statistic": "" if self.statistic is None else json.dumps(self.statistic, sort_keys=True),
+            "answer": "" if self.answer is None else json.dumps(self.answer, sort_keys=True),
             "label": "" if self.label is None else json.dumps(self.label, sort_keys=True),
             "classes": int(self.classes),
             "minimum_users": int(self.minimum_users),
@@ -268,7 +301,7 @@ class Request:
         """
         _require(set(about) == {*_STRINGS, *_INTEGERS}, "its keys are not those of a request")
         maps = {"mean", "m1"}
-        known: tuple[set[str], ...] = (set(), maps, maps | {"prior_w", "prior_b"}, maps | {"codes"})
+        known: tuple[set[str], ...] = (set(), maps, maps | {"prior_w", "prior_b"}, maps | {"codes"}, maps | _HEAD)
         _require(set(arrays) in known, "its arrays are not those of a request")
         _require(all(isinstance(about[k], str) for k in _STRINGS), "a string is missing")
         _require(all(_integer(about[k], 0, 2**53) for k in _INTEGERS), "an integer is out of range")
@@ -289,6 +322,8 @@ class Request:
             label=_spec(about["label"]),
             statistic=_spec(about["statistic"]),
             codes=arrays.get("codes"),
+            answer=_spec(about["answer"]),
+            head=(arrays["head_w"], arrays["head_b"]) if "head_w" in arrays else None,
             classes=about["classes"],
             minimum_users=about["minimum_users"],
             part=(about["part_index"], about["part_count"]),

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
 from mechanisms.guarantee import Guarantee
+from mechanisms.losses import categorical_blanket
+from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -83,6 +85,10 @@ class FromLogits:
             epsilon=self.epsilon, metric="discrete", diameter=1.0, protects="sequence",
             numeric_delta=categorical.numeric_delta(len(self.vocabulary)), exposes=self.exposes,
         )  # fmt: skip
+
+    def blanket(self) -> BlanketCells | None:
+        """Cells above every two contexts: a choice by weights in [1, e^(ε/2)]. None where a filter shows something."""
+        return None if self.exposes else categorical_blanket.choice(self.epsilon / 2, len(self.vocabulary))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """A loss that dominates one draw of any two contexts (what is exposed declared public): that of pure LDP at

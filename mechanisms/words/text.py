@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.guarantee import Guarantee, exposed
+from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance, unbounded_loss
 from mechanisms.mechanism import Uniforms, WordMechanism
@@ -18,6 +19,8 @@ from mechanisms.vocabulary import NOTHING
 from mechanisms.words.length import MAX_TOKENS, Length
 
 KEPT = "kept"
+#: Log of a blanket's weight below which nobody is hidden by all the people there are, and cells of a text's blanket.
+_LEAST_LOG_GAMMA, _CELLS = -30.0, 20_000
 #: What may be done with the words of a kind: sanitize them as any other, leave them out first, or pass them through.
 TREATMENTS = ("substitute", "drop", "keep")
 
@@ -129,6 +132,25 @@ class TextMechanism:
         """The mechanisms that a text is drawn by, and how often each: for composition."""
         length: tuple[tuple[Any, int], ...] = () if self.lengths is None else ((self.lengths, 1),)
         return ((self.word, self.tokens), *length)
+
+    @cached_property
+    def _blanket(self) -> BlanketCells | None:
+        word: BlanketCells | None = self.word.blanket() if hasattr(self.word, "blanket") else None
+        length = None if self.lengths is None else self.lengths.blanket()
+        if word is None or (self.lengths is not None and length is None):
+            return None
+        if self.tokens * word.log_gamma < _LEAST_LOG_GAMMA:
+            return None
+        positions = word.power(self.tokens)
+        return positions if length is None else positions.product(length.merged()).merged(_CELLS)
+
+    def blanket(self) -> BlanketCells | None:
+        """Cells above every two texts that agree in what is exposed: its words' at each position, and its length's.
+
+        What is released is a function of a length and of draws at all L positions, those behind the end of the
+        unknown word. None where the word mechanism has none, or no number of users would do.
+        """
+        return self._blanket
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """The loss of its parts, by their theorems alone, at `distance` (None: at worst), exposures declared public.

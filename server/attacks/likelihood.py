@@ -1,4 +1,4 @@
-"""How likely a released embedding is for each candidate that it may have been drawn from."""
+"""How likely a released embedding, or a user's one vector, is for each candidate that it may have been drawn from."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from mechanisms.gaussian import Gaussian
+from mechanisms.grid import SPHERE
 from mechanisms.identity import Identity
 from mechanisms.losses.sphere import log_radial_integral
+from mechanisms.privunit import PrivUnit
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 
 FloatArray = NDArray[np.float64]
@@ -37,12 +39,35 @@ def log_likelihood(mechanism: Any, released: FloatArray, candidates: FloatArray)
         grid = np.linspace(0, np.pi, _ANGLES)
         density = log_radial_integral(mechanism.dim, mechanism.epsilon, grid)
         return np.interp(_angles(released, products), grid, density)
+    if isinstance(mechanism, PrivUnit):
+        high, low = _densities(mechanism)
+        return np.where(products >= mechanism.threshold * _lengths(released), high, low)
     square = np.maximum(np.square(released).sum(axis=1)[:, None] + 1 - 2 * products, 0)  # candidates have length 1
     if isinstance(mechanism, PlanarLaplace):
         return -mechanism.epsilon * np.sqrt(square)
     if isinstance(mechanism, Gaussian):
         return -square / (2 * mechanism.sigma**2)
     raise ValueError(f"{mechanism.name}: its density is not known here")
+
+
+def log_likelihood_of_means(mechanism: Any, released: FloatArray, means: FloatArray) -> FloatArray:
+    """The same of statistics: log p(z | mean) up to a constant, (n, D) releases and (p, D) users' means of length r at
+    most 1 -> (n, p). A mean is released as its direction with probability (1 + r)/2, else as the opposite one.
+
+    Without noise the nearest candidate has all the likelihood: minus the distance in steps of the grid.
+    """
+    if isinstance(mechanism, Identity):
+        square = (released**2).sum(axis=1)[:, None] + (means**2).sum(axis=1) - 2 * released @ means.T
+        return -np.sqrt(np.maximum(square, 0.0)) / SPHERE.step
+    length = np.sqrt(np.square(means).sum(axis=1))
+    unit = means / np.maximum(length, 1e-12)[:, None]
+    own = log_likelihood(mechanism, released, unit)
+    if (length > 1 - 1e-9).all():
+        return own
+    r = np.minimum(length, 1.0)
+    with np.errstate(divide="ignore"):
+        turned = log_likelihood(mechanism, released, -unit) + np.log((1 - r) / 2)
+    return np.logaddexp(own + np.log((1 + r) / 2), turned)
 
 
 def posterior(mechanism: Any, released: FloatArray, candidates: FloatArray) -> FloatArray:
@@ -52,7 +77,19 @@ def posterior(mechanism: Any, released: FloatArray, candidates: FloatArray) -> F
     return weights
 
 
+def _densities(mechanism: PrivUnit) -> tuple[float, float]:
+    """The logs of the two values of the density, relative to the uniform one: in the cap, and outside it."""
+    p, log_mass = mechanism.cap_probability, mechanism.log_mass
+    assert p is not None
+    with np.errstate(divide="ignore"):
+        return float(np.log(p) - log_mass), float(np.log1p(-p) - np.log1p(-np.exp(log_mass)))
+
+
 def _angles(released: FloatArray, products: FloatArray) -> FloatArray:
-    # the public grid has changed the length of a release a little
-    length = np.sqrt(np.square(released).sum(axis=1))[:, None]
-    return np.arccos(np.clip(products / length, -1, 1))
+    return np.arccos(np.clip(products / _lengths(released), -1, 1))
+
+
+def _lengths(released: FloatArray) -> FloatArray:
+    """(n, 1), near 1: the public grid has changed the length of a release a little."""
+    lengths: FloatArray = np.sqrt(np.square(released).sum(axis=1))[:, None]
+    return lengths

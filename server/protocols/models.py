@@ -28,7 +28,11 @@ QUESTION, ASKED, ENCODER = "test", "asked", "client"
 @dataclass(frozen=True, eq=False)
 class EmbeddingModel:
     """Maps and head on embeddings. mechanism: of those that users release, at the m' that was chosen; None where users
-    release none."""
+    release none.
+
+    Where the arm's users ask by `Channels.answer`, their devices run all of it and release the class: what is released
+    is the answer (`mechanisms.randomized_answer`).
+    """
 
     channels: Channels
     encoder: Encoding
@@ -38,16 +42,20 @@ class EmbeddingModel:
 
     @property
     def embedding(self) -> Mechanism | None:
-        return self.mechanism if self.channels.asking else None
+        return self.mechanism if self.channels.embedded else None
 
     def question(self) -> Request | None:
-        if self.embedding is None:
+        if self.channels.answer is not None:
+            return self.channels.answers(self.encoder.identity, self.maps, stage=QUESTION, split=QUESTION)
+        if self.mechanism is None or not self.channels.asking:
             return None
         return self.channels.embeddings(
-            self.encoder.identity, self.maps, self.embedding, stage=QUESTION, split=QUESTION
+            self.encoder.identity, self.maps, self.mechanism, stage=QUESTION, split=QUESTION
         )
 
     def answer(self, batch: Batch) -> NDArray[np.int64] | None:
+        if (given := batch.channel("answer")) is not None:
+            return given.payload["c"].astype(np.int64)
         release = batch.channel("embedding")
         if release is None or self.mechanism is None:
             return None

@@ -92,10 +92,11 @@ class Channels:
     arm: what requests call it. label: of training users; `Identity` where labels are sent as they are. embedding: the
     mechanism at each m' that may be chosen on public data; () where none is released. text: None where none is
     released. statistic: the mechanism of a user's statistic by its number D of coordinates, None where none is
-    released; features: d, None to choose it before anyone is asked; users: how many are expected to answer together;
+    released; answer: of the class that a user's own device finds, where that is how users ask the trained model;
+    features: d, None to choose it before anyone is asked; users: how many are expected to answer together;
     curator: the noise on the sum of statistics in clear, in a study of users who trust somebody with them. teaching:
-    whether training users are asked at all. asking: whether users may ask the trained model by a release.
-    minimum_users: the smallest batch that a shuffler may hand on.
+    whether training users are asked at all. asking: whether users may ask the trained model by a sanitized embedding or
+    text. minimum_users: the smallest batch that a shuffler may hand on.
     """
 
     arm: str
@@ -104,12 +105,18 @@ class Channels:
     embedding: tuple[Mechanism, ...] = ()
     text: TextMechanism | None = None
     statistic: Callable[[int], Mechanism] | None = None
+    answer: Mechanism | None = None
     features: int | None = None
     users: int = 0
     curator: Gaussian | None = None
     teaching: bool = True
     asking: bool = True
     minimum_users: int = 0
+
+    @property
+    def embedded(self) -> bool:
+        """Whether anybody releases an embedding: who asks, or who teaches."""
+        return bool(self.embedding) and (self.asking or (self.teaching and self.statistic is None))
 
     def embeddings(
         self, encoder: str, maps: Maps, mechanism: Mechanism, *, stage: str, split: str, label: bool = False,
@@ -144,6 +151,14 @@ class Channels:
         return self._request(
             stage=stage, split="train", part=part, label=False, encoder=encoder, mean=maps.mean, m1=maps.m1,
             statistic=parameters(mechanism), codes=codes,
+        )  # fmt: skip
+
+    def answers(self, encoder: str, maps: Maps, *, stage: str, split: str) -> Request:
+        """A request for the class alone that each user's device finds by the maps and their head."""
+        assert self.answer is not None
+        return self._request(
+            stage=stage, split=split, label=False, encoder=encoder, mean=maps.mean, m1=maps.m1,
+            answer=parameters(self.answer), head=maps.folded(),
         )  # fmt: skip
 
     def _request(self, *, label: bool, **fields: Any) -> Request:

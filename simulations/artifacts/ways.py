@@ -16,6 +16,7 @@ from simulations.experiment import (
     TEXT_WAYS,
     Arm,
     Experiment,
+    answer_of,
     curator_of,
     embedding_mechanism,
     label_of,
@@ -52,11 +53,12 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         embedding=embeddings_of(experiment, arm, public),
         text=text,
         statistic=experiment.statistic_of(arm),
+        answer=answer_of(arm, len(public.classes)),
         curator=curator_of(arm),
         features=arm.features,
         users=experiment.answering(arm),
         teaching=arm.way != PUBLIC_ONLY,
-        asking=texts or arm.embedding is not None,
+        asking=texts or (arm.embedding is not None and arm.answer is None),
         minimum_users=experiment.shuffle.least,
     )
 

@@ -15,6 +15,7 @@ GROUPS = {
     "words": (("bayes", "copy", "mask"), "share of released words guessed"),
     "inversion": (("inversion",), "F1 of the content words guessed"),
     "attributes": (("attribute",), "share of texts whose attribute is guessed"),
+    "vectors": (("vector",), "share of vectors guessed right (membership: balanced accuracy)"),
     "linkage": (("linkage",), "share of releases matched"),
     "membership": (("membership",), "balanced accuracy"),
 }

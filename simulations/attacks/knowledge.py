@@ -90,7 +90,7 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
         if target.study.encoder.fine_tune_on_public:
             checkpoint = encoder.folder / "checkpoint"
     mechanism = None
-    for maps in _maps(folder):
+    for maps in maps_sent(folder):
         mechanism = _mechanism(target, maps.dim)
         if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
             return Knowledge(
@@ -102,7 +102,7 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
     raise written_by_another(row, target.arm.name, mechanism.guarantee)
 
 
-def _maps(model: Path) -> Iterator[Maps]:
+def maps_sent(model: Path) -> Iterator[Maps]:
     """Those that test users were sent, and those that training users were."""
     for folder in (model, model / ASKED):
         if (folder / FILE).is_file():

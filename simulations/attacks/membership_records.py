@@ -50,17 +50,12 @@ class Delivered:
         return np.array(found, dtype=np.int64)
 
 
-def delivered(target: Target) -> Delivered | None:
-    """The training users' releases that reached the server; None where the way has none. Raises Skipped, with what
-    they released where it is nothing that membership attacks read."""
-    study, arm = target.study, target.arm
-    if study.training.way == "paper":
-        return None
-    channel = "embedding" if arm.text is None else "text"
+def arrived(target: Target, channel: str) -> list[Row]:
+    """What the training users released on a channel and the server has. Raises Skipped where that is nothing."""
     results = target.run / "results.json"
     if results.is_file():
         lines = {line["name"]: line for line in json.loads(results.read_text(encoding="utf-8"))["arms"]}
-        if arm.name in lines and not lines[arm.name]["delivered"]:
+        if target.arm.name in lines and not lines[target.arm.name]["delivered"]:
             raise Skipped("no training user's release was delivered")
     released = [row for row in releases.of_arm(target) if row.split == "train"]
     rows = _in_time(target, [row for row in released if row.released.channel == channel])
@@ -69,6 +64,17 @@ def delivered(target: Target) -> Delivered | None:
             raise Skipped("no training user has released anything")
         sent = " and ".join(sorted({row.released.channel for row in released}))
         raise Skipped(f"what its training users released ({sent}) is not what this attack reads ({channel})")
+    return rows
+
+
+def delivered(target: Target) -> Delivered | None:
+    """The training users' releases that reached the server; None where the way has none. Raises Skipped, with what
+    they released where it is nothing that membership attacks read."""
+    study, arm = target.study, target.arm
+    if study.training.way == "paper":
+        return None
+    channel = "embedding" if arm.text is None else "text"
+    rows = arrived(target, channel)
     w = z = y = None
     if channel == "text":
         w = np.stack([np.frombuffer(row.released.payload, dtype="<i4") for row in rows]).astype(np.int64)

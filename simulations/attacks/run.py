@@ -16,6 +16,7 @@ from client.node import Node, load_node
 from mechanisms.catalogue import nearest
 from simulations.attacks import embeddings as attack_embeddings
 from simulations.attacks import membership as attack_membership
+from simulations.attacks import statistics as attack_statistics
 from simulations.attacks import words as attack_words
 from simulations.attacks.figures import figures
 from simulations.attacks.target import Target
@@ -32,6 +33,7 @@ from simulations.study.journal import refuse_unfinished
 KINDS = (
     (attack_words, lambda study, arm: arm.text is not None),
     (attack_embeddings, lambda study, arm: arm.embedding is not None and study.training.way != "paper"),
+    (attack_statistics, lambda study, arm: arm.statistic is not None),
     (attack_membership, lambda study, arm: True),
 )
 #: What each attack does, by its name on the command line.
@@ -141,9 +143,18 @@ def table(results: dict[str, Any]) -> str:
     notes = [
         "Attacks: " + "; ".join(said) + ".",
         *(kind.READING for kind, _ in KINDS if named & set(kind.ATTACKS)),
-        *(f"Left out: {line}." for line in results["skipped"]),
+        *_left_out(results["skipped"]),
     ]
     return "\n".join([markdown.table(HEADINGS, rows), "", *notes])
+
+
+def _left_out(skipped: list[str]) -> list[str]:
+    """A sentence for each arm and reason."""
+    names: dict[str, list[str]] = {}
+    for line in skipped:
+        name, why = line.split(" on ", 1)
+        names.setdefault(why, []).append(name)
+    return [f"Left out: {', '.join(those)} on {why}." for why, those in names.items()]
 
 
 def write(results: dict[str, Any], folder: Path) -> None:

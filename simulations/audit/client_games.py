@@ -26,7 +26,7 @@ from mechanisms.catalogue import build
 from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
-from mechanisms.messages.release import Release
+from mechanisms.messages.release import CHANNELS, Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import reply_from_record, reply_to_record, request_to_record
@@ -52,6 +52,7 @@ EMBEDDING = {"mechanism": "purkayastha", "epsilon": 0.5, "dim": DIM}
 LABEL = {"mechanism": "randomized-response", "epsilon": 1.0}
 TEXT = {"mechanism": "santext", "epsilon": 1.0, "tokens": 1, "length": 1.0}
 STATISTIC = {"mechanism": "privunit", "epsilon": 2.0}
+ANSWER = {"mechanism": "randomized-response", "epsilon": 1.5}
 #: The records of a user of each kind, an axis of the embedding and a label each. The first two kinds are opposite
 #: vectors, of one record and of three; the other two the same mean, shorter than 1, of two records and of four.
 _STATISTICS = (((0, 0),), ((0, 1),) * 3, ((0, 0), (1, 1)), ((0, 0), (1, 1)) * 2)
@@ -88,6 +89,12 @@ class Clients:
                 _ARM, "train", "train", _ENCODER, mean, m1, None, None, 2, 0, statistic=STATISTIC,
                 codes=simplex_codes(2),
             )  # fmt: skip
+        if self.channel == "answer":  # a model that calls x the first class and x' the second
+            head = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
+            head[0][0, :2] = 1.0, -1.0
+            return Request(
+                _ARM, "train", "train", _ENCODER, mean, m1, None, None, CLASSES, 0, answer=ANSWER, head=head
+            )
         return Request(_ARM, "train", "train", _ENCODER, mean, m1, EMBEDDING, LABEL, CLASSES, 0)
 
     def reply(self, side: int, n: int, seed: int) -> Reply:
@@ -107,7 +114,7 @@ class Clients:
         # other users on the other side: a simulation's noise is a function of seed and user
         users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
         held = np.where(np.arange(2 * n) % 2 == 1, side, side - side % 2)
-        everything = Policy(embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf)
+        everything = Policy(**{channel: math.inf for channel in CHANNELS})
         if self.channel == "text":
             vocabulary = audit_games.words()
             installed = self.folder / "words"
@@ -274,6 +281,39 @@ def client_statistic_games(folder: Path, delta: float) -> tuple[list[Game], Clie
     ], clients  # fmt: skip
 
 
+def client_answer_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
+    """The class that a device's model gives a text: of two texts that it tells apart, and whether the target's release
+    is that of the adversary's own user, who holds the first of them."""
+    clients = Clients(folder, "answer")
+    mechanism: Any = clients.request().mechanism("answer")
+    outcomes = np.arange(CLASSES)
+    one, other = (mechanism.log_prob(outcomes, np.full(CLASSES, x)) for x in (0, 1))
+
+    def answers(side: int, n: int, seed: int) -> NDArray[np.int64]:
+        (release,) = clients.reply(side, n, seed).releases
+        (values,) = release.payload.values()
+        return values.astype(np.int64)
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        return answers(side, n, seed)[1::2]
+
+    def same(side: int, n: int, seed: int) -> NDArray[Any]:
+        values = answers(side, n, seed)
+        return (values[1::2] == values[::2]).astype(np.int64)
+
+    about = f"randomized response ε={ANSWER['epsilon']:g}, K={CLASSES}"
+    worst, claimed = (
+        mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
+    )  # fmt: skip
+    return [
+        Game("client-answer", about, "two texts of which the model says different classes", worst, claimed, draw,
+             (finite(outcomes, one - other),), law=audit_games.law_of(one, other, mechanism.guarantee, delta),
+             share=_CLIENT_SHARE),
+        Game("client-answer", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
+             share=_CLIENT_SHARE),
+    ], clients  # fmt: skip
+
+
 def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
     """For its numeric ε and δ only: those of all channels together."""
     return Guarantee(
@@ -363,5 +403,6 @@ PARTS: dict[str, Callable[[Path, float], tuple[list[Game], Clients | None]]] = {
     "client": client_games,
     "client-text": client_text_games,
     "client-statistic": client_statistic_games,
+    "client-answer": client_answer_games,
     "shuffler": lambda folder, delta: (shuffler_games(delta), None),
 }

@@ -92,8 +92,9 @@ def up(
     Raises UserError, in one line, for what a user can mend, and where a party fails: it names the party and its log.
     """
     arm = _checked(experiment, arm_name, nodes)
-    if stay and arm.text:
-        raise UserError("--stay: serves the model to users who release embeddings; those of this study release texts")
+    if stay and (arm.text or arm.answer or not arm.embedding):
+        what = "release texts" if arm.text else "run all of it on their devices"
+        raise UserError(f"--stay: serves the model to users who release embeddings; those of this arm {what}")
     if port is not None:
         check_port(port)
     with ending_on_signals(), folder_of(out) as folder:

@@ -46,7 +46,7 @@ def predictor(place: Path, arm_name: str | None = None, *, private_key: bytes | 
 
     place: the run's folder, or models/ARM in it. arm_name: which arm, where the folder is the run's and there are
     several. private_key: as in `Predictor`.
-    Raises UserError where there is no such model, or its users release texts.
+    Raises UserError where there is no such model, or its users release no embeddings.
     """
     if (place / FILE).is_file() and place.parent.name == "models":
         place, arm_name = place.parents[1], place.name
@@ -55,8 +55,9 @@ def predictor(place: Path, arm_name: str | None = None, *, private_key: bytes | 
     except UserError:
         raise UserError(f"{place}: holds no finished run; name the folder that `simulate` or `deploy` left") from None
     arm = chosen(experiment, arm_name)
-    if not arm.embedding:
-        raise UserError(f"{place}: users of {arm.name} release texts, and a sentence is asked about by its embedding")
+    if not arm.embedding or arm.answer:
+        what = "release texts" if arm.text else "run all of it on their devices"
+        raise UserError(f"{place}: users of {arm.name} {what}, and a sentence is asked about by its embedding")
     model = place / "models" / slug(arm.name)
     maps = Maps.load(model)
     classes, encoder = read_about(model)

@@ -27,8 +27,10 @@ from simulations.errors import UserError
 from simulations.experiment import (
     HALVES,
     PUBLIC_ONLY,
+    STATISTICS,
     Arm,
     Experiment,
+    answer_of,
     client_policy,
     embedding_mechanism,
     label_of,
@@ -61,7 +63,7 @@ def bundle_of_run(
         _same(run, "vocabulary", (results.get("vocabulary") or {}).get("sha256"), public.rewriter.vocabulary.identity)
         return _write(experiment, arm, _first_request(experiment, arm, public, progress), public, out)
     maps = Maps.load(model)
-    if experiment.training.way == HALVES:
+    if (model / ENCODER).is_dir():  # which the run has trained
         encoder = CachedEncoder(model / ENCODER, progress=progress)
     else:
         # without fine-tuning the encoder needs no data, and the run's need not be there any more
@@ -72,13 +74,21 @@ def bundle_of_run(
             _same(run, "encoder", results["encoder"]["sha256"], encoder.identity)
         else:
             progress(f"the encoder is {precision}, and the run's maps were learned at {experiment.encoder.precision}")
-    assert arm.embedding is not None
     label = label_of(arm, maps.classes)
-    channels = Channels(arm="", classes=maps.classes, label=label, minimum_users=experiment.shuffle.least)
-    request = channels.embeddings(
-        encoder.identity, maps, embedding_mechanism(arm.embedding, maps.dim), stage="train", split="train",
-        label=arm.way != PUBLIC_ONLY, prior=maps.folded() if getattr(label, "needs_prior", False) else None,
+    channels = Channels(
+        arm="", classes=maps.classes, label=label, answer=answer_of(arm, maps.classes),
+        minimum_users=experiment.shuffle.least,
     )  # fmt: skip
+    if channels.answer is not None:
+        request = channels.answers(encoder.identity, maps, stage="train", split="train")
+    elif arm.embedding is not None:
+        request = channels.embeddings(
+            encoder.identity, maps, embedding_mechanism(arm.embedding, maps.dim), stage="train", split="train",
+            label=arm.way != PUBLIC_ONLY and arm.statistic is None,
+            prior=maps.folded() if getattr(label, "needs_prior", False) else None,
+        )  # fmt: skip
+    else:
+        raise UserError(f"--run {run}: nobody asks the model of {arm.name}, and it has been taught; give --experiment")
     return _write(experiment, arm, request, Public((), None, ("",), encoder), out)
 
 
@@ -118,8 +128,9 @@ def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: P
 def _write(experiment: Experiment, arm: Arm, request: Request, public: Public, out: Path) -> Bundle:
     """A device's policy is the study's, for the mechanisms of this arm alone."""
     policy: Policy = client_policy(experiment, arm)
-    mechanisms = tuple(sorted({request.mechanism(channel).name for channel in request.channels}))
-    policy = replace(policy, mechanisms=mechanisms)
+    asking = {spec["mechanism"] for spec in (arm.embedding, arm.answer) if spec is not None}
+    mechanisms = {request.mechanism(channel).name for channel in request.channels} | asking
+    policy = replace(policy, mechanisms=tuple(sorted(mechanisms)))
     policy.check(request)  # a bundle whose own device would refuse is a mistake of ours
     parts: dict[str, Any] = {}
     if isinstance(public.rewriter, StudyRewriter):
@@ -136,7 +147,7 @@ def chosen(experiment: Experiment, name: str | None) -> Arm:
     """The arm of that name, or the only one that a device can be made for."""
     if experiment.training.way == "paper":
         raise UserError('training.way: "paper" is a trusted simulation; a device has no part in it')
-    fit = [arm for arm in experiment.arms if not arm.reference and (arm.embedding or arm.text)]
+    fit = [arm for arm in experiment.arms if not arm.reference and _released(experiment, arm)]
     names = ", ".join(f'"{arm.name}"' for arm in fit)
     if not fit:
         raise UserError(f"{experiment.name}: has no arm whose users release anything under a guarantee")
@@ -150,6 +161,11 @@ def chosen(experiment: Experiment, name: str | None) -> Arm:
     if found[0] not in fit:
         raise UserError(f'--arm "{name}": is a reference, or releases nothing; choose one of {names}')
     return found[0]
+
+
+def _released(experiment: Experiment, arm: Arm) -> bool:
+    """Whether users of the arm release what a bundle can hold the question of."""
+    return bool(arm.statistic if experiment.way_of(arm) == STATISTICS else arm.embedding or arm.text)
 
 
 def _at(experiment: Experiment, precision: str | None) -> Experiment:

@@ -13,6 +13,7 @@ from simulations.experiment.arm import (
     PUBLIC_ONLY,
     UNIT_BOUNDS,
     Arm,
+    answer_of,
     curator_of,
     embedding_mechanism,
     label_of,
@@ -37,7 +38,7 @@ from simulations.experiment.toml import bundled, from_table, load, to_toml
 
 __all__ = [
     "BUNDLED_LM", "CHECKPOINT", "DEFAULT_DIM", "HALVES", "NONE", "PUBLIC_ONLY", "RELEASE_ONCE", "STATISTICS",
-    "TEXT_WAYS", "UNIT_BOUNDS", "Arm", "Encoder", "Experiment", "Policy", "bundled", "client_policy", "curator_of",
-    "embedding_mechanism", "from_table", "label_of", "load", "slug", "stand_in", "text_mechanism",
+    "TEXT_WAYS", "UNIT_BOUNDS", "Arm", "Encoder", "Experiment", "Policy", "answer_of", "bundled", "client_policy",
+    "curator_of", "embedding_mechanism", "from_table", "label_of", "load", "slug", "stand_in", "text_mechanism",
     "to_toml", "trial_text_of",
 ]  # fmt: skip

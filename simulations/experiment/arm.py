@@ -37,8 +37,9 @@ class Arm(Section):
     """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user, and
     "release-once" is there to compare the study's way "statistics" with.
 
-    text, embedding, label, statistic: mechanism tables as the catalogue reads them. `dim`: of an embedding m', and of
-    several the best on public data; of a statistic d, the number of features, chosen where it is not given.
+    text, embedding, label, statistic, answer: mechanism tables as the catalogue reads them. `dim`: of an embedding m',
+    and of several the best on public data; of a statistic d, the number of features, chosen where it is not given.
+    answer: of the class that a device finds by itself, where test users release that in place of an embedding.
     curator: of a reference arm whose users trust somebody with their vectors in clear: the noise on their sum.
     reference: not private; its users accept anything. smallest_crowd: how many delivered users at the least agree with
     any one of them in all that leaves in clear, from whoever knows. Before a run nothing is amplified without it; after
@@ -50,6 +51,7 @@ class Arm(Section):
     label: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     text: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     statistic: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
+    answer: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     curator: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     reference: bool = setting(values.flag, False)
     smallest_crowd: int | None = setting(values.whole(1))
@@ -124,6 +126,18 @@ def label_of(arm: Arm, classes: int) -> Mechanism:
         built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel="label", classes=classes)
     except ValueError as error:
         raise UserError(f'arm "{arm.name}": label: {error}') from error
+    return built
+
+
+def answer_of(arm: Arm, classes: int) -> Mechanism | None:
+    """The mechanism of what an arm's test users answer; None where they do not. UserError."""
+    if arm.answer is None:
+        return None
+    _refuse_dim(arm, "answer")
+    try:
+        built: Mechanism = catalogue.build(arm.answer, channel="answer", classes=classes)
+    except ValueError as error:
+        raise UserError(f'arm "{arm.name}": answer: {error}') from error
     return built
 
 

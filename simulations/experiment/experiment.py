@@ -160,6 +160,8 @@ class Experiment:
             raise UserError(
                 f'arm "{arm.name}": statistic: does not go with training.way = "{way}", but with "{STATISTICS}"'
             )
+        if arm.answer is not None:
+            self._check_answer(arm)
         if way == HALVES:
             if arm.way == PUBLIC_ONLY:
                 raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "{way}"')
@@ -198,6 +200,18 @@ class Experiment:
         if arm.label is not None:
             raise UserError(f'arm "{arm.name}": label: is part of what a statistic says, under its ε; remove it')
 
+    def _check_answer(self, arm: Arm) -> None:
+        way = self.way_of(arm)
+        if way not in (RELEASE_ONCE, STATISTICS):
+            raise UserError(
+                f'arm "{arm.name}": answer: does not go with training.way = "{way}", but with '
+                f"{either((RELEASE_ONCE, STATISTICS))}"
+            )
+        if way == STATISTICS and arm.embedding is not None:
+            raise UserError(
+                f'arm "{arm.name}": answer: whoever asks releases an answer or an embedding; remove one of the two'
+            )
+
     def check_text(self, arm: Arm, text: TextMechanism) -> None:
         """Raise UserError where the arm's users would refuse its text, the mechanism as it is with its vocabulary."""
         check_text(client_policy(self, arm), arm, self.data.classes, text)
@@ -215,13 +229,13 @@ def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
     if arm.reference:
         reason = "a reference arm, not private"
         return ClientPolicy(
-            delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf,
+            delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf, answer=math.inf,
             releases=policy.releases, mechanisms=tuple(CATALOGUE),
             accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
         )  # fmt: skip
     return ClientPolicy(
         delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
-        statistic=policy.statistic, total=policy.total, total_delta=policy.total_delta, releases=policy.releases,
-        mechanisms=tuple(CATALOGUE), minimum_users=experiment.shuffle.least,
+        statistic=policy.statistic, answer=policy.answer, total=policy.total, total_delta=policy.total_delta,
+        releases=policy.releases, mechanisms=tuple(CATALOGUE), minimum_users=experiment.shuffle.least,
         accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from client.policy import Policy
@@ -45,7 +45,8 @@ class Promise:
 class Released:
     """The mechanisms of an arm whose way is settled. embedding, text: None where none is released; label: likewise, and
     where labels are declared public. statistics: of each stage of training users, () where none is released. curator:
-    what a trusted curator adds to their sum, in words; "" where there is none."""
+    what a trusted curator adds to their sum, in words; "" where there is none. answer: of those who ask, where they
+    release that."""
 
     embedding: Mechanism | None
     text: TextMechanism | None
@@ -53,30 +54,40 @@ class Released:
     public_label: bool
     statistics: tuple[Mechanism, ...] = ()
     curator: str = ""
+    answer: Mechanism | None = None
 
     @property
     def name(self) -> str | None:
-        """Of the mechanisms of texts, statistics and embeddings."""
-        names = [each.name for each in (self.text, *self.statistics[:1], self.embedding) if each is not None]
+        """Of the mechanisms of texts, statistics, embeddings and answers."""
+        every = (self.text, *self.statistics[:1], self.embedding, self.answer)
+        names = [each.name for each in every if each is not None]
         return ", then ".join(names) or None
 
 
 def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model | None, driver: Driver) -> Released:
     """What the arm's users released, or would have, where nothing came to train a model on."""
-    candidates = channels.embedding if channels.asking else ()
+    candidates = channels.embedding if channels.embedded else ()
     embedding = model.embedding if model is not None else next(iter(candidates), None)
     if channels.statistic is not None:
         asked = driver.teaching.requests.values()
         told = ", ".join(f"{name} {value}" for name, value in (arm.curator or {}).items())
-        return Released(embedding, None, None, False, tuple(request.mechanism("statistic") for request in asked), told)
+        statistics = tuple(request.mechanism("statistic") for request in asked)
+        return Released(embedding, None, None, False, statistics, told, channels.answer)
     public_label = channels.teaching and arm.label is None and "label" in experiment.policy.declared
     label = channels.label if channels.teaching and not public_label else None
-    return Released(embedding, channels.text, label, public_label)
+    return Released(embedding, channels.text, label, public_label, answer=channels.answer)
 
 
 def promise(policy: Policy, what: Released) -> Promise:
     """What is promised to a user who releases all of it, at their policy's own price; of users who release a text or an
-    embedding, the dearer."""
+    embedding, the dearer; and to one who asks by an answer, which nobody else releases."""
+    if what.answer is not None:
+        taught = promise(policy, replace(what, answer=None))
+        asks = what.answer.guarantee
+        said = "no protection" if math.isinf(asks.epsilon) else f"{metric_statement([asks])}, any two texts"
+        return replace(
+            taught, statement=f"{taught.statement}; whoever asks: {said}", asking_epsilon=policy.cost(asks).epsilon
+        )
     if what.statistics:
         return _of_statistic(policy, what)
     if what.text is None or what.embedding is None:
@@ -103,6 +114,7 @@ def spent(what: Released, channels: Channels, driver: Driver) -> Spent:
         test=next(iter(driver.asking.stages.values()), None),
         text=what.text,
         statistics=what.statistics,
+        answer=what.answer,
         classes=tuple(driver.teaching.classes.get(stage, 0) for stage in stages) if in_clear else None,
     )
 

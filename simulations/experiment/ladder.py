@@ -14,7 +14,7 @@ from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from server.training.statistic_head import CANDIDATES
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, answer_of, embeddings_of, label_of
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.sections import HALVES
 
@@ -30,7 +30,8 @@ class Spent:
     train: users delivered, for each stage of disjoint training users; test: of the test users; None where the arm
     asked for nothing of the kind. A stage whose batch was discarded counts 0. classes: of labels sent in clear, the
     rows of the smallest class, for each of these stages; None where no label is sent in clear. statistics: the
-    mechanism of each stage of training users, where they release statistics; they release nothing else then.
+    mechanism of each stage of training users, where they release statistics; they release nothing else then. answer: of
+    test users who release nothing else.
     """
 
     embedding: Mechanism | None
@@ -40,6 +41,7 @@ class Spent:
     text: TextMechanism | None = None
     statistics: tuple[Mechanism, ...] = ()
     classes: tuple[int, ...] | None = None
+    answer: Mechanism | None = None
 
     def crowd(self, *, stated: int | None, records: int) -> int | None:
         """The smallest crowd of the training users, of at most so many records each: labels in clear are counted (the
@@ -74,7 +76,7 @@ def of_run(experiment: Experiment, arm: Arm, spent: Spent, *, records: int) -> d
             )
         ),
         "test_ladder": None if spent.test is None else _plain(
-            _test(experiment, arm, [spent.embedding], spent.test if shuffled else None, {}, spent.text)
+            _test(experiment, arm, [spent.embedding], spent.test if shuffled else None, {}, spent.text, spent.answer)
         ),
     }  # fmt: skip
 
@@ -110,8 +112,9 @@ def of_experiment(
                 experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
                 _statistics(experiment, arm, classes),
             )
-        if (arm.embedding is not None or text is not None) and experiment.training.way != "paper":
-            test = _test(experiment, arm, embeddings, *_test_users(experiment), text)
+        answer = answer_of(arm, classes)
+        if any((arm.embedding, text, answer)) and experiment.training.way != "paper":
+            test = _test(experiment, arm, embeddings, *_test_users(experiment), text, answer)
         lines.append({
             "arm": arm.name, "reference": arm.reference, "way": arm.way or experiment.training.way,
             "ladder": _plain(train), "test_ladder": _plain(test),
@@ -156,8 +159,13 @@ def _statistics(experiment: Experiment, arm: Arm, classes: int) -> list[Mechanis
 
 def _test(
     experiment: Experiment, arm: Arm, embeddings: Sequence[Mechanism | None], users: int | None,
-    notes: Mapping[str, str], text: TextMechanism | None,
+    notes: Mapping[str, str], text: TextMechanism | None, answer: Mechanism | None,
 ) -> tuple[Rung, ...]:  # fmt: skip
+    if answer is not None:
+        notes = dict(notes) | {"answer": "the user's device runs the whole model, and nothing else leaves it"}
+        return _widest(
+            [None], notes, label=None, answer=answer, records=1, users=users, delta=experiment.shuffle.delta
+        )
     text = None if experiment.training.way == HALVES else text  # test users release embeddings there
     public = _exposed(experiment, text)
     return _widest(

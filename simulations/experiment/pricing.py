@@ -16,19 +16,21 @@ from mechanisms.guarantee import EXPOSURES
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, embeddings_of, label_of, trial_text_of
+from simulations.experiment.arm import PUBLIC_ONLY, Arm, answer_of, embeddings_of, label_of, trial_text_of
 
 #: Coordinates of a statistic whose price is asked for: it does not depend on them.
 _ANY = 8
 
 
 def check_arm(policy: Policy, arm: Arm, classes: int, statistic: Callable[[int], Mechanism] | None) -> None:
-    """Raise UserError where the policy refuses the arm's embeddings or labels, or what its texts expose.
+    """Raise UserError where the policy refuses what the arm releases beside texts, or what its texts expose.
 
     How large a text's ε is depends on the vocabulary: `check_text` looks at it when that is there. statistic: the arm's
     mechanism of statistics by its D, None where it releases none.
     """
     costs = _costs(policy, arm, classes)
+    if (answer := answer_of(arm, classes)) is not None:  # of users who release nothing else
+        _check_costs(policy, arm, {"answer": policy.cost(answer.guarantee)})
     if statistic is not None:
         costs["statistic"] = policy.cost(statistic(_ANY).guarantee)
     if arm.text is not None:

@@ -89,7 +89,7 @@ def arm_result(
     """What an arm came to, not yet scored: without accuracies and ladders."""
     what = released(experiment, arm, channels, model, driver)
     teaching, asking = driver.teaching, driver.asking
-    spec = arm.statistic or arm.embedding or arm.text or {}
+    spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
     return ArmResult(
         name=arm.name,
         mechanism=what.name,

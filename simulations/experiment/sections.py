@@ -268,6 +268,7 @@ class Policy(Section):
     label: float = setting(values.number(infinite=True), 0.0)
     text: float = setting(values.number(infinite=True), 0.0)
     statistic: float = setting(values.number(infinite=True), 0.0)
+    answer: float = setting(values.number(infinite=True), 0.0)
     total: float = setting(values.number(infinite=True), math.inf)
     total_delta: float = setting(values.number(below=1.0), client.Policy.total_delta)
     releases: int = setting(values.whole(0), client.Policy.releases)

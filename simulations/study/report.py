@@ -130,6 +130,8 @@ def notes(results: Results) -> list[str]:
     ]
     statistics = [arm for arm in results["arms"] if arm.get("way") == STATISTICS]
     lines += [_STATISTICS] if statistics else []
+    if any(rung["rung"] == "answer" for arm in results["arms"] for rung in arm.get("test_ladder") or []):
+        lines.append(_ANSWERS)
     if len(statistics) < len(results["arms"]):
         lines.append(
             f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
@@ -159,7 +161,11 @@ _METRIC = {
 
 _STATISTICS = (
     "Way statistics: ε is of one vector a user, between any two users' data, texts, labels and number of records "
-    "together; to ask: worst case of a sanitized embedding of one's own sentence."
+    "together; to ask: worst case of a sanitized embedding of one's own sentence, or of an answer."
+)
+_ANSWERS = (
+    "Asked by answer: a user's device runs the whole model on a sentence and releases the class alone, between any two "
+    "sentences; sanitized accuracy is that of the released classes."
 )
 
 
@@ -338,13 +344,17 @@ def spent_figure(results: Results) -> Figure:
     figure, axes = new_figure(7.2, 1.3 + 0.5 * len(arms))
     first = "text" if _on_text(results) else "embedding"
     channels = (("embedding", f"{first} (worst case)", COLOURS[0]), ("label", "label", COLOURS[1]))
+    to_ask = "asking", "to ask (worst case)"
     if results["way"] == STATISTICS:
-        channels = (("embedding", "one vector, to teach", COLOURS[0]), ("asking", "to ask (worst case)", COLOURS[1]))
+        channels = (("embedding", "one vector, to teach", COLOURS[0]), (*to_ask, COLOURS[1]))
+    elif any(_worst(arm)["asking"] is not None for arm in arms):
+        channels += ((*to_ask, COLOURS[2]),)
+    width = 0.76 / len(channels)
     finite = [v for a in arms for v in _worst(a).values() if _is_finite(v)]
     edge = 1.15 * max(finite, default=0.0) or 1.0
     for row, arm in enumerate(arms):
         for k, (channel, _, colour) in enumerate(channels):
-            value, y = _worst(arm)[channel], row + (k - 0.5) * 0.38
+            value, y = _worst(arm)[channel], row + (k - (len(channels) - 1) / 2) * width
             if value is None:
                 none = (
                     "none sent"
@@ -356,7 +366,7 @@ def spent_figure(results: Results) -> Figure:
                 axes.barh(
                     y,
                     edge * 1.2,
-                    height=0.34,
+                    height=0.9 * width,
                     facecolor="white",
                     edgecolor=colour,
                     hatch="////",
@@ -365,7 +375,7 @@ def spent_figure(results: Results) -> Figure:
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
                 axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
             else:
-                axes.barh(y, value, height=0.34, color=colour)
+                axes.barh(y, value, height=0.9 * width, color=colour)
                 said = _worst_said(arms[row].get("budget") or {}) if channel == "embedding" else _epsilon(value)
                 axes.text(value + edge * 0.008, y, said, va="center", fontsize=8)
     for _, label, colour in channels:

@@ -11,7 +11,7 @@ import random
 import numpy as np
 import pytest
 
-from mechanisms.catalogue import CATALOGUE, build
+from mechanisms.catalogue import CATALOGUE, OWN_KINDS, build
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
@@ -43,7 +43,8 @@ from tests.support.mechanisms import (
 @every_mechanism
 def test_is_a_frozen_value_that_its_parameters_rebuild(mechanism):
     spec = json.loads(json.dumps(parameters(mechanism)))
-    assert spec["mechanism"] == mechanism.name and CATALOGUE[mechanism.name] is type(mechanism)
+    assert spec["mechanism"] == mechanism.name
+    assert OWN_KINDS.get((mechanism.name, mechanism.channel), CATALOGUE[mechanism.name]) is type(mechanism)
     again = rebuilt(mechanism, spec)
     assert (
         again == mechanism
@@ -58,7 +59,10 @@ def test_is_a_frozen_value_that_its_parameters_rebuild(mechanism):
 def test_the_guarantee_is_a_sound_value(mechanism):
     guarantee = mechanism.guarantee
     assert Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict()))) == guarantee
-    allowed = {"embedding": ("sequence",), "label": ("label",), "text": ("token", "sequence"), "statistic": ("record",)}
+    allowed = {
+        "embedding": ("sequence",), "label": ("label",), "text": ("token", "sequence"), "statistic": ("record",),
+        "answer": ("sequence",),
+    }  # fmt: skip
     assert guarantee.protects in allowed[mechanism.channel]
     assert guarantee.worst_case(1e-6) >= guarantee.loss(0.0) == 0.0
     assert guarantee.numeric_epsilon < 1e-6
@@ -161,7 +165,7 @@ def test_an_empty_batch_is_a_batch(mechanism):
 @every_mechanism
 def test_bad_inputs_are_refused_in_one_line(mechanism):
     n, bad = 3, []
-    if mechanism.channel == "label":
+    if mechanism.channel in ("answer", "label"):
         bad += [
             np.array([0, 1, width(mechanism)]),
             np.array([0, -1, 0]),

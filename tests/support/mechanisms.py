@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechanisms.catalogue import CATALOGUE, build
+from mechanisms.catalogue import CATALOGUE, OWN_KINDS, build
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 
@@ -31,7 +31,7 @@ VALUES = {
     "sigma": (0.7,),
     "normalize": (True, False),
     "classes": (2, 12),
-    "channel": ("embedding", "label"),
+    "channel": ("embedding", "answer", "label"),
     "size": (5,),
     "vocabulary": (small_vocabulary(),),
     "w": (0.5,),
@@ -58,12 +58,13 @@ TOKENS = 6
 
 
 def instances():
-    for kind in CATALOGUE.values():
+    for kind in (*CATALOGUE.values(), *(kind for (_, channel), kind in OWN_KINDS.items() if channel != "text")):
         names = [f.name for f in dataclasses.fields(kind)]
         for values in itertools.product(*(RANGES.get((kind.name, name), VALUES[name]) for name in names)):
             mechanism = kind(**dict(zip(names, values, strict=True)))
             shown = ["words" if isinstance(v, Vocabulary) else str(v) for v in values]
-            yield pytest.param(mechanism, id=f"{kind.name}-{'-'.join(shown)}")
+            own = [] if CATALOGUE[kind.name] is kind else [kind.channel]
+            yield pytest.param(mechanism, id="-".join([kind.name, *own, *shown]))
 
 
 every_mechanism = pytest.mark.parametrize("mechanism", list(instances()))

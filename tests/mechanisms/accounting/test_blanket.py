@@ -17,7 +17,7 @@ from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
 from mechanisms.accounting.lower import lower_bounds
 from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.accounting.truncated import truncated, truncated_epsilon
-from mechanisms.losses import radial_blanket, sphere_blanket
+from mechanisms.losses import categorical_blanket, radial_blanket, sphere_blanket
 from mechanisms.privunit import PrivUnit
 from tests.support.rings import compositions, hockey_stick, reduced_pair, ring, ring_cells, shuffled
 
@@ -416,6 +416,64 @@ def test_bad_delta(bad):
         blanket_epsilon(RandomizedResponse(1.0, 2).blanket(), 10, bad)
     with pytest.raises(ValueError, match="delta"):
         lower_bounds([RandomizedResponse(1.0, 2)], 10, bad)
+
+
+# ---------------------------------------------------------------- categories
+
+
+def test_the_pair_above_a_table_is_above_every_pair_of_it():
+    """Random tables: stop-losses of u·U - v·V of any two inputs, at the cells' means."""
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        rows = np.log(rng.dirichlet(np.full(5, 0.7), size=6) + 0.01)
+        rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+        cells = categorical_blanket.table(lambda rows=rows: [rows[:3], rows[3:]], float(np.ptp(rows)))
+        least = rows.min(axis=0)
+        assert cells.log_gamma == pytest.approx(math.log(np.exp(least).sum()))
+        omega = np.exp(least - cells.log_gamma)
+        w, u, v = np.exp(cells.log_w), np.exp(cells.log_p - cells.log_w), np.exp(cells.log_q - cells.log_w)
+        assert w.sum() == pytest.approx(1) and w @ u == pytest.approx(1) and u.min() >= math.exp(cells.log_gamma) - 1e-6
+        tight = math.inf
+        for one, other in itertools.permutations(np.exp(rows) / omega, 2):
+            for a, b, t in itertools.product((0.5, 1.0), (0.7, 1.0, 2.0), (-1.0, -0.3, 0.0, 0.4, 1.0)):
+                above = w @ np.maximum(a * u - b * v - t, 0)
+                found = omega @ np.maximum(a * one - b * other - t, 0)
+                assert found <= above * (1 + 1e-9) + 1e-12
+                tight = min(tight, above - found)
+        assert tight < 0.2
+    assert categorical_blanket.table(lambda: [np.array([[-1.0, -0.5], [0.0, -np.inf]])], 1.0) is None
+
+
+@pytest.mark.parametrize("outputs", [2, 5, 40])
+def test_a_choice_by_weights_is_below_its_cells(outputs):
+    """Weights at random in [1, e^c]: stop-losses, and the least probability that there is."""
+    rng, c = np.random.default_rng(6), 1.2
+    cells = categorical_blanket.choice(c, outputs)
+    w, u = np.exp(cells.log_w), np.exp(cells.log_p - cells.log_w)
+    for _ in range(300):
+        weights = np.exp(c * (rng.random(outputs) < rng.random() if rng.random() < 0.7 else rng.random(outputs)))
+        p = weights / weights.sum()
+        assert p.min() >= math.exp(cells.log_gamma) / outputs * (1 - 1e-12)
+        for t in (0.4, 0.8, 1.0, 1.5, 2.5):
+            assert np.maximum(p * outputs - t, 0).mean() <= w @ np.maximum(u - t, 0) * (1 + 1e-9) + 1e-12
+    wider = categorical_blanket.choice(0.9 * c, outputs)
+    one_high = np.exp(c * (np.arange(outputs) == 0))
+    high = one_high / one_high.sum() * outputs
+    top, less = 0.999 * high.max(), np.exp(wider.log_p - wider.log_w)
+    assert np.maximum(high - top, 0).mean() > np.exp(wider.log_w) @ np.maximum(less - top, 0)
+
+
+def test_powers_and_merged_cells_are_on_the_safe_side():
+    one = categorical_blanket.choice(0.4, 30).merged(60)
+    exact = one.product(one).product(one)
+    assert len(exact.log_w) > 10_000
+    power, coarse = one.power(3), exact.merged(200)
+    assert len(coarse.log_w) <= 200
+    truth = blanket_epsilon(exact, 5000, DELTA)
+    for cells in (power, coarse):
+        assert np.exp(cells.log_p).sum() == pytest.approx(1.0) and cells.log_gamma == pytest.approx(exact.log_gamma)
+        assert truth * (1 - 1e-3) <= blanket_epsilon(cells, 5000, DELTA) <= truth * 1.1
+    assert blanket_epsilon(one.power(2), 5000, DELTA) < truth * 0.9
 
 
 @pytest.mark.slow

@@ -177,20 +177,6 @@ def test_what_cannot_be_attacked_is_one_line(released, capsys):
     assert "no training user's release was delivered" in complains("--arm", "noisy", *lira)
 
 
-def test_who_released_one_vector_is_not_said_to_have_released_nothing(tmp_path, monkeypatch):
-    small = made_up(
-        {"name": "one", "statistic": {"mechanism": "privunit", "epsilon": 4.0}}, training={"way": "statistics"},
-        data={"public": {"labels": False}}, policy={"statistic": 5.0},
-    )  # fmt: skip
-    use_folder(tmp_path / "nodes", monkeypatch)
-    run_arms(small, LocalGrid(make_nodes(small, tmp_path / "nodes")), models=tmp_path / "models")
-    (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
-    said = attack(Attack(tmp_path))["skipped"]
-    assert len(said) >= len(attack_membership.ATTACKS)
-    assert all("released (statistic) is not what this attack reads" in line for line in said if "membership" in line)
-    assert not any("anything" in line for line in said)
-
-
 @pytest.mark.slow
 def test_the_published_procedure_remembers(shared, tmp_path, monkeypatch, capsys):
     """Random labels learnt by heart are found; after a single epoch there is nothing to find."""

@@ -37,8 +37,8 @@ from simulations.commands.cli import main
 LOUDER = 3 / 2  # noise at 2/3 of its scale
 
 
-#: Parts, of 4 figures or more, are audited at no less confidence than each of 180 figures has in a whole audit.
-WHOLE = audit.FAMILY / 45
+#: Parts, of 4 figures or more, are audited at no less confidence than each of 192 figures has in a whole audit.
+WHOLE = audit.FAMILY / 48
 
 
 def entries(*names, **options):
@@ -107,13 +107,13 @@ def test_outputs_outside_the_law_are_scored_by_examples():
 
 def test_every_mechanism_of_the_catalogue_is_audited_and_holds():
     results = audit.run(Audit(draws=40_000))
-    parts = {"client", "client-text", "client-statistic", "shuffler"}
+    parts = {"client", "client-text", "client-statistic", "client-answer", "shuffler"}
     assert CATALOGUE.keys() | parts <= {e["name"] for e in results["entries"]}
     assert results["violated"] == 0
     unclaimed = {e["name"] for e in results["entries"] if e["verdict"] == "no claim"}
     assert unclaimed == {"identity"}
     assert results["confidence_each"] == pytest.approx(1 - 1e-3 / results["tests"])
-    assert results["tests"] <= 180  # see WHOLE
+    assert results["tests"] <= 192  # see WHOLE
     for e in results["entries"]:
         if "measured" in e:
             assert 0 <= e["measured"] <= e["claimed"] and e["measured_at_delta"] <= e["claimed_at_delta"]
@@ -239,6 +239,14 @@ def test_noise_at_two_thirds_of_its_scale_in_the_one_vector(monkeypatch):
     amplified(monkeypatch, PrivUnit)
     worst, _, number = statistics()
     assert worst["verdict"] == "violated" and number["verdict"] == "holds"
+
+
+def test_the_answer_through_the_client_is_tight_and_one_at_three_halves_of_its_scale_is_found(monkeypatch):
+    worst, beside = (e for e in entries("client-answer", draws=80_000) if "measured" in e)
+    assert worst["claimed"] == pytest.approx(1.5) and 0.8 * worst["claimed"] <= worst["measured"] <= worst["claimed"]
+    assert verdicts((worst, beside)) == {"holds"}
+    amplified(monkeypatch, RandomizedResponse)
+    assert next(e for e in entries("client-answer", draws=80_000) if "measured" in e)["verdict"] == "violated"
 
 
 def test_a_cap_with_the_wrong_probability(monkeypatch):

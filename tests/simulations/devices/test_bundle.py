@@ -252,6 +252,37 @@ def test_of_a_run_with_the_maps_that_it_was_left_with(shared: Path, tmp_path: Pa
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.usefixtures("cache")
+def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path: Path) -> None:
+    """Before a run the question is of the vector, after it of the model that the run was left with. A device of those
+    who are there before it answers both."""
+    arm = {
+        "name": "private", "statistic": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
+        "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
+    }  # fmt: skip
+    policy = {"statistic": 6.0, "answer": 4.0}
+    taught = study(shared, training={"way": "statistics"}, arm=[arm], policy=policy, shuffle={"enabled": False})
+    run = a_run(shared, tmp_path / "run", taught)
+    first = open_bundle(run / "first")
+    assert first.request.channels == ("statistic",) and first.policy.mechanisms == ("privunit", "randomized-response")
+    made = device.bundle_of_run(run, None, tmp_path / "b", progress=quiet)
+    assert made.request.channels == ("answer",) and made.request.head[0].shape == (4, 2)
+    assert {"head_w.npy", "head_b.npy"} <= made.manifest["files"].keys()
+    assert made.policy == replace(first.policy, mechanisms=("randomized-response",))
+    first.install(tmp_path / "node")
+    users, records = np.arange(len(SENTENCES)), np.zeros(len(SENTENCES), np.int64)
+    write_shard(tmp_path / "node", "train", users, records, SENTENCES, records)
+    node = load_node(tmp_path / "node")
+    for bundle in (first, made):
+        (release,) = reply_from_record(answer(request_to_record(bundle.request), node)).releases
+        assert len(release) == len(SENTENCES) and release.channel == bundle.request.channels[0]
+    alone = study(shared, training={"way": "statistics"}, arm=[{k: v for k, v in arm.items() if k != "answer"}],
+                  policy=policy, shuffle={"enabled": False})  # fmt: skip
+    unasked = a_run(shared, tmp_path / "unasked", alone)
+    with pytest.raises(ValueError, match=r"nobody asks the model of private[^\n]+$"):
+        device.bundle_of_run(unasked, None, tmp_path / "none", progress=quiet)
+
+
 TEXT_ARM = {"name": "words", "text": {"mechanism": "santext", "epsilon": 1.0, "tokens": 8}}
 LABEL = {"policy": {"text": 1000.0, "accept-unprotected": ["label: a test"]}}
 

@@ -1,0 +1,223 @@
+"""What the one vector of a user (channel `statistic`) gives away, to a server that asks as it should or as it likes.
+
+A release z of PrivUnit has one of two densities given the vector v behind it, high where z lies in the cap of v, so the
+likelihood of every candidate is exact: a posterior over known texts and labels, or over the values of an attribute of
+public texts, is the best guess there is under that prior.
+
+A server that asks honestly wants means: principal components of public text, simplex codes, the cap that is best for
+means. A client answers whatever else it is asked under the same ε, so the adversary may choose the maps, the codes and
+the cap for its question (`for_texts`, `for_members`, `for_value`, `for_label`): by simulation on public text, where it
+draws what users would release. For a label of two values that is constant features and a cap of half the sphere, which
+is randomized response, and attains what ε allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit, logsumexp
+
+from mechanisms.privunit import PrivUnit
+from mechanisms.projection import project, statistic_vectors
+from mechanisms.streams import SimulationStreams
+from server.attacks.likelihood import log_likelihood_of_means
+from server.attacks.presence import embedding_evidence
+from server.training.statistic_head import simplex_codes
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Numbers of features that are tried, and masses of the cap, which with ε say its probability.
+_FEATURES = (16, 64, 128)
+_MASSES = (0.5, 0.1, 0.02, 0.004, 0.0008, 0.00016)
+#: In mean eigenvalues, what is added before maps that tell values apart are solved for.
+_PENALTIES = (0.03, 0.3, 3.0, 30.0)
+#: Public rows for each feature, at least; records, and labels, that a question is tried on.
+_ROWS_PER_FEATURE, _TRIED, _LABELS = 4, 200, 4000
+#: Candidates of a posterior, at most.
+_POOL = 24_000
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What a statistic is asked for by: maps mean (m,) and m1 (m, d), codes (K, c), float32, and the mechanism."""
+
+    mean: NDArray[np.float32]
+    m1: NDArray[np.float32]
+    codes: NDArray[np.float32]
+    mechanism: Any
+
+    def vectors(self, embeddings: NDArray[Any], labels: IntArray) -> FloatArray:
+        """The vector (n, D) of each record: embeddings (n, m), labels (n,)."""
+        return statistic_vectors(project(embeddings, self.mean, self.m1), labels, self.codes)
+
+    def drawn(self, vectors: FloatArray, *, seed: int, stage: str) -> FloatArray:
+        """What users of these vectors (n, D) would release."""
+        rows = np.arange(len(vectors), dtype=np.int64)
+        streams = SimulationStreams(seed).rows(rows, np.zeros_like(rows), stage=stage, channel="statistic")
+        found: FloatArray = self.mechanism.sample(vectors, rng=streams)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Public records that may stand behind a release, each as likely as the others: embeddings (p, m), labels (p,), -1
+    where the adversary does not know one, and the value of each (p,), which is to be guessed; None: the label."""
+
+    embeddings: NDArray[Any]
+    labels: IntArray
+    values: IntArray | None = None
+
+    def candidates(self, classes: int) -> tuple[NDArray[Any], IntArray, IntArray]:
+        """Embeddings, labels and values (q,); a record of unknown label once with each."""
+        at_most = _POOL // classes
+        embeddings, labels = self.embeddings[:at_most], self.labels[:at_most]
+        each = np.where(labels[:, None] < 0, True, labels[:, None] == np.arange(classes))
+        rows, of = np.nonzero(each)
+        return embeddings[rows], of, of if self.values is None else self.values[:at_most][rows]
+
+
+def guessed(asked: Asked, released: FloatArray, pool: Pool, values: int) -> IntArray:
+    """The likeliest value of each release (n, D), of so many values, under the pool: (n,)."""
+    embeddings, labels, of = pool.candidates(len(asked.codes))
+    evidence = log_likelihood_of_means(asked.mechanism, released, asked.vectors(embeddings, labels))
+    # a release is in few caps, whose shares of a value's records are what counts
+    found = np.full((len(released), values), -np.inf)
+    for value in range(values):
+        mine = of == value
+        if mine.any():
+            found[:, value] = logsumexp(evidence[:, mine], axis=1)
+    return found.argmax(axis=1)
+
+
+def matching(asked: Asked, released: FloatArray, means: FloatArray) -> FloatArray:
+    """How likely each release (n, D) is under each known mean (p, D) of a user's vectors: log-likelihoods (n, p)."""
+    return log_likelihood_of_means(asked.mechanism, released, means)
+
+
+# --- questions of the server's choice
+
+
+def for_texts(embeddings: NDArray[Any], epsilon: float, *, classes: int, among: int, seed: int) -> Asked:
+    """To tell which of so many known texts and labels a vector is of: whitened public text, by which the caps of
+    different texts overlap least."""
+    rng = np.random.default_rng([seed, 12])
+    rows = rng.permutation(len(embeddings))[:among]
+    labels = rng.integers(classes, size=len(rows))
+
+    def success(asked: Asked) -> float:
+        vectors = asked.vectors(embeddings[rows], labels)
+        evidence = matching(asked, asked.drawn(vectors, seed=seed, stage="attack-choice"), vectors)
+        best = evidence == evidence.max(axis=1, keepdims=True)
+        return float((np.diagonal(best) / best.sum(axis=1)).mean())
+
+    return _best(_options(_whitened(embeddings), simplex_codes(classes), epsilon), success)
+
+
+def for_members(embeddings: NDArray[Any], epsilon: float, *, classes: int, crowd: int, seed: int) -> Asked:
+    """To tell whether a known record is among the vectors of a crowd."""
+    rng = np.random.default_rng([seed, 13])
+    order = rng.permutation(len(embeddings))
+    members, others = order[: len(order) // 2], order[len(order) // 2 :]
+    labels = rng.integers(classes, size=len(embeddings))
+    present = np.resize(members, crowd)
+    members, others = members[:_TRIED], others[:_TRIED]
+
+    def success(asked: Asked) -> float:
+        z = asked.drawn(asked.vectors(embeddings[present], labels[present]), seed=seed, stage="attack-choice")
+        known = asked.vectors(embeddings[np.r_[members, others]], labels[np.r_[members, others]])
+        evidence = embedding_evidence(asked.mechanism, z, known, asked.vectors(embeddings[others], labels[others]))
+        inside, outside = evidence[: len(members), None], evidence[None, len(members) :]
+        return float((inside > outside).mean() + 0.5 * (inside == outside).mean())
+
+    return _best(_options(_whitened(embeddings), simplex_codes(classes), epsilon), success)
+
+
+def for_value(pool: Pool, values: int, epsilon: float, *, classes: int, seed: int) -> Asked:
+    """To tell a value of the text: ridge regression on which value it has, all labels of one code."""
+    assert pool.values is not None
+    same = np.ones((classes, 1), np.float32)
+    order = np.random.default_rng([seed, 14]).permutation(len(pool.embeddings))
+    learnt, tried = order[: len(order) // 2], order[len(order) // 2 :][:_TRIED]
+
+    def maps(rows: IntArray) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+        return [_telling(pool.embeddings[rows], pool.values[rows], values, penalty) for penalty in _PENALTIES]  # type: ignore[index]
+
+    half = Pool(pool.embeddings[learnt], np.zeros(len(learnt), np.int64), pool.values[learnt])
+
+    def success(asked: Asked) -> float:
+        vectors = asked.vectors(pool.embeddings[tried], np.zeros(len(tried), np.int64))
+        released = asked.drawn(vectors, seed=seed, stage="attack-choice")
+        assert pool.values is not None
+        return float((guessed(asked, released, half, values) == pool.values[tried]).mean())
+
+    options = list(_options(maps(learnt), same, epsilon))
+    best = _best(options, success)
+    which = next(i for i, asked in enumerate(options) if asked is best)
+    return list(_options(maps(order), same, epsilon))[which]  # the same question, learned on all public text
+
+
+def for_label(embeddings: NDArray[Any], epsilon: float, *, classes: int, seed: int) -> Asked:
+    """To tell the label: features that are the same of every text."""
+    m = embeddings.shape[1]
+    far = 1e4 * max(1.0, float(np.abs(embeddings).max()))
+    mean = np.zeros(m, np.float32)
+    mean[0] = -far
+    labels = np.random.default_rng([seed, 15]).integers(classes, size=_LABELS)
+    rows = np.resize(embeddings, (_LABELS, m))
+    pool = Pool(embeddings[:1], np.full(1, -1, np.int64))
+
+    def success(asked: Asked) -> float:
+        released = asked.drawn(asked.vectors(rows, labels), seed=seed, stage="attack-choice")
+        return float((guessed(asked, released, pool, classes) == labels).mean())
+
+    return _best(_options([(mean, np.eye(m, 2, dtype=np.float32))], simplex_codes(classes), epsilon), success)
+
+
+def _options(
+    maps: Iterable[tuple[NDArray[np.float32], NDArray[np.float32]]], codes: NDArray[np.float32], epsilon: float
+) -> Iterable[Asked]:
+    for mean, m1 in maps:
+        size = codes.shape[1] * (m1.shape[1] + 1)
+        yield Asked(mean, m1, codes, PrivUnit(size, epsilon))
+        for mass in _MASSES:
+            yield Asked(mean, m1, codes, PrivUnit(size, epsilon, min(float(expit(epsilon + logit(mass))), 1 - 1e-9)))
+
+
+def _best(options: Iterable[Asked], success: Callable[[Asked], float]) -> Asked:
+    tried: Sequence[tuple[float, Asked]] = [(success(asked), asked) for asked in options]
+    return max(tried, key=lambda one: one[0])[1]
+
+
+def _whitened(embeddings: NDArray[Any]) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    h = np.asarray(embeddings, np.float64)
+    mean = h.mean(axis=0)
+    variances, directions = np.linalg.eigh(np.cov(h - mean, rowvar=False))
+    order = np.argsort(-variances)
+    most = min(h.shape[1], max(2, len(h) // _ROWS_PER_FEATURE))
+    sizes = sorted({min(d, most) for d in _FEATURES})
+    scaled = directions[:, order] / np.sqrt(np.maximum(variances[order], 1e-6 * variances.max()))
+    scaled /= np.linalg.norm(scaled, axis=0).max()
+    return [(mean.astype(np.float32), scaled[:, :d].astype(np.float32)) for d in sizes]
+
+
+def _telling(
+    embeddings: NDArray[Any], values: IntArray, count: int, penalty: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Maps to a coordinate for each value (two values: one, and one that is 0): least squares for which it is."""
+    h = np.asarray(embeddings, np.float64)
+    mean = h.mean(axis=0)
+    away = h - mean
+    target = np.eye(count)[values]
+    target = (target - target.mean(axis=0)) / np.maximum(target.mean(axis=0), 1e-3)
+    covariance = away.T @ away / len(h)
+    ridge = penalty * np.trace(covariance) / len(covariance)
+    m1 = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), away.T @ target / len(h))
+    if count == 2:
+        m1[:, 0] = 0.0
+    m1 /= np.linalg.norm(m1, axis=0).max()
+    return mean.astype(np.float32), m1.astype(np.float32)

@@ -1,0 +1,332 @@
+"""Attacks on the one vector that a user releases (channel `statistic`): whose it is, what it says of a text or a label,
+and whether a known record is among them; as the server asked, and as it might have asked for this very question.
+
+The adversary (`server.attacks.statistic`) gets the releases of the nodes' ledgers, public texts, the encoder, the maps
+and the mechanism. The truth meets its guesses in `simulations.attacks.scores` and `membership_scores` alone, but for
+membership, which sets its threshold on one half of the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.draw import draw, statistic_means
+from client.models.tokens import joined
+from mechanisms.identity import Identity
+from mechanisms.mechanism import parameters
+from mechanisms.messages.request import Request
+from mechanisms.streams import SimulationStreams
+from server.attacks import allowed, membership, statistic
+from server.attacks.presence import embedding_evidence
+from server.attacks.statistic import Asked, Pool
+from server.training.statistic_head import simplex_codes
+from simulations.artifacts.text_channel import as_lines
+from simulations.attacks import attributes, membership_scores, releases, scores
+from simulations.attacks.knowledge import maps_sent, prepared, values
+from simulations.attacks.membership import FALSE_ALARMS, LEAST
+from simulations.attacks.membership_records import arrived, others
+from simulations.attacks.releases import Row
+from simulations.attacks.target import Skipped, Target, each
+from simulations.experiment import slug
+from simulations.progress import Progress
+from simulations.study.prepare import Prepared
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: What each attack does, by its name on the command line.
+ATTACKS = {
+    "vector-text": "which of so many known texts and labels a user's one vector is of",
+    "vector-text-chosen": "the same, had the server asked by maps, codes and cap that serve this question best",
+    "vector-attribute": "the label, or an attribute of the text, behind a user's one vector",
+    "vector-attribute-chosen": "the same, had the server asked for this question",
+    "vector-member": "whether a known text and label is among the vectors of all users",
+    "vector-member-chosen": "the same, had the server asked for this question",
+}
+#: How the columns of their table are read.
+READING = (
+    "One vector: guesses by the exact density, under public texts for a prior. Success is the share of vectors guessed "
+    "right (text: among so many candidates; ties are broken by chance), of membership balanced accuracy; baseline: "
+    "chance, the most frequent value, a coin. The theorem allows: the largest success of any attack on one release of "
+    "this mechanism. A server that departs from what it declares may choose maps, codes and cap for its question, "
+    'under the same ε: "chosen" redraws what users would then have released. A device that compares what it is asked '
+    "with what was declared answers only the honest question."
+)
+_CHOSEN = "-chosen"
+#: The stage of what users would have released to another question.
+_STAGE = "attack-vector"
+
+
+def entries(
+    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """See Target."""
+    try:
+        attacked = _Vectors.opened(target, progress)
+    except Skipped as why:
+        return [], [f"{name} on {target.arm.name}: {why}" for name in names]
+    return each(names, attacked.entries, on=target.arm.name)
+
+
+@dataclass(frozen=True, eq=False)
+class _People:
+    """What users hold, each user's records together: embeddings (n, m), labels (n,), lines, and where each of the u
+    users begins, starts (u + 1,). users: (u,)."""
+
+    users: IntArray
+    embeddings: NDArray[np.float32]
+    labels: IntArray
+    lines: list[str]
+    starts: IntArray
+
+    def alone(self) -> IntArray:
+        """Which of the users hold one record."""
+        return np.flatnonzero(np.diff(self.starts) == 1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Vectors:
+    """One arm. people: the truth, for scores and for drawing what users would have released; seen: (u, D)."""
+
+    target: Target
+    ready: Prepared
+    people: _People
+    seen: FloatArray
+    asked: Asked
+    stage: str
+    progress: Progress
+
+    @classmethod
+    def opened(cls, target: Target, progress: Progress) -> _Vectors:
+        rows = arrived(target, "statistic")
+        ready = prepared(target.run, progress)
+        asked = _asked(target, ready, rows[0], progress)
+        rows = [row for row in rows if row.released.digest == rows[0].released.digest]
+        progress(f"{target.arm.name}: {len(rows):,} released vectors of stage {rows[0].released.stage}")
+        seen = np.stack([values(row, asked.mechanism) for row in rows])
+        return cls(
+            target, ready, _people(target, ready, rows), seen, asked, rows[0].released.stage, progress
+        )
+
+    def entries(self, name: str) -> list[dict[str, Any]]:
+        """An attack's lines. Raises Skipped where it does not apply."""
+        chosen = name.endswith(_CHOSEN)
+        if chosen and isinstance(self.asked.mechanism, Identity):
+            raise Skipped("there is no noise that other maps would get round")
+        kind = name.removesuffix(_CHOSEN)
+        if kind == "vector-text":
+            found = [self._text(chosen)]
+        elif kind == "vector-member":
+            found = [self._member(chosen)]
+        else:
+            found = [self._attribute(attribute, chosen) for attribute in self._attributes]
+        for e in found:
+            what = f"{self.target.arm.name}: {name}" + (f" of {e['attribute']}" if "attribute" in e else "")
+            self.progress(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
+        empty = {"tokens": None, "best": None, "expected": None, "stage": self.stage}
+        return [{"attack": name, "arm": self.target.arm.name} | empty | e for e in found]
+
+    # --- whose
+
+    def _text(self, chosen: bool) -> dict[str, Any]:
+        who = np.sort(releases.shuffled(self.target, len(self.seen))[: self.target.limit])
+        n = len(who)
+        if n < 2:
+            raise Skipped("fewer than two users' vectors were delivered")
+        asked = self.asked
+        if chosen:
+            asked = statistic.for_texts(
+                self._public, self._epsilon, classes=self._classes, among=min(n, len(self._public)), seed=self._seed
+            )
+        evidence = statistic.matching(asked, self._seen(asked)[who], self._means(asked)[who])
+        found, auc = scores.matched(evidence), scores.area(evidence)
+        return self._about(asked, f"AUC {auc.success:.3f} ± {auc.error:.3f}") | {
+            "success": found.success, "error": found.error, "texts": n, "baseline": 1 / n,
+            "bound": allowed.guess(allowed.curve(asked.mechanism), np.full(n, 1 / n)), "auc": auc.success,
+            "auc_error": auc.error,
+        }  # fmt: skip
+
+    # --- what
+
+    @property
+    def _attributes(self) -> list[str]:
+        return ["label", *(self.target.attributes or attributes.of_corpus(self.target.study))]
+
+    def _attribute(self, attribute: str, chosen: bool) -> dict[str, Any]:
+        pool, who, truth, count = self._values(attribute)
+        asked = self.asked
+        if chosen and attribute == "label":
+            asked = statistic.for_label(self._public, self._epsilon, classes=self._classes, seed=self._seed)
+        elif chosen:
+            asked = statistic.for_value(pool, count, self._epsilon, classes=self._classes, seed=self._seed)
+        guesses = statistic.guessed(asked, self._seen(asked)[who], pool, count)
+        rate, share = scores.guesses_right(guesses, truth), np.bincount(truth, minlength=count) / len(truth)
+        gain = rate.success - share.max()
+        return self._about(asked, f"{attribute}, {count} values; gain {gain:+.3f}") | {
+            "attribute": attribute, "success": rate.success, "error": rate.error, "texts": len(who),
+            "baseline": float(share.max()), "bound": allowed.guess(allowed.curve(asked.mechanism), share),
+            "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
+        }  # fmt: skip
+
+    def _values(self, attribute: str) -> tuple[Pool, IntArray, IntArray, int]:
+        """The public records to guess by, users of one record each, what is true of them, and how many values."""
+        alone = self.people.alone()[: self.target.limit]
+        if len(alone) < attributes.LEAST:
+            raise Skipped(f"{attribute}: {attributes.LEAST} users of one record are needed; there are {len(alone)}")
+        records = self.people.starts[alone]
+        labels = self._public_labels
+        if attribute == "label":
+            return Pool(self._public, labels), alone, self.people.labels[records], self._classes
+        about = attributes.column(self.target.study, self.ready.held, attribute)
+        texts = as_lines(self.ready.public.texts)
+        found = attributes.collected(about, texts, [self.people.lines[row] for row in records])
+        if found.why:
+            raise Skipped(f"{attribute}: {found.why}")
+        pool = Pool(self._public[found.auxiliary], labels[found.auxiliary], found.labels)
+        return pool, alone[found.attacked], found.truth, len(found.classes)
+
+    # --- whether
+
+    def _member(self, chosen: bool) -> dict[str, Any]:
+        held, target = self.ready.held, self.target
+        inside = np.flatnonzero(np.isin(held.holders.users, self.people.users))
+        outside = others(target, held)
+        n = min(target.limit, len(inside), len(outside))
+        if n < LEAST:
+            raise Skipped(
+                f"needs {LEAST} training records and as many others; there are {len(inside)} and {len(outside)}, and "
+                f"--limit is {target.limit}"
+            )
+        rng = np.random.default_rng([self._seed, 7])
+        mine, rest = held.train.take(rng.permutation(inside)[:n]), outside.take(rng.permutation(len(outside))[:n])
+        asked = self.asked
+        if chosen:
+            asked = statistic.for_members(
+                self._public, self._epsilon, classes=self._classes, crowd=len(self.seen), seed=self._seed
+            )
+        embeddings = self._embed([*mine.texts, *rest.texts])
+        known = asked.vectors(embeddings, np.concatenate([mine.labels, rest.labels]))
+        pool = Pool(self._public, self._public_labels).candidates(self._classes)
+        evidence = embedding_evidence(asked.mechanism, self._seen(asked), known, asked.vectors(*pool[:2]))
+        members = np.arange(2 * n) < n
+        scored = np.arange(2 * n) % 2 == 0
+        cut = membership.threshold(evidence[~scored], members[~scored])
+        rate = membership_scores.balanced(evidence[scored] > cut, members[scored])
+        auc = membership_scores.area(evidence, members)
+        at = membership_scores.found_at(evidence, members, FALSE_ALARMS)
+        note = f"AUC {auc.success:.3f} ± {auc.error:.3f}; {at:.3f} found at {FALSE_ALARMS:.0%} false alarms"
+        return self._about(asked, f"{note}; among {len(self.seen):,} vectors") | {
+            "success": rate.success, "error": rate.error, "texts": n, "others": n, "baseline": 0.5,
+            "bound": 1.0 if isinstance(asked.mechanism, Identity) else membership.bound([(asked.mechanism, 1)]),
+            "auc": auc.success, "auc_error": auc.error, "found_at_1_percent": at,
+        }  # fmt: skip
+
+    # --- what is known
+
+    @property
+    def _seed(self) -> int:
+        return self.target.study.seed
+
+    @property
+    def _epsilon(self) -> float:
+        return float(self.asked.mechanism.epsilon)
+
+    @property
+    def _classes(self) -> int:
+        return len(self.asked.codes)
+
+    @property
+    def _public(self) -> NDArray[np.float32]:
+        assert self.ready.public.embeddings is not None
+        return self.ready.public.embeddings
+
+    @property
+    def _public_labels(self) -> IntArray:
+        labels = self.ready.public.labels
+        return np.full(len(self._public), -1, np.int64) if labels is None else labels
+
+    def _embed(self, texts: Sequence[Any]) -> NDArray[np.float32]:
+        assert self.ready.public.encoder is not None
+        return self.ready.public.encoder.embed(texts)
+
+    def _about(self, asked: Asked, note: str) -> dict[str, Any]:
+        mechanism, features = asked.mechanism, asked.m1.shape[1]
+        cap = getattr(mechanism, "cap_probability", None)
+        if asked is not self.asked:
+            note += f"; {features} features, p = {cap:.4g}, drawn anew"
+        return {
+            "mechanism": mechanism.name, "epsilon": getattr(mechanism, "epsilon", None),
+            "worst_case_epsilon": mechanism.guarantee.worst_case(), "features": features, "cap_probability": cap,
+            "note": note,
+        }  # fmt: skip
+
+    @cached_property
+    def _own(self) -> FloatArray:
+        return _means(self.target, self.ready, self.asked, self.people)[1]
+
+    def _means(self, asked: Asked) -> FloatArray:
+        """(u, D), the truth: candidates that the adversary knows, one of which a vector is of."""
+        return self._own if asked is self.asked else _means(self.target, self.ready, asked, self.people)[1]
+
+    def _seen(self, asked: Asked) -> FloatArray:
+        """(u, D) what was released, or what would have been to another question."""
+        if asked is self.asked:
+            return self.seen
+        request, means = _means(self.target, self.ready, asked, self.people)
+        users = self.people.users
+        drawn = draw(request, "statistic", means, users, np.zeros_like(users), streams=SimulationStreams(self._seed))
+        return drawn.astype(np.float64) if asked.mechanism.grid is None else asked.mechanism.grid.decode(drawn)
+
+
+def _asked(target: Target, ready: Prepared, row: Row, progress: Progress) -> Asked:
+    """What the release `row` was an answer to: that of the maps it may have been asked by whose digest is its own.
+    Raises Skipped where the run no longer holds it."""
+    build = target.study.statistic_of(target.arm)
+    assert build is not None
+    codes = simplex_codes(len(ready.public.classes))
+    for maps in maps_sent(target.run / "models" / slug(target.arm.name)):
+        asked = Asked(maps.mean, maps.m1, codes, build(codes.shape[1] * (maps.dim + 1)))
+        if _request(target, ready, asked, row.released.stage).digest("statistic") == row.released.digest:
+            return asked
+    raise Skipped(
+        "the run does not hold what its users were asked by"
+        + (", an encoder of an earlier round" if target.study.training.self_training else "")
+    )
+
+
+def _request(target: Target, ready: Prepared, asked: Asked, stage: str) -> Request:
+    assert ready.public.encoder is not None
+    return Request(
+        slug(target.arm.name), stage, "train", ready.public.encoder.identity, asked.mean, asked.m1, None, None,
+        len(asked.codes), 0, statistic=parameters(asked.mechanism), codes=asked.codes,
+    )  # fmt: skip
+
+
+def _means(target: Target, ready: Prepared, asked: Asked, people: _People) -> tuple[Request, FloatArray]:
+    request = _request(target, ready, asked, _STAGE)
+    return request, statistic_means(request, people.embeddings, people.labels, people.starts)
+
+
+def _people(target: Target, ready: Prepared, rows: list[Row]) -> _People:
+    """Who released `rows`, in their order."""
+    held: dict[int, list[tuple[int, str, int]]] = {}
+    for node in {row.node.folder: row.node for row in rows}.values():
+        shard = node.shard("train")
+        assert shard.labels is not None
+        for i, (user, record) in enumerate(zip(shard.users.tolist(), shard.records.tolist(), strict=True)):
+            held.setdefault(user, []).append((record, joined(shard.texts[i]), int(shard.labels[i])))
+    mine = [sorted(held[row.released.user]) for row in rows]
+    records = [record for records in mine for record in records]
+    lines = [line for _, line, _ in records]
+    assert ready.public.encoder is not None
+    starts = np.concatenate([[0], np.cumsum([len(records) for records in mine])]).astype(np.int64)
+    return _People(
+        np.array([row.released.user for row in rows], dtype=np.int64), ready.public.encoder.embed(lines),
+        np.array([label for _, _, label in records], dtype=np.int64), lines, starts,
+    )  # fmt: skip
