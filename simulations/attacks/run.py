@@ -143,9 +143,18 @@ def table(results: dict[str, Any]) -> str:
     notes = [
         "Attacks: " + "; ".join(said) + ".",
         *(kind.READING for kind, _ in KINDS if named & set(kind.ATTACKS)),
-        *(f"Left out: {line}." for line in results["skipped"]),
+        *_left_out(results["skipped"]),
     ]
     return "\n".join([markdown.table(HEADINGS, rows), "", *notes])
+
+
+def _left_out(skipped: list[str]) -> list[str]:
+    """A sentence for each arm and reason."""
+    names: dict[str, list[str]] = {}
+    for line in skipped:
+        name, why = line.split(" on ", 1)
+        names.setdefault(why, []).append(name)
+    return [f"Left out: {', '.join(those)} on {why}." for why, those in names.items()]
 
 
 def write(results: dict[str, Any], folder: Path) -> None:

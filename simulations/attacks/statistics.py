@@ -259,7 +259,7 @@ class _Vectors:
         mechanism, features = asked.mechanism, asked.m1.shape[1]
         cap = getattr(mechanism, "cap_probability", None)
         if asked is not self.asked:
-            note += f"; {features} features, p = {cap:.3g}, drawn anew"
+            note += f"; {features} features, p = {cap:.4g}, drawn anew"
         return {
             "mechanism": mechanism.name, "epsilon": getattr(mechanism, "epsilon", None),
             "worst_case_epsilon": mechanism.guarantee.worst_case(), "features": features, "cap_probability": cap,

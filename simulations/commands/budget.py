@@ -68,6 +68,39 @@ def local_(
     )
 
 
+@app.command("compare")
+def compare_(
+    mechanism: Name,
+    epsilon: Epsilon = None,
+    sigma: Sigma = None,
+    dim: Dim = None,
+    classes: Classes = 2,
+    raw: Raw = False,
+    times: Annotated[int, typer.Option("--times", help="How many releases of one user.")] = 1,
+    sampling: Annotated[
+        float | None,
+        typer.Option("--sampling", help="Of gaussian: the chance to be in a Poisson sample.", show_default=False),
+    ] = None,
+    delta: Delta = 1e-6,
+    as_json: AsJson = False,
+) -> None:
+    """The same question put to dp-accounting: its answers beside ours, and why they differ."""
+    from simulations.analysis import budget
+    from simulations.analysis.compare import compare
+
+    _check_delta(delta)
+    release = budget.Release(mechanism, epsilon, sigma, dim, classes, raw, None, delta)
+    answer = compare(release.with_losses(), times=times, delta=delta, sampling=sampling)
+    if as_json:
+        return print_json(answer)
+    lines = [f"{answer['mechanism']}, {times} time{'s' * (times != 1)}, δ = {delta:g}", ""]
+    lines.append(f"{'ours, loss distributions':<28} ε = {_number(answer['ours'])}")
+    for theirs in answer["answers"]:
+        lines.append(f"{theirs['accountant']:<28} ε = {_number(theirs['epsilon'])}")
+    reasons = dict.fromkeys(f"{a['accountant']}: {a['reason']}" for a in answer["answers"] if a["reason"])
+    _print([*lines, "", *(reasons or ("the same, to discretization",))])
+
+
 @app.command("shuffle")
 def shuffle_(
     mechanism: Name,

@@ -62,6 +62,42 @@ def test_a_plan_of_privunit(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no privunit fits" in none
 
 
+@pytest.mark.parametrize("times", [1, 5])
+def test_dp_accounting_beside_ours(capsys: pytest.CaptureFixture[str], times: int) -> None:
+    """Gaussian and randomized response one by one agree; its two ways of counting less are told apart from that."""
+    often = ("--times", str(times))
+
+    def asked(*arguments: str) -> tuple[float, dict[str, tuple[float, str]]]:
+        found = answer(capsys, "compare", *arguments, *often)
+        return found["ours"], {a["accountant"]: (a["epsilon"], a["reason"]) for a in found["answers"]}
+
+    ours, theirs = asked("--mechanism", "gaussian", "--sigma", "2", "--dim", "8")
+    for name in ("PLDAccountant", "PLDAccountant, one by one"):
+        assert theirs[name] == (pytest.approx(ours, rel=2e-3), "")
+    assert theirs["RdpAccountant"][0] > ours and "Rényi" in theirs["RdpAccountant"][1]
+
+    ours, theirs = asked("--mechanism", "randomized-response", "--epsilon", "1.5", "--classes", "4")
+    assert theirs["PLDAccountant, one by one"] == (pytest.approx(ours, rel=2e-3), "")
+    at_once, reason = theirs["PLDAccountant"]
+    assert (at_once == pytest.approx(1.5, rel=2e-3)) and (("so many at once" in reason) == (times > 1))
+
+    ours, theirs = asked("--mechanism", "planar-laplace", "--raw", "--epsilon", "2", "--dim", "16")
+    assert ours < theirs["PLDAccountant"][0] <= 4 * times * 1.001 and "in R^m" in theirs["PLDAccountant"][1]
+
+    ours, theirs = asked("--mechanism", "gaussian", "--sigma", "2", "--dim", "8", "--sampling", "0.01")
+    assert ours is None and all("subsampled" in reason for _, reason in theirs.values())
+    ours, theirs = asked("--mechanism", "purkayastha", "--epsilon", "1", "--dim", "16")
+    assert ours > 0 and all(epsilon is None and "no event" in reason for epsilon, reason in theirs.values())
+
+
+def test_what_dp_accounting_is_not_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    gaussian = ("compare", "--mechanism", "gaussian", "--sigma", "2", "--dim", "8")
+    for extra, said in ((("--times", "0"), "--times"), (("--sampling", "1"), "--sampling")):
+        assert cli.main(["budget", *gaussian, *extra]) == 2
+        assert capsys.readouterr().err.startswith(f"sottovoce: {said}: ")
+    assert "ours" in printed(capsys, *gaussian)
+
+
 def test_privunit_at_a_hundred_million_users_takes_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     start = time.process_time()
     spec = ("--mechanism", "privunit", "--epsilon", "6", "--dim", "32", "--users", "100000000")
