@@ -24,7 +24,10 @@ _NEIGHBOURS = {
     "embedding": "any two texts",
     "label": "any two labels",
     "statistic": "any two users' data",
+    "answer": "any two texts",
 }
+#: Channels that have a rung wherever there is a ledger; others only where the ledger has them.
+_ALWAYS = ("text", "embedding", "label")
 
 
 def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str, Any]:
@@ -68,7 +71,7 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
             neighbours=neighbours, note=note, public=public,
         )
         for channel, neighbours in _NEIGHBOURS.items()
-        if channel != "statistic" or any(r.channel == channel for r in record)
+        if channel in _ALWAYS or any(r.channel == channel for r in record)
     ]  # fmt: skip
     every = (r.guarantee for r in record)
     rungs.append(

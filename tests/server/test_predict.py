@@ -34,6 +34,7 @@ from server.predict import MOST, Predictor
 from simulations.artifacts.model_folder import read_about
 from simulations.deployment import predict as predict_service
 from simulations.deployment.predict import REFUSED, predictor, serving
+from simulations.experiment import to_toml
 from tests.simulations.devices.test_bundle import a_run, study
 from tests.support.asking import CLASSES, World, make_world
 from tests.support.devices import SENTENCES
@@ -239,6 +240,18 @@ def test_the_model_of_a_run_asks_for_one_embedding(run: Path) -> None:
         assert asked.embedding == parameters(asked.mechanism("embedding")) and asked.embedding["epsilon"] == 10.0
         assert asked.encoder == json.loads((run / "results.json").read_text())["encoder"]["sha256"]
         assert model.classes == ("negative", "positive")
+
+
+def test_a_model_that_devices_run_by_themselves_is_not_served(world: World, tmp_path: Path) -> None:
+    arm = {
+        "name": "private", "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4},
+        "label": {"mechanism": "randomized-response", "epsilon": 3.0},
+        "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
+    }  # fmt: skip
+    asked = study(world.place, arm=[arm], policy={"embedding": 32.0, "label": 3.0, "answer": 4.0})
+    (tmp_path / "experiment.toml").write_text(to_toml(asked))
+    with pytest.raises(ValueError, match=r"^[^\n]*users of private run all of it on their devices[^\n]*$"):
+        predictor(tmp_path)
 
 
 def test_a_model_that_does_not_say_what_it_is_is_one_line(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from client.node import write_node
 from client.policy import Policy
 from client.store.ledger import Charge, Ledger
 from mechanisms import Identity, Purkayastha, RandomizedResponse
+from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText
 from mechanisms.words.text import TextMechanism
@@ -305,6 +306,14 @@ def test_a_ledgers_ladder(capsys: pytest.CaptureFixture[str], place: Path) -> No
     assert rung(other["ladder"], "user")["epsilon"] == pytest.approx(one, rel=1e-6)
     assert "costliest" in printed(capsys, "ladder", "--ledger", "a.sqlite")
     assert cli.main(["budget", "ladder", "--ledger", "a.sqlite", "--user", "4"]) == 2
+
+
+def test_a_ledgers_answers(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    answered = RandomizedAnswer(5.0, 12)
+    ledger(place / "a.sqlite", users=(1, 1), embedding=answered, label=RandomizedResponse(1.0, 2), channel="answer")
+    found = answer(capsys, "ladder", "--ledger", "a.sqlite")["ladder"]
+    assert rung(found, "answer")["epsilon"] == 5.0 and rung(found, "answer")["neighbours"] == "any two texts"
+    assert rung(found, "record")["epsilon"] == 6.0 and rung(found, "user")["epsilon"] == 12.0
 
 
 def test_a_ledgers_account_in_the_filter_of_its_policy(capsys: pytest.CaptureFixture[str], place: Path) -> None:
