@@ -24,6 +24,7 @@ from scipy.special import expit, logit, logsumexp
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import project, statistic_vectors
 from mechanisms.streams import SimulationStreams
+from server.attacks.chosen import PENALTIES, Matrices, telling
 from server.attacks.likelihood import log_likelihood_of_means
 from server.attacks.presence import embedding_evidence
 from server.training.statistic_head import simplex_codes
@@ -34,8 +35,6 @@ IntArray = NDArray[np.int64]
 #: Numbers of features that are tried, and masses of the cap, which with ε say its probability.
 _FEATURES = (16, 64, 128)
 _MASSES = (0.5, 0.1, 0.02, 0.004, 0.0008, 0.00016)
-#: In mean eigenvalues, what is added before maps that tell values apart are solved for.
-_PENALTIES = (0.03, 0.3, 3.0, 30.0)
 #: Public rows for each feature, at least; records, and labels, that a question is tried on.
 _ROWS_PER_FEATURE, _TRIED, _LABELS = 4, 200, 4000
 #: Candidates of a posterior, at most.
@@ -144,8 +143,8 @@ def for_value(pool: Pool, values: int, epsilon: float, *, classes: int, seed: in
     order = np.random.default_rng([seed, 14]).permutation(len(pool.embeddings))
     learnt, tried = order[: len(order) // 2], order[len(order) // 2 :][:_TRIED]
 
-    def maps(rows: IntArray) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
-        return [_telling(pool.embeddings[rows], pool.values[rows], values, penalty) for penalty in _PENALTIES]  # type: ignore[index]
+    def maps(rows: IntArray) -> list[Matrices]:
+        return [telling(pool.embeddings[rows], pool.values[rows], values, penalty) for penalty in PENALTIES]  # type: ignore[index]
 
     half = Pool(pool.embeddings[learnt], np.zeros(len(learnt), np.int64), pool.values[learnt])
 
@@ -179,7 +178,7 @@ def for_label(embeddings: NDArray[Any], epsilon: float, *, classes: int, seed: i
 
 
 def _options(
-    maps: Iterable[tuple[NDArray[np.float32], NDArray[np.float32]]], codes: NDArray[np.float32], epsilon: float
+    maps: Iterable[Matrices], codes: NDArray[np.float32], epsilon: float
 ) -> Iterable[Asked]:
     for mean, m1 in maps:
         size = codes.shape[1] * (m1.shape[1] + 1)
@@ -193,7 +192,7 @@ def _best(options: Iterable[Asked], success: Callable[[Asked], float]) -> Asked:
     return max(tried, key=lambda one: one[0])[1]
 
 
-def _whitened(embeddings: NDArray[Any]) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+def _whitened(embeddings: NDArray[Any]) -> list[Matrices]:
     h = np.asarray(embeddings, np.float64)
     mean = h.mean(axis=0)
     variances, directions = np.linalg.eigh(np.cov(h - mean, rowvar=False))
@@ -203,21 +202,3 @@ def _whitened(embeddings: NDArray[Any]) -> list[tuple[NDArray[np.float32], NDArr
     scaled = directions[:, order] / np.sqrt(np.maximum(variances[order], 1e-6 * variances.max()))
     scaled /= np.linalg.norm(scaled, axis=0).max()
     return [(mean.astype(np.float32), scaled[:, :d].astype(np.float32)) for d in sizes]
-
-
-def _telling(
-    embeddings: NDArray[Any], values: IntArray, count: int, penalty: float
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Maps to a coordinate for each value (two values: one, and one that is 0): least squares for which it is."""
-    h = np.asarray(embeddings, np.float64)
-    mean = h.mean(axis=0)
-    away = h - mean
-    target = np.eye(count)[values]
-    target = (target - target.mean(axis=0)) / np.maximum(target.mean(axis=0), 1e-3)
-    covariance = away.T @ away / len(h)
-    ridge = penalty * np.trace(covariance) / len(covariance)
-    m1 = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), away.T @ target / len(h))
-    if count == 2:
-        m1[:, 0] = 0.0
-    m1 /= np.linalg.norm(m1, axis=0).max()
-    return mean.astype(np.float32), m1.astype(np.float32)

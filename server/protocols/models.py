@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from server.model import Pipeline
 
 #: The stage in which users ask a trained model, and the split that they hold for it. Where a saved model keeps the maps
-#: that training users were sent, and the encoder that was trained for it alone, as users run it.
-QUESTION, ASKED, ENCODER = "test", "asked", "client"
+#: that training users were sent, the encoder that was trained for it alone, as users run it, and in what form it was
+#: trained, where that is not the model itself.
+QUESTION, ASKED, ENCODER, STUDENT = "test", "asked", "client", "student"
 
 
 @dataclass(frozen=True, eq=False)

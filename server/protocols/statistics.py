@@ -19,7 +19,7 @@ from mechanisms.messages.request import Request
 from server.export import export_encoder
 from server.maps import Maps
 from server.protocols.decoding import statistic_mean
-from server.protocols.models import ENCODER, EmbeddingModel
+from server.protocols.models import ENCODER, STUDENT, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Encoding, Progress, Public, Publish, Training
 from server.protocols.public_maps import dim_of
 from server.training.finetune import finetune
@@ -62,7 +62,7 @@ def statistics(
         believed = pseudo_labels(maps, embeddings, public.labels)
         place = folder if last else folder / f"round-{number + 1}"
         student = finetune(
-            public.checkpoint, public.texts, believed, place / "student", classes=channels.classes, epochs=EPOCHS,
+            public.checkpoint, public.texts, believed, place / STUDENT, classes=channels.classes, epochs=EPOCHS,
             lr=RATE, batch_size=training.batch_size, seed=training.seed, pooling=training.pooling,
             max_length=training.max_length, progress=progress,
         )  # fmt: skip

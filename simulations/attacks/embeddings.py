@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from client.models import texts
 from mechanisms.streams import SimulationStreams
-from server.attacks import allowed, inversion, linkage
+from server.attacks import allowed, chosen, inversion, linkage
 from simulations.attacks import attributes, releases, scores
 from simulations.attacks.knowledge import Knowledge, knowledge, prepared, values
 from simulations.attacks.target import Skipped, Target, each
 from simulations.attacks.word_pieces import Pieces
 from simulations.attacks.words import mechanism_of
-from simulations.experiment import HALVES
+from simulations.experiment import HALVES, embedding_mechanism
 from simulations.progress import Progress
 
 FloatArray = NDArray[np.float64]
@@ -34,6 +34,7 @@ ATTACKS = {
     "inversion-pool": "the same, by the public texts whose embeddings are likeliest",
     "attribute-static": "an attribute of a text by a network of three layers that learnt on embeddings without noise",
     "attribute-adaptive": "the same, by a network that learnt on embeddings with the mechanism's noise",
+    "attribute-chosen": "the same by the exact density, had the server asked by maps that serve this question best",
     "linkage-stages": "which of two released embeddings come from one text",
     "linkage-channels": "which sanitized text and released embedding come from one text",
 }
@@ -41,7 +42,8 @@ ATTACKS = {
 READING = (
     "Inversion: success is F1 of the content words guessed (word pieces of the encoder without stop words and "
     "punctuation), over all texts together; baseline: always the words that are most frequent in public text. "
-    "Attributes: success is the share of right guesses; baseline: the most frequent value. Linkage of embeddings: "
+    "Attributes: success is the share of right guesses; baseline: the most frequent value; chosen: by maps of the "
+    "server's choice, to which users' releases are drawn anew under the same ε. Linkage of embeddings: "
     "success is the share of releases matched with the right one among all; baseline: chance. The theorem allows: the "
     "largest success of any attack on one release (of linkage, two) of any mechanism with this worst pair's δ(ε). "
     '"No mechanism" is what the encoder gives at its full width: what a client would send without any of this.'
@@ -51,7 +53,7 @@ UNPROTECTED = "no mechanism, full width"
 #: Draws of noise for each public text that attacks learn on, and releases that linkage matches, at most.
 _DRAWS, _LINKED = 8, 250
 _INVERSIONS = ("inversion", "inversion-two-step", "inversion-pool")
-_ATTRIBUTES = ("attribute-static", "attribute-adaptive")
+_ATTRIBUTES = ("attribute-static", "attribute-adaptive", "attribute-chosen")
 
 
 def entries(
@@ -193,22 +195,48 @@ class _Embeddings:
         found = attributes.collected(about, self.known.texts, self.lines)
         if found.why:
             raise Skipped(f"{attribute}: {found.why}")
-        learnt = self.clean if name == "attribute-static" else self.public
-        from server.attacks.attributes import guessed  # torch: seconds, for these attacks alone
+        asked = None
+        if name == "attribute-chosen":
+            asked = self._question(found)
+            guesses = self._answered(asked, found)
+        else:
+            learnt = self.clean if name == "attribute-static" else self.public
+            from server.attacks.attributes import guessed  # torch: seconds, for these attacks alone
 
-        guesses = guessed(
-            learnt[:, found.auxiliary], found.labels, self.seen[found.attacked], classes=len(found.classes),
-            seed=self.target.study.seed,
-        )  # fmt: skip
+            guesses = guessed(
+                learnt[:, found.auxiliary], found.labels, self.seen[found.attacked], classes=len(found.classes),
+                seed=self.target.study.seed,
+            )  # fmt: skip
         rate = scores.guesses_right(guesses, found.truth)
         share = np.bincount(found.truth, minlength=len(found.classes)) / len(found.truth)
         return {
             "attribute": attribute, "success": rate.success, "error": rate.error, "baseline": float(share.max()),
-            "texts": len(found.truth), "bound": allowed.guess(self.curve, share),
+            "texts": len(found.truth),
+            "bound": allowed.guess(self.curve if asked is None else allowed.curve(asked.mechanism), share),
+            "dim": self.seen.shape[1] if asked is None else asked.m1.shape[1],
             "gain": (rate.success - share.max()) / (1 - share.max()),
             "by_value": attributes.by_value(guesses, found),
-            "note": f"{attribute}, {len(found.classes)} values; gain {rate.success - share.max():+.3f}",
+            "note": f"{attribute}, {len(found.classes)} values; gain {rate.success - share.max():+.3f}"
+            + ("" if asked is None else f"; m' = {asked.m1.shape[1]}, drawn anew"),
         }  # fmt: skip
+
+    def _question(self, found: attributes.Collected) -> chosen.Question:
+        spec = self.target.arm.embedding
+        assert spec is not None
+        try:
+            return chosen.for_value(
+                self.known.embeddings[found.auxiliary], found.labels, len(found.classes),
+                lambda dim: embedding_mechanism(spec, dim), seed=self.target.study.seed,
+            )  # fmt: skip
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+
+    def _answered(self, asked: chosen.Question, found: attributes.Collected) -> NDArray[np.int64]:
+        """Guesses from what the users would have released to a question."""
+        mine = self.known.encoded([self.lines[row] for row in found.attacked])
+        released = asked.drawn(mine, seed=self.target.study.seed, stage="attack-chosen")
+        public = self.known.embeddings[found.auxiliary]
+        return asked.guessed(released, public, found.labels, len(found.classes))
 
     # --- linkage
 

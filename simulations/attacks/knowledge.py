@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from mechanisms.mechanism import parameters
 from mechanisms.messages.request import Request
 from server.maps import FILE, Maps
-from server.protocols.models import ASKED, ENCODER
+from server.protocols.models import ASKED, ENCODER, STUDENT
 from server.training.noise import sanitize_public
 from simulations.artifacts.public import CachedEncoder
 from simulations.artifacts.text_channel import as_lines
 from simulations.attacks.releases import Row, written_by_another
 from simulations.attacks.target import Target
 from simulations.errors import UserError
-from simulations.experiment import HALVES, embedding_mechanism, load, slug
+from simulations.experiment import embedding_mechanism, load, slug
 from simulations.progress import Progress
 from simulations.study.prepare import Prepared, prepare
 
@@ -81,8 +81,9 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
     release's. UserError where there are none."""
     public = prepared(target.run, progress).public
     folder = target.run / "models" / slug(target.arm.name)
-    if target.study.training.way == HALVES:
-        encoder, checkpoint = CachedEncoder(folder / ENCODER, progress=progress), folder
+    if (folder / ENCODER).is_dir():  # which the run has trained, for these releases
+        encoder = CachedEncoder(folder / ENCODER, progress=progress)
+        checkpoint = folder / STUDENT if (folder / STUDENT).is_dir() else folder
         embeddings = encoder.embed(public.texts)
     else:
         assert isinstance(public.encoder, CachedEncoder) and public.embeddings is not None

@@ -25,7 +25,10 @@ from mechanisms.streams import SimulationStreams
 from server.attacks import allowed, membership, statistic
 from server.attacks.presence import embedding_evidence
 from server.attacks.statistic import Asked, Pool
+from server.protocols.models import ENCODER
+from server.protocols.protocol import Encoding
 from server.training.statistic_head import simplex_codes
+from simulations.artifacts.public import CachedEncoder
 from simulations.artifacts.text_channel import as_lines
 from simulations.attacks import attributes, membership_scores, releases, scores
 from simulations.attacks.knowledge import maps_sent, prepared, values
@@ -92,10 +95,12 @@ class _People:
 
 @dataclass(frozen=True, eq=False)
 class _Vectors:
-    """One arm. people: the truth, for scores and for drawing what users would have released; seen: (u, D)."""
+    """One arm. encoder: by which its users answered. people: the truth, for scores and for drawing what users would
+    have released; seen: (u, D)."""
 
     target: Target
     ready: Prepared
+    encoder: Encoding
     people: _People
     seen: FloatArray
     asked: Asked
@@ -106,13 +111,11 @@ class _Vectors:
     def opened(cls, target: Target, progress: Progress) -> _Vectors:
         rows = arrived(target, "statistic")
         ready = prepared(target.run, progress)
-        asked = _asked(target, ready, rows[0], progress)
-        rows = [row for row in rows if row.released.digest == rows[0].released.digest]
-        progress(f"{target.arm.name}: {len(rows):,} released vectors of stage {rows[0].released.stage}")
+        encoder, asked, rows = _asked(target, ready, rows, progress)
+        stage = rows[0].released.stage
+        progress(f"{target.arm.name}: {len(rows):,} released vectors of stage {stage}")
         seen = np.stack([values(row, asked.mechanism) for row in rows])
-        return cls(
-            target, ready, _people(target, ready, rows), seen, asked, rows[0].released.stage, progress
-        )
+        return cls(target, ready, encoder, _people(encoder, rows), seen, asked, stage, progress)
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """An attack's lines. Raises Skipped where it does not apply."""
@@ -156,7 +159,8 @@ class _Vectors:
 
     @property
     def _attributes(self) -> list[str]:
-        return ["label", *(self.target.attributes or attributes.of_corpus(self.target.study))]
+        named = self.target.attributes or attributes.of_corpus(self.target.study)
+        return list(dict.fromkeys(["label", *named]))
 
     def _attribute(self, attribute: str, chosen: bool) -> dict[str, Any]:
         pool, who, truth, count = self._values(attribute)
@@ -210,7 +214,7 @@ class _Vectors:
             asked = statistic.for_members(
                 self._public, self._epsilon, classes=self._classes, crowd=len(self.seen), seed=self._seed
             )
-        embeddings = self._embed([*mine.texts, *rest.texts])
+        embeddings = self.encoder.embed([*mine.texts, *rest.texts])
         known = asked.vectors(embeddings, np.concatenate([mine.labels, rest.labels]))
         pool = Pool(self._public, self._public_labels).candidates(self._classes)
         evidence = embedding_evidence(asked.mechanism, self._seen(asked), known, asked.vectors(*pool[:2]))
@@ -241,19 +245,14 @@ class _Vectors:
     def _classes(self) -> int:
         return len(self.asked.codes)
 
-    @property
+    @cached_property
     def _public(self) -> NDArray[np.float32]:
-        assert self.ready.public.embeddings is not None
-        return self.ready.public.embeddings
+        return self.encoder.embed(self.ready.public.texts)
 
     @property
     def _public_labels(self) -> IntArray:
         labels = self.ready.public.labels
         return np.full(len(self._public), -1, np.int64) if labels is None else labels
-
-    def _embed(self, texts: Sequence[Any]) -> NDArray[np.float32]:
-        assert self.ready.public.encoder is not None
-        return self.ready.public.encoder.embed(texts)
 
     def _about(self, asked: Asked, note: str) -> dict[str, Any]:
         mechanism, features = asked.mechanism, asked.m1.shape[1]
@@ -268,52 +267,52 @@ class _Vectors:
 
     @cached_property
     def _own(self) -> FloatArray:
-        return _means(self.target, self.ready, self.asked, self.people)[1]
+        return self._drawing(self.asked)[1]
 
     def _means(self, asked: Asked) -> FloatArray:
         """(u, D), the truth: candidates that the adversary knows, one of which a vector is of."""
-        return self._own if asked is self.asked else _means(self.target, self.ready, asked, self.people)[1]
+        return self._own if asked is self.asked else self._drawing(asked)[1]
+
+    def _drawing(self, asked: Asked) -> tuple[Request, FloatArray]:
+        """The request, and each user's mean (u, D) under it."""
+        request, people = _request(self.target, self.encoder, asked, _STAGE), self.people
+        return request, statistic_means(request, people.embeddings, people.labels, people.starts)
 
     def _seen(self, asked: Asked) -> FloatArray:
         """(u, D) what was released, or what would have been to another question."""
         if asked is self.asked:
             return self.seen
-        request, means = _means(self.target, self.ready, asked, self.people)
+        request, means = self._drawing(asked)
         users = self.people.users
         drawn = draw(request, "statistic", means, users, np.zeros_like(users), streams=SimulationStreams(self._seed))
         return drawn.astype(np.float64) if asked.mechanism.grid is None else asked.mechanism.grid.decode(drawn)
 
 
-def _asked(target: Target, ready: Prepared, row: Row, progress: Progress) -> Asked:
-    """What the release `row` was an answer to: that of the maps it may have been asked by whose digest is its own.
-    Raises Skipped where the run no longer holds it."""
-    build = target.study.statistic_of(target.arm)
-    assert build is not None
+def _asked(target: Target, ready: Prepared, rows: list[Row], progress: Progress) -> tuple[Encoding, Asked, list[Row]]:
+    """The encoder and the maps that some of the releases `rows` answer, by their digest, and which these are: those
+    that were asked last, where there were rounds. Raises Skipped where the run no longer holds either."""
+    build, folder = target.study.statistic_of(target.arm), target.run / "models" / slug(target.arm.name)
+    assert build is not None and ready.public.encoder is not None
     codes = simplex_codes(len(ready.public.classes))
-    for maps in maps_sent(target.run / "models" / slug(target.arm.name)):
+    trained = [CachedEncoder(path, progress=progress) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
+    stages = {row.released.digest: row.released.stage for row in rows}
+    for maps in maps_sent(folder):
         asked = Asked(maps.mean, maps.m1, codes, build(codes.shape[1] * (maps.dim + 1)))
-        if _request(target, ready, asked, row.released.stage).digest("statistic") == row.released.digest:
-            return asked
-    raise Skipped(
-        "the run does not hold what its users were asked by"
-        + (", an encoder of an earlier round" if target.study.training.self_training else "")
-    )
+        for encoder in (*trained, ready.public.encoder):
+            for digest, stage in stages.items():
+                if _request(target, encoder, asked, stage).digest("statistic") == digest:
+                    return encoder, asked, [row for row in rows if row.released.digest == digest]
+    raise Skipped("the run does not hold the maps, or the encoder, that its users answered by")
 
 
-def _request(target: Target, ready: Prepared, asked: Asked, stage: str) -> Request:
-    assert ready.public.encoder is not None
+def _request(target: Target, encoder: Encoding, asked: Asked, stage: str) -> Request:
     return Request(
-        slug(target.arm.name), stage, "train", ready.public.encoder.identity, asked.mean, asked.m1, None, None,
-        len(asked.codes), 0, statistic=parameters(asked.mechanism), codes=asked.codes,
+        slug(target.arm.name), stage, "train", encoder.identity, asked.mean, asked.m1, None, None, len(asked.codes), 0,
+        statistic=parameters(asked.mechanism), codes=asked.codes,
     )  # fmt: skip
 
 
-def _means(target: Target, ready: Prepared, asked: Asked, people: _People) -> tuple[Request, FloatArray]:
-    request = _request(target, ready, asked, _STAGE)
-    return request, statistic_means(request, people.embeddings, people.labels, people.starts)
-
-
-def _people(target: Target, ready: Prepared, rows: list[Row]) -> _People:
+def _people(encoder: Encoding, rows: list[Row]) -> _People:
     """Who released `rows`, in their order."""
     held: dict[int, list[tuple[int, str, int]]] = {}
     for node in {row.node.folder: row.node for row in rows}.values():
@@ -324,9 +323,8 @@ def _people(target: Target, ready: Prepared, rows: list[Row]) -> _People:
     mine = [sorted(held[row.released.user]) for row in rows]
     records = [record for records in mine for record in records]
     lines = [line for _, line, _ in records]
-    assert ready.public.encoder is not None
     starts = np.concatenate([[0], np.cumsum([len(records) for records in mine])]).astype(np.int64)
     return _People(
-        np.array([row.released.user for row in rows], dtype=np.int64), ready.public.encoder.embed(lines),
+        np.array([row.released.user for row in rows], dtype=np.int64), encoder.embed(lines),
         np.array([label for _, _, label in records], dtype=np.int64), lines, starts,
     )  # fmt: skip

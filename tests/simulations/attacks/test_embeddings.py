@@ -22,7 +22,7 @@ from mechanisms.metrics import angular
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulationStreams
-from server.attacks import allowed, attributes, inversion, likelihood, linkage, tokens
+from server.attacks import allowed, attributes, chosen, inversion, likelihood, linkage, tokens
 from simulations.attacks import attributes as attack_attributes
 from simulations.attacks import embeddings as attack_embeddings
 from simulations.attacks import run as attack
@@ -211,6 +211,28 @@ def test_an_attribute_is_guessed_where_it_shows_and_not_where_it_does_not():
     assert abs(rate.success - 0.25) <= SIGMAS * math.sqrt(0.25 * 0.75 / 200)
     with pytest.raises(ValueError, match="9 auxiliary texts are too few"):
         attributes.guessed(x[None, :9], labels[:9], x, classes=4, seed=1)
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_maps_for_a_question_tell_what_other_maps_hide(count):
+    """Values that lie apart in few directions of many. Two of them on a line through the centre, m' = 2: guessed as
+    often as a half circle has of the density's mass, 1/(1 + exp(-ε·π/2))."""
+    rng = np.random.default_rng(2)
+    n, width, epsilon = 800, 24, 4.0
+    of = rng.integers(count, size=2 * n)
+    apart = 8 * np.eye(count)[of] + 0.1 * rng.normal(size=(2 * n, count))
+    h = np.concatenate([apart, 20 * rng.normal(size=(2 * n, width - count))], axis=1).astype(np.float32)
+    asked = chosen.for_value(h[:n], of[:n], count, lambda dim: Purkayastha(dim, epsilon), seed=1)
+    guesses = asked.guessed(asked.drawn(h[n:], seed=3, stage="test"), h[:n], of[:n], count)
+    success, error = (guesses == of[n:]).mean(), math.sqrt(0.25 / n)
+    assert success <= allowed.guess(allowed.curve(asked.mechanism), np.bincount(of[n:]) / n) + SIGMAS * error
+    other = chosen.Question(h[:n].mean(axis=0), np.eye(width, dtype=np.float32)[:, -4:], Purkayastha(4, epsilon))
+    blind = other.guessed(other.drawn(h[n:], seed=3, stage="test"), h[:n], of[:n], count)
+    assert (blind == of[n:]).mean() < 1 / count + SIGMAS * error
+    if count == 2:
+        assert abs(success - 1 / (1 + math.exp(-epsilon * math.pi / 2))) <= SIGMAS * error
+    else:
+        assert success > 0.6
 
 
 def test_a_column_of_a_file_is_an_attribute(tmp_path):

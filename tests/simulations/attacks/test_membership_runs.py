@@ -177,6 +177,22 @@ def test_what_cannot_be_attacked_is_one_line(released, capsys):
     assert "no training user's release was delivered" in complains("--arm", "noisy", *lira)
 
 
+def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path, monkeypatch):
+    """Two rounds of self-training: the vectors of the last are attacked under the encoder of the first, embeddings of
+    test users under that of the last."""
+    arm = {"name": "one", "embedding": PURKAYASTHA, "statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}
+    folder = finished(study(
+        shared, "statistics", arm, training={"self-training": True, "rounds": 2},
+        data={"public": {"fraction": 0.2, "labels": False, "split": "random"}},
+        policy={"statistic": 4.0, "accept-unprotected": []},
+    ), tmp_path / "run", monkeypatch)  # fmt: skip
+    found = attack(Attack(folder, ("vector-text", "linkage-stages"), attributes=("label",)))["entries"]
+    assert [(e["attack"], e["stage"]) for e in found] == [("linkage-stages", "test"), ("vector-text", "train-2")]
+    vectors = found[1]
+    assert vectors["texts"] == USERS // 2 and vectors["baseline"] + 3 * vectors["error"] < vectors["success"]
+    assert vectors["success"] <= vectors["bound"] + 5 * 0.5 / math.sqrt(USERS / 2)
+
+
 @pytest.mark.slow
 def test_the_published_procedure_remembers(shared, tmp_path, monkeypatch, capsys):
     """Random labels learnt by heart are found; after a single epoch there is nothing to find."""
