@@ -150,7 +150,8 @@ def test_every_bundled_experiment_has_a_ladder(
         ladders = [r for r in (arm["ladder"], arm["test_ladder"]) if r is not None]
         assert ladders or arm["way"] == "public-only"
         for rungs in ladders:
-            channels = ["statistic"] if rungs[0]["rung"] == "statistic" else ["token", "text", "embedding", "label"]
+            first = rungs[0]["rung"]  # two channels stand alone
+            channels = [first] if first in ("statistic", "answer") else ["token", "text", "embedding", "label"]
             assert [r["rung"] for r in rungs if r["rung"] != "gradients"] == [*channels, "record", "user", "shuffled"]
         assert (arm["way"] == "statistics") == (ladders != [] and ladders[0][0]["rung"] == "statistic")
         if arm["reference"]:
