@@ -28,13 +28,13 @@ from server import validation
 from server.query import _read
 from server.validation import validate
 from simulations.shuffler.shuffle import shuffle
-from tests.support.clients import context, make_node, message, request, with_prior
+from tests.support.clients import CLASSES, DIM, context, make_node, message, request, with_prior
 from tests.support.fuzz import HUGE, Fuzzer
 
 USERS = 6
 #: Of each kind of message in the fast tests; the slow ones make ten thousand of each.
 FEW, MANY = 1000, 10_000
-POLICY = Policy(embedding=70.0, label=6.0, text=400.0, total=900.0, minimum_users=50)
+POLICY = Policy(embedding=70.0, label=6.0, text=400.0, answer=6.0, total=900.0, minimum_users=50)
 CONSTANT = set(REFUSALS.values())
 #: What a message of 100 MB may take beside itself: a copy of its numbers, wider ones, and what is not ours.
 ROOM = 3 * HUGE
@@ -52,12 +52,20 @@ def text_request(**changes: Any) -> Request:
     return request(**none, text=spec, vocabulary=known, **changes)
 
 
+def answer_request(**changes: Any) -> Request:
+    rng = np.random.default_rng(5)
+    head = rng.normal(size=(DIM, CLASSES)).astype(np.float32), np.zeros(CLASSES, np.float32)
+    return request(**{
+        "embedding": None, "label": None, "answer": {"mechanism": "randomized-response", "epsilon": 2.0}, "head": head,
+    } | changes)  # fmt: skip
+
+
 def asked() -> list[Request]:
     return [
         request(), with_prior(), text_request(), request(embedding={"mechanism": "planar-laplace", "epsilon": 4.0}),
         request(stage="again", label=None), text_request(label=None, stage="words"), request(embedding=None),
         request(embedding={"mechanism": "gaussian", "sigma": 2.0}), request(split="test"), request(arm="b"),
-        request(embedding={"mechanism": "identity"}),
+        request(embedding={"mechanism": "identity"}), answer_request(), answer_request(stage="again", split="test"),
     ]  # fmt: skip
 
 
@@ -110,7 +118,7 @@ def check_requests(node: Path, n: int, seed: int) -> Counter[str | None]:
         rows = ledger.rows()
         people = np.arange(USERS, dtype=np.int64)
         assert within(ledger.spent(people), epsilon=POLICY.total, delta=POLICY.total_delta).all()
-        for channel in ("embedding", "label", "text"):
+        for channel in ("embedding", "label", "text", "answer"):
             spent = ledger.spent_on(channel, people, np.zeros_like(people))
             assert within(spent, epsilon=getattr(POLICY, channel), delta=POLICY.total_delta).all()
     assert all(np.isfinite(row.epsilon) for row in rows)
@@ -184,8 +192,8 @@ def test_a_replayed_request_costs_nothing_and_gives_the_same_bytes(node: Path) -
 REASONS = {
     "unreadable", "channels", "user or record below 0", "unknown user", "user of another part",
     "text: no word of the vocabulary", "embedding: not finite", "embedding: off the grid", "embedding: off the sphere",
-    "label: out of range",
-    *(f"{c}: {w}" for c in ("embedding", "label", "text")
+    "label: out of range", "answer: out of range",
+    *(f"{c}: {w}" for c in ("embedding", "label", "text", "answer")
       for w in ("stage", "digest", "guarantee", "payload", "dtype", "shape")),
 }  # fmt: skip
 
@@ -193,7 +201,8 @@ REASONS = {
 def conversations(node: Path) -> list[tuple[Request, RecordDict]]:
     """What was asked, and what an honest node sends."""
     given = [request(), text_request(stage="text"), with_prior(stage="prior", embedding={"mechanism": "planar-laplace",
-             "epsilon": 3.0, "normalize": False}), request(stage="clear", label=None)]  # fmt: skip
+             "epsilon": 3.0, "normalize": False}), request(stage="clear", label=None),
+             answer_request(stage="answers")]  # fmt: skip
     return [(r, reply_to_record(reply_from_record(answer(request_to_record(r), load_node(node))))) for r in given]
 
 
@@ -235,7 +244,7 @@ def check_rows(reply: Any, wanted: Request) -> None:
         values = sent.payload[name]
         assert values.dtype == dtype and values.shape == (len(reply), *shape)
         assert sent.guarantee == wanted.mechanism(sent.channel).guarantee
-        if sent.channel == "label":
+        if sent.channel in ("answer", "label"):
             assert ((values >= 0) & (values < wanted.classes)).all()
         elif sent.channel == "text":
             assert ((values >= -1) & (values < len(words()))).all()
