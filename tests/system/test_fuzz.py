@@ -252,7 +252,7 @@ def test_hostile_replies_are_dropped_and_counted(node: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "careless"),
     [
-        ("_label_rows", lambda release, asked: {}), ("_sphere_rows", lambda release, asked: {}),
+        ("_class_rows", lambda release, asked: {}), ("_sphere_rows", lambda release, asked: {}),
         ("_text_rows", lambda release, asked: {}), ("_fault", lambda reply, asked: None),
     ],
 )  # fmt: skip
