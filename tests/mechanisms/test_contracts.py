@@ -151,7 +151,7 @@ def test_the_generator_is_required_and_global_ones_stay_untouched(mechanism):
 @every_mechanism
 @pytest.mark.parametrize("uniform", [2.0**-53, 0.5 + 2.0**-53, 1 - 2.0**-53])
 def test_extreme_uniforms_give_finite_draws(mechanism, uniform):
-    n = 10 if getattr(mechanism, "dim", 1) < 100 else 2  # each of these rows is settled in decimals, which takes its time
+    n = 10 if getattr(mechanism, "dim", 1) < 100 else 2  # each row is settled in decimals, which takes its time
     x, more = inputs(mechanism, n), extras(mechanism, n)
     assert np.isfinite(mechanism.sample(x, rng=Constant(uniform), **more)).all()
 
