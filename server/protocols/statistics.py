@@ -50,7 +50,7 @@ def statistics(
     encoder, embeddings = public.encoder, public.embeddings
     believed, maps, asked = public.labels, None, None
     for number in range(training.rounds):
-        frame = _frame(embeddings, believed, channels, training)
+        frame = _frame(embeddings, believed, channels)
         users = yield from _asked(frame, encoder, channels, training, number, progress)
         if users is None and believed is None:
             return None
@@ -70,7 +70,7 @@ def statistics(
         encoder = yield Publish(place / ENCODER, splits=("test" if last else "train",))
         embeddings = encoder.embed(public.texts)
         if last:
-            maps = _head(_frame(embeddings, believed, channels, training), embeddings, believed, None)
+            maps = _head(_frame(embeddings, believed, channels), embeddings, believed, None)
     assert maps is not None
     mechanism = channels.embedding[0] if channels.asking else None
     if mechanism is not None:
@@ -78,9 +78,7 @@ def statistics(
     return EmbeddingModel(channels, encoder, mechanism, maps, asked)
 
 
-def _frame(
-    embeddings: NDArray[np.float32], believed: NDArray[Any] | None, channels: Channels, training: Training
-) -> Maps:
+def _frame(embeddings: NDArray[np.float32], believed: NDArray[Any] | None, channels: Channels) -> Maps:
     """What users map their embeddings by: as many principal components of public text as are expected to teach most;
     where no user is asked, as many as labels without noise do."""
     features = channels.features

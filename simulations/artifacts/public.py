@@ -120,8 +120,14 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
             lines = [json.loads(line) for line in file]
         texts = [text if isinstance(text, str) else tuple(text) for text in (line["text"] for line in lines)]
         labels = np.array([line["label"] for line in lines], np.int64) if about["labels"] else None
-        if about["format"] != FORMAT or about["labels"] != experiment.data.public.labels:
+        part, classes = experiment.data.public, tuple(about["classes"])
+        if about["format"] != FORMAT or about["labels"] != part.labels:
             raise ValueError
+        known = np.zeros(len(lines), np.int64) if labels is None else np.where(labels == -1, 0, labels)
+        Corpus(texts, known, classes)  # which checks all of them
+        if labels is not None and (labels != -1).sum() != (len(lines) if part.labelled is None else part.labelled):
+            raise ValueError
+        checkpoint = folder / "checkpoint" if about["checkpoint"] else experiment.encoder.model
         encoder = CachedEncoder(folder / "encoder", progress=progress) if about["encoder"] else None
         rewriter = None
         if about["vocabulary"]:
@@ -131,10 +137,7 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
         raise UserError(
             f"{folder}: is no public part of {experiment.name}; make it anew with: sottovoce deploy public"
         ) from error
-    checkpoint = folder / "checkpoint" if about["checkpoint"] else experiment.encoder.model
-    return _with_maps(
-        experiment, Public(texts, labels, tuple(about["classes"]), encoder, rewriter=rewriter, checkpoint=checkpoint)
-    )
+    return _with_maps(experiment, Public(texts, labels, classes, encoder, rewriter=rewriter, checkpoint=checkpoint))
 
 
 def _with_maps(experiment: Experiment, public: Public) -> Public:

@@ -1,0 +1,93 @@
+"""The public part of a study: which labels are public, and that a training server reads back what was written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.protocols.protocol import Public
+from simulations.artifacts.public import _public_labels, load_public, save_public
+from simulations.corpora.corpus import Corpus
+from simulations.errors import UserError
+from simulations.experiment import Experiment
+from tests.support.studies import experiment
+
+CORPUS = Corpus([f"text {i}" for i in range(50)], np.arange(50) % 2, ("bad", "good"))
+
+
+def study(**public: Any) -> Experiment:
+    arm = {"name": "a", "statistic": {"mechanism": "privunit", "epsilon": 2.0}}
+    return experiment(
+        arm, training={"way": "statistics"}, policy={"statistic": 2.0, "accept-unprotected": []},
+        data={"public": public},
+    )  # fmt: skip
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def test_so_many_labels_are_public_and_fewer_are_some_of_those() -> None:
+    few, more = (_public_labels(study(labelled=n), CORPUS) for n in (5, 20))
+    assert few is not None and more is not None
+    assert ((few >= 0).sum(), (more >= 0).sum()) == (5, 20)
+    assert np.all(more[few >= 0] == few[few >= 0]) and np.all(more[more >= 0] == CORPUS.labels[more >= 0])
+    assert _public_labels(study(labels=False), CORPUS) is None
+    np.testing.assert_array_equal(_public_labels(study(), CORPUS), CORPUS.labels)
+    other = _public_labels(replace(study(labelled=5), seed=4), CORPUS)
+    assert not np.array_equal(other, few)
+    with pytest.raises(UserError, match=r"^data.public.labelled: 51 were asked for, and there are 50 public texts$"):
+        _public_labels(study(labelled=51), CORPUS)
+
+
+def written(made: Experiment, folder: Path) -> Path:
+    checkpoint = folder / "made-from"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text("{}")
+    public = Public(CORPUS.texts, _public_labels(made, CORPUS), CORPUS.classes, checkpoint=checkpoint)
+    save_public(made, public, folder / "public")
+    return folder / "public"
+
+
+@pytest.mark.parametrize("part", [{"labelled": 7}, {}, {"labels": False}])
+def test_a_training_server_reads_what_was_written(part: dict[str, Any], tmp_path: Path) -> None:
+    made = study(**part)
+    place = written(made, tmp_path)
+    again = load_public(made, place, progress=quiet)
+    assert list(again.texts) == CORPUS.texts and again.classes == CORPUS.classes
+    wanted = _public_labels(made, CORPUS)
+    assert (again.labels is None) == (wanted is None)
+    if wanted is not None:
+        np.testing.assert_array_equal(again.labels, wanted)
+    assert Path(again.checkpoint) == place / "checkpoint" and (place / "checkpoint" / "config.json").is_file()
+
+
+def test_what_is_of_another_study_or_damaged_is_one_line(tmp_path: Path) -> None:
+    made = study(labelled=7)
+    place = written(made, tmp_path)
+    about, texts = place / "public.json", place / "texts.jsonl"
+    sound, lines = json.loads(about.read_text()), texts.read_text()
+
+    def refused(who: Experiment = made) -> None:
+        with pytest.raises(UserError, match="is no public part of small; make it anew with") as caught:
+            load_public(who, place, progress=quiet)
+        assert "\n" not in str(caught.value)
+
+    refused(study(labelled=8))
+    refused(study())
+    for key in ("format", "classes", "labels", "checkpoint"):
+        about.write_text(json.dumps({name: value for name, value in sound.items() if name != key}))
+        refused()
+    about.write_text(json.dumps(sound))
+    for label in ("2", "-2", "-1", '"good"'):
+        texts.write_text(lines.replace('"label": 1', f'"label": {label}', 1))
+        refused()
+    texts.write_text(lines.replace('"text 3"', '""', 1))
+    refused()
+    texts.write_text(lines)
+    load_public(made, place, progress=quiet)
