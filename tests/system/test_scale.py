@@ -290,8 +290,9 @@ def command(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     return start
 
 
-def stop(process: subprocess.Popen[str], moment: str, how: signal.Signals) -> str:
-    """Sends the signal once a line on stderr has the words; returns what comes after, and the process has ended."""
+def stop(process: subprocess.Popen[str], moment: str, how: signal.Signals, *, code: int | None = None) -> str:
+    """Sends the signal once a line on stderr has the words; returns what comes after, and the process has ended, with
+    this exit code if one is given."""
     assert process.stderr is not None
     said = []
     for line in process.stderr:
@@ -302,6 +303,7 @@ def stop(process: subprocess.Popen[str], moment: str, how: signal.Signals) -> st
     else:
         pytest.fail(f"ended before {moment!r}: {''.join(said)}")
     rest = process.stderr.read()
+    assert code in (None, process.wait(SECONDS)), rest
     process.wait(SECONDS)
     return rest
 
@@ -320,6 +322,9 @@ def test_a_command_that_is_killed_at_several_moments_goes_on(
     stop(command("--resume", "run"), "randomized: stage train-1", signal.SIGKILL)  # within an arm
     said = stop(command("--resume", "run"), "randomized: stage train-2", signal.SIGINT)
     assert re.search(r"sottovoce: interrupted; .* continue it with: sottovoce simulate --resume run\n$", said)
+    said = stop(command("--resume", "run"), "randomized: stage train-2", signal.SIGTERM, code=143)
+    assert re.search(r"^sottovoce: interrupted; .* continue it with: sottovoce simulate --resume run\n$", said, re.M)
+    assert "Stack trace" not in said and "SIGTERM" not in said
     stop(command("--resume", "run"), "prior: learning maps", signal.SIGKILL)  # between two arms
     assert not (tmp_path / "run").exists() and (tmp_path / "run.part").is_dir()
     last = command("--resume", "run", "--json")
