@@ -60,7 +60,7 @@ class Public(Section):
     labels: bool = setting(values.flag, True)
     labelled: int | None = setting(values.whole(1))
     split: str | None = setting(values.choice("random", "by-sentence", "built-in"))
-    classes: dict[str, str] | None = setting(values.names)
+    classes: dict[str, str] | None = setting(values.names)  # noqa: RUF009 - a field, like its neighbours
 
 
 @dataclass(frozen=True)

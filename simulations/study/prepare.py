@@ -93,8 +93,8 @@ def _check_test_classes(test: Corpus) -> None:
     """Raises UserError where there is nothing to tell apart."""
     there = np.unique(test.labels)
     if len(there) < 2:
-        said = f'all {len(test):,} test texts are of class "{test.classes[there[0]]}"' if len(there) else "there are none"
-        raise UserError(f"data.test: {said}, so that always guessing it is right; give test texts of two classes")
+        said = f'all {len(test):,} test texts are of class "{test.classes[there[0]]}", and always guessing it is right'
+        raise UserError(f"data.test: {said if len(there) else 'there are none'}; give test texts of two classes")
 
 
 def _hand_out(experiment: Experiment, split: Split) -> tuple[Split, Holders]:

@@ -23,7 +23,7 @@ def test_names_and_published_numbers_say_it_and_no_order_does() -> None:
      ("positive", "Positive")],
 )  # fmt: skip
 def test_other_names_are_asked_about(names: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match=r"data.public.classes: is missing: .* which is which") as caught:
+    with pytest.raises(UserError, match=r"data.public\.classes: is missing: .* which is which") as caught:
         matched(names, SENTIMENTS, None)
     assert "\n" not in str(caught.value)
 
@@ -39,5 +39,5 @@ def test_what_is_said_counts_and_must_say_all() -> None:
         {"unfavourable": "negative", "favourable": "good"},
         {"unfavorable": "negative", "favourable": "positive"},
     ):
-        with pytest.raises(UserError, match="data.public.classes: must name each class once"):
+        with pytest.raises(UserError, match=r"data\.public\.classes: must name each class once"):
             matched(("favourable", "unfavourable"), SENTIMENTS, bad)

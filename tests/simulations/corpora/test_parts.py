@@ -44,7 +44,7 @@ RENAMED = {"positive": "favourable", "negative": "unfavourable"}
 def test_renamed_classes_are_asked_about_and_then_paired_as_said_and_printed(tmp_path: Path) -> None:
     """By the order of their names, favourable would be what the public reviews call negative."""
     reviews(tmp_path, RENAMED)
-    with pytest.raises(UserError, match="data.public.classes: is missing.*favourable, unfavourable"):
+    with pytest.raises(UserError, match=r"data\.public\.classes: is missing.*favourable, unfavourable"):
         load_split(study(tmp_path))
     said = {"favourable": "positive", "unfavourable": "negative"}
     experiment = study(tmp_path, classes=said)
@@ -76,10 +76,10 @@ def test_without_public_labels_nothing_is_paired(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("public", "line"),
     [
-        ({"classes": {"a": 1}}, "data.public.classes: must be a table"),
-        ({"classes": {"a": "negative", "b": "negative"}}, "data.public.classes: must be a table"),
-        ({"classes": {"a": "negative"}, "labels": False}, "data.public.classes: goes with"),
-        ({"classes": {"a": "negative"}, "split": "random"}, "data.public.classes: goes with"),
+        ({"classes": {"a": 1}}, "data.public\.classes: must be a table"),
+        ({"classes": {"a": "negative", "b": "negative"}}, "data.public\.classes: must be a table"),
+        ({"classes": {"a": "negative"}, "labels": False}, "data.public\.classes: goes with"),
+        ({"classes": {"a": "negative"}, "split": "random"}, "data.public\.classes: goes with"),
     ],
 )
 def test_a_mapping_that_maps_nothing(tmp_path: Path, public: dict, line: str) -> None:

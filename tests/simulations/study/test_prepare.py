@@ -102,7 +102,7 @@ def test_a_limit_of_a_sorted_test_part_keeps_both_classes(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("unencoded")
 def test_a_test_part_of_one_class_is_refused(tmp_path: Path) -> None:
     test = [row for row in rows(60, seed=2) if row[1] == "1"]
-    with pytest.raises(UserError, match='data.test: all .* test texts are of class "1"'):
+    with pytest.raises(UserError, match=r'data\.test: all .* test texts are of class "1"'):
         prepare(files(tmp_path, rows(40, seed=1), test), progress=print)
-    with pytest.raises(UserError, match="data.test: all 1 test texts"):
+    with pytest.raises(UserError, match=r"data\.test: all 1 test texts"):
         prepare(files(tmp_path, rows(40, seed=1), rows(9, seed=2), **{"test-limit": 1}), progress=print)
