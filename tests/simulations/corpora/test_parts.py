@@ -76,10 +76,10 @@ def test_without_public_labels_nothing_is_paired(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("public", "line"),
     [
-        ({"classes": {"a": 1}}, "data.public\.classes: must be a table"),
-        ({"classes": {"a": "negative", "b": "negative"}}, "data.public\.classes: must be a table"),
-        ({"classes": {"a": "negative"}, "labels": False}, "data.public\.classes: goes with"),
-        ({"classes": {"a": "negative"}, "split": "random"}, "data.public\.classes: goes with"),
+        ({"classes": {"a": 1}}, r"data.public\.classes: must be a table"),
+        ({"classes": {"a": "negative", "b": "negative"}}, r"data.public\.classes: must be a table"),
+        ({"classes": {"a": "negative"}, "labels": False}, r"data.public\.classes: goes with"),
+        ({"classes": {"a": "negative"}, "split": "random"}, r"data.public\.classes: goes with"),
     ],
 )
 def test_a_mapping_that_maps_nothing(tmp_path: Path, public: dict, line: str) -> None:
