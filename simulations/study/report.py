@@ -128,6 +128,7 @@ def notes(results: Results) -> list[str]:
         f"{'the whole model' if _on_text(results) else 'the last step'} run by the user. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
     ]
+    lines += data_notes(results.get("corpus") or {})
     statistics = [arm for arm in results["arms"] if arm.get("way") == STATISTICS]
     lines += [_STATISTICS] if statistics else []
     if any(rung["rung"] == "answer" for arm in results["arms"] for rung in arm.get("test_ladder") or []):
@@ -166,6 +167,15 @@ def _lost(arm: Arm) -> str:
     """How many rows and nodes came to nothing, by the reason; "" where none did."""
     kinds = {"dropped": arm.get("dropped") or {}, "errors": arm.get("errors") or {}}
     return ", ".join(f"{n} {reason} ({kind})" for kind, lost in kinds.items() for reason, n in lost.items() if n)
+
+
+def data_notes(corpus: dict[str, Any]) -> list[str]:
+    """What must be known of the data: which of its classes is which of the public part's."""
+    lines = []
+    if classes := corpus.get("classes"):
+        said = ", ".join(f"{ours} is {theirs}" for ours, theirs in classes.items())
+        lines.append(f"Classes of the data, and of the built-in public reviews: {said}.")
+    return lines
 
 
 _METRIC = {
