@@ -8,9 +8,8 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -120,51 +119,6 @@ def test_every_mechanism_of_the_catalogue_is_audited_and_holds():
             assert 0 <= e["measured"] <= e["claimed"] and e["measured_at_delta"] <= e["claimed_at_delta"]
             assert e["exact"] is None or e["exact"] <= e["claimed"] * (1 + 1e-9)
             assert e["claimed"] <= e["worst_case"] * (1 + 1e-9)
-
-
-@dataclass(frozen=True)
-class Own(RandomizedResponse):
-    """A label mechanism of one's own, in the catalogue and nowhere else; honest, or not."""
-
-    name: ClassVar[str] = "my-own"
-
-
-@dataclass(frozen=True)
-class Careless(Own):
-    def sample(self, x, *, rng):
-        return RandomizedResponse(2 * self.epsilon, self.classes).sample(x, rng=rng)
-
-
-@dataclass(frozen=True)
-class Direction(PlanarLaplace):
-    """An embedding mechanism of one's own."""
-
-    name: ClassVar[str] = "my-own"
-
-
-@dataclass(frozen=True)
-class Demanding(Own):
-    strength: float
-
-
-@pytest.mark.parametrize(("kind", "verdict"), [(Own, "holds"), (Careless, "violated"), (Direction, "holds")])
-def test_a_mechanism_of_ones_own_is_audited_with_a_line_in_the_catalogue_alone(kind, verdict, monkeypatch, capsys):
-    monkeypatch.setitem(CATALOGUE, "my-own", kind)
-    assert main(["audit", "--mechanism", "my-own", "--draws", "40000", "--json"]) == int(verdict == "violated")
-    (entry,) = json.loads(capsys.readouterr().out)["entries"]
-    assert entry["name"] == "my-own" and entry["verdict"] == verdict
-
-
-def test_a_mechanism_whose_worst_pair_nobody_knows_is_one_line(monkeypatch, capsys):
-    monkeypatch.setitem(CATALOGUE, "my-own", Demanding)
-    for asked in (["--mechanism", "my-own"], []):  # a whole audit passes over nothing
-        assert main(["audit", *asked]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "my-own: the audit does not know what to tell apart; add a line to simulations/audit/games.py" in line
-
-
-def test_every_mechanism_that_comes_with_sottovoce_has_a_worst_pair_of_its_own():
-    assert CATALOGUE.keys() <= audit_games.GAMES.keys()
 
 
 def alarms(games, *families):
