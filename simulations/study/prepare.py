@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from server.protocols.protocol import Public
+from server.protocols.protocol import Public, Text
 from simulations.artifacts.cache import CachedEmbeddings
 from simulations.artifacts.public import CachedEncoder, prepare_public
 from simulations.corpora.corpus import Corpus, Split
@@ -45,6 +46,12 @@ class Held:
     test_rows: NDArray[np.int64]
     train_embeddings: CachedEmbeddings | None = None
     test_embeddings: NDArray[np.float32] | None = None
+
+    @cached_property
+    def test_texts(self) -> NDArray[np.int64]:
+        """Which distinct text each test sentence is, (n,), numbered as they come first."""
+        numbers: dict[Text, int] = {}
+        return np.array([numbers.setdefault(text, len(numbers)) for text in self.test.texts], dtype=np.int64)
 
 
 class Prepared(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,15 @@ from rich.text import Text
 
 from simulations.experiment import STATISTICS
 from simulations.output.jsonable import json_ready
+from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import count, epsilon, is_finite, plain, share
+from simulations.study.comparison import added, matrices
+from simulations.study.comparison import shown as difference
 from simulations.study.figures import REFERENCE_MARK, accuracy_figure, on_text, spent_figure, title, worst_said
 
 Results = dict[str, Any]
 Arm = dict[str, Any]
+Row = list[str]
 
 #: What one unit of the metric is, as ε is multiplied by it.
 DISTANCES = {"angular": "angle", "euclidean": "dist.", "words, euclidean": "Σdist.", "words, discrete": "token"}
@@ -64,17 +68,35 @@ def print_table(results: Results, console: Console) -> None:
     if results.get("way_sentence"):
         console.print(Text(results["way_sentence"], style="bold"))
     # A narrow terminal does without the last two columns, so that names stay readable; results.md has all.
-    shown = len(HEADINGS) if console.width >= 100 else len(HEADINGS) - 2
-    table = Table(title=title(results), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for i, heading in enumerate(HEADINGS[:shown]):
-        # Names fold where they are long; a number never does.
-        table.add_column(heading, justify="right" if i else "left", no_wrap=bool(i))
-    for arm in results["arms"]:
-        row = (Text(cell) for cell in cells(arm)[:shown])
-        table.add_row(*row, style="dim" if arm.get("reference") else None)
-    console.print(table)
+    headings, *rows = table(results)
+    left_out = 0 if console.width >= 100 else 2
+    styles = ["dim" if arm.get("reference") else "" for arm in results["arms"]]
+    _print_rows(console, title(results), headings[: len(headings) - left_out], rows, styles)
+    if not left_out:
+        for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
+            _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
     for note in notes(results):
         console.print(Text(note))
+
+
+def _print_rows(console: Console, heading: str, names: Row, rows: Iterable[Row], styles: Iterable[str]) -> None:
+    shown = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for i, name in enumerate(names):
+        # Names fold where they are long; a number never does.
+        shown.add_column(name, justify="right" if i else "left", no_wrap=bool(i))
+    for row, style in zip(rows, styles, strict=True):
+        shown.add_row(*map(Text, row[: len(names)]), style=style or None)
+    console.print(shown)
+
+
+def table(results: Results) -> list[list[str]]:
+    """Headings, and a row for each arm; what users added stands behind the accuracies where an arm has a baseline."""
+    rows = [list(HEADINGS), *(list(cells(arm)) for arm in results["arms"])]
+    if gains := added(results):
+        rows[0].insert(_ADDED_AT, "users\nadded")
+        for row, arm in zip(rows[1:], results["arms"], strict=True):
+            row.insert(_ADDED_AT, difference(gains.get(arm["name"], {}).get("sanitized")))
+    return rows
 
 
 HEADINGS = (
@@ -88,6 +110,13 @@ HEADINGS = (
     "bytes\nper user",
     "seconds",
 )
+
+
+#: Where what users added stands among them: behind the accuracies.
+_ADDED_AT = 3
+#: Arms whose differences a terminal has room for; results.md has them of more, and results.json of all.
+_MOST_SHOWN, _MOST_WRITTEN = 6, 12
+_DIFFERENCES = "Difference in accuracy, paired by test text,"
 
 
 def cells(arm: Arm) -> tuple[str, ...]:
@@ -114,10 +143,12 @@ def cells(arm: Arm) -> tuple[str, ...]:
 def notes(results: Results) -> list[str]:
     """Footnotes: how to read the columns, what is not private, what was lost on the way."""
     lines = [
-        "Accuracy ± standard error on sanitized test sentences; on device: on clean ones, "
-        f"{'the whole model' if on_text(results) else 'the last step'} run by the user. "
+        "Accuracy on sanitized test sentences ± standard error, by the distinct texts that arrived; on device: on "
+        f"clean ones, {'the whole model' if on_text(results) else 'the last step'} run by the user. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
     ]
+    if added(results):
+        lines.append("Users added: less the public-only arm that asks in the same way, paired by test text.")
     lines += data_notes(results.get("corpus") or {})
     statistics = [arm for arm in results["arms"] if arm.get("way") == STATISTICS]
     lines += [_STATISTICS] if statistics else []
@@ -186,18 +217,35 @@ _ANSWERS = (
 
 def markdown(results: Results) -> str:
     """The table with the columns that do not fit a terminal: mechanism, m', and the guarantee in words."""
-    headings = [h.replace("\n", " ").replace("- ", "-") for h in HEADINGS] + ["mechanism", "m'", "guarantee"]
-    rows = [headings, ["---", *["---:"] * (len(HEADINGS) - 1), "---", "---:", "---"]]
-    for arm in results["arms"]:
+    headings, *found = table(results)
+    rows = [
+        [h.replace("\n", " ").replace("- ", "-") for h in headings] + ["mechanism", "m'", "guarantee"],
+        ["---", *["---:"] * (len(headings) - 1), "---", "---:", "---"],
+    ]
+    for arm, row in zip(results["arms"], found, strict=True):
         statement = (arm.get("budget") or {}).get("statement")
-        rows.append([*cells(arm), plain(arm.get("mechanism")), count(arm.get("dim")), plain(statement)])
+        rows.append([*row, plain(arm.get("mechanism")), count(arm.get("dim")), plain(statement)])
     lines = [f"# {title(results)}", ""]
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    lines += ["", *(f"{note}\n" for note in notes(results)), *_ladders(results["arms"])]
+    lines += ["", *(f"{note}\n" for note in notes(results)), *_differences(results), *_ladders(results["arms"])]
     lines += ["![Accuracy against ε](accuracy.png)", "", "![What each user spent](spent.png)"]
     return "\n".join(lines) + "\n"
+
+
+def _differences(results: Results) -> list[str]:
+    """Each arm less each earlier one."""
+    lines = []
+    for heading, (names, *rows) in matrices(results, most=_MOST_WRITTEN):
+        lines += [f"## {_DIFFERENCES} {heading}", "", markdown_table(names, rows), ""]
+    return [*lines, f"{_PAIRED}\n"] if lines else []
+
+
+_PAIRED = (
+    "The row's arm less the column's, ± standard error: what a text that both answered adds to the one is set off "
+    "against what it adds to the other. answers/ holds what each arm got right, text by text."
+)
 
 
 #: Columns of the ladders' table: heading, whose ladder, rung.
