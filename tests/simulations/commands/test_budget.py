@@ -200,18 +200,19 @@ def test_a_run_counts_what_was_delivered() -> None:
     arm = Arm(name="a", embedding={"mechanism": "purkayastha", "epsilon": 1.0, "dim": 16},
               label={"mechanism": "randomized-response", "epsilon": 1.0})  # fmt: skip
     mechanisms = Purkayastha(16, 1.0), RandomizedResponse(1.0, 2)
-    run = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 1500), test=900), records=1)
+    run = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 1500), test=900), records=1, test_records=1)
     last = rung(run["ladder"], "shuffled")
     assert "1,500 users delivered" in last["assumption"] and "1,700, 1,500" in last["assumption"]
-    fewer = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 700), test=900), records=1)
+    fewer = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 700), test=900), records=1, test_records=1)
     assert rung(fewer["ladder"], "shuffled")["epsilon"] > last["epsilon"]
     assert rung(run["test_ladder"], "label")["epsilon"] is None
-    discarded = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 0), test=None), records=1)
+    discarded = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 0), test=None), records=1, test_records=1)
     assert "no batch was delivered" in rung(discarded["ladder"], "shuffled")["assumption"]
     assert discarded["test_ladder"] is None
-    twice = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 1500), test=900), records=2)
+    twice = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 1500), test=900), records=2, test_records=1)
     assert rung(twice["ladder"], "user")["epsilon"] > rung(run["ladder"], "user")["epsilon"]
-    nobody = of_run(experiment, Arm(name="p", way="public-only"), Spent(None, None, None, None), records=1)
+    spent = Spent(None, None, None, None)
+    nobody = of_run(experiment, Arm(name="p", way="public-only"), spent, records=1, test_records=1)
     assert nobody == {"ladder": None, "test_ladder": None}
 
 
@@ -219,7 +220,7 @@ def test_labels_in_clear_are_counted_and_what_texts_expose_is_stated() -> None:
     experiment = study(population__users=20_000)
     arm = Arm(name="a", embedding={"mechanism": "purkayastha", "epsilon": 1.0, "dim": 16}, smallest_crowd=5000)
     spent = Spent(Purkayastha(16, 1.0), Identity("label", 2), train=(9000, 8000), test=900, classes=(4000, 700))
-    run = of_run(experiment, arm, spent, records=1)
+    run = of_run(experiment, arm, spent, records=1, test_records=1)
     last = rung(run["ladder"], "shuffled")
     assert last["crowd"] == 700 and "a crowd of 700 users who agree in label, sent in clear" in last["assumption"]
     assert rung(run["test_ladder"], "shuffled")["crowd"] == 900  # who asks sends no label
