@@ -225,9 +225,9 @@ def test_labels_in_clear_are_counted_and_what_texts_expose_is_stated() -> None:
     assert last["crowd"] == 700 and "a crowd of 700 users who agree in label, sent in clear" in last["assumption"]
     assert rung(run["test_ladder"], "shuffled")["crowd"] == 900  # who asks sends no label
     # 700 rows of one class may be 234 users of three records each, or fewer
-    assert rung(of_run(experiment, arm, spent, records=3)["ladder"], "shuffled")["crowd"] == 234
+    assert rung(of_run(experiment, arm, spent, records=3, test_records=1)["ladder"], "shuffled")["crowd"] == 234
     alone = replace(spent, train=(9000,), classes=(1,))
-    assert rung(of_run(experiment, arm, alone, records=1)["ladder"], "shuffled")["epsilon"] is None
+    assert rung(of_run(experiment, arm, alone, records=1, test_records=1)["ladder"], "shuffled")["epsilon"] is None
     vectors = np.random.default_rng(3).normal(size=(8, 3)).astype(np.float32)
     words = Vocabulary(tuple(f"w{i}" for i in range(8)), vectors)
     kept = text_mechanism({"mechanism": "custext", "epsilon": 1.0, "k": 4, "tokens": 2, "length": "kept"}, words)
@@ -252,7 +252,8 @@ def test_who_is_not_honest_hides_nobody(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_published_procedure_is_a_trusted_simulation() -> None:
     experiment = load("sst2-paper")
     arm = experiment.arms[1]
-    run = of_run(experiment, arm, Spent(Purkayastha(16, 10.0), None, train=(8000,), test=None), records=1)["ladder"]
+    spent = Spent(Purkayastha(16, 10.0), None, train=(8000,), test=None)
+    run = of_run(experiment, arm, spent, records=1, test_records=None)["ladder"]
     embedding = rung(run, "embedding")
     assert embedding["statement"] == "3 × (10·d_angular)"
     assert embedding["worst_case"] == pytest.approx(30 * math.pi, rel=1e-6)
