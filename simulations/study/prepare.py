@@ -13,6 +13,7 @@ from simulations.artifacts.cache import CachedEmbeddings
 from simulations.artifacts.public import CachedEncoder, prepare_public
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.parts import load_split
+from simulations.corpora.splits import stratified
 from simulations.errors import UserError
 from simulations.experiment import Experiment
 from simulations.progress import Progress
@@ -60,7 +61,9 @@ def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
     split, about = load_split(experiment)
     split, holders = _hand_out(experiment, split)
     if data.test_limit is not None:
-        split = Split(split.public, split.train, split.test.take(np.arange(min(data.test_limit, len(split.test)))))
+        rows = stratified(split.test.labels, data.test_limit, experiment.seed)
+        split = Split(split.public, split.train, split.test.take(rows))
+    _check_test_classes(split.test)
     tests, least = len(split.test) * data.test_repeats, experiment.shuffle.minimum_users
     if experiment.shuffle.enabled and tests < least:
         raise UserError(
@@ -84,6 +87,14 @@ def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
         test_embeddings=None if test_embeddings is None else np.asarray(test_embeddings),
     )
     return Prepared(public, held, about | sizes | {"test_repeats": data.test_repeats})
+
+
+def _check_test_classes(test: Corpus) -> None:
+    """Raises UserError where there is nothing to tell apart."""
+    there = np.unique(test.labels)
+    if len(there) < 2:
+        said = f'all {len(test):,} test texts are of class "{test.classes[there[0]]}", and always guessing it is right'
+        raise UserError(f"data.test: {said if len(there) else 'there are none'}; give test texts of two classes")
 
 
 def _hand_out(experiment: Experiment, split: Split) -> tuple[Split, Holders]:
