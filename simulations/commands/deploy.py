@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.commands.options import AsJson, Data, OneArm, Set, overrides
+from simulations.commands.options import AsJson, Data, OneArm, Set, end_where_nobody_was_delivered, overrides
 from simulations.progress import progress_lines
 
 # Nothing here may import NumPy, torch or Flower: `--help` and a mistyped file must answer at once.
@@ -217,6 +217,7 @@ def score(
         with staged(out) as part:
             report.write(results, part)
     report.say(results, out, "Results and figures", as_json=as_json)
+    end_where_nobody_was_delivered(results)
 
 
 @app.command("predict")

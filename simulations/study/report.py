@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import textwrap
-from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,13 +145,28 @@ def notes(results: Results) -> list[str]:
         lines.append(
             f"{REFERENCE_MARK} a reference: not private, its users send what no policy should accept."
         )
-    for arm in results["arms"]:
-        lost: Counter[str] = Counter()
-        lost.update({f"{k} (dropped)": n for k, n in (arm.get("dropped") or {}).items()})
-        lost.update({f"{k} (errors)": n for k, n in (arm.get("errors") or {}).items()})
-        if counted := [f"{n} {reason}" for reason, n in lost.items() if n]:
-            lines.append(f"{arm['name']}: {', '.join(counted)}.")
-    return lines
+    others = (arm for arm in results["arms"] if not _asked_in_vain(arm))
+    lines += [f"{arm['name']}: {lost}." for arm in others if (lost := _lost(arm))]
+    return lines + [f"{line}." for line in undelivered(results)]
+
+
+def undelivered(results: Mapping[str, Any]) -> list[str]:
+    """A line for each arm whose users were asked and of whom nobody reached the server: it teaches nothing."""
+    return [
+        f"{arm['name']}: none of {arm['users']:,} users was delivered ({_lost(arm) or 'nothing came back'})"
+        for arm in results["arms"]
+        if _asked_in_vain(arm)
+    ]
+
+
+def _asked_in_vain(arm: Arm) -> bool:
+    return bool(arm.get("users")) and arm.get("delivered") == 0
+
+
+def _lost(arm: Arm) -> str:
+    """How many rows and nodes came to nothing, by the reason; "" where none did."""
+    kinds = {"dropped": arm.get("dropped") or {}, "errors": arm.get("errors") or {}}
+    return ", ".join(f"{n} {reason} ({kind})" for kind, lost in kinds.items() for reason, n in lost.items() if n)
 
 
 def data_notes(corpus: dict[str, Any]) -> list[str]:
