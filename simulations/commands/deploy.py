@@ -142,9 +142,9 @@ def public(
     experiment = load(file, overrides(set_, data))
     with redirect_stdout(sys.stderr):
         from simulations.artifacts.public import prepare_public, save_public
-        from simulations.corpora.parts import load_split
+        from simulations.study.prepare import parts
 
-        corpus = load_split(experiment)[0].public
+        corpus = parts(experiment, progress=progress_lines())[0].public
         save_public(experiment, prepare_public(experiment, corpus, progress=progress_lines()), out)
     print(f"{out}: {len(corpus):,} public texts, and what a training server needs beside them")
 

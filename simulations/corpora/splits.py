@@ -1,4 +1,8 @@
-"""The public part of a corpus and the private rest, so that the one says nothing of the other by accident."""
+"""The public part of a corpus and the private rest: by users, or by sentences; and a part of a part.
+
+By users, two people may have written the same; by sentences, one person may have written in both parts. What the parts
+have in common all the same, `simulations.corpora.overlap` counts.
+"""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -287,8 +287,8 @@ def _data(experiment: Experiment, public: Public, held: Held) -> dict[str, Any]:
             sha.update(repr(text).encode())
         sha.update(b"" if labels is None else labels.tobytes())
         about[name] = sha.hexdigest()
-    holders = held.holders
-    about["users' records"] = hashlib.sha256(holders.users.tobytes() + holders.records.tobytes()).hexdigest()
+    for name, holders in (("users' records", held.holders), ("test users' records", held.test_holders)):
+        about[name] = hashlib.sha256(holders.users.tobytes() + holders.records.tobytes()).hexdigest()
     if public.embeddings is not None:
         about["public embeddings"] = hashlib.sha256(public.embeddings.tobytes()).hexdigest()
     about["the encoder"] = None if public.encoder is None else public.encoder.identity

@@ -191,11 +191,23 @@ def _lost(arm: Arm) -> str:
 
 
 def data_notes(corpus: dict[str, Any]) -> list[str]:
-    """What must be known of the data: which of its classes is which of the public part's."""
+    """What must be known of the data: which of its classes is which of the public part's, what two parts
+    share, what one repeats."""
     lines = []
     if classes := corpus.get("classes"):
         said = ", ".join(f"{ours} is {theirs}" for ours, theirs in classes.items())
         lines.append(f"Classes of the data, and of the built-in public reviews: {said}.")
+    for where, counts in (corpus.get("overlap") or {}).items():
+        of, within = where.split(" in ")
+        texts, near, users = (counts[name] for name in ("texts", "near", "users"))
+        said = [f"of {counts['rows']:,} {of} texts {texts:,} are also in {within}, {near:,} nearly"]
+        said += [f"{users:,} users are in both"] if users else []
+        if texts or near or users:
+            why = f" Accepted: {reason}." if (reason := corpus.get("overlap_reason")) else ""
+            lines.append(f"Overlap: {'; '.join(said)}.{why}")
+    if repeated := {name: n for name, n in (corpus.get("repeated") or {}).items() if n}:
+        said = [f"{n:,} of {corpus[name]:,} in {name}" for name, n in repeated.items()]
+        lines.append(f"Texts that stand in their part before, but for punctuation and case: {', '.join(said)}.")
     return lines
 
 
