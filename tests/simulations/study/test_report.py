@@ -16,7 +16,8 @@ from rich.console import Console
 from simulations.errors import UserError
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
-from simulations.study.report import accuracy_figure, cells, markdown, notes, print_table, spent_figure, write
+from simulations.study.figures import accuracy_figure, spent_figure
+from simulations.study.report import cells, markdown, notes, print_table, write
 from tests.support.results import curve, demo, genre
 
 CASES = (demo, genre, curve)
