@@ -70,13 +70,14 @@ def print_table(results: Results, console: Console) -> None:
     if results.get("way_sentence"):
         console.print(Text(results["way_sentence"], style="bold"))
     # A narrow terminal does without the last two columns, so that names stay readable; results.md has all.
-    shown = len(HEADINGS) if console.width >= 100 else len(HEADINGS) - 2
+    headings = headings_of(results)
+    shown = len(headings) if console.width >= 100 else len(headings) - 2
     table = Table(title=title(results), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for i, heading in enumerate(HEADINGS[:shown]):
+    for i, heading in enumerate(headings[:shown]):
         # Names fold where they are long; a number never does.
         table.add_column(heading, justify="right" if i else "left", no_wrap=bool(i))
     for arm in results["arms"]:
-        row = (Text(cell) for cell in cells(arm)[:shown])
+        row = (Text(cell) for cell in cells(arm, trust=_anybody_trusted(results))[:shown])
         table.add_row(*row, style="dim" if arm.get("reference") else None)
     console.print(table)
     for note in notes(results):
@@ -96,17 +97,49 @@ HEADINGS = (
 )
 
 
+#: Where somebody is trusted: whom a user has to trust for the central ε. They stand before the users.
+TRUST = ("central ε", "trusts")
+
+
+def headings_of(results: Results) -> tuple[str, ...]:
+    """The columns of a table; those of trust where an arm's users trust the server."""
+    return _with_trust(HEADINGS, TRUST) if _anybody_trusted(results) else HEADINGS
+
+
+def _anybody_trusted(results: Results) -> bool:
+    return any((arm.get("budget") or {}).get("central_epsilon") is not None for arm in results["arms"])
+
+
+def _with_trust(columns: tuple[str, ...], trust: tuple[str, ...]) -> tuple[str, ...]:
+    at = HEADINGS.index("users")
+    return (*columns[:at], *trust, *columns[at:])
+
+
+def central(arm: Arm) -> tuple[float | None, str]:
+    """The central ε of an arm's training user, and who has to be trusted for it: "the server" with everything, "the
+    shuffler" not to say who sent what, "nobody" where there is no central ε or the worst case is all that is said."""
+    trusted = (arm.get("budget") or {}).get("central_epsilon")
+    if trusted is not None:
+        return trusted, "the server"
+    if arm.get("reference"):
+        return None, "the server"
+    shuffled = next((r for r in arm.get("ladder") or [] if r["rung"] == "shuffled"), None)
+    if shuffled is None or not _is_finite(shuffled["epsilon"]):
+        return None, "nobody"
+    return shuffled["epsilon"], "the shuffler"
+
+
 def title(results: Results) -> str:
     return f"{results['name']}, seed {results['seed']}, way {results['way']}"
 
 
-def cells(arm: Arm) -> tuple[str, ...]:
-    """One row, a text for each of HEADINGS."""
+def cells(arm: Arm, *, trust: bool = False) -> tuple[str, ...]:
+    """One row, a text for each of HEADINGS, and of TRUST."""
     budget = arm.get("budget") or {}
     metric = _epsilon(budget.get("metric_epsilon"))
     if budget.get("metric") in DISTANCES and budget.get("metric_epsilon") not in (None, math.inf):
         metric += f"·{DISTANCES[budget['metric']]}"
-    return (
+    row = (
         arm["name"] + (f" {REFERENCE_MARK}" if arm.get("reference") else ""),
         _share(arm.get("accuracy"))
         + (f" ± {arm['accuracy_se']:.3f}" if _is_finite(arm.get("accuracy_se")) else ""),
@@ -119,6 +152,8 @@ def cells(arm: Arm) -> tuple[str, ...]:
         _count(arm.get("bytes_per_user")),
         f"{arm['seconds']:.1f}" if _is_finite(arm.get("seconds")) else "–",
     )
+    epsilon, who = central(arm)
+    return _with_trust(row, (_epsilon(epsilon), who)) if trust else row
 
 
 def notes(results: Results) -> list[str]:
@@ -137,6 +172,8 @@ def notes(results: Results) -> list[str]:
             f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
             "at δ = 0 where none is said. Label ε –: none sent, or declared public. Users: delivered and validated."
         )
+    if _anybody_trusted(results):
+        lines.append(_TRUSTED)
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
@@ -163,6 +200,10 @@ _STATISTICS = (
     "Way statistics: ε is of one vector a user, between any two users' data, texts, labels and number of records "
     "together; to ask: worst case of a sanitized embedding of one's own sentence, or of an answer."
 )
+_TRUSTED = (
+    "Central ε: of data sets that differ in all that one user has (replaced; δ is in results.json), if whom the user "
+    "trusts is honest: the server, which sees all and adds the noise, or the shuffler. Worst case ε trusts nobody."
+)
 _ANSWERS = (
     "Asked by answer: a user's device runs the whole model on a sentence and releases the class alone, between any two "
     "sentences; sanitized accuracy is that of the released classes."
@@ -175,11 +216,12 @@ def _on_text(results: Results) -> bool:
 
 def markdown(results: Results) -> str:
     """The table with the columns that do not fit a terminal: mechanism, m', and the guarantee in words."""
-    headings = [h.replace("\n", " ").replace("- ", "-") for h in HEADINGS] + ["mechanism", "m'", "guarantee"]
-    rows = [headings, ["---", *["---:"] * (len(HEADINGS) - 1), "---", "---:", "---"]]
+    columns, trust = headings_of(results), _anybody_trusted(results)
+    headings = [h.replace("\n", " ").replace("- ", "-") for h in columns] + ["mechanism", "m'", "guarantee"]
+    rows = [headings, ["---", *["---:"] * (len(columns) - 1), "---", "---:", "---"]]
     for arm in results["arms"]:
         statement = (arm.get("budget") or {}).get("statement")
-        rows.append([*cells(arm), _plain(arm.get("mechanism")), _count(arm.get("dim")), _plain(statement)])
+        rows.append([*cells(arm, trust=trust), _plain(arm.get("mechanism")), _count(arm.get("dim")), _plain(statement)])
     lines = [f"# {title(results)}", ""]
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]

@@ -190,3 +190,20 @@ def test_an_encoder_in_int8_is_named() -> None:
     assert not any("Encoder" in note for note in notes(results))
     results["encoder"]["precision"] = "int8"
     assert "Encoder: minilm in int8" in markdown(results)
+
+
+def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted() -> None:
+    """The server with everything, the shuffler for a central ε, nobody for the worst case; no column where there is
+    nothing of the kind to compare."""
+    results = demo()
+    assert "trusts" not in printed(results) and "trusts" not in markdown(results)
+    first, second, *rest = (dict(arm) for arm in results["arms"])
+    first |= {"reference": True, "budget": dict(first["budget"]) | {"central_epsilon": 1.0, "central_delta": 1e-6}}
+    shuffled = {"rung": "shuffled", "epsilon": 0.5, "delta": 1e-6}
+    second |= {"reference": False, "ladder": [shuffled]}
+    third = second | {"ladder": [shuffled | {"epsilon": None}]}
+    trusted = results | {"arms": [first, second, third, second | {"reference": True}, *rest]}
+    told = [cells(arm, trust=True)[6:8] for arm in trusted["arms"][:4]]
+    assert told == [("1", "the server"), ("0.5", "the shuffler"), ("–", "nobody"), ("–", "the server")]
+    assert "trusts" in printed(trusted) and "| central ε | trusts |" in markdown(trusted)
+    assert any("trusts nobody" in note for note in notes(trusted))
