@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
 from mechanisms.words.text import TextMechanism
 from server.attacks.audit import Fit, finite, known, learned, looked_at
+from simulations.errors import UserError
 
 FloatArray = NDArray[np.float64]
 
@@ -444,7 +445,31 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
     Length.name: lambda delta: [length_game(Length(0.5, 4), delta)],
     "text": lambda delta: [text_game(TextMechanism(SanText(1.0, words()), tokens=1), delta)],
 }
-assert CATALOGUE.keys() <= GAMES.keys()
+#: What a mechanism without a line of its own is audited with: parameters that have no default, and its channel's game.
+_USUAL: dict[str, Callable[[], Any]] = {
+    "epsilon": lambda: 1.0, "dim": lambda: 16, "classes": lambda: 10, "vocabulary": words
+}  # fmt: skip
+_BY_CHANNEL = {"embedding": sphere_game, "statistic": sphere_game, "label": label_game, "text": word_game}
+
+
+def names() -> tuple[str, ...]:
+    """Of everything that has a game: the catalogue's mechanisms, those that are given there at run time too."""
+    return tuple(dict.fromkeys((*GAMES, *CATALOGUE)))
+
+
+def games_of(name: str, delta: float) -> list[Game]:
+    """The games of one of `names`. Raises UserError for a mechanism that needs a line in GAMES and has none."""
+    if name in GAMES:
+        return GAMES[name](delta)
+    kind = CATALOGUE[name]
+    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    game = _BY_CHANNEL.get(kind.channel)
+    closed = {"label": "log_prob", "text": "log_probs"}.get(kind.channel, "sample")
+    if game is None or not hasattr(kind, closed) or not _USUAL.keys() >= set(needed):
+        raise UserError(
+            f"{name}: the audit does not know what to tell apart; add a line to simulations/audit/games.py: GAMES"
+        )
+    return [game(kind(**{key: _USUAL[key]() for key in needed}), delta)]
 
 
 def _about(mechanism: Any) -> str:

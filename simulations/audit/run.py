@@ -18,7 +18,8 @@ from typing import Any
 from mechanisms.catalogue import nearest
 from server.attacks import audit as adversary
 from simulations.audit.client_games import PARTS, Clients
-from simulations.audit.games import GAMES, Game
+from simulations.audit.games import Game, games_of
+from simulations.audit.games import names as mechanisms
 from simulations.errors import UserError
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
@@ -29,12 +30,16 @@ from simulations.output.markdown import table as markdown
 FAMILY = 1e-3
 #: Draws of each input, at most: all of a game are held at once.
 _MOST_DRAWS = 2_000_000
-NAMES = (*GAMES, *PARTS)
+
+
+def names() -> tuple[str, ...]:
+    """What can be audited."""
+    return (*mechanisms(), *PARTS)
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What to audit. mechanisms: names of NAMES, all where there are none. draws: of each input. delta: at which ε is
+    """What to audit. mechanisms: names of `names`, all where there are none. draws: of each input. delta: at which ε is
     compared beside the pure one. seed: of the draws."""
 
     mechanisms: tuple[str, ...] = ()
@@ -73,8 +78,8 @@ class Finding:
 def check(audit: Audit) -> None:
     """UserError on what cannot be audited."""
     for name in audit.mechanisms:
-        if name not in NAMES:
-            raise UserError(f"--mechanism {name}: there is none of that name; {nearest(name, NAMES)}")
+        if name not in names():
+            raise UserError(f"--mechanism {name}: there is none of that name; {nearest(name, names())}")
     if not 0 < audit.delta < 1:
         raise UserError(f"--delta {audit.delta:g}: must be above 0 and below 1")
     if audit.seed < 0:
@@ -93,11 +98,10 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
     check(audit)
     games: list[Game] = []
     clients: dict[str, Clients] = {}
-    names = dict.fromkeys(audit.mechanisms or NAMES)
     with tempfile.TemporaryDirectory(prefix="sottovoce-audit-") as folder:
-        for name in names:
-            if name in GAMES:
-                games += GAMES[name](audit.delta)
+        for name in dict.fromkeys(audit.mechanisms or names()):
+            if name in mechanisms():
+                games += games_of(name, audit.delta)
                 continue
             made, asked = PARTS[name](Path(folder), audit.delta)
             games += made
@@ -135,7 +139,7 @@ def audit(
 ) -> dict[str, Any]:  # fmt: skip
     """Lower bounds of ε, measured, beside what is claimed: what the command `audit` does.
 
-    mechanisms: names of NAMES, all where there are none. draws: of each of two inputs. delta: at which ε is compared
+    mechanisms: names of `names`, all where there are none. draws: of each of two inputs. delta: at which ε is compared
     beside the pure one. out: a folder for audit.json and audit.md, new or empty. Returns the results of `run`, with
     infinities as floats; `violated` counts the claims that do not hold. UserError as in `check`.
     """

@@ -6,7 +6,9 @@ What a user can mend ends in one line and exit code 2; SOTTOVOCE_DEBUG=1 shows t
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -24,8 +26,8 @@ from simulations.commands import budget, sanitize
 from simulations.commands import deniability as deniability_command
 from simulations.commands import deploy as deploy_command
 from simulations.commands import device as device_command
-from simulations.commands.options import AsJson, Data, Set, overrides
-from simulations.errors import Interrupted
+from simulations.commands.options import AsJson, Data, Set, end_where_nobody_was_delivered, overrides
+from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
 from simulations.progress import progress_lines
 from simulations.transport.quiet import QUIET
 
@@ -45,7 +47,6 @@ SIMULATION_PACKAGES = (
     "dp_accounting",
     "HanTa",
 )
-INTERRUPTED = 130
 
 app = typer.Typer(
     help="Federated learning on text that is sanitized before it leaves the user.",
@@ -123,16 +124,19 @@ def simulate(
 def summarize(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...")],
     figure: Annotated[
-        Path | None, typer.Option("--figure", metavar="FILE.png", help="Draw them too.", show_default=False)
+        Path | None, typer.Option(
+            "--figure", metavar="FILE", help="Draw them too: .pdf, .svg or .png.", show_default=False
+        )
     ] = None,
 ) -> None:
     """Means and standard errors over runs of one study with different seeds, as a Markdown table."""
+    from simulations.output.figures import check_suffix, save
     from simulations.study import summary
 
+    if figure is not None:
+        check_suffix(figure)
     table = summary.summarize(runs)
     if figure is not None:
-        from simulations.output.figures import save
-
         save(summary.figure(runs), figure)
     print(table)
 
@@ -162,6 +166,7 @@ def _show(results: dict[str, Any], out: Path, as_json: bool) -> None:
     from simulations.study import report
 
     report.say(results, out, "Results, figures and the model", as_json=as_json)
+    end_where_nobody_was_delivered(results)
 
 
 @contextmanager
@@ -179,15 +184,41 @@ def _stdout_is_stderr() -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line. Returns the exit code: 0, 2 after a user's mistake, 130 after Ctrl-C."""
+    """Run the command line. Returns the exit code: 0, 1 where what was found is bad news, 2 after a user's mistake, 130
+    after Ctrl-C, 143 after SIGTERM."""
     os.environ.update(QUIET)
+    with _ending_on_sigterm():
+        return _run(arguments)
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM raises Terminated in the main thread, as Ctrl-C raises KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: Any) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        # None: whoever set it before was no Python code, and it cannot be put back
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         code = app(args=arguments, prog_name="sottovoce", standalone_mode=False)
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             return _complain("interrupted; nothing was kept", INTERRUPTED)
         return code if isinstance(code, int) else 0
     except Interrupted as error:
-        return _complain(str(error), INTERRUPTED)
+        return _complain(str(error), error.code)
+    except Terminated:
+        return _complain("interrupted; nothing was kept", TERMINATED)
     except (KeyboardInterrupt, click.Abort):
         return _complain("interrupted; nothing was kept", INTERRUPTED)
     except click.exceptions.NoArgsIsHelpError as error:

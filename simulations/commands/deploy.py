@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.commands.options import AsJson, Data, OneArm, Set, overrides
+from simulations.commands.options import AsJson, Data, OneArm, Set, end_where_nobody_was_delivered, overrides
 from simulations.progress import progress_lines
 
 # Nothing here may import NumPy, torch or Flower: `--help` and a mistyped file must answer at once.
@@ -142,9 +142,9 @@ def public(
     experiment = load(file, overrides(set_, data))
     with redirect_stdout(sys.stderr):
         from simulations.artifacts.public import prepare_public, save_public
-        from simulations.corpora.parts import load_split
+        from simulations.study.prepare import parts
 
-        corpus = load_split(experiment)[0].public
+        corpus = parts(experiment, progress=progress_lines())[0].public
         save_public(experiment, prepare_public(experiment, corpus, progress=progress_lines()), out)
     print(f"{out}: {len(corpus):,} public texts, and what a training server needs beside them")
 
@@ -217,6 +217,7 @@ def score(
         with staged(out) as part:
             report.write(results, part)
     report.say(results, out, "Results and figures", as_json=as_json)
+    end_where_nobody_was_delivered(results)
 
 
 @app.command("predict")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,3 +43,14 @@ def overrides(set_: Sequence[str] | None, data: Path | None) -> list[str]:
         # A JSON string is a TOML string: a folder called "1" stays a text.
         found.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
     return found
+
+
+def end_where_nobody_was_delivered(results: Mapping[str, Any]) -> None:
+    """Ends the command with 1 where an arm's users were asked and none of them reached the server: it says why."""
+    from simulations.study.report import undelivered
+
+    lines = undelivered(results)
+    for line in lines:
+        print(f"sottovoce: {line}", file=sys.stderr)
+    if lines:
+        raise typer.Exit(1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulations.corpora import builtin, files, hub, splits
+from simulations.corpora.classes import matched
 from simulations.corpora.corpus import Corpus, Split
-from simulations.errors import UserError
 from simulations.experiment import Experiment
 
 #: Of the built-in corpus, on average, where a user may hold several.
@@ -43,11 +45,11 @@ def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
         public, private = splits.random_split(train, data.public.fraction, seed)
     else:
         public = builtin.builtin(task=data.task, public=data.public_size, train=1, test=1, seed=seed).public
-        if len(public.classes) != len(train.classes):
-            raise UserError(
-                f"data.public.split: the built-in corpus has {len(public.classes)} classes for {data.task}, "
-                f"{data.path} has {len(train.classes)}"
-            )
-        public = Corpus(public.texts, public.labels, train.classes)  # class i of one stands for class i of the other
+        labels = np.zeros(len(public), np.int64)  # nobody's, where labels are not public
+        if data.public.labels:
+            about["classes"] = same = matched(train.classes, public.classes, data.public.classes)
+            ours = {name: i for i, name in enumerate(same.values())}
+            labels = np.array([ours[public.classes[label]] for label in public.labels], np.int64)
+        public = Corpus(public.texts, labels, train.classes)
         private = train
     return Split(public, private, test), about

@@ -1,4 +1,8 @@
-"""The public part of a corpus and the private rest, so that the one says nothing of the other by accident."""
+"""The public part of a corpus and the private rest: by users, or by sentences; and a part of a part.
+
+By users, two people may have written the same; by sentences, one person may have written in both parts. What the parts
+have in common all the same, `simulations.corpora.overlap` counts.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +58,28 @@ def split_by_sentence(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpu
         else:
             parts[0 if where.pop() else 1].extend(rows[phrase])
     return corpus.take(sorted(parts[0])), corpus.take(sorted(parts[1])), dropped
+
+
+def stratified(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
+    """Rows (k,), in their order, of at most `size` of the n labels: drawn by the seed, each class by its share.
+
+    What is left by rounding goes to the classes that it cost most; a class that occurs has at least one row, where
+    `size` is not less than their number.
+    """
+    if size >= len(labels):
+        return np.arange(len(labels), dtype=np.int64)
+    rng = np.random.default_rng((seed, _STREAM, 1))
+    rows = np.bincount(labels)
+    due = rows * (size / len(labels))
+    take = np.floor(due).astype(np.int64)
+    if size >= np.count_nonzero(rows):
+        take = np.maximum(take, rows > 0)
+    while (gap := size - int(take.sum())) != 0:
+        step = 1 if gap > 0 else -1
+        possible = np.where(take < rows, due - take, -np.inf) if gap > 0 else np.where(take > 1, take - due, -np.inf)
+        take[int(np.argmax(possible))] += step
+    drawn = [rng.permutation(np.flatnonzero(labels == label))[:count] for label, count in enumerate(take)]
+    return np.sort(np.concatenate(drawn))
 
 
 def _chosen(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:

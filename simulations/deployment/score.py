@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simulations.artifacts.model_folder import classify
+from simulations.artifacts.model_folder import classify, read_about
 from simulations.deployment.training_server import ANSWERS, RESULT
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, slug
@@ -55,6 +55,12 @@ def scored(
         if known.any():
             sanitized = score(guesses[known], labels[known], sentences=len(held.test))
     model = server / "models" / slug(arm.name)
+    called, _ = read_about(model)
+    if called != prepared.public.classes:
+        raise UserError(
+            f"{model}: its classes are {', '.join(called)}, and those of the study's data "
+            f"{', '.join(prepared.public.classes)}, in these orders; score it with the data that it was made for"
+        )
     clean = score(classify(model, prepared.public, held.test.texts), held.test.labels, sentences=len(held.test))
     result = replace(result.scored(sanitized, clean), dropped=dropped)
     return results(experiment, prepared, [result.to_dict()], seconds=result.seconds) | {"randomness": RANDOMNESS}

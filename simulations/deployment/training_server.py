@@ -114,7 +114,8 @@ def train(
             progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
             what = spent(released(experiment, arm, channels, model, driver), channels, driver)
             records = 1 if experiment.population.assignment == "record" else None
-            result = replace(result, **of_run(experiment, arm, what, records=records))
+            asked = 1 if experiment.data.user is None else None
+            result = replace(result, **of_run(experiment, arm, what, records=records, test_records=asked))
         save_model(place, model, public, result.to_dict())
         result = replace(result, model=str(place.relative_to(part)))
         (part / ANSWERS).write_text(json.dumps(answers) + "\n", encoding="utf-8")

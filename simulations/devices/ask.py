@@ -14,7 +14,7 @@ from client.device.statement import describe_cost, describe_guarantee
 from client.store.text_column import TextColumn
 from mechanisms.guarantee import Guarantee
 from simulations.corpora.files import lines
-from simulations.errors import Interrupted, UserError
+from simulations.errors import Interrupted, Terminated, UserError
 from simulations.output.atomic import whole
 
 Found = dict[str, Any]
@@ -111,8 +111,9 @@ def _draft(out: Path) -> Iterator[TextIO]:
 def _charges_kept(node: Path) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as error:
         raise Interrupted(
             f"interrupted; what was charged until then stays charged (sottovoce device ledger {node}), and costs "
-            "nothing when it is asked about again"
+            "nothing when it is asked about again",
+            by=error,
         ) from None

@@ -37,7 +37,8 @@ def add(
         raise UserError(f"{file}: holds no records; give it at least one")
     person, numbers = add_records(node, split, texts, labels, user)
     some = f"{len(numbers):,} record{'' if len(numbers) == 1 else 's'}"
-    return f"{node}: {some} of user {person} added to the split {split}, numbered {numbers[0]} to {numbers[-1]}"
+    called = "".join(f", {name} as class {number}" for number, name in enumerate(names))
+    return f"{node}: {some} of user {person} added to the split {split}, numbered {numbers[0]} to {numbers[-1]}{called}"
 
 
 def _columns(

@@ -94,6 +94,11 @@ class Experiment:
         users, stages = self.population.users, self.training.stages
         if self.population.assignment == "column" and self.data.source != "built-in" and not self.data.user:
             raise UserError('population.assignment: "column" needs data.user, the name of the column')
+        if self.data.user and self.population.assignment != "column":
+            raise UserError(
+                f'population.assignment: "{self.population.assignment}" makes users of rows, and data.user says whose '
+                "they are; remove one of the two"
+            )
         if self.shuffle.enabled and self.shuffle.minimum_users > users // stages:
             raise UserError(
                 f"shuffle.minimum-users: {self.shuffle.minimum_users} is more than the {users // stages} "

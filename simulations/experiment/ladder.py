@@ -54,12 +54,15 @@ class Spent:
         return None if stated is None else min(stated, counted)
 
 
-def of_run(experiment: Experiment, arm: Arm, spent: Spent, *, records: int) -> dict[str, list[dict[str, Any]] | None]:
-    """{"ladder", "test_ladder"} of an arm that has run, JSON-ready; records: most records of one training user.
+def of_run(
+    experiment: Experiment, arm: Arm, spent: Spent, *, records: int | None, test_records: int | None
+) -> dict[str, list[dict[str, Any]] | None]:
+    """{"ladder", "test_ladder"} of an arm that has run, JSON-ready; records, test_records: most records of one training
+    user and of one test user, None where nobody knows.
 
     Stages are of disjoint users, so a user pays for one of them; what is shown holds for every stage, at the number
-    of users that the smallest of them delivered, and at the smallest crowd in any. Test users are users of their own,
-    of one sentence each. The way `paper` draws an embedding afresh in every epoch, and its gradients are unprotected.
+    of users that the smallest of them delivered, and at the smallest crowd in any. Test users are no
+    training users. The way `paper` draws an embedding afresh in every epoch, and its gradients are unprotected.
     """
     shuffled = experiment.shuffle.enabled and experiment.training.way != "paper"
     train = min(spent.train) if spent.train else None
@@ -76,7 +79,10 @@ def of_run(experiment: Experiment, arm: Arm, spent: Spent, *, records: int) -> d
             )
         ),
         "test_ladder": None if spent.test is None else _plain(
-            _test(experiment, arm, [spent.embedding], spent.test if shuffled else None, {}, spent.text, spent.answer)
+            _test(
+                experiment, arm, [spent.embedding], spent.test if shuffled else None, {}, spent.text, spent.answer,
+                records=test_records,
+            )
         ),
     }  # fmt: skip
 
@@ -114,7 +120,10 @@ def of_experiment(
             )
         answer = answer_of(arm, classes)
         if any((arm.embedding, text, answer)) and experiment.training.way != "paper":
-            test = _test(experiment, arm, embeddings, *_test_users(experiment), text, answer)
+            test = _test(
+                experiment, arm, embeddings, *_test_users(experiment), text, answer,
+                records=1 if experiment.data.user is None else records,
+            )  # fmt: skip
         lines.append({
             "arm": arm.name, "reference": arm.reference, "way": arm.way or experiment.training.way,
             "ladder": _plain(train), "test_ladder": _plain(test),
@@ -159,17 +168,17 @@ def _statistics(experiment: Experiment, arm: Arm, classes: int) -> list[Mechanis
 
 def _test(
     experiment: Experiment, arm: Arm, embeddings: Sequence[Mechanism | None], users: int | None,
-    notes: Mapping[str, str], text: TextMechanism | None, answer: Mechanism | None,
+    notes: Mapping[str, str], text: TextMechanism | None, answer: Mechanism | None, *, records: int | None,
 ) -> tuple[Rung, ...]:  # fmt: skip
     if answer is not None:
         notes = dict(notes) | {"answer": "the user's device runs the whole model, and nothing else leaves it"}
         return _widest(
-            [None], notes, label=None, answer=answer, records=1, users=users, delta=experiment.shuffle.delta
+            [None], notes, label=None, answer=answer, records=records, users=users, delta=experiment.shuffle.delta
         )
     text = None if experiment.training.way == HALVES else text  # test users release embeddings there
     public = _exposed(experiment, text)
     return _widest(
-        embeddings, notes, label=None, text=text, records=1, users=users, delta=experiment.shuffle.delta,
+        embeddings, notes, label=None, text=text, records=records, users=users, delta=experiment.shuffle.delta,
         crowd=arm.smallest_crowd if public else None, public=public,
     )  # fmt: skip
 
@@ -215,7 +224,7 @@ def _test_users(experiment: Experiment) -> tuple[int | None, Mapping[str, str]]:
         return None, {}
     if data.source == "built-in":
         sentences = min(data.test_size or 0, data.test_limit or data.test_size or 0)
-    elif data.test_limit is not None:
+    elif data.test_limit is not None and data.user is None:
         sentences = data.test_limit
     else:
         return experiment.shuffle.minimum_users, {

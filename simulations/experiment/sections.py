@@ -51,7 +51,8 @@ class Public(Section):
     """The public part: `fraction` of the training data, or the built-in corpus (of data.public-size).
 
     labels: whether its labels are public too; labelled: of so many of its texts alone, picked by the seed. split:
-    "random", "by-sentence" (SST-2: phrases follow the sentences that contain them) or "built-in".
+    "random", "by-sentence" (SST-2: phrases follow the sentences that contain them) or "built-in". classes: for each
+    class of the data which of the built-in corpus it is, where the names do not say it.
     """
 
     place: ClassVar[str] = "data.public"
@@ -59,13 +60,17 @@ class Public(Section):
     labels: bool = setting(values.flag, True)
     labelled: int | None = setting(values.whole(1))
     split: str | None = setting(values.choice("random", "by-sentence", "built-in"))
+    classes: dict[str, str] | None = setting(values.names)  # noqa: RUF009 - a field, like its neighbours
 
 
 @dataclass(frozen=True)
 class Data(Section):
     """Where texts come from. files: a folder and names in it; hub: `path` is the name, then splits.
 
-    user: a column. test_repeats: how often the test sentences are sanitized, each time by users of their own.
+    user: a column of both files; whoever is named is one user with one budget, in one of the two. overlap: why texts,
+    nearly the same texts or users may be in two parts, where they are. test_limit: of the test part, so many rows,
+    drawn by the seed within each class. test_repeats: how often the test sentences are sanitized, each time by users of
+    their own.
     public_size, test_size: of the built-in corpus; its training part is as large as the population needs.
     """
 
@@ -78,6 +83,7 @@ class Data(Section):
     second_text: str | None = setting(values.text)
     label: str | None = setting(values.text)
     user: str | None = setting(values.text)
+    overlap: str | None = setting(values.text)
     task: str | None = setting(values.choice(*CLASSES))
     public_size: int | None = setting(values.whole(1))
     test_size: int | None = setting(values.whole(1))
@@ -93,7 +99,7 @@ class Data(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         built_in = self.source == "built-in"
-        described = ("path", "train", "test", "text", "second_text", "label", "user")
+        described = ("path", "train", "test", "text", "second_text", "label", "user", "overlap")
         if built_in:
             for name in described:
                 if getattr(self, name) is not None:
@@ -112,6 +118,10 @@ class Data(Section):
                 self._set("test", self.test or "validation")
             if self.test_size is not None:
                 raise UserError('data.test-size: applies to source = "built-in" only; use test-limit')
+        if self.user is not None and self.test_repeats > 1:
+            raise UserError(
+                "data.test-repeats: each is by users of their own, and data.user says whose a sentence is; remove one"
+            )
         self._set("public", self._resolved_public(built_in))
         if self.public.split == "built-in":
             self._set("public_size", self.public_size or 1000)
@@ -127,6 +137,10 @@ class Data(Section):
         split = public.split or ("built-in" if built_in else "random")
         if built_in and split != "built-in":
             raise UserError("data.public.split: the built-in corpus has a public part of its own; remove it")
+        if public.classes is not None and (built_in or split != "built-in" or not public.labels):
+            raise UserError(
+                'data.public.classes: goes with data of another source, split = "built-in" and public labels; remove it'
+            )
         if split == "built-in":
             if public.fraction is not None:
                 raise UserError(

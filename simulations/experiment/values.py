@@ -100,6 +100,14 @@ def reasons(value: Any, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def names(value: Any, where: str) -> dict[str, str]:
+    """A table of texts, by texts, each once."""
+    whole = isinstance(value, dict) and value and all(isinstance(name, str) for name in value.values())
+    if not whole or len(set(value.values())) < len(value):
+        raise UserError(f'{where}: must be a table such as {{ "0" = "negative", "1" = "positive" }}, got {value!r}')
+    return dict(value)
+
+
 def mechanism(value: Any, where: str) -> dict[str, Any]:
     """A mechanism's table. Names and parameters are the catalogue's to judge, kinds of values ours."""
     if not isinstance(value, dict):

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
+from simulations.errors import UserError
+from simulations.output.atomic import whole
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -30,11 +33,43 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+#: What a figure can be kept as, by the suffix of its file.
+SUFFIXES = (".pdf", ".svg", ".png")
+
+
+def check_suffix(path: Path) -> None:
+    """Raises UserError unless the suffix says what the figure is to be."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--figure {path}: must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+
+
 def save(figure: Figure, path: Path | BinaryIO) -> None:
-    """As PNG with a palette of 64 colours, which lines and bars do not exceed: a third of the size."""
+    """As the file's suffix says, whole or not at all; to an open file as PNG. UserError on another suffix.
+
+    A PNG has a palette of 64 colours, which lines and bars do not exceed: a third of the size. Text stays text in PDF
+    and SVG, and neither says when it was made: the same figure is the same file.
+    """
+    if not isinstance(path, Path):
+        _save_png(figure, path)
+        return
+    check_suffix(path)
+    with whole(path) as file:
+        if path.suffix.lower() == ".png":
+            _save_png(figure, file)
+            return
+        import matplotlib
+
+        kind = path.suffix.lower()[1:]
+        undated = {"CreationDate": None} if kind == "pdf" else {"Date": None}
+        fonts = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "sottovoce"}
+        with matplotlib.rc_context(fonts):
+            figure.savefig(file, format=kind, metadata=undated)
+
+
+def _save_png(figure: Figure, file: BinaryIO) -> None:
     from PIL import Image
 
     figure.canvas.draw()  # type: ignore[attr-defined]
     pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
     palette = Image.fromarray(np.ascontiguousarray(pixels)).quantize(64, dither=Image.Dither.NONE)
-    palette.save(path, "PNG", optimize=True, dpi=(figure.dpi, figure.dpi))
+    palette.save(file, "PNG", optimize=True, dpi=(figure.dpi, figure.dpi))

@@ -74,8 +74,10 @@ class ArmRun:
         result = arm_result(self.experiment, self.arm, self._channels, model, driver, seconds=seconds)
         self._progress(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
         what = released(self.experiment, self.arm, self._channels, model, driver)
-        records = int(self._held.holders.records.max()) + 1
-        rungs = of_run(self.experiment, self.arm, spent(what, self._channels, driver), records=records)
+        rungs = of_run(
+            self.experiment, self.arm, spent(what, self._channels, driver), records=self._held.holders.most,
+            test_records=self._held.test_holders.most,
+        )  # fmt: skip
         return Finished(replace(result.scored(sanitized, clean), **rungs), model)
 
 

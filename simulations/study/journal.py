@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.messages.request import Request
-from simulations.errors import Interrupted, UserError
+from simulations.errors import Interrupted, Terminated, UserError
 from simulations.experiment import Experiment, load, to_toml
 from simulations.output.atomic import whole
 
@@ -248,8 +248,8 @@ def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
             raise UserError(f"{full.filename or out}: {full.strerror} (is the disk full?); {then}") from error
         if not kept:
             raise
-        if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"interrupted; what users have released is kept: {hint}") from error
+        if isinstance(error, KeyboardInterrupt | Terminated):
+            raise Interrupted(f"interrupted; what users have released is kept: {hint}", by=error) from error
         if isinstance(error, ValueError):
             raise UserError(f"{error}; what users have released is kept in {part}") from error
         error.add_note(f"What users have released is kept; {hint}")
@@ -287,8 +287,8 @@ def _data(experiment: Experiment, public: Public, held: Held) -> dict[str, Any]:
             sha.update(repr(text).encode())
         sha.update(b"" if labels is None else labels.tobytes())
         about[name] = sha.hexdigest()
-    holders = held.holders
-    about["users' records"] = hashlib.sha256(holders.users.tobytes() + holders.records.tobytes()).hexdigest()
+    for name, holders in (("users' records", held.holders), ("test users' records", held.test_holders)):
+        about[name] = hashlib.sha256(holders.users.tobytes() + holders.records.tobytes()).hexdigest()
     if public.embeddings is not None:
         about["public embeddings"] = hashlib.sha256(public.embeddings.tobytes()).hexdigest()
     about["the encoder"] = None if public.encoder is None else public.encoder.identity

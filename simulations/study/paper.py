@@ -96,8 +96,7 @@ class PaperArm:
         )
         self.progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
         spent = Spent(embedding=self.mechanism, label=label, train=(len(self.held.train),), test=None)
-        records = int(self.held.holders.records.max()) + 1
-        rungs = of_run(experiment, arm, spent, records=records)
+        rungs = of_run(experiment, arm, spent, records=self.held.holders.most, test_records=None)
         return Finished(replace(result, **rungs), _Published(pipeline))
 
     def _promise(self, label: Mechanism | None) -> Promise:

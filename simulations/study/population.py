@@ -1,5 +1,7 @@
 """Which user holds which record."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,6 +42,16 @@ def assign(
     raise UserError(
         f'population.assignment: unknown "{assignment}"; choose "record", "column" or "dirichlet"'
     )
+
+
+def numbered(names: Sequence[str]) -> tuple[Rows, Rows]:
+    """Users and records, int64 (n,) each, of rows that name their user: users count from 0 by their names, and each
+    user's records by the order of the rows."""
+    users = np.unique(np.asarray(names), return_inverse=True)[1].astype(np.int64)
+    order = np.argsort(users, kind="stable")
+    records = np.empty(len(users), np.int64)
+    records[order] = _count_up(users[order])
+    return users, records
 
 
 def online(users: int, *, dropout: float, seed: int) -> NDArray[np.bool_]:

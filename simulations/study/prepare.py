@@ -12,7 +12,9 @@ from server.protocols.protocol import Public
 from simulations.artifacts.cache import CachedEmbeddings
 from simulations.artifacts.public import CachedEncoder, prepare_public
 from simulations.corpora.corpus import Corpus, Split
+from simulations.corpora.overlap import compared
 from simulations.corpora.parts import load_split
+from simulations.corpora.splits import stratified
 from simulations.errors import UserError
 from simulations.experiment import Experiment
 from simulations.progress import Progress
@@ -25,6 +27,16 @@ class Holders:
 
     users: NDArray[np.int64]
     records: NDArray[np.int64]
+
+    @property
+    def people(self) -> int:
+        """How many users there are."""
+        return len(np.unique(self.users))
+
+    @property
+    def most(self) -> int:
+        """Records of one user, at most."""
+        return int(self.records.max()) + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +66,27 @@ class Prepared(NamedTuple):
     about: dict[str, Any]
 
 
-def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
-    """Reads the data, gives each user their records, makes the encoder and embeds every text once."""
+def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders, dict[str, Any]]:
+    """The data as they are read, divided, handed out to training users and limited: all that a study works on, and
+    words about it. Raises UserError where something in them would make a figure mean less than it says."""
     data = experiment.data
     split, about = load_split(experiment)
     split, holders = _hand_out(experiment, split)
     if data.test_limit is not None:
-        split = Split(split.public, split.train, split.test.take(np.arange(min(data.test_limit, len(split.test)))))
-    tests, least = len(split.test) * data.test_repeats, experiment.shuffle.minimum_users
+        rows = stratified(split.test.labels, data.test_limit, experiment.seed)
+        split = Split(split.public, split.train, split.test.take(rows))
+    _check_test_classes(split.test)
+    progress("looking for what public, train and test have in common")
+    return split, holders, about | _in_common(experiment, split)
+
+
+def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
+    """Reads the data, gives each user their records, makes the encoder and embeds every text once."""
+    data = experiment.data
+    split, holders, about = parts(experiment, progress=progress)
+    test_rows = np.tile(np.arange(len(split.test), dtype=np.int64), data.test_repeats)
+    test_holders = _test_holders(experiment, split.test, len(test_rows))
+    tests, least = test_holders.people, experiment.shuffle.minimum_users
     if experiment.shuffle.enabled and tests < least:
         raise UserError(
             f"shuffle.minimum-users: {least} is more than the {tests} test users, whose batch would be discarded; "
@@ -71,19 +96,58 @@ def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
     train_embeddings = test_embeddings = None
     if isinstance(public.encoder, CachedEncoder):
         train_embeddings, test_embeddings = (public.encoder.embedded(part.texts) for part in (split.train, split.test))
-    test_rows = np.tile(np.arange(len(split.test), dtype=np.int64), data.test_repeats)
-    test_users = int(holders.users.max()) + 1 + np.arange(len(test_rows), dtype=np.int64)
     sizes = {name: len(part) for name, part in (("public", split.public), ("train", split.train), ("test", split.test))}
     held = Held(
         train=split.train,
         test=split.test,
         holders=holders,
-        test_holders=Holders(test_users, np.zeros(len(test_rows), np.int64)),
+        test_holders=test_holders,
         test_rows=test_rows,
         train_embeddings=train_embeddings,
         test_embeddings=None if test_embeddings is None else np.asarray(test_embeddings),
     )
     return Prepared(public, held, about | sizes | {"test_repeats": data.test_repeats})
+
+
+def _in_common(experiment: Experiment, split: Split) -> dict[str, Any]:
+    """What two parts share and what one repeats, for the results. Raises UserError where nobody has said why it may be:
+    the built-in corpus' parts share no sentence, and may come near each other by chance."""
+    data = experiment.data
+    found, repeated = compared(split, people=data.user is not None)
+    shared = [each for each in found if each]
+    people = next(each.users for each in found if (each.of, each.within) == ("test", "train"))
+    if people:
+        raise UserError(
+            f"data.user: {people:,} {'person is' if people == 1 else 'people are'} in test and in train, and would be "
+            "two users with a budget each; divide the data by people"
+        )
+    if shared and data.overlap is None and data.source != "built-in":
+        raise UserError(
+            f"data.overlap: is missing, and {'; '.join(map(str, shared))}; take them out, or say why they may be "
+            'there: overlap = "the reason"'
+        )
+    counts = {
+        f"{each.of} in {each.within}": {"rows": each.rows, "texts": each.texts, "near": each.near, "users": each.users}
+        for each in found
+    }
+    return {"overlap": counts, "overlap_reason": data.overlap, "repeated": repeated}
+
+
+def _test_holders(experiment: Experiment, test: Corpus, rows: int) -> Holders:
+    """Who holds each of the rows, users counted on from those who train: those that the data name, or one for each."""
+    first = experiment.population.users
+    if experiment.data.user is None or test.users is None:
+        return Holders(first + np.arange(rows, dtype=np.int64), np.zeros(rows, np.int64))
+    users, records = population.numbered(test.users)
+    return Holders(first + users, records)
+
+
+def _check_test_classes(test: Corpus) -> None:
+    """Raises UserError where there is nothing to tell apart."""
+    there = np.unique(test.labels)
+    if len(there) < 2:
+        said = f'all {len(test):,} test texts are of class "{test.classes[there[0]]}", and always guessing it is right'
+        raise UserError(f"data.test: {said if len(there) else 'there are none'}; give test texts of two classes")
 
 
 def _hand_out(experiment: Experiment, split: Split) -> tuple[Split, Holders]:

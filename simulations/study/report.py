@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import textwrap
-from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +163,7 @@ def notes(results: Results) -> list[str]:
         f"{'the whole model' if _on_text(results) else 'the last step'} run by the user. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
     ]
+    lines += data_notes(results.get("corpus") or {})
     statistics = [arm for arm in results["arms"] if arm.get("way") == STATISTICS]
     lines += [_STATISTICS] if statistics else []
     if any(rung["rung"] == "answer" for arm in results["arms"] for rung in arm.get("test_ladder") or []):
@@ -181,12 +182,48 @@ def notes(results: Results) -> list[str]:
         lines.append(
             f"{REFERENCE_MARK} a reference: not private, its users send what no policy should accept."
         )
-    for arm in results["arms"]:
-        lost: Counter[str] = Counter()
-        lost.update({f"{k} (dropped)": n for k, n in (arm.get("dropped") or {}).items()})
-        lost.update({f"{k} (errors)": n for k, n in (arm.get("errors") or {}).items()})
-        if counted := [f"{n} {reason}" for reason, n in lost.items() if n]:
-            lines.append(f"{arm['name']}: {', '.join(counted)}.")
+    others = (arm for arm in results["arms"] if not _asked_in_vain(arm))
+    lines += [f"{arm['name']}: {lost}." for arm in others if (lost := _lost(arm))]
+    return lines + [f"{line}." for line in undelivered(results)]
+
+
+def undelivered(results: Mapping[str, Any]) -> list[str]:
+    """A line for each arm whose users were asked and of whom nobody reached the server: it teaches nothing."""
+    return [
+        f"{arm['name']}: none of {arm['users']:,} users was delivered ({_lost(arm) or 'nothing came back'})"
+        for arm in results["arms"]
+        if _asked_in_vain(arm)
+    ]
+
+
+def _asked_in_vain(arm: Arm) -> bool:
+    return bool(arm.get("users")) and arm.get("delivered") == 0
+
+
+def _lost(arm: Arm) -> str:
+    """How many rows and nodes came to nothing, by the reason; "" where none did."""
+    kinds = {"dropped": arm.get("dropped") or {}, "errors": arm.get("errors") or {}}
+    return ", ".join(f"{n} {reason} ({kind})" for kind, lost in kinds.items() for reason, n in lost.items() if n)
+
+
+def data_notes(corpus: dict[str, Any]) -> list[str]:
+    """What must be known of the data: which of its classes is which of the public part's, what two parts
+    share, what one repeats."""
+    lines = []
+    if classes := corpus.get("classes"):
+        said = ", ".join(f"{ours} is {theirs}" for ours, theirs in classes.items())
+        lines.append(f"Classes of the data, and of the built-in public reviews: {said}.")
+    for where, counts in (corpus.get("overlap") or {}).items():
+        of, within = where.split(" in ")
+        texts, near, users = (counts[name] for name in ("texts", "near", "users"))
+        said = [f"of {counts['rows']:,} {of} texts {texts:,} are also in {within}, {near:,} nearly"]
+        said += [f"{users:,} users are in both"] if users else []
+        if texts or near or users:
+            why = f" Accepted: {reason}." if (reason := corpus.get("overlap_reason")) else ""
+            lines.append(f"Overlap: {'; '.join(said)}.{why}")
+    if repeated := {name: n for name, n in (corpus.get("repeated") or {}).items() if n}:
+        said = [f"{n:,} of {corpus[name]:,} in {name}" for name, n in repeated.items()]
+        lines.append(f"Texts that stand in their part before, but for punctuation and case: {', '.join(said)}.")
     return lines
 
 

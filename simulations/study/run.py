@@ -81,7 +81,7 @@ def _run_arms(
     def on_flower(grid: Any) -> dict[str, Line]:
         # OpenBLAS with several threads has been seen to spin for minutes inside eigh once Ray runs beside it; the
         # matrices here are small, and one thread also keeps results from depending on the cores.
-        tests = len(prepared.held.test_rows)
+        tests = prepared.held.test_holders.people
         with threadpool_limits(1, user_api="blas"):
             return job(FlowerUsers(grid, experiment, tests=tests, nodes=folder, progress=progress))
 

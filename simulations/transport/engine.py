@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simulations.errors import UserError
+from simulations.errors import Terminated, UserError
 from simulations.transport.quiet import QUIET
 
 T = TypeVar("T")
@@ -77,8 +77,8 @@ def run_on_flower(
 ) -> T:  # fmt: skip
     """Starts `nodes` SuperNodes that run `client.app`, each with its data under `folder`, and runs job(grid).
 
-    Returns what the job returns and re-raises what it raises; Ctrl-C raises KeyboardInterrupt in the job. Once the job
-    has ended, nodes that are still at work are stopped: their answers would come too late.
+    Returns what the job returns and re-raises what it raises; Ctrl-C raises KeyboardInterrupt in the job, and SIGTERM
+    Terminated. Once the job has ended, nodes that are still at work are stopped: their answers would come too late.
 
     actors: how many processes answer for the nodes, each on one thread so that they do not fight over the cores; one
     for each core where it is None. address: of a Ray cluster that is there already, host:port, whose cores then count;
@@ -145,12 +145,15 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
     options: dict[str, Any] = {"address": address or "local", "runtime_env": {"env_vars": environment}}
     if address is None:
         options |= {"include_dashboard": False, "num_cpus": actors}
+    ours = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, RuntimeError) as error:
         if address is None:
             raise
         raise UserError(f"--ray-address {address}: the Ray cluster cannot be joined: {_first_line(error)}") from error
+    if threading.current_thread() is threading.main_thread() and ours is not None:
+        signal.signal(signal.SIGTERM, ours)  # Ray's own prints a native stack and aborts
     try:
         yield
     finally:
@@ -173,22 +176,24 @@ def _stop_actors() -> None:
 @contextmanager
 def _interrupting(thread: list[int]) -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt in the thread, while there is one, and not in the main thread: there it would
-    only keep Flower from ending, which waits until the job has."""
+    only keep Flower from ending, which waits until the job has. SIGTERM raises Terminated in the same way."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    raised: dict[int, type[BaseException]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
     def interrupt(number: int, frame: Any) -> None:
         if not thread:
-            raise KeyboardInterrupt
+            raise raised[number]
         for ident in list(thread):
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(raised[number]))
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in raised}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was no Python code's
 
 
 def _check_machines(folder: Path) -> None:

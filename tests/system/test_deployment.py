@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deployment")]  # one fo
 SMALL = STUDY.replace("[shuffle]", '[encoder]\nmodel = "bert"\nmax-length = 32\n[shuffle]').replace(
     'source = "built-in"\npublic-size = 90\ntest-size = 40',
     'source = "files"\npath = "data"\ntrain = "train.tsv"\ntest = "test.tsv"\ntext = "text"\nlabel = "label"\n'
-    "public = { fraction = 0.2 }",
+    "public = { fraction = 0.2 }\noverlap = \"made of few words\"",
 ).replace("embedding = 40.0", "embedding = 200.0")
 NODES = 2
 

@@ -120,7 +120,7 @@ def test_another_seed_is_told_apart(one: dict[str, Any], tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("actors", "nodes"), [(1, 64), (2, 8), (4, 1)])
+@pytest.mark.parametrize(("actors", "nodes"), [(1, 64), pytest.param(2, 8, marks=pytest.mark.soak), (4, 1)])
 def test_any_number_of_processes(
     actors: int, nodes: int, one: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +129,7 @@ def test_any_number_of_processes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [200, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("nodes", [80, pytest.param(1000, marks=pytest.mark.soak)])
 def test_supernodes_of_one_user_each(nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cohort = in_this_process(tmp_path / "cohort", study(1, nodes))
     assert made(tmp_path / "single", study(nodes, nodes), run_on_flower, monkeypatch) == cohort
@@ -290,8 +290,9 @@ def command(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     return start
 
 
-def stop(process: subprocess.Popen[str], moment: str, how: signal.Signals) -> str:
-    """Sends the signal once a line on stderr has the words; returns what comes after, and the process has ended."""
+def stop(process: subprocess.Popen[str], moment: str, how: signal.Signals, *, code: int | None = None) -> str:
+    """Sends the signal once a line on stderr has the words; returns what comes after, and the process has ended, with
+    this exit code if one is given."""
     assert process.stderr is not None
     said = []
     for line in process.stderr:
@@ -302,13 +303,24 @@ def stop(process: subprocess.Popen[str], moment: str, how: signal.Signals) -> st
     else:
         pytest.fail(f"ended before {moment!r}: {''.join(said)}")
     rest = process.stderr.read()
+    assert code in (None, process.wait(SECONDS)), rest
     process.wait(SECONDS)
     return rest
 
 
+KILLED = [
+    ("starting Flower on Ray", signal.SIGKILL),  # all is handed out
+    ("randomized: stage train-1", signal.SIGKILL),  # within an arm
+    ("randomized: stage train-2", signal.SIGINT),
+    ("randomized: stage train-2", signal.SIGTERM),
+    ("prior: learning maps", signal.SIGKILL),  # between two arms
+]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("moments", [KILLED[3:], pytest.param(KILLED, marks=pytest.mark.soak)], ids=["two", "all"])
 def test_a_command_that_is_killed_at_several_moments_goes_on(
-    command: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    moments: list[tuple[str, signal.Signals]], command: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -316,11 +328,13 @@ def test_a_command_that_is_killed_at_several_moments_goes_on(
         results = run(load(tmp_path / "small.toml"), tmp_path / "whole", progress=lambda line: None, engine=here(patch))
         expected = bits(tmp_path / "whole", results)
 
-    stop(command("small.toml", "--out", "run"), "starting Flower on Ray", signal.SIGKILL)  # all is handed out
-    stop(command("--resume", "run"), "randomized: stage train-1", signal.SIGKILL)  # within an arm
-    said = stop(command("--resume", "run"), "randomized: stage train-2", signal.SIGINT)
-    assert re.search(r"sottovoce: interrupted; .* continue it with: sottovoce simulate --resume run\n$", said)
-    stop(command("--resume", "run"), "prior: learning maps", signal.SIGKILL)  # between two arms
+    arguments: tuple[str, ...] = ("small.toml", "--out", "run")
+    for moment, how in moments:
+        said = stop(command(*arguments), moment, how, code=143 if how == signal.SIGTERM else None)
+        arguments = ("--resume", "run")
+        if how != signal.SIGKILL:
+            told = r"^sottovoce: interrupted; .* continue it with: sottovoce simulate --resume run\n"
+            assert re.search(told, said, re.M) and "Stack trace" not in said and "SIGTERM" not in said
     assert not (tmp_path / "run").exists() and (tmp_path / "run.part").is_dir()
     last = command("--resume", "run", "--json")
     printed, said = last.communicate(timeout=SECONDS)

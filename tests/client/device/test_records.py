@@ -37,6 +37,7 @@ FILES = {
     '{"sentence": "three", "mood": "bad"}\n',
 }
 COLUMNS = ("--text", "sentence", "--label", "mood", "--classes", "bad, good")
+CALLED = ", bad as class 0, good as class 1"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_it_runs_where_a_device_alone_is_installed_and_is_answered_from(made: Bu
     made.install(node)
     done = on_a_device("device", "add", node, "--file", put(tmp_path, "a.tsv"), *COLUMNS, "--user", 4)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{node}: 3 records of user 4 added to the split train, numbered 0 to 2\n"
+    assert done.stdout == f"{node}: 3 records of user 4 added to the split train, numbered 0 to 2{CALLED}\n"
     asked = replace(made.request, embedding={"mechanism": "purkayastha", "epsilon": 1.0})
     reply = reply_from_record(answer(request_to_record(asked), load_node(node)))
     assert reply.users.tolist() == [4, 4, 4] and reply.records.tolist() == [0, 1, 2]
@@ -83,7 +84,8 @@ def test_it_runs_where_a_device_alone_is_installed_and_is_answered_from(made: Bu
 def test_kinds_of_files(node: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = name.endswith(".txt")
     assert add(node, put(tmp_path, name), *(() if lines else COLUMNS)) == 0
-    assert capsys.readouterr().out == f"{node}: 3 records of user 0 added to the split train, numbered 0 to 2\n"
+    called = "" if lines else CALLED
+    assert capsys.readouterr().out == f"{node}: 3 records of user 0 added to the split train, numbered 0 to 2{called}\n"
     shard = load_node(node).shard("train")
     assert [text.replace("\n", " ").replace('"', "") for text in shard.texts] == ["one film", "two books", "three"]
     assert (shard.labels is None) if lines else (shard.labels is not None and shard.labels.tolist() == [0, 1, 0])

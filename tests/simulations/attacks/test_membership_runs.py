@@ -61,6 +61,7 @@ def study(folder: Path, way: str, *arms: dict, **sections: dict) -> Experiment:
         "data": {
             "source": "files", "path": str(folder), "train": "train.tsv", "test": "test.tsv", "text": "text",
             "label": "label", "public": {"fraction": 0.2, "labels": True, "split": "random"},
+            "overlap": "made of few words",
         },
         "population": {"users": USERS, "users-per-node": 30},
         "encoder": {"model": str(folder / "bert"), "max-length": 16},

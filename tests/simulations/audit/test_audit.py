@@ -121,11 +121,11 @@ def test_every_mechanism_of_the_catalogue_is_audited_and_holds():
             assert e["claimed"] <= e["worst_case"] * (1 + 1e-9)
 
 
-def alarms(games, *families):
-    """How many of 200 audits raise any alarm, all together at each of these rates, of the same draws."""
+def alarms(games, *families, audits=200):
+    """How many audits raise any alarm, all together at each of these rates, of the same draws."""
     games = [replace(game, draw=lru_cache(maxsize=2)(game.draw)) for game in games]
     raised = np.zeros(len(families), int)
-    for seed in range(200):
+    for seed in range(audits):
         for i, family in enumerate(families):
             found = audit.measure(games, Audit(draws=2000, seed=seed), family=family)
             raised[i] += any(f.verdict == "violated" for f in found)
@@ -133,12 +133,13 @@ def alarms(games, *families):
 
 
 @pytest.mark.slow
-def test_the_rate_of_false_alarms():
-    """200 audits of all sound mechanisms: at the stated 1e-3, and at 0.05 where a count says more, no more alarms than
+@pytest.mark.parametrize("audits", [60, pytest.param(200, marks=pytest.mark.soak)])
+def test_the_rate_of_false_alarms(audits):
+    """Of audits of all sound mechanisms: at the stated 1e-3, and at 0.05 where a count says more, no more alarms than
     that rate explains (at 1e-6)."""
     games = [game for made in audit_games.GAMES.values() for game in made(1e-3)]
     families = (audit.FAMILY, 0.05)
-    assert (alarms(games, *families) <= stats.binom.isf(1e-6, 200, families)).all()
+    assert (alarms(games, *families, audits=audits) <= stats.binom.isf(1e-6, audits, families)).all()
 
 
 @pytest.mark.slow

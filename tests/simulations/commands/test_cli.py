@@ -6,9 +6,10 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
@@ -222,16 +223,66 @@ def test_interruption(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert "interrupted" in complaint(capsys, ["simulate", "good.toml"], code=130)
 
 
-def stopping(error: BaseException | None) -> Run:
+@pytest.fixture
+def sigterm() -> Iterator[None]:
+    """SIGTERM must not end the tests where nobody has taken it over."""
+
+    def missed(number: int, frame: Any) -> None:
+        raise AssertionError("nobody takes SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, missed)
+    try:
+        yield
+    finally:
+        found = signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+    assert found is missed  # the command has put it back
+
+
+@pytest.mark.usefixtures("sigterm")
+def test_sigterm_ends_a_command_as_ctrl_c_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    def terminated() -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("goes on")
+
+    replace_run(monkeypatch, terminated)
+    assert complaint(capsys, ["simulate", "good.toml"], code=143) == "sottovoce: interrupted; nothing was kept"
+
+    replace_run(monkeypatch, stopping(terminated))
+    assert cli.main(["simulate", "good.toml", "--out", "results"]) == cli.TERMINATED == 143
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].endswith("continue it with: sottovoce simulate --resume results")
+    assert "Traceback" not in said and (place / "results.part").is_dir()
+
+
+def test_a_run_in_which_nobody_was_delivered_ends_with_1_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    refused = {"delivered": 0, "accuracy": None, "errors": {"the policy does not allow the mechanism": 40}}
+    results = demo()
+    results["arms"][2] |= refused
+    replace_run(monkeypatch, lambda: results)
+    assert cli.main(["simulate", "good.toml", "--out", "results"]) == 1
+    said = capsys.readouterr()
+    line = (
+        "Purkayastha, ε = 10: none of 2,000 users was delivered (3 not on the sphere (dropped), 40 the policy does not "
+        "allow the mechanism (errors))"
+    )
+    assert said.err.splitlines()[-1] == f"sottovoce: {line}" and "planar Laplace" in said.out
+    assert f"{line}." in (place / "results" / "results.md").read_text()
+
+
+def stopping(error: BaseException | Callable[[], Any] | None) -> Run:
     """A run whose users release something before it stops; see `simulations.study.journal`."""
 
     def run(out: Path) -> dict[str, Any]:
         Journal(out).check_code()
         (out / "nodes" / "0").mkdir(parents=True, exist_ok=True)
         (out / "nodes" / "0" / "ledger-a.sqlite").touch()
-        if error is not None:
+        if isinstance(error, BaseException):
             raise error
-        return demo()
+        return demo() if error is None else error()
 
     return run
 

@@ -6,7 +6,7 @@ import pytest
 
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.files import read_files
-from simulations.corpora.splits import random_split, split_by_sentence
+from simulations.corpora.splits import random_split, split_by_sentence, stratified
 from simulations.errors import UserError
 from tests.support.paths import DATA
 
@@ -108,3 +108,29 @@ def test_bad_splits_are_refused():
         split_by_sentence(corpus(["a", "b"]), 1.0, 0)
     with pytest.raises(UserError, match="not on pairs"):
         split_by_sentence(corpus([("a", "b")]), 0.1, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_limit_takes_of_each_class_its_share_whatever_the_order(seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(1, 60, size=rng.integers(2, 7))
+    labels = np.repeat(np.arange(len(rows)), rows)
+    for size in (len(rows), int(rng.integers(len(rows), len(labels) + 1)), len(labels) - 1, len(labels), 10**6):
+        for order in (np.arange(len(labels)), rng.permutation(len(labels))):
+            taken = stratified(labels[order], size, seed)
+            assert len(set(taken.tolist())) == len(taken) == min(size, len(labels)) and (np.diff(taken) > 0).all()
+            counts = np.bincount(labels[order][taken], minlength=len(rows))
+            due = rows * len(taken) / len(labels)
+            assert (counts >= 1).all() and (counts <= rows).all()
+            assert (counts >= np.minimum(np.floor(due) - len(rows), rows)).all()
+            if (due >= 1).all():
+                assert (np.abs(counts - due) < 1).all()
+    some = stratified(labels, len(rows) + 1, seed)
+    assert (stratified(labels, len(rows) + 1, seed) == some).all()
+
+
+def test_a_limit_is_drawn_by_the_seed():
+    labels = np.repeat([0, 1], 50)
+    drawn = {tuple(stratified(labels, 10, seed)) for seed in range(20)}
+    assert len(drawn) == 20 and all(np.bincount(labels[list(rows)]).tolist() == [5, 5] for rows in drawn)
+    assert len(stratified(labels, 1, 0)) == 1 and len(stratified(np.zeros(0, np.int64), 3, 0)) == 0

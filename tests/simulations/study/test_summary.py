@@ -40,9 +40,22 @@ def test_what_users_added_is_paired_by_run_and_the_figure_is_drawn(tmp_path):
     lines = summarize(folders).splitlines()
     # gains .10, .08, .12: their deviation, 0.02 / sqrt(3) = 0.012, not that of the accuracies
     assert "| 0.800 ± 0.064 | +0.100 ± 0.012 |" in lines[6] and "| – |" in lines[4]
-    picture = tmp_path / "means.png"
-    assert main(["summarize", *map(str, folders), "--figure", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    for name, start in (("a.png", b"\x89PNG"), ("a.PDF", b"%PDF-"), ("a.svg", b"<?xml")):
+        picture = tmp_path / name
+        made = []
+        for _ in range(2):
+            assert main(["summarize", *map(str, folders), "--figure", str(picture)]) == 0
+            made.append(picture.read_bytes())
+        assert made[0].startswith(start) and made[0] == made[1]
+    assert b"public-only, other" in made[0]  # text is text
+
+
+@pytest.mark.parametrize("name", ["means", "means.jpg", "means.pdf.txt"])
+def test_a_figure_of_no_known_kind_is_refused(name, tmp_path, capsys):
+    assert main(["summarize", str(run(tmp_path, 1, 0.7)), "--figure", str(tmp_path / name)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.endswith(f"{name}: must end in .pdf, .svg or .png\n")
+    assert not (tmp_path / name).exists()
 
 
 def test_one_run_has_no_error_and_infinity_is_shown(tmp_path):

@@ -1,0 +1,172 @@
+"""What the parts of a study have in common: texts, texts that are nearly the same, people; and what one part repeats.
+
+Texts are compared by their letters and digits alone, in one case, with single spaces between: punctuation makes no
+other text. Two are nearly the same where of all runs of five bytes that occur in either, at least 70 % occur in both
+(Jaccard's index of shingles, Broder 1997): of a text of twelve words that is about one word. The comparison is exact:
+two sets of index t or more share one of the |x| - ⌈t·|x|⌉ + 1 rarest of each (Bayardo, Ma and Srikant 2007, prefix
+filtering), so pairs that share none need not be looked at; of those that do, most are ruled out by their sketches.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client.store.text_column import Text
+from simulations.corpora.corpus import Split
+
+Ints = NDArray[np.int64]
+
+#: Parts that must not meet: rows of the first are looked for in the second.
+PAIRS = (("public", "train"), ("test", "train"), ("test", "public"))
+#: Bytes of a shingle, and the least index of two texts that are nearly the same.
+SHINGLE, NEARLY = 5, 0.7
+#: Texts of either part that are compared at once, pairs whose sketches are, and bits of a sketch.
+_AT_ONCE, _BLOCK, _PAIRS, _BITS = 1 << 12, 1 << 12, 1 << 16, 1 << 10
+_SHINGLES, _SIX = (1 << 8 * SHINGLE) - 1, np.uint64(63)
+_BETWEEN = re.compile(r"[\W_]+")
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What of one part is in another. rows: of the part `of`. texts: rows of these whose text is a text of the other
+    part; near: rows whose text is not, but nearly. users: people who have rows in both, where it is known whose are."""
+
+    of: str
+    within: str
+    rows: int
+    texts: int
+    near: int
+    users: int
+
+    def __bool__(self) -> bool:
+        return self.texts + self.near + self.users > 0
+
+    def __str__(self) -> str:
+        said = []
+        if self.texts or self.near:
+            nearly = f" and {self.near:,} nearly" if self.near else ""
+            said.append(f"{self.texts:,}{nearly} of {self.rows:,} {self.of} texts are in {self.within}")
+        if self.users:
+            are = "user is" if self.users == 1 else "users are"
+            said.append(f"{self.users:,} {are} in {self.of} and {self.within}")
+        return ", ".join(said)
+
+
+def normalized(text: Text) -> str:
+    """The letters and digits of a text, or of a pair in two lines; a text that has none is itself."""
+    if isinstance(text, tuple):
+        return f"{normalized(text[0])}\n{normalized(text[1])}"
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return _BETWEEN.sub(" ", plain).strip() or plain.strip()
+
+
+def compared(split: Split, *, people: bool) -> tuple[list[Overlap], dict[str, int]]:
+    """What each of PAIRS have in common, and of each part the rows whose text is that of a row before.
+
+    people: whether the parts' users are who holds the rows, so that they are compared. Seconds for 67,349 phrases.
+    """
+    parts = {name: getattr(split, name) for name in ("public", "train", "test")}
+    plain = {name: [normalized(text) for text in part.texts] for name, part in parts.items()}
+    distinct = {name: set(texts) for name, texts in plain.items()}
+    found = []
+    for of, within in PAIRS:
+        same = distinct[of] & distinct[within]
+        near = nearly(sorted(distinct[of] - same), sorted(distinct[within]))
+        users = [set(parts[name].users or ()) if people else set() for name in (of, within)]
+        found.append(Overlap(
+            of, within, len(plain[of]), sum(text in same for text in plain[of]),
+            sum(text in near for text in plain[of]), len(users[0] & users[1]),
+        ))  # fmt: skip
+    return found, {name: len(texts) - len(distinct[name]) for name, texts in plain.items()}
+
+
+def nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
+    """Those of some normalized texts, none of them among the others, that are nearly the same as one of these."""
+    found: set[str] = set()
+    for first in range(0, len(texts), _AT_ONCE):
+        found |= _nearly(texts[first : first + _AT_ONCE], others)
+    return found
+
+
+def _nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
+    own = _Sets.of(texts)
+    known, places, often = np.unique(own.shingles, return_inverse=True, return_counts=True)
+    if not len(known):
+        return set()
+    ranks = np.empty(len(known), np.int64)
+    ranks[np.argsort(often, kind="stable")] = np.arange(1, len(known) + 1)  # 0: of no text here, rarest of all
+    mine, rarest = own.matrices(ranks[places], len(known))
+    sketches, left = own.sketches(), np.flatnonzero(own.counts)
+    found: set[str] = set()
+    for first in range(0, len(others), _BLOCK):
+        block = _Sets.of(others[first : first + _BLOCK])
+        at = np.minimum(np.searchsorted(known, block.shingles), len(known) - 1)
+        theirs, their_rarest = block.matrices(np.where(known[at] == block.shingles, ranks[at], 0), len(known))
+        pairs, sketched = (rarest[left] @ their_rarest.T).tocoo(), block.sketches()
+        near = np.zeros(len(texts), np.bool_)
+        for start in range(0, pairs.nnz, _PAIRS):
+            i, j = left[pairs.row[start : start + _PAIRS]], pairs.col[start : start + _PAIRS]
+            total = own.counts[i] + block.counts[j]
+            apart = np.bitwise_count(sketches[i] ^ sketched[j]).sum(axis=1, dtype=np.int64)
+            possible = (1 + NEARLY) * apart <= (1 - NEARLY) * total + 1e-6  # bits apart are shingles apart
+            i, j, total = i[possible], j[possible], total[possible]
+            both = np.asarray(mine[i].multiply(theirs[j]).sum(axis=1)).ravel()
+            near[i[(1 + NEARLY) * both >= NEARLY * total - 1e-6]] = True
+        found.update(texts[row] for row in np.flatnonzero(near))
+        left = left[~near[left]]
+    return found
+
+
+class _Sets(NamedTuple):
+    """The shingles of n texts, each once: owners[i] has shingles[i], in the order of both; counts (n,) of each text."""
+
+    owners: Ints
+    shingles: Ints
+    counts: Ints
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> _Sets:
+        data = [text.encode("utf-8", "surrogatepass") for text in texts]
+        lengths = np.array([len(each) for each in data], np.int64)
+        runs = np.maximum(lengths - SHINGLE + 1, 0)
+        at = np.arange(runs.sum()) + np.repeat(np.cumsum(lengths) - lengths - np.cumsum(runs) + runs, runs)
+        flat = np.frombuffer(b"".join(data), np.uint8).astype(np.int64)
+        packed = np.repeat(np.arange(len(texts), dtype=np.int64), runs)
+        for i in range(SHINGLE):
+            packed = packed << 8 | flat[at + i]
+        packed = _distinct(packed)
+        owners = packed >> 8 * SHINGLE
+        return cls(owners, packed & _SHINGLES, np.bincount(owners, minlength=len(texts)))
+
+    def matrices(self, ranks: Ints, width: int) -> tuple[Any, Any]:
+        """Which shingles, by their ranks 1..width, texts have, (n, width + 1); and of these the rarest. 0 is none."""
+        packed = np.sort(self.owners << 8 * SHINGLE | ranks)
+        owners, ranks = packed >> 8 * SHINGLE, packed & _SHINGLES
+        place = np.arange(len(owners)) - (np.cumsum(self.counts) - self.counts)[owners]
+        least = np.ceil(NEARLY * self.counts - 1e-6).astype(np.int64)
+        made = []
+        for kept in (ranks > 0, (ranks > 0) & (place <= (self.counts - least)[owners])):
+            entries = (np.ones(int(kept.sum()), np.int32), (owners[kept], ranks[kept]))
+            made.append(sparse.csr_matrix(entries, shape=(len(self.counts), width + 1)))
+        return made[0], made[1]
+
+    def sketches(self) -> NDArray[np.uint64]:
+        """A bit for each shingle of a text, uint64 (n, _BITS / 64): bits in which two differ are of different ones."""
+        bits = self.shingles.astype(np.uint64) * _SPREAD >> np.uint64(64 - _BITS.bit_length() + 1)
+        made = np.zeros((len(self.counts), _BITS // 64), np.uint64)
+        np.bitwise_or.at(made, (self.owners, (bits >> np.uint64(6)).astype(np.int64)), np.uint64(1) << (bits & _SIX))
+        return made
+
+
+def _distinct(values: Ints) -> Ints:
+    values = np.sort(values)
+    return values[np.append(True, values[1:] != values[:-1])] if len(values) else values

@@ -1,0 +1,87 @@
+"""The parts of a study from files: which class is which, and that a run says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulations.corpora.builtin import SENTIMENTS
+from simulations.corpora.builtin import builtin as builtin_corpus
+from simulations.corpora.parts import load_split
+from simulations.errors import UserError
+from simulations.experiment import Experiment, from_table, load, to_toml
+from simulations.study.report import data_notes
+from tests.support.studies import PURKAYASTHA, RANDOMIZED
+
+
+def reviews(folder: Path, names: dict[str, str]) -> None:
+    """Built-in reviews as somebody's files, their labels called otherwise."""
+    corpus = builtin_corpus(train=40, test=20, public=1, seed=9)
+    for name in ("train", "test"):
+        part = getattr(corpus, name)
+        rows = (f"{names[SENTIMENTS[label]]}\t{text}" for label, text in zip(part.labels, part.texts, strict=True))
+        (folder / f"{name}.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n", encoding="utf-8")
+
+
+def study(folder: Path, **public: object) -> Experiment:
+    return from_table({
+        "name": "small",
+        "data": {
+            "source": "files", "path": str(folder), "train": "train.tsv", "test": "test.tsv", "text": "text",
+            "label": "label", "public-size": 30, "public": {"split": "built-in", **public},
+        },
+        "population": {"users": 30},
+        "shuffle": {"enabled": False},
+        "policy": {"embedding": 32.0, "label": 3.0},
+        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+    })  # fmt: skip
+
+
+RENAMED = {"positive": "favourable", "negative": "unfavourable"}
+
+
+def test_renamed_classes_are_asked_about_and_then_paired_as_said_and_printed(tmp_path: Path) -> None:
+    """By the order of their names, favourable would be what the public reviews call negative."""
+    reviews(tmp_path, RENAMED)
+    with pytest.raises(UserError, match=r"data\.public\.classes: is missing.*favourable, unfavourable"):
+        load_split(study(tmp_path))
+    said = {"favourable": "positive", "unfavourable": "negative"}
+    experiment = study(tmp_path, classes=said)
+    split, about = load_split(experiment)
+    plain = builtin_corpus(public=30, train=1, test=1, seed=1).public
+    called = [RENAMED[SENTIMENTS[label]] for label in plain.labels]
+    assert [split.public.classes[label] for label in split.public.labels] == called
+    assert about["classes"] == said
+    assert data_notes(about) == [
+        "Classes of the data, and of the built-in public reviews: favourable is positive, unfavourable is negative."
+    ]
+    (tmp_path / "e.toml").write_text(to_toml(experiment), encoding="utf-8")
+    assert load(tmp_path / "e.toml") == experiment
+
+
+def test_numbers_and_equal_names_need_no_word_and_are_printed_too(tmp_path: Path) -> None:
+    for names in ({"negative": "0", "positive": "1"}, {"negative": "Negative", "positive": "Positive"}):
+        reviews(tmp_path, names)
+        _, about = load_split(study(tmp_path))
+        assert about["classes"] == {theirs: ours for ours, theirs in names.items()} and data_notes(about)
+
+
+def test_without_public_labels_nothing_is_paired(tmp_path: Path) -> None:
+    reviews(tmp_path, RENAMED)
+    split, about = load_split(study(tmp_path, labels=False))
+    assert "classes" not in about and not split.public.labels.any() and data_notes(about) == []
+
+
+@pytest.mark.parametrize(
+    ("public", "line"),
+    [
+        ({"classes": {"a": 1}}, r"data.public\.classes: must be a table"),
+        ({"classes": {"a": "negative", "b": "negative"}}, r"data.public\.classes: must be a table"),
+        ({"classes": {"a": "negative"}, "labels": False}, r"data.public\.classes: goes with"),
+        ({"classes": {"a": "negative"}, "split": "random"}, r"data.public\.classes: goes with"),
+    ],
+)
+def test_a_mapping_that_maps_nothing(tmp_path: Path, public: dict, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        study(tmp_path, **public)
