@@ -12,8 +12,8 @@ c = (α - 1)(1 - q): the price of a spread option on two log-normal martingales 
 a positive measure. Along any path of covariances S the price changes by
 ½·S₁₁'·E[U²h_uu] + ½·S₂₂'·E[V²h_vv] + S₁₂'·E[UV·h_uv]. So it rises as <g, g'> falls: the worst vectors are opposite.
 And of opposite vectors it rises with the length of either, since S₁₁ and S₂₂ rise and S₁₂ falls. The worst pair is
-g = -g', both of length C, for all α at once, so it dominates adaptively composed steps as well (Zhu, Dong and Wang 2022,
-Theorem 10).
+g = -g', both of length C, for all α at once, so it dominates adaptively composed steps as well (Zhu, Dong and Wang
+2022, Theorem 10).
 
 It is not the pair of *added or removed* records, (1 - q)·N(0) + q·N(1) against N(0), which accountants take unless
 told: without sampling that is a distance of C, and this one 2C.
