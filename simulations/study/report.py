@@ -23,6 +23,7 @@ from rich.text import Text
 from simulations.experiment import PUBLIC_ONLY, STATISTICS
 from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.jsonable import json_ready
+from simulations.study import trust
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +78,7 @@ def print_table(results: Results, console: Console) -> None:
         # Names fold where they are long; a number never does.
         table.add_column(heading, justify="right" if i else "left", no_wrap=bool(i))
     for arm in results["arms"]:
-        row = (Text(cell) for cell in cells(arm, trust=_anybody_trusted(results))[:shown])
+        row = (Text(cell) for cell in cells(arm, trusted=trust.anybody(results["arms"]))[:shown])
         table.add_row(*row, style="dim" if arm.get("reference") else None)
     console.print(table)
     for note in notes(results):
@@ -97,44 +98,22 @@ HEADINGS = (
 )
 
 
-#: Where somebody is trusted: whom a user has to trust for the central ε. They stand before the users.
-TRUST = ("central ε", "trusts")
-
-
 def headings_of(results: Results) -> tuple[str, ...]:
-    """The columns of a table; those of trust where an arm's users trust the server."""
-    return _with_trust(HEADINGS, TRUST) if _anybody_trusted(results) else HEADINGS
+    """The columns of a table; whom users trust stands before their number, where an arm's users trust the server."""
+    return _with_trust(HEADINGS, trust.COLUMNS) if trust.anybody(results["arms"]) else HEADINGS
 
 
-def _anybody_trusted(results: Results) -> bool:
-    return any((arm.get("budget") or {}).get("central_epsilon") is not None for arm in results["arms"])
-
-
-def _with_trust(columns: tuple[str, ...], trust: tuple[str, ...]) -> tuple[str, ...]:
+def _with_trust(columns: tuple[str, ...], told: tuple[str, ...]) -> tuple[str, ...]:
     at = HEADINGS.index("users")
-    return (*columns[:at], *trust, *columns[at:])
-
-
-def central(arm: Arm) -> tuple[float | None, str]:
-    """The central ε of an arm's training user, and who has to be trusted for it: "the server" with everything, "the
-    shuffler" not to say who sent what, "nobody" where there is no central ε or the worst case is all that is said."""
-    trusted = (arm.get("budget") or {}).get("central_epsilon")
-    if trusted is not None:
-        return trusted, "the server"
-    if arm.get("reference"):
-        return None, "the server"
-    shuffled = next((r for r in arm.get("ladder") or [] if r["rung"] == "shuffled"), None)
-    if shuffled is None or not _is_finite(shuffled["epsilon"]):
-        return None, "nobody"
-    return shuffled["epsilon"], "the shuffler"
+    return (*columns[:at], *told, *columns[at:])
 
 
 def title(results: Results) -> str:
     return f"{results['name']}, seed {results['seed']}, way {results['way']}"
 
 
-def cells(arm: Arm, *, trust: bool = False) -> tuple[str, ...]:
-    """One row, a text for each of HEADINGS, and of TRUST."""
+def cells(arm: Arm, *, trusted: bool = False) -> tuple[str, ...]:
+    """One row, a text for each of HEADINGS, and of `trust.COLUMNS` where somebody is trusted."""
     budget = arm.get("budget") or {}
     metric = _epsilon(budget.get("metric_epsilon"))
     if budget.get("metric") in DISTANCES and budget.get("metric_epsilon") not in (None, math.inf):
@@ -152,8 +131,8 @@ def cells(arm: Arm, *, trust: bool = False) -> tuple[str, ...]:
         _count(arm.get("bytes_per_user")),
         f"{arm['seconds']:.1f}" if _is_finite(arm.get("seconds")) else "–",
     )
-    epsilon, who = central(arm)
-    return _with_trust(row, (_epsilon(epsilon), who)) if trust else row
+    epsilon, who = trust.central(arm)
+    return _with_trust(row, (_epsilon(epsilon), who)) if trusted else row
 
 
 def notes(results: Results) -> list[str]:
@@ -173,8 +152,7 @@ def notes(results: Results) -> list[str]:
             f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
             "at δ = 0 where none is said. Label ε –: none sent, or declared public. Users: delivered and validated."
         )
-    if _anybody_trusted(results):
-        lines.append(_TRUSTED)
+    lines += [trust.NOTE] if trust.anybody(results["arms"]) else []
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
@@ -237,10 +215,6 @@ _STATISTICS = (
     "Way statistics: ε is of one vector a user, between any two users' data, texts, labels and number of records "
     "together; to ask: worst case of a sanitized embedding of one's own sentence, or of an answer."
 )
-_TRUSTED = (
-    "Central ε: of data sets that differ in all that one user has (replaced; δ is in results.json), if whom the user "
-    "trusts is honest: the server, which sees all and adds the noise, or the shuffler. Worst case ε trusts nobody."
-)
 _ANSWERS = (
     "Asked by answer: a user's device runs the whole model on a sentence and releases the class alone, between any two "
     "sentences; sanitized accuracy is that of the released classes."
@@ -253,12 +227,12 @@ def _on_text(results: Results) -> bool:
 
 def markdown(results: Results) -> str:
     """The table with the columns that do not fit a terminal: mechanism, m', and the guarantee in words."""
-    columns, trust = headings_of(results), _anybody_trusted(results)
+    columns, trusted = headings_of(results), trust.anybody(results["arms"])
     headings = [h.replace("\n", " ").replace("- ", "-") for h in columns] + ["mechanism", "m'", "guarantee"]
     rows = [headings, ["---", *["---:"] * (len(columns) - 1), "---", "---:", "---"]]
     for arm in results["arms"]:
         statement = (arm.get("budget") or {}).get("statement")
-        rows.append([*cells(arm, trust=trust), _plain(arm.get("mechanism")), _count(arm.get("dim")), _plain(statement)])
+        rows.append([*cells(arm, trusted=trusted), _plain(arm.get("mechanism")), _count(arm.get("dim")), _plain(statement)])
     lines = [f"# {title(results)}", ""]
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
@@ -373,12 +347,7 @@ def accuracy_figure(results: Results) -> Figure:
         # Mechanisms of equal ε stand side by side, or one would hide the other.
         x = np.array([_spent(a)[channel] for a in members], dtype=float)
         x = scale(x, i - (len(series) - 1) / 2)
-        style: dict[str, Any] = {
-            "color": COLOURS[i % 6],
-            "marker": MARKERS[i % 6],
-            "markersize": 6,
-            "linewidth": 1.4,
-        }
+        style: dict[str, Any] = {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "markersize": 6, "linewidth": 1.4}
         y = [a["accuracy"] if _is_finite(a.get("accuracy")) else np.nan for a in members]
         error = [a["accuracy_se"] if _is_finite(a.get("accuracy_se")) else 0.0 for a in members]
         axes.errorbar(x, y, yerr=error, capsize=3, label=name, **style)
@@ -387,15 +356,8 @@ def accuracy_figure(results: Results) -> Figure:
         ]
         axes.plot(x, clean, linestyle=":", markerfacecolor="white", **style)
     if points:
-        axes.plot(
-            [],
-            [],
-            color="#555555",
-            marker="o",
-            markerfacecolor="white",
-            linestyle=":",
-            label="(hollow) on device",
-        )
+        hollow: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "linestyle": ":"}
+        axes.plot([], [], color="#555555", label="(hollow) on device", **hollow)
     styles = iter(["-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))] * len(arms))
     for arm in arms:
         level = arm["accuracy"] if _is_finite(arm.get("accuracy")) else arm.get("accuracy_clean_test")

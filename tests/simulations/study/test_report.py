@@ -203,7 +203,7 @@ def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted() -> None:
     second |= {"reference": False, "ladder": [shuffled]}
     third = second | {"ladder": [shuffled | {"epsilon": None}]}
     trusted = results | {"arms": [first, second, third, second | {"reference": True}, *rest]}
-    told = [cells(arm, trust=True)[6:8] for arm in trusted["arms"][:4]]
+    told = [cells(arm, trusted=True)[6:8] for arm in trusted["arms"][:4]]
     assert told == [("1", "the server"), ("0.5", "the shuffler"), ("–", "nobody"), ("–", "the server")]
     assert "trusts" in printed(trusted) and "| central ε | trusts |" in markdown(trusted)
     assert any("trusts nobody" in note for note in notes(trusted))
