@@ -232,7 +232,9 @@ def markdown(results: Results) -> str:
     rows = [headings, ["---", *["---:"] * (len(columns) - 1), "---", "---:", "---"]]
     for arm in results["arms"]:
         statement = (arm.get("budget") or {}).get("statement")
-        rows.append([*cells(arm, trusted=trusted), _plain(arm.get("mechanism")), _count(arm.get("dim")), _plain(statement)])
+        rows.append([
+            *cells(arm, trusted=trusted), _plain(arm.get("mechanism")), _count(arm.get("dim")), _plain(statement)
+        ])  # fmt: skip
     lines = [f"# {title(results)}", ""]
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
