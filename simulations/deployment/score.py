@@ -19,7 +19,7 @@ from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, slug
 from simulations.experiment.result import ArmResult
 from simulations.shuffler.shuffle import Origin
-from simulations.study.evaluation import Truth, score
+from simulations.study.evaluation import Answers, on_device, sanitized, score
 from simulations.study.prepare import Prepared
 from simulations.study.run import results
 
@@ -40,20 +40,17 @@ def scored(
         places, guesses = (np.array(answers[name], np.int64) for name in ("places", "guesses"))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{server}: holds no trained arm; name the folder that `deploy train` left") from error
-    sanitized, dropped = None, dict(result.dropped)
+    origin, dropped = None, dict(result.dropped)
     if len(guesses):
         path = origins / f"{_STAGE}.npy"
         try:
             whose = np.load(path, allow_pickle=False)[places]
         except (OSError, ValueError, IndexError):
             raise UserError(f"--origins {path}: does not say whose the rows of the stage's batch are") from None
-        truth = Truth(held.test_holders.users, held.test_holders.records, held.test.labels[held.test_rows])
-        labels = truth.of(Origin(whose[:, 0], whose[:, 1]))
-        known = labels >= 0
-        if not known.all():
-            dropped["test: unknown record"] = int((~known).sum())
-        if known.any():
-            sanitized = score(guesses[known], labels[known], sentences=len(held.test))
+        origin = Origin(whose[:, 0], whose[:, 1])
+    asked, unknown = sanitized(held, guesses, origin)
+    if unknown:
+        dropped["test: unknown record"] = unknown
     model = server / "models" / slug(arm.name)
     called, _ = read_about(model)
     if called != prepared.public.classes:
@@ -61,9 +58,10 @@ def scored(
             f"{model}: its classes are {', '.join(called)}, and those of the study's data "
             f"{', '.join(prepared.public.classes)}, in these orders; score it with the data that it was made for"
         )
-    clean = score(classify(model, prepared.public, held.test.texts), held.test.labels, sentences=len(held.test))
-    result = replace(result.scored(sanitized, clean), dropped=dropped)
-    return results(experiment, prepared, [result.to_dict()], seconds=result.seconds) | {"randomness": RANDOMNESS}
+    answers = Answers(asked, on_device(held, classify(model, prepared.public, held.test.texts)))
+    result = replace(result.scored(score(answers.sanitized), score(answers.device)), dropped=dropped)
+    found = results(experiment, prepared, [result.to_dict()], {arm.name: answers}, seconds=result.seconds)
+    return found | {"randomness": RANDOMNESS}
 
 
 def _finite(value: Any) -> Any:

@@ -18,10 +18,7 @@ Rungs = list[dict[str, Any]] | None
 
 @dataclass(frozen=True)
 class Score:
-    """Share of right guesses and its standard error.
-
-    The error is binomial over `sentences` distinct sentences: one sanitized several times is still one sentence.
-    """
+    """Share of right guesses and its standard error, over the distinct texts that were guessed."""
 
     accuracy: float
     error: float

@@ -7,30 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Conversation
 from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.experiment import Arm, Experiment, slug
 from simulations.experiment.guarantees import released, spent
 from simulations.experiment.ladder import of_run
-from simulations.experiment.result import ArmResult, Score, arm_result
+from simulations.experiment.result import ArmResult, arm_result
 from simulations.progress import Progress
-from simulations.shuffler.shuffle import Origin
 from simulations.study.collect import FlowerUsers
-from simulations.study.evaluation import Truth, score
+from simulations.study.evaluation import Answers, on_device, sanitized, score
 from simulations.study.journal import Journal
-from simulations.study.prepare import Held, Prepared
+from simulations.study.prepare import Prepared
 
 
 class Finished(NamedTuple):
-    """An arm that has run: its line, and its model (`server.protocols.protocol.Model`), None where nothing came to
-    train one on."""
+    """An arm that has run: its line, its model (`server.protocols.protocol.Model`), None where nothing came to train
+    one on, and what that made of the test texts."""
 
     result: ArmResult
     model: Any
+    answers: Answers
 
 
 class ArmRun:
@@ -64,12 +61,16 @@ class ArmRun:
         before = (lambda request: None) if self._journal is None else self._journal.ask
         driver = Driver(users, name=self.arm.name, before=before, progress=self._progress)
         model = driver.train(self._protocol)
-        sanitized = clean = None
+        guesses = clean = origin = None
         if model is not None and (question := model.question()) is not None:
             guesses = model.answer(driver.ask(question))
-            sanitized = scored(self._held, guesses, users.origins[question.stage], driver)
+            origin = users.origins[question.stage]
+        counts, unknown = sanitized(self._held, guesses, origin)
+        if unknown:
+            driver.asking.dropped["unknown record"] += unknown
         if model is not None:
-            clean = score(model.classify(self._held.test.texts), self._held.test.labels, sentences=len(self._held.test))
+            clean = model.classify(self._held.test.texts)
+        answers = Answers(counts, on_device(self._held, clean))
         seconds = time.perf_counter() - start
         result = arm_result(self.experiment, self.arm, self._channels, model, driver, seconds=seconds)
         self._progress(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
@@ -78,16 +79,5 @@ class ArmRun:
             self.experiment, self.arm, spent(what, self._channels, driver), records=self._held.holders.most,
             test_records=self._held.test_holders.most,
         )  # fmt: skip
-        return Finished(replace(result.scored(sanitized, clean), **rungs), model)
-
-
-def scored(held: Held, guesses: NDArray[np.int64] | None, origin: Origin, driver: Driver) -> Score | None:
-    """The guesses (n,) of a shuffled batch of test users against the truth; None where none can be compared. Rows that
-    nobody was asked about are counted."""
-    if guesses is None:
-        return None
-    truth = Truth(held.test_holders.users, held.test_holders.records, held.test.labels[held.test_rows]).of(origin)
-    known = truth >= 0
-    if not known.all():
-        driver.asking.dropped["unknown record"] += int((~known).sum())
-    return score(guesses[known], truth[known], sentences=len(held.test)) if known.any() else None
+        result = result.scored(score(answers.sanitized), score(answers.device))
+        return Finished(replace(result, **rungs), model, answers)

@@ -29,7 +29,7 @@ from simulations.experiment.ladder import Spent, of_run
 from simulations.experiment.result import ArmResult
 from simulations.progress import Progress
 from simulations.study.arm import Finished
-from simulations.study.evaluation import score
+from simulations.study.evaluation import Answers, on_device, score
 from simulations.study.prepare import Held, Prepared
 
 
@@ -71,8 +71,9 @@ class PaperArm:
         maps = pipeline.maps()
         z = maps.project(pipeline.embed(test.texts))
         noisy = sanitize_public(self.mechanism, np.tile(z, (repeats, 1)), seed=experiment.seed, stage="paper-test")
-        sanitized = score(maps.predict(noisy), np.tile(test.labels, repeats), sentences=len(test))
-        clean = score(maps.predict(z), test.labels, sentences=len(test))
+        answers = Answers(
+            on_device(self.held, maps.predict(noisy), repeats=repeats), on_device(self.held, maps.predict(z))
+        )
         result = ArmResult(
             name=arm.name,
             mechanism=self.mechanism.name,
@@ -80,10 +81,10 @@ class PaperArm:
             epsilon=(arm.embedding or {}).get("epsilon"),
             label_epsilon=(arm.label or {}).get("epsilon"),
             dim=dim_of(self.mechanism),
-            accuracy=sanitized.accuracy,
-            accuracy_se=sanitized.error,
-            accuracy_clean_test=clean.accuracy,
-            accuracy_clean_test_se=clean.error,
+            accuracy=None,
+            accuracy_se=None,
+            accuracy_clean_test=None,
+            accuracy_clean_test_se=None,
             users=experiment.population.users,
             delivered=len(self.held.train),
             dropped={},
@@ -97,7 +98,8 @@ class PaperArm:
         self.progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
         spent = Spent(embedding=self.mechanism, label=label, train=(len(self.held.train),), test=None)
         rungs = of_run(experiment, arm, spent, records=self.held.holders.most, test_records=None)
-        return Finished(replace(result, **rungs), _Published(pipeline))
+        result = result.scored(score(answers.sanitized), score(answers.device))
+        return Finished(replace(result, **rungs), _Published(pipeline), answers)
 
     def _promise(self, label: Mechanism | None) -> Promise:
         embedding, epochs = self.mechanism.guarantee, self.experiment.training.epochs

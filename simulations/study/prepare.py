@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from server.protocols.protocol import Public
 from simulations.artifacts.cache import CachedEmbeddings
 from simulations.artifacts.public import CachedEncoder, prepare_public
 from simulations.corpora.corpus import Corpus, Split
-from simulations.corpora.overlap import compared
+from simulations.corpora.overlap import compared, normalized
 from simulations.corpora.parts import load_split
 from simulations.corpora.splits import stratified
 from simulations.errors import UserError
@@ -56,6 +57,13 @@ class Held:
     test_rows: NDArray[np.int64]
     train_embeddings: CachedEmbeddings | None = None
     test_embeddings: NDArray[np.float32] | None = None
+
+    @cached_property
+    def test_texts(self) -> NDArray[np.int64]:
+        """Which distinct text, but for case and marks, each test sentence is, (n,), numbered as they come first."""
+        numbers: dict[str, int] = {}
+        texts = (normalized(text) for text in self.test.texts)
+        return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
 
 
 class Prepared(NamedTuple):

@@ -9,32 +9,30 @@ from __future__ import annotations
 import json
 import math
 import sys
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simulations.experiment import PUBLIC_ONLY, STATISTICS
-from simulations.output.figures import COLOURS, MARKERS, new_figure
+from simulations.experiment import STATISTICS
 from simulations.output.jsonable import json_ready
+from simulations.output.markdown import table as markdown_table
+from simulations.output.numbers import count, epsilon, is_finite, plain, share
 from simulations.study import trust
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from simulations.study.comparison import added, matrices
+from simulations.study.comparison import shown as difference
+from simulations.study.figures import REFERENCE_MARK, accuracy_figure, on_text, spent_figure, title, worst_said
 
 Results = dict[str, Any]
 Arm = dict[str, Any]
+Row = list[str]
 
 #: What one unit of the metric is, as ε is multiplied by it.
 DISTANCES = {"angular": "angle", "euclidean": "dist.", "words, euclidean": "Σdist.", "words, discrete": "token"}
-REFERENCE_MARK = "†"
 
 def write(results: Results, folder: Path) -> list[Path]:
     """results.json, results.md and the figures, in a folder that is there. Returns their paths."""
@@ -71,18 +69,41 @@ def print_table(results: Results, console: Console) -> None:
     if results.get("way_sentence"):
         console.print(Text(results["way_sentence"], style="bold"))
     # A narrow terminal does without the last two columns, so that names stay readable; results.md has all.
-    headings = headings_of(results)
-    shown = len(headings) if console.width >= 100 else len(headings) - 2
-    table = Table(title=title(results), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for i, heading in enumerate(headings[:shown]):
-        # Names fold where they are long; a number never does.
-        table.add_column(heading, justify="right" if i else "left", no_wrap=bool(i))
-    for arm in results["arms"]:
-        row = (Text(cell) for cell in cells(arm, trusted=trust.anybody(results["arms"]))[:shown])
-        table.add_row(*row, style="dim" if arm.get("reference") else None)
-    console.print(table)
+    headings, *rows = table(results)
+    left_out = 0 if console.width >= 100 else 2
+    styles = ["dim" if arm.get("reference") else "" for arm in results["arms"]]
+    _print_rows(console, title(results), headings[: len(headings) - left_out], rows, styles)
+    if not left_out:
+        for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
+            _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
     for note in notes(results):
         console.print(Text(note))
+
+
+def _print_rows(console: Console, heading: str, names: Row, rows: Iterable[Row], styles: Iterable[str]) -> None:
+    shown = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for i, name in enumerate(names):
+        # Names fold where they are long; a number never does.
+        shown.add_column(name, justify="right" if i else "left", no_wrap=bool(i))
+    for row, style in zip(rows, styles, strict=True):
+        shown.add_row(*map(Text, row[: len(names)]), style=style or None)
+    console.print(shown)
+
+
+def table(results: Results) -> list[list[str]]:
+    """Headings, and a row for each arm; what users added stands behind the accuracies where an arm has a baseline, whom
+    users trust before their number where an arm's users trust the server."""
+    rows = [list(HEADINGS), *(list(cells(arm)) for arm in results["arms"])]
+    if trust.anybody(results["arms"]):
+        at = HEADINGS.index("users")
+        rows[0][at:at] = trust.COLUMNS
+        for row, (central, who) in zip(rows[1:], map(trust.central, results["arms"]), strict=True):
+            row[at:at] = epsilon(central), who
+    if gains := added(results):
+        rows[0].insert(_ADDED_AT, "users\nadded")
+        for row, arm in zip(rows[1:], results["arms"], strict=True):
+            row.insert(_ADDED_AT, difference(gains.get(arm["name"], {}).get("sanitized")))
+    return rows
 
 
 HEADINGS = (
@@ -98,50 +119,43 @@ HEADINGS = (
 )
 
 
-def headings_of(results: Results) -> tuple[str, ...]:
-    """The columns of a table; whom users trust stands before their number, where an arm's users trust the server."""
-    return _with_trust(HEADINGS, trust.COLUMNS) if trust.anybody(results["arms"]) else HEADINGS
+#: Where what users added stands among them: behind the accuracies.
+_ADDED_AT = 3
+#: Arms whose differences a terminal has room for; results.md has them of more, and results.json of all.
+_MOST_SHOWN, _MOST_WRITTEN = 6, 12
+_DIFFERENCES = "Difference in accuracy, paired by test text,"
 
 
-def _with_trust(columns: tuple[str, ...], told: tuple[str, ...]) -> tuple[str, ...]:
-    at = HEADINGS.index("users")
-    return (*columns[:at], *told, *columns[at:])
-
-
-def title(results: Results) -> str:
-    return f"{results['name']}, seed {results['seed']}, way {results['way']}"
-
-
-def cells(arm: Arm, *, trusted: bool = False) -> tuple[str, ...]:
-    """One row, a text for each of HEADINGS, and of `trust.COLUMNS` where somebody is trusted."""
+def cells(arm: Arm) -> tuple[str, ...]:
+    """One row, a text for each of HEADINGS."""
     budget = arm.get("budget") or {}
-    metric = _epsilon(budget.get("metric_epsilon"))
+    metric = epsilon(budget.get("metric_epsilon"))
     if budget.get("metric") in DISTANCES and budget.get("metric_epsilon") not in (None, math.inf):
         metric += f"·{DISTANCES[budget['metric']]}"
-    row = (
+    return (
         arm["name"] + (f" {REFERENCE_MARK}" if arm.get("reference") else ""),
-        _share(arm.get("accuracy"))
-        + (f" ± {arm['accuracy_se']:.3f}" if _is_finite(arm.get("accuracy_se")) else ""),
-        _share(arm.get("accuracy_clean_test")),
+        share(arm.get("accuracy"))
+        + (f" ± {arm['accuracy_se']:.3f}" if is_finite(arm.get("accuracy_se")) else ""),
+        share(arm.get("accuracy_clean_test")),
         metric,
-        _worst_said(budget)
-        + (f", {_epsilon(asking)} to ask" if (asking := budget.get("asking_epsilon")) is not None else ""),
-        _epsilon(budget.get("label_epsilon")),
-        _count(arm.get("delivered")),
-        _count(arm.get("bytes_per_user")),
-        f"{arm['seconds']:.1f}" if _is_finite(arm.get("seconds")) else "–",
+        worst_said(budget)
+        + (f", {epsilon(asking)} to ask" if (asking := budget.get("asking_epsilon")) is not None else ""),
+        epsilon(budget.get("label_epsilon")),
+        count(arm.get("delivered")),
+        count(arm.get("bytes_per_user")),
+        f"{arm['seconds']:.1f}" if is_finite(arm.get("seconds")) else "–",
     )
-    epsilon, who = trust.central(arm)
-    return _with_trust(row, (_epsilon(epsilon), who)) if trusted else row
 
 
 def notes(results: Results) -> list[str]:
     """Footnotes: how to read the columns, what is not private, what was lost on the way."""
     lines = [
-        "Accuracy ± standard error on sanitized test sentences; on device: on clean ones, "
-        f"{'the whole model' if _on_text(results) else 'the last step'} run by the user. "
+        "Accuracy on sanitized test sentences ± standard error, by the distinct texts that arrived; on device: on "
+        f"clean ones, {'the whole model' if on_text(results) else 'the last step'} run by the user. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
     ]
+    if added(results):
+        lines.append("Users added: less the public-only arm that asks in the same way, paired by test text.")
     lines += data_notes(results.get("corpus") or {})
     statistics = [arm for arm in results["arms"] if arm.get("way") == STATISTICS]
     lines += [_STATISTICS] if statistics else []
@@ -149,7 +163,7 @@ def notes(results: Results) -> list[str]:
         lines.append(_ANSWERS)
     if len(statistics) < len(results["arms"]):
         lines.append(
-            f"{_METRIC['text' if _on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
+            f"{_METRIC['text' if on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
             "at δ = 0 where none is said. Label ε –: none sent, or declared public. Users: delivered and validated."
         )
     lines += [trust.NOTE] if trust.anybody(results["arms"]) else []
@@ -221,27 +235,37 @@ _ANSWERS = (
 )
 
 
-def _on_text(results: Results) -> bool:
-    return results["way"] == "sanitized-text"
-
-
 def markdown(results: Results) -> str:
     """The table with the columns that do not fit a terminal: mechanism, m', and the guarantee in words."""
-    columns, trusted = headings_of(results), trust.anybody(results["arms"])
-    headings = [h.replace("\n", " ").replace("- ", "-") for h in columns] + ["mechanism", "m'", "guarantee"]
-    rows = [headings, ["---", *["---:"] * (len(columns) - 1), "---", "---:", "---"]]
-    for arm in results["arms"]:
+    headings, *found = table(results)
+    rows = [
+        [h.replace("\n", " ").replace("- ", "-") for h in headings] + ["mechanism", "m'", "guarantee"],
+        ["---", *["---:"] * (len(headings) - 1), "---", "---:", "---"],
+    ]
+    for arm, row in zip(results["arms"], found, strict=True):
         statement = (arm.get("budget") or {}).get("statement")
-        rows.append([
-            *cells(arm, trusted=trusted), _plain(arm.get("mechanism")), _count(arm.get("dim")), _plain(statement)
-        ])  # fmt: skip
+        rows.append([*row, plain(arm.get("mechanism")), count(arm.get("dim")), plain(statement)])
     lines = [f"# {title(results)}", ""]
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    lines += ["", *(f"{note}\n" for note in notes(results)), *_ladders(results["arms"])]
+    lines += ["", *(f"{note}\n" for note in notes(results)), *_differences(results), *_ladders(results["arms"])]
     lines += ["![Accuracy against ε](accuracy.png)", "", "![What each user spent](spent.png)"]
     return "\n".join(lines) + "\n"
+
+
+def _differences(results: Results) -> list[str]:
+    """Each arm less each earlier one."""
+    lines = []
+    for heading, (names, *rows) in matrices(results, most=_MOST_WRITTEN):
+        lines += [f"## {_DIFFERENCES} {heading}", "", markdown_table(names, rows), ""]
+    return [*lines, f"{_PAIRED}\n"] if lines else []
+
+
+_PAIRED = (
+    "The row's arm less the column's, ± standard error: what a text that both answered adds to the one is set off "
+    "against what it adds to the other. answers/ holds what each arm got right, text by text."
+)
 
 
 #: Columns of the ladders' table: heading, whose ladder, rung.
@@ -296,204 +320,4 @@ def _spent_on(rung: dict[str, Any] | None) -> str:
     if rung["epsilon"] in ("inf", math.inf):
         return "∞"
     among = f", crowd {rung['crowd']:,}" if rung.get("crowd") is not None else ""
-    return f"{_epsilon(rung['epsilon'])} ({rung['delta']:.3g}{among})"
-
-
-def _plain(value: Any) -> str:
-    return "–" if value is None else str(value)
-
-
-def _share(value: Any) -> str:
-    return f"{value:.3f}" if _is_finite(value) else "–"
-
-
-def _count(value: Any) -> str:
-    return f"{value:,.0f}" if _is_finite(value) else "–"
-
-
-def _epsilon(value: Any) -> str:
-    if value is None:
-        return "–"
-    return "∞" if math.isinf(value) else f"{value:.4g}"
-
-
-def _worst_said(budget: dict[str, Any]) -> str:
-    """The worst-case ε of what an arm releases, with its δ where that is above 0."""
-    worst, delta = budget.get("worst_case_epsilon"), budget.get("delta")
-    return _epsilon(worst) + (f" (δ {delta:g})" if delta and _is_finite(worst) else "")
-
-
-def _is_finite(value: Any) -> bool:
-    return value is not None and math.isfinite(value)
-
-
-# --- the figures
-
-
-def accuracy_figure(results: Results) -> Figure:
-    """Accuracy on sanitized (filled) and clean (hollow) test sentences against ε; without a finite ε, a line.
-
-    The axis is the embedding's metric ε, or the label's ε where that is what the arms differ in.
-    """
-    arms, channel = results["arms"], _varied(results["arms"])
-    figure, axes = new_figure(7.2, 4.0)
-    points = [a for a in arms if _is_point(a, channel)]
-    if len(public := [a for a in points if a.get("way") == PUBLIC_ONLY]) == 1:
-        points.remove(public[0])  # what public data achieve alone is a line to compare with
-    series: dict[str, list[Arm]] = {}
-    for arm in points:
-        series.setdefault(_series(arm, channel), []).append(arm)
-    scale = _scale(axes, [_spent(a)[channel] for a in points])
-    for i, (name, members) in enumerate(series.items()):
-        members = sorted(members, key=lambda a: _spent(a)[channel])
-        # Mechanisms of equal ε stand side by side, or one would hide the other.
-        x = np.array([_spent(a)[channel] for a in members], dtype=float)
-        x = scale(x, i - (len(series) - 1) / 2)
-        style: dict[str, Any] = {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "markersize": 6, "linewidth": 1.4}
-        y = [a["accuracy"] if _is_finite(a.get("accuracy")) else np.nan for a in members]
-        error = [a["accuracy_se"] if _is_finite(a.get("accuracy_se")) else 0.0 for a in members]
-        axes.errorbar(x, y, yerr=error, capsize=3, label=name, **style)
-        clean = [
-            a["accuracy_clean_test"] if _is_finite(a.get("accuracy_clean_test")) else np.nan for a in members
-        ]
-        axes.plot(x, clean, linestyle=":", markerfacecolor="white", **style)
-    if points:
-        hollow: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "linestyle": ":"}
-        axes.plot([], [], color="#555555", label="(hollow) on device", **hollow)
-    styles = iter(["-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))] * len(arms))
-    for arm in arms:
-        level = arm["accuracy"] if _is_finite(arm.get("accuracy")) else arm.get("accuracy_clean_test")
-        if arm not in points and _is_finite(level):
-            label = arm["name"] + (" (not private)" if arm.get("reference") else "")
-            axes.axhline(level, color="#333333", linewidth=1.2, linestyle=next(styles), label=label)
-    axes.axhline(results["chance"], color="#999999", linewidth=2.2, linestyle=(0, (1, 2)), label="chance")
-    of = "a text's words" if _on_text(results) else "the embedding"
-    axis = f"metric ε of {of} (each in its own metric)"
-    if results["way"] == STATISTICS:
-        axis = "ε of a user's one vector (any two users' data)"
-    axes.set_xlabel("label ε" if channel == "label" else axis)
-    axes.set_ylabel("test accuracy")
-    axes.set_title(_heading(results), loc="left", fontsize=9)
-    handles, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda i: labels[i] not in series)  # curves first, then lines
-    handles, labels = [handles[i] for i in order], [labels[i] for i in order]
-    figure.legend(handles, labels, loc="outside right upper", fontsize=8, frameon=False, handlelength=3.2)
-    return figure
-
-
-def spent_figure(results: Results) -> Figure:
-    """Bars of the worst-case ε by channel, for each arm; a hatched bar to the edge is ∞, nothing promised."""
-    arms = results["arms"]
-    figure, axes = new_figure(7.2, 1.3 + 0.5 * len(arms))
-    first = "text" if _on_text(results) else "embedding"
-    channels = (("embedding", f"{first} (worst case)", COLOURS[0]), ("label", "label", COLOURS[1]))
-    to_ask = "asking", "to ask (worst case)"
-    if results["way"] == STATISTICS:
-        channels = (("embedding", "one vector, to teach", COLOURS[0]), (*to_ask, COLOURS[1]))
-    elif any(_worst(arm)["asking"] is not None for arm in arms):
-        channels += ((*to_ask, COLOURS[2]),)
-    width = 0.76 / len(channels)
-    finite = [v for a in arms for v in _worst(a).values() if _is_finite(v)]
-    edge = 1.15 * max(finite, default=0.0) or 1.0
-    for row, arm in enumerate(arms):
-        for k, (channel, _, colour) in enumerate(channels):
-            value, y = _worst(arm)[channel], row + (k - (len(channels) - 1) / 2) * width
-            if value is None:
-                none = (
-                    "none sent"
-                    if channel in ("embedding", "asking") or arm.get("way") == PUBLIC_ONLY
-                    else "declared public"
-                )
-                axes.text(edge * 0.008, y, none, va="center", fontsize=7, color="#555555")
-            elif math.isinf(value):
-                axes.barh(
-                    y,
-                    edge * 1.2,
-                    height=0.9 * width,
-                    facecolor="white",
-                    edgecolor=colour,
-                    hatch="////",
-                    linewidth=0.8,
-                )
-                box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-                axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
-            else:
-                axes.barh(y, value, height=0.9 * width, color=colour)
-                said = _worst_said(arms[row].get("budget") or {}) if channel == "embedding" else _epsilon(value)
-                axes.text(value + edge * 0.008, y, said, va="center", fontsize=8)
-    for _, label, colour in channels:
-        axes.barh([0], [0], color=colour, label=label)
-    axes.barh([0], [0], facecolor="white", edgecolor="#555555", hatch="////", label="∞: nothing promised")
-    axes.set_yticks(
-        range(len(arms)), [a["name"] + (f" {REFERENCE_MARK}" if a.get("reference") else "") for a in arms]
-    )
-    axes.set_ylim(len(arms) - 0.5, -0.5)
-    axes.set_xlim(0, edge)
-    axes.grid(axis="y", visible=False)
-    axes.set_xlabel("worst-case ε that one user spent")
-    axes.set_title(_heading(results), loc="left", fontsize=9)
-    figure.legend(loc="outside lower right", ncols=3, fontsize=8, frameon=False)
-    return figure
-
-
-def _is_point(arm: Arm, channel: str) -> bool:
-    scored = _is_finite(arm.get("accuracy")) or _is_finite(arm.get("accuracy_clean_test"))
-    return not arm.get("reference") and _is_finite(_spent(arm)[channel]) and scored
-
-
-def _heading(results: Results) -> str:
-    """Folded to fit above the axes, beside a legend."""
-    parts = [title(results), results.get("way_sentence") or ""]
-    return "\n".join(line for part in parts for line in textwrap.wrap(part, 62))
-
-
-def _spent(arm: Arm) -> dict[str, Any]:
-    budget = arm.get("budget") or {}
-    return {"embedding": budget.get("metric_epsilon"), "label": budget.get("label_epsilon")}
-
-
-def _worst(arm: Arm) -> dict[str, Any]:
-    budget = arm.get("budget") or {}
-    return {
-        "embedding": budget.get("worst_case_epsilon"), "label": budget.get("label_epsilon"),
-        "asking": budget.get("asking_epsilon"),
-    }  # fmt: skip
-
-
-def _varied(arms: list[Arm]) -> str:
-    """The channel whose finite ε takes more values among the arms; the embedding where they tie."""
-    values = {c: {_spent(a)[c] for a in arms if _is_finite(_spent(a)[c])} for c in ("embedding", "label")}
-    return "label" if len(values["label"]) > len(values["embedding"]) else "embedding"
-
-
-def _series(arm: Arm, channel: str) -> str:
-    """Arms that differ in nothing but the ε of the axis share a line."""
-    spent = _spent(arm)
-    if channel == "label":
-        return str(arm.get("label_mechanism") or f"randomized labels, {arm['mechanism']}")
-    public = "public-only, " if arm.get("way") == PUBLIC_ONLY else ""
-    labels = f", label ε = {_epsilon(spent['label'])}" if _is_finite(spent["label"]) else ""
-    return f"{public}{arm['mechanism']}{labels}"
-
-
-def _scale(axes: Axes, values: list[float]) -> Any:
-    """Set the ε axis: logarithmic, linear where a value is 0. Returns how to move points aside by marks."""
-    ticks = sorted(set(values))
-    if not ticks:
-        axes.set_xticks([])
-        return lambda x, places: x
-    if ticks[0] > 0:
-        axes.set_xscale("log")
-        axes.set_xlim(ticks[0] / 1.5, ticks[-1] * 1.5)
-        step = (ticks[-1] / ticks[0] * 2.25) ** 0.02
-        shift = lambda x, places: x * step**places  # noqa: E731
-    else:
-        step = 0.02 * (ticks[-1] or 1.0)
-        shift = lambda x, places: x + step * places  # noqa: E731
-    shown: list[float] = []
-    for tick in ticks:  # labels that would stand in each other are left out
-        if not shown or tick >= shift(shown[-1], 3):
-            shown.append(tick)
-    axes.set_xticks(shown, [f"{t:g}" for t in shown])
-    axes.minorticks_off()
-    return shift
+    return f"{epsilon(rung['epsilon'])} ({rung['delta']:.3g}{among})"

@@ -16,7 +16,8 @@ from simulations.experiment import Arm, Experiment, slug, to_toml
 from simulations.progress import Progress
 from simulations.study.arm import ArmRun
 from simulations.study.collect import FlowerUsers
-from simulations.study.evaluation import chance
+from simulations.study.comparison import differences
+from simulations.study.evaluation import Answers, chance, read_answers, write_answers
 from simulations.study.journal import Journal, versions
 from simulations.study.partition import hand_out
 from simulations.study.prepare import Held, Prepared, prepare
@@ -28,7 +29,8 @@ Line = Mapping[str, Any]
 
 
 def run(experiment: Experiment, out: Path, *, progress: Progress, engine: Engine = run_on_flower) -> dict[str, Any]:
-    """Runs every arm and writes the run folder `out` (which must exist): nodes/, models/, experiment.toml.
+    """Runs every arm and writes the run folder `out` (which must exist): nodes/, models/, answers/,
+    experiment.toml.
 
     A run that was killed goes on where it stopped, in the same folder: arms that are finished are not run again, and
     users who have released something repeat it. Returns the results as the report and `--json` show them.
@@ -47,9 +49,14 @@ def run(experiment: Experiment, out: Path, *, progress: Progress, engine: Engine
     unfinished = [arm for arm in experiment.arms if arm.name not in lines]
     if unfinished:
         lines |= _run_arms(experiment, unfinished, prepared, out, journal, progress, engine)
+    answers = {arm.name: read_answers(_answers(out, arm)) for arm in experiment.arms}
     return results(
-        experiment, prepared, [lines[arm.name] for arm in experiment.arms], seconds=time.perf_counter() - start
+        experiment, prepared, [lines[arm.name] for arm in experiment.arms], answers, seconds=time.perf_counter() - start
     )
+
+
+def _answers(out: Path, arm: Arm) -> Path:
+    return out / "answers" / f"{slug(arm.name)}.tsv"
 
 
 def _run_arms(
@@ -64,9 +71,10 @@ def _run_arms(
         for each in runs:
             place = models / slug(each.arm.name)
             shutil.rmtree(place, ignore_errors=True)  # what a run that was killed has left of it
-            result, model = each.run(users)
+            result, model, answers = each.run(users)
             line = result.to_dict() | {"model": str(place.relative_to(out))}
             save_model(place, model, prepared.public, line)
+            write_answers(_answers(out, each.arm), prepared.held, answers)
             lines[each.arm.name] = journal.finish(slug(each.arm.name), line)
         return lines
 
@@ -110,8 +118,11 @@ def _handed_out(experiment: Experiment, public: Public, held: Held, folder: Path
     return nodes
 
 
-def results(experiment: Experiment, prepared: Prepared, lines: list[Line], *, seconds: float) -> dict[str, Any]:
-    """The results object: what `--json` prints and results.json keeps. seconds: since the run began, or went on."""
+def results(
+    experiment: Experiment, prepared: Prepared, lines: list[Line], answers: Mapping[str, Answers], *, seconds: float
+) -> dict[str, Any]:
+    """The results object: what `--json` prints and results.json keeps. answers: of every arm, by its name. seconds:
+    since the run began, or went on."""
     public, held = prepared.public, prepared.held
     way, rewriter = experiment.training.way, public.rewriter
     sentence = None
@@ -127,6 +138,7 @@ def results(experiment: Experiment, prepared: Prepared, lines: list[Line], *, se
         "chance": chance(held.test.labels),
         "classes": list(public.classes),
         "arms": lines,
+        "differences": differences(experiment, answers),
         "seconds": seconds,
         "corpus": prepared.about,
         "encoder": {

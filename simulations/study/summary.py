@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
-from simulations.experiment import PUBLIC_ONLY
+from simulations.output.markdown import table as markdown_table
+from simulations.output.numbers import is_finite
+from simulations.study.comparison import added, gap, matrices
 from simulations.study.journal import refuse_unfinished
 
 if TYPE_CHECKING:
@@ -18,20 +21,27 @@ if TYPE_CHECKING:
 
 Results = dict[str, Any]
 
+#: Arms whose differences a page has room for.
+_MOST = 12
+
 
 def summarize(folders: Sequence[Path | str]) -> str:
-    """A Markdown table: for each arm, mean ± standard error over the runs (standard deviation / √runs).
+    """A Markdown table: for each arm, mean ± standard error over the runs (standard deviation / √runs), and in brackets
+    the standard error by test text of one run, on average.
 
-    "users added" is the sanitized accuracy above that of the public-only arm of the same mechanism and ε in the same
-    run. The error says how much seeds differ (users drawn, public split, noise); the test sentences are the same in
-    every run, and what another test set would change comes on top. One run has no error.
+    The error over runs says how much seeds differ (users drawn, public split, noise); that by text what other test
+    texts would change. More seeds do not make it smaller where every run has the same test texts, so it is not divided.
+    "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run;
+    below stand the differences of all arms. One run has no error over runs.
 
-    Raises UserError where a folder holds no results, or the runs are not of the same study and different seeds.
+    Raises UserError where a folder holds no results, or the runs are not of one experiment and different seeds.
     """
     runs = read(folders)
     seeds = ", ".join(str(run["seed"]) for run in runs)
+    one = len(runs) == 1
     lines = [
-        f"{runs[0]['name']}, seeds {seeds}: mean ± standard error over {len(runs)} run{'s' * (len(runs) > 1)}",
+        f"{runs[0]['name']}, {len(runs)} {'seed' if one else 'seeds'} ({seeds}): mean "
+        + ("(standard error by test text)" if one else "± standard error over seeds (and by test text)"),
         "",
         "| arm | accuracy, sanitized | users added | accuracy, on device | m' | worst-case ε | label ε | users |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -40,8 +50,8 @@ def summarize(folders: Sequence[Path | str]) -> str:
         first = arms[0]
         budget = first["budget"]
         lines.append(
-            f"| {first['name']}{' †' if first['reference'] else ''} | {_mean(arms, 'accuracy')} | "
-            f"{_added(runs, first['name'])} | {_mean(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
+            f"| {first['name']}{' †' if first['reference'] else ''} | {_accuracy(arms, 'accuracy')} | "
+            f"{_added(runs, first['name'])} | {_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
             f"{_worst(budget)} | {_epsilon(budget['label_epsilon'])} | "
             f"{_range(arms, 'delivered')} |"
         )
@@ -49,18 +59,50 @@ def summarize(folders: Sequence[Path | str]) -> str:
         lines += ["", "† a reference: not private."]
     if runs[0].get("way_sentence"):
         lines += ["", runs[0]["way_sentence"]]
+    for heading, (names, *rows) in _matrices(runs):
+        lines += ["", f"Row less column, {heading}:", "", markdown_table(names, rows)]
     return "\n".join(lines)
 
 
 def read(folders: Sequence[Path | str]) -> list[Results]:
-    """The results of runs of one study. Raises UserError as `summarize` does."""
+    """The results of runs of one experiment. Raises UserError as `summarize` does."""
     runs = [_results(Path(folder)) for folder in folders]
-    names = {tuple(arm["name"] for arm in run["arms"]) for run in runs}
-    if len({run["name"] for run in runs}) > 1 or len(names) > 1:
-        raise UserError(f"{folders[0]} and the others are not runs of one study with the same arms")
+    first = _experiment(Path(folders[0]))
+    for folder in folders[1:]:
+        if (other := _other(first, _experiment(Path(folder)))) is not None:
+            raise UserError(
+                f"{folder}: is not a run of the experiment of {folders[0]}: {other}; runs to be summarized differ in "
+                "their seed alone"
+            )
     if len({run["seed"] for run in runs}) < len(runs):
         raise UserError(f"{folders[0]} and the others: two runs have the same seed; a mean needs different ones")
     return runs
+
+
+def _experiment(folder: Path) -> dict[str, Any]:
+    """The resolved experiment without its seed."""
+    try:
+        table = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(f"{folder}: holds no readable experiment.toml; name the folder of a finished run") from None
+    return {key: value for key, value in table.items() if key != "seed"}
+
+
+def _other(one: Any, other: Any, place: str = "") -> str | None:
+    """Where two experiments first differ, and how; None where they do not."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = [(f"{place}.{key}".lstrip("."), one.get(key), other.get(key)) for key in {**one, **other}]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = [(f"{place}.{i}", *pair) for i, pair in enumerate(zip(one, other, strict=True))]
+    else:
+        return None if one == other else f"{place} is {_short(other)} there, and {_short(one)} here"
+    return next((found for key, *pair in pairs if (found := _other(*pair, key)) is not None), None)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return f"{len(value)} entries"
+    return "not given" if value is None else repr(value)
 
 
 def figure(folders: Sequence[Path]) -> Figure:
@@ -93,17 +135,24 @@ def figure(folders: Sequence[Path]) -> Figure:
 
 
 def _added(runs: Sequence[Results], name: str) -> str:
-    """Mean ± standard error of an arm's sanitized accuracy less its baseline's in the same run; "–" without one."""
-    gains = []
-    for run in runs:
-        arm = next(a for a in run["arms"] if a["name"] == name)
-        alone = [a for a in run["arms"] if a.get("way") == PUBLIC_ONLY]
-        same = [a for a in alone if (a["mechanism"], a["epsilon"]) == (arm.get("mechanism"), arm.get("epsilon"))]
-        if not same or arm.get("way") == PUBLIC_ONLY or None in (arm["accuracy"], same[0]["accuracy"]):
-            return "–"
-        gains.append(arm["accuracy"] - same[0]["accuracy"])
-    error = f" ± {stdev(gains) / math.sqrt(len(gains)):.3f}" if len(gains) > 1 else ""
-    return f"{fmean(gains):+.3f}{error}"
+    """What users added to an arm; "–" where it has no baseline."""
+    pairs = [added(run).get(name) for run in runs]
+    return _gap([pair and pair["sanitized"] for pair in pairs])
+
+
+def _matrices(runs: Sequence[Results]) -> list[tuple[str, list[list[str]]]]:
+    """As `simulations.study.comparison.matrices`, over all runs."""
+    return matrices(
+        runs[0], most=_MOST, cell=lambda arm, less, kind: _gap([gap(run, arm, less, kind) for run in runs])
+    )
+
+
+def _gap(pairs: Sequence[Mapping[str, float] | None]) -> str:
+    """The mean of one difference in every run, with its errors; "–" where a run lacks it."""
+    there = [pair for pair in pairs if pair is not None]
+    if len(there) < len(pairs):
+        return "–"
+    return _errors([p["difference"] for p in there], [p["error"] for p in there], "+.3f")
 
 
 def _results(folder: Path) -> dict[str, Any]:
@@ -111,17 +160,22 @@ def _results(folder: Path) -> dict[str, Any]:
     path = Path(folder) / "results.json"
     try:
         results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {key: results.get(key) for key in ("name", "seed", "arms", "way_sentence")}
+        return {key: results.get(key) for key in ("name", "seed", "arms", "way_sentence", "differences")}
     except (OSError, ValueError, AttributeError):
         raise UserError(f"{folder}: holds no readable results.json; name the folder of a finished run") from None
 
 
-def _mean(arms: Sequence[dict[str, Any]], key: str) -> str:
+def _accuracy(arms: Sequence[dict[str, Any]], key: str) -> str:
     values = [arm[key] for arm in arms]
-    if any(value is None for value in values):
-        return "–"
-    error = f" ± {stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
-    return f"{fmean(values):.3f}{error}"
+    return "–" if any(value is None for value in values) else _errors(values, [arm.get(f"{key}_se") for arm in arms])
+
+
+def _errors(values: Sequence[float], by_text: Sequence[float | None], form: str = ".3f") -> str:
+    """Mean ± standard error over the runs, and in brackets the mean of the errors by text, where they are known."""
+    over_runs = f" ± {stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
+    known = [error for error in by_text if is_finite(error)]
+    texts = f" ({fmean(known):.3f})" if len(known) == len(by_text) else ""
+    return f"{fmean(values):{form}}{over_runs}{texts}"
 
 
 def _range(arms: Sequence[dict[str, Any]], key: str) -> str:

@@ -159,7 +159,7 @@ def run_arms(
     users = FlowerUsers(grid, study, tests=len(ready.held.test_rows), nodes=nodes)
     ran = {}
     for run in [ArmRun(study, arm, ready, models=models) for arm in study.arms]:
-        result, model = run.run(users)
+        result, model, _ = run.run(users)
         if model is not None and models != Path("unused"):
             save_model(models / slug(run.arm.name), model, ready.public, result.to_dict())
         ran[run.arm.name] = Ran(result.to_dict(), model)

@@ -16,7 +16,8 @@ from rich.console import Console
 from simulations.errors import UserError
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
-from simulations.study.report import accuracy_figure, cells, markdown, notes, print_table, spent_figure, write
+from simulations.study.figures import accuracy_figure, spent_figure
+from simulations.study.report import cells, markdown, notes, print_table, table, write
 from tests.support.results import curve, demo, genre
 
 CASES = (demo, genre, curve)
@@ -203,7 +204,9 @@ def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted() -> None:
     second |= {"reference": False, "ladder": [shuffled]}
     third = second | {"ladder": [shuffled | {"epsilon": None}]}
     trusted = results | {"arms": [first, second, third, second | {"reference": True}, *rest]}
-    told = [cells(arm, trusted=True)[6:8] for arm in trusted["arms"][:4]]
+    headings, *rows = table(trusted)
+    at = headings.index("trusts")
+    told = [tuple(row[at - 1 : at + 1]) for row in rows[:4]]
     assert told == [("1", "the server"), ("0.5", "the shuffler"), ("–", "nobody"), ("–", "the server")]
     assert "trusts" in printed(trusted) and "| central ε | trusts |" in markdown(trusted)
     assert any("trusts nobody" in note for note in notes(trusted))

@@ -1,53 +1,83 @@
-"""Means over runs of one study."""
+"""Means over runs of one experiment."""
 
 import json
 
 import pytest
+import tomli_w
 
 from simulations.commands.cli import main
 from simulations.errors import UserError
 from simulations.study.summary import summarize
 
+STUDY = {"name": "study", "data": {"path": "a"}, "arm": [{"name": "a", "arm": {"embedding": {"epsilon": 1.0}}}]}
 
-def run(tmp_path, seed, accuracy, name="study", worst=31.4):
-    arm = {
-        "name": "a", "accuracy": accuracy, "accuracy_clean_test": 0.9, "dim": 16, "delivered": 2000,
-        "reference": False, "budget": {"worst_case_epsilon": worst, "label_epsilon": None},
+
+def arm(name, accuracy, worst=31.4, error=0.01):
+    return {
+        "name": name, "accuracy": accuracy, "accuracy_se": error, "accuracy_clean_test": 0.9,
+        "accuracy_clean_test_se": None, "dim": 16, "delivered": 2000, "reference": False,
+        "budget": {"worst_case_epsilon": worst, "label_epsilon": None},
     }  # fmt: skip
-    folder = tmp_path / f"{name}-{seed}"
-    folder.mkdir(exist_ok=True)
-    (folder / "results.json").write_text(json.dumps({"name": name, "seed": seed, "arms": [arm], "way_sentence": None}))
+
+
+def run(tmp_path, seed, accuracy, *, study=STUDY, arms=None, differences=(), **options):
+    results = {
+        "name": study["name"], "seed": seed, "arms": arms or [arm("a", accuracy, **options)], "way_sentence": None,
+        "differences": list(differences),
+    }  # fmt: skip
+    folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "experiment.toml").write_text(tomli_w.dumps(study | {"seed": seed}))
     return folder
 
 
-def test_mean_and_standard_error(tmp_path):
-    folders = [run(tmp_path, s, a) for s, a in ((1, 0.7), (2, 0.8), (3, 0.9))]
-    line = summarize(folders).splitlines()[4]
-    # standard deviation 0.1, by hand: 0.1 / sqrt(3) = 0.058
-    assert line == "| a | 0.800 ± 0.058 | – | 0.900 ± 0.000 | 16 | 31.4 | – | 2,000 |"
-
-
-def test_what_users_added_is_paired_by_run_and_the_figure_is_drawn(tmp_path):
-    folders = []
-    for seed, alone, users in ((1, 0.60, 0.70), (2, 0.70, 0.78), (3, 0.80, 0.92)):
-        folder = run(tmp_path, seed, users)
-        results = json.loads((folder / "results.json").read_text())
-        arm = results["arms"][0] | {"mechanism": "purkayastha", "epsilon": 4.0, "way": "release-once"}
-        other = arm | {"name": "public-only, other ε", "epsilon": 1.0, "accuracy": 0.1, "way": "public-only"}
-        base = arm | {"name": "public-only", "accuracy": alone, "way": "public-only"}
-        (folder / "results.json").write_text(json.dumps(results | {"arms": [other, base, arm]}))
-        folders.append(folder)
+def test_mean_and_standard_errors(tmp_path):
+    """Over seeds, and in brackets by test text, which more seeds do not make smaller."""
+    folders = [run(tmp_path, s, a, error=e) for s, a, e in ((1, 0.7, 0.01), (2, 0.8, 0.02), (3, 0.9, 0.03))]
     lines = summarize(folders).splitlines()
+    assert lines[0] == "study, 3 seeds (1, 2, 3): mean ± standard error over seeds (and by test text)"
+    # standard deviation 0.1, by hand: 0.1 / sqrt(3) = 0.058
+    assert lines[4] == "| a | 0.800 ± 0.058 (0.020) | – | 0.900 ± 0.000 | 16 | 31.4 | – | 2,000 |"
+
+
+def pair(one, less, difference, error, users_added=False):
+    said = {"difference": difference, "error": error}
+    return {"arm": one, "less": less, "users_added": users_added, "sanitized": said, "on_device": None}
+
+
+@pytest.fixture
+def three(tmp_path):
+    folders = []
+    for seed, base, users in ((1, 0.60, 0.70), (2, 0.70, 0.78), (3, 0.80, 0.92)):
+        arms = [arm("other", 0.1), arm("public-only", base), arm("users", users)]
+        differences = [
+            pair("public-only", "other", base - 0.1, 0.03), pair("users", "other", users - 0.1, 0.03),
+            pair("users", "public-only", users - base, 0.004, users_added=True),
+        ]  # fmt: skip
+        folders.append(run(tmp_path, seed, 0.0, arms=arms, differences=differences))
+    return folders
+
+
+def test_what_users_added_and_every_gap_is_paired_by_run(three):
+    text = summarize(three)
     # gains .10, .08, .12: their deviation, 0.02 / sqrt(3) = 0.012, not that of the accuracies
-    assert "| 0.800 ± 0.064 | +0.100 ± 0.012 |" in lines[6] and "| – |" in lines[4]
+    assert "| users | 0.800 ± 0.064 (0.010) | +0.100 ± 0.012 (0.004) |" in text
+    assert "| public-only | 0.700 ± 0.058 (0.010) | – |" in text
+    assert "| 3 users | +0.700 ± 0.064 (0.030) | +0.100 ± 0.012 (0.004) |" in text
+    assert summarize(three[:1]).startswith("study, 1 seed (1): mean (standard error by test text)\n")
+    assert "| +0.100 (0.004) |" in summarize(three[:1])
+
+
+def test_a_figure_is_what_its_suffix_says(three, tmp_path):
     for name, start in (("a.png", b"\x89PNG"), ("a.PDF", b"%PDF-"), ("a.svg", b"<?xml")):
         picture = tmp_path / name
         made = []
         for _ in range(2):
-            assert main(["summarize", *map(str, folders), "--figure", str(picture)]) == 0
+            assert main(["summarize", *map(str, three), "--figure", str(picture)]) == 0
             made.append(picture.read_bytes())
         assert made[0].startswith(start) and made[0] == made[1]
-    assert b"public-only, other" in made[0]  # text is text
+    assert b"public-only" in made[0]  # text is text
 
 
 @pytest.mark.parametrize("name", ["means", "means.jpg", "means.pdf.txt"])
@@ -58,19 +88,40 @@ def test_a_figure_of_no_known_kind_is_refused(name, tmp_path, capsys):
     assert not (tmp_path / name).exists()
 
 
-def test_one_run_has_no_error_and_infinity_is_shown(tmp_path):
-    assert "| a | 0.700 | – | 0.900 | 16 | ∞ | – |" in summarize([run(tmp_path, 1, 0.7, worst="inf")])
+def test_one_run_has_no_error_over_seeds_and_infinity_is_shown(tmp_path):
+    assert "| a | 0.700 (0.010) | – | 0.900 | 16 | ∞ | – |" in summarize([run(tmp_path, 1, 0.7, worst="inf")])
 
 
-def test_runs_that_do_not_belong_together_are_refused(tmp_path):
+EPSILON = [{"name": "a", "arm": {"embedding": {"epsilon": 2.0}}}]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "other"}, "name is 'other' there, and 'study' here"),
+        ({"data": {"path": "a", "test-limit": 5}}, "data.test-limit is 5 there, and not given here"),
+        ({"arm": EPSILON}, "arm.0.arm.embedding.epsilon is 2.0 there, and 1.0 here"),
+        ({"arm": EPSILON * 2}, "arm is 2 entries there, and 1 entries here"),
+    ],
+)
+def test_runs_of_different_experiments_are_refused(change, words, tmp_path, capsys):
+    """Names of studies and arms may be the same: what counts is the experiment as it was resolved."""
+    one, other = run(tmp_path, 1, 0.7), run(tmp_path, 2, 0.7, study=STUDY | change)
+    assert main(["summarize", str(one), str(other)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and words in said.err and str(other) in said.err
+
+
+def test_the_same_seed_twice_is_refused(tmp_path):
     one = run(tmp_path, 1, 0.7)
     with pytest.raises(UserError, match="same seed"):
         summarize([one, one])
-    with pytest.raises(UserError, match="not runs of one study"):
-        summarize([one, run(tmp_path, 2, 0.7, name="other")])
 
 
-def test_a_folder_without_results_is_one_line(tmp_path, capsys):
-    assert main(["summarize", str(tmp_path / "nothing")]) == 2
+@pytest.mark.parametrize("missing", ["results.json", "experiment.toml"])
+def test_a_folder_without_results_is_one_line(missing, tmp_path, capsys):
+    folder = run(tmp_path, 1, 0.7)
+    (folder / missing).unlink()
+    assert main(["summarize", str(folder)]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "nothing" in error
+    assert error.count("\n") == 1 and missing in error
