@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from mechanisms import checks
 from mechanisms.accounting.descent import least_noise
 from mechanisms.mechanism import parameters
-from server.training.statistic_head import RIDGE
 
 FloatArray = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -64,6 +63,8 @@ class Descent:
         public: features (N, d) of public text, by whose second moments all are whitened, with the ridge of the
         closed form. start: the head that public labels make, zeros where there are none.
         """
+        from server.training.statistic_head import RIDGE  # loads torch, which naming a curator need not
+
         values, vectors = np.linalg.eigh(np.cov(public, rowvar=False))
         values = np.maximum(values, 1e-12)
         root = np.sqrt(values + RIDGE * values.mean())
