@@ -1,4 +1,4 @@
-"""Accuracy against what users pay, of arms that differ in whom users trust: against central ε, and beside it local ε."""
+"""Accuracy against what users pay, of arms that differ in whom users trust: central ε, and beside it local ε."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arm = Mapping[str, Any]
 #: ε, mean accuracy, its standard error over runs (or, of one run, by test text).
 Point = tuple[float, float, float]
 
-_SAYS_EPSILON = re.compile(r",? ε = [0-9.]+")
+_SAYS_EPSILON = re.compile(r",? ε = [0-9.]+.*")
 
 
 def frontier_figure(runs: Sequence[Results]) -> Figure:
@@ -37,7 +37,7 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
     arms = list(zip(*(run["arms"] for run in runs), strict=True))
     names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same[0])))
     for axes, price, label in (
-        (left, lambda arm: trust.central(arm)[0], "central ε (whom users trust: see below)"),
+        (left, lambda arm: trust.central(arm)[0], "central ε (whom users trust, is said below)"),
         (right, trust.local, "local ε (users trust nobody)"),
     ):
         _draw(axes, arms, names, price)
@@ -45,7 +45,8 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
     left.set_ylabel("test accuracy, on the device", fontsize=9)
     seeds = f"seed {runs[0]['seed']}" if len(runs) == 1 else f"mean ± standard error over {len(runs)} seeds"
     left.set_title(f"{runs[0]['name']}: {seeds}", loc="left", fontsize=9)
-    marks = {label: mark for axes in (left, right) for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    shown = [axes.get_legend_handles_labels() for axes in (left, right)]
+    marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
     order = sorted(marks, key=lambda label: label not in names)
     told = [f"{label} ({_trusts(arms, label)})" if label in names else label for label in order]
     figure.legend(
@@ -54,7 +55,9 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, arms: Sequence[Sequence[Arm]], names: Sequence[str], price: Callable[[Arm], float | None]) -> None:
+def _draw(
+    axes: Axes, arms: Sequence[Sequence[Arm]], names: Sequence[str], price: Callable[[Arm], float | None]
+) -> None:
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -69,14 +72,15 @@ def _draw(axes: Axes, arms: Sequence[Sequence[Arm]], names: Sequence[str], price
     for name, line in points.items():
         i = names.index(name)
         x, y, error = zip(*sorted(line), strict=True)
-        style: dict[str, Any] = {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "markersize": 5, "linewidth": 1.2}
+        colours, marks = (*COLOURS, "#555555"), (*MARKERS, "X")
+        style: dict[str, Any] = {"color": colours[i % 7], "marker": marks[i % 7], "markersize": 5, "linewidth": 1.2}
         axes.errorbar(x, y, yerr=error, capsize=2, label=name, **style)
-    ticks = sorted({round(x, 2) for line in points.values() for x, *_ in line})
+    ticks = sorted({float(f"{x:.2g}") for line in points.values() for x, *_ in line})
     shown: list[float] = []
     for tick in ticks:  # labels that would stand in each other are left out
         if not shown or tick > 1.35 * shown[-1]:
             shown.append(tick)
-    axes.set_xticks(shown, [f"{tick:.3g}" for tick in shown])
+    axes.set_xticks(shown, [f"{tick:.2g}" for tick in shown])
     axes.minorticks_off()
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
     for same in arms:
