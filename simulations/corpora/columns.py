@@ -94,7 +94,15 @@ def make_corpora(
 
 def label_names(part: Columns, label: str) -> list[str]:
     """The labels in a column, by their names. Raises UserError for what is no label."""
-    return [_label(part, row, value) for row, value in enumerate(part.values[label])]
+    known: dict[str, str] = {}  # few names, and many rows
+    names = []
+    for row, value in enumerate(part.values[label]):
+        name = known.get(value) if isinstance(value, str) else None
+        if name is None:
+            name = _label(part, row, value)
+            known[name] = name
+        names.append(name)
+    return names
 
 
 def class_numbers(part: Columns, names: Sequence[str], classes: Sequence[str], remedy: str) -> NDArray[np.int64]:
@@ -138,7 +146,7 @@ def _label(part: Columns, row: int, value: object) -> str:
     name = value.strip()
     if not _names(name):
         raise UserError(_refused(part, row, f"label {shown(value)}; give a whole number or a name"))
-    return sys.intern(name)  # few names, and many rows
+    return name
 
 
 def _names(name: str) -> bool:
