@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from simulations.errors import UserError
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
+from simulations.study import trust
 from simulations.study.comparison import added, gap, matrices
+from simulations.study.frontier import frontier_figure
 from simulations.study.journal import refuse_unfinished
 
 if TYPE_CHECKING:
@@ -107,10 +109,13 @@ def _short(value: Any) -> str:
 
 
 def figure(folders: Sequence[Path]) -> Figure:
-    """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow)."""
+    """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow). Where users of
+    some arm trust the server: accuracy against ε in its place (`simulations.study.frontier`)."""
     from simulations.output.figures import COLOURS, new_figure
 
     runs = read(folders)
+    if trust.anybody(runs[0]["arms"]):
+        return frontier_figure(runs)
     drawn, axes = new_figure(7.2, 0.9 + 0.32 * len(runs[0]["arms"]))
     rows = range(len(runs[0]["arms"]))
     kinds = (
