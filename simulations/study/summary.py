@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from simulations.errors import UserError
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
+from simulations.study import trust
 from simulations.study.comparison import added, gap, matrices
+from simulations.study.frontier import frontier_figure
 from simulations.study.journal import refuse_unfinished
 
 if TYPE_CHECKING:
@@ -29,8 +31,9 @@ def summarize(folders: Sequence[Path | str]) -> str:
     """A Markdown table: for each arm, mean ± standard error over the runs (standard deviation / √runs), and in brackets
     the standard error by test text of one run, on average.
 
-    The error over runs says how much seeds differ (users drawn, public split, noise); that by text what other test
-    texts would change. More seeds do not make it smaller where every run has the same test texts, so it is not divided.
+    The error over runs says how much seeds differ (users drawn, public split, noise, and test texts where each seed has
+    its own); that by text what other test texts would change. More seeds do not make that smaller where every run has
+    the same test texts, so it is not divided.
     "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run;
     below stand the differences of all arms. One run has no error over runs.
 
@@ -106,10 +109,13 @@ def _short(value: Any) -> str:
 
 
 def figure(folders: Sequence[Path]) -> Figure:
-    """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow)."""
+    """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow). Where users of
+    some arm trust the server: accuracy against ε in its place (`simulations.study.frontier`)."""
     from simulations.output.figures import COLOURS, new_figure
 
     runs = read(folders)
+    if trust.anybody(runs[0]["arms"]):
+        return frontier_figure(runs)
     drawn, axes = new_figure(7.2, 0.9 + 0.32 * len(runs[0]["arms"]))
     rows = range(len(runs[0]["arms"]))
     kinds = (
