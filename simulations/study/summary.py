@@ -31,8 +31,9 @@ def summarize(folders: Sequence[Path | str]) -> str:
     """A Markdown table: for each arm, mean ± standard error over the runs (standard deviation / √runs), and in brackets
     the standard error by test text of one run, on average.
 
-    The error over runs says how much seeds differ (users drawn, public split, noise); that by text what other test
-    texts would change. More seeds do not make it smaller where every run has the same test texts, so it is not divided.
+    The error over runs says how much seeds differ (users drawn, public split, noise, and test texts where each seed has
+    its own); that by text what other test texts would change. More seeds do not make that smaller where every run has
+    the same test texts, so it is not divided.
     "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run;
     below stand the differences of all arms. One run has no error over runs.
 
