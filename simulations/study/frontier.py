@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.numbers import is_finite
 from simulations.study import trust
@@ -21,6 +23,8 @@ Arm = Mapping[str, Any]
 #: ε, mean accuracy, its standard error over runs (or, of one run, by test text).
 Point = tuple[float, float, float]
 
+#: By which factor lines that share their ε are moved apart.
+_ASIDE = 1.025
 _SAYS_EPSILON = re.compile(r",? ε = [0-9.]+.*")
 
 
@@ -71,10 +75,11 @@ def _draw(
             points.setdefault(_series(same[0]), []).append((fmean(p for p in prices if p is not None), *accuracy))
     for name, line in points.items():
         i = names.index(name)
-        x, y, error = zip(*sorted(line), strict=True)
+        x, y, error = map(np.array, zip(*sorted(line), strict=True))
         colours, marks = (*COLOURS, "#555555"), (*MARKERS, "X")
         style: dict[str, Any] = {"color": colours[i % 7], "marker": marks[i % 7], "markersize": 5, "linewidth": 1.2}
-        axes.errorbar(x, y, yerr=error, capsize=2, label=name, **style)
+        aside = _ASIDE ** (i - (len(points) - 1) / 2)  # or one at an equal ε would hide the other
+        axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
     ticks = sorted({float(f"{x:.2g}") for line in points.values() for x, *_ in line})
     shown: list[float] = []
     for tick in ticks:  # labels that would stand in each other are left out

@@ -42,12 +42,14 @@ def summarize(folders: Sequence[Path | str]) -> str:
     runs = read(folders)
     seeds = ", ".join(str(run["seed"]) for run in runs)
     one = len(runs) == 1
+    trusted = trust.anybody(runs[0]["arms"])
     lines = [
         f"{runs[0]['name']}, {len(runs)} {'seed' if one else 'seeds'} ({seeds}): mean "
         + ("(standard error by test text)" if one else "± standard error over seeds (and by test text)"),
         "",
-        "| arm | accuracy, sanitized | users added | accuracy, on device | m' | worst-case ε | label ε | users |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| arm | accuracy, sanitized | users added | accuracy, on device | m' | worst-case ε | label ε | "
+        + (" | ".join(trust.COLUMNS) + " | " if trusted else "") + "users |",
+        "| --- | " + " | ".join(["---:"] * (9 if trusted else 7)) + " |",
     ]
     for arms in zip(*(run["arms"] for run in runs), strict=True):
         first = arms[0]
@@ -56,10 +58,11 @@ def summarize(folders: Sequence[Path | str]) -> str:
             f"| {first['name']}{' †' if first['reference'] else ''} | {_accuracy(arms, 'accuracy')} | "
             f"{_added(runs, first['name'])} | {_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
             f"{_worst(budget)} | {_epsilon(budget['label_epsilon'])} | "
-            f"{_range(arms, 'delivered')} |"
+            f"{_trust(first) if trusted else ''}{_range(arms, 'delivered')} |"
         )
     if any(arm["reference"] for arm in runs[0]["arms"]):
         lines += ["", "† a reference: not private."]
+    lines += ["", trust.NOTE] if trusted else []
     if runs[0].get("way_sentence"):
         lines += ["", runs[0]["way_sentence"]]
     for heading, (names, *rows) in _matrices(runs):
@@ -187,6 +190,12 @@ def _errors(values: Sequence[float], by_text: Sequence[float | None], form: str 
 def _range(arms: Sequence[dict[str, Any]], key: str) -> str:
     values = sorted({arm[key] for arm in arms})
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,}–{values[-1]:,}"
+
+
+def _trust(arm: dict[str, Any]) -> str:
+    """The cells of `trust.COLUMNS`, of the first run: the crowd of another may differ by a user who is late."""
+    epsilon, whom = trust.central(arm)
+    return f"{_epsilon(epsilon)} | {whom} | "
 
 
 def _worst(budget: dict[str, Any]) -> str:
