@@ -384,6 +384,36 @@ def _privunit_for_people(answer: Mapping[str, Any], shuffled: str) -> list[str]:
     ]
 
 
+@app.command("optimal")
+def optimal_(
+    users: Annotated[int, typer.Option("--users", help="Users delivered, of one crowd.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="The central ε.")],
+    dim: Annotated[int, typer.Option("--dim", help="D, coordinates of a vector.")] = 64,
+    delta: Delta = 1e-6,
+    as_json: AsJson = False,
+) -> None:
+    """How near one anonymous vector a user comes to a trusted curator: shapes of the density, and more messages."""
+    from mechanisms import checks
+    from mechanisms.privunit import MAX_DIM
+    from simulations.analysis.shuffle_optimal import search
+    from simulations.progress import progress_lines
+
+    _check_delta(delta)
+    dim = checks.integer("budget optimal", "--dim", dim, 2, MAX_DIM)
+    answer = search(users=users, dim=dim, epsilon=epsilon, delta=delta, progress=progress_lines())
+    if as_json:
+        return print_json(answer)
+    lines = [
+        f"central ε = {epsilon:g} at δ = {delta:g}, {users:,} users of one crowd, D = {dim}; squared error of the mean",
+        f"beside a trusted curator's (off by {answer['curator_noise']:.3g}):", "",
+        f"{'density':<30} {'messages':>8} {'local ε':>8} {'E cos':>7} {'error':>8}",
+    ]  # fmt: skip
+    for r in answer["releases"]:
+        numbers = f"{r['messages']:>8} {_number(r['local_epsilon']):>8} {r['scale']:>7.4f} {r['error']:>7.1f}x"
+        lines.append(f"{r['shape']:<30} {numbers}")
+    _print(lines)
+
+
 @app.command("users")
 def users_(
     mechanism: Name,
