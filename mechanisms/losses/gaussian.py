@@ -51,13 +51,13 @@ def gaussian_loss(ratio: float) -> LossCells:
     return GaussianLoss(
         low=ratio * edges[:-1],
         high=ratio * edges[1:],
-        log_p=_log_masses(edges - ratio / 2),
-        log_q=_log_masses(edges + ratio / 2),
+        log_p=log_masses(edges - ratio / 2),
+        log_q=log_masses(edges + ratio / 2),
         ratio=ratio,
     )
 
 
-def _log_masses(z: FloatArray) -> FloatArray:
+def log_masses(z: FloatArray) -> FloatArray:
     """Log masses of N(0, 1) between rising edges, each from the tail that is small there."""
     lower = log_difference(log_ndtr(z[1:]), log_ndtr(z[:-1]))
     upper = log_difference(log_ndtr(-z[:-1]), log_ndtr(-z[1:]))

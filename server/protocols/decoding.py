@@ -28,8 +28,13 @@ def statistic_mean(mechanism: Mechanism, release: Release) -> tuple[NDArray[np.f
         return np.zeros(s.shape[1]), noise
     if hasattr(mechanism, "decoded_mean"):
         return mechanism.decoded_mean(s), noise
+    return decoded_statistics(mechanism, release).mean(axis=0), noise
+
+
+def decoded_statistics(mechanism: Mechanism, release: Release) -> NDArray[np.float64]:
+    """Released statistics (n, D) as numbers, of a mechanism with a grid."""
     assert mechanism.grid is not None
-    return mechanism.grid.decode(s).mean(axis=0), noise
+    return mechanism.grid.decode(release.payload["s"])
 
 
 def log_transition(

@@ -20,6 +20,7 @@ from server.maps import Maps
 
 if TYPE_CHECKING:
     from server.protocols.public_maps import PublicMaps
+    from server.training.descent import Descent
 
 Text = str | tuple[str, str]
 Progress = Callable[[str], None]
@@ -94,9 +95,9 @@ class Channels:
     released. statistic: the mechanism of a user's statistic by its number D of coordinates, None where none is
     released; answer: of the class that a user's own device finds, where that is how users ask the trained model;
     features: d, None to choose it before anyone is asked; users: how many are expected to answer together;
-    curator: the noise on the sum of statistics in clear, in a study of users who trust somebody with them. teaching:
-    whether training users are asked at all. asking: whether users may ask the trained model by a sanitized embedding or
-    text. minimum_users: the smallest batch that a shuffler may hand on.
+    curator: the noise on the sum of statistics in clear, or how a head is trained on them, in a study of users who
+    trust the server with them. teaching: whether training users are asked at all. asking: whether users may ask the
+    trained model by a sanitized embedding or text. minimum_users: the smallest batch that a shuffler may hand on.
     """
 
     arm: str
@@ -108,7 +109,7 @@ class Channels:
     answer: Mechanism | None = None
     features: int | None = None
     users: int = 0
-    curator: Gaussian | None = None
+    curator: Gaussian | Descent | None = None
     teaching: bool = True
     asking: bool = True
     minimum_users: int = 0

@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.gaussian import Gaussian
 from mechanisms.messages.batch import Batch
+from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from server.export import export_encoder
 from server.maps import Maps
-from server.protocols.decoding import statistic_mean
+from server.protocols.decoding import decoded_statistics, statistic_mean
 from server.protocols.models import ENCODER, STUDENT, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Encoding, Progress, Public, Publish, Training
 from server.protocols.public_maps import dim_of
+from server.training.descent import Descent
 from server.training.finetune import finetune
 from server.training.public_maps import pca_maps
 from server.training.self_training import EPOCHS, RATE, pseudo_labels
@@ -33,6 +36,7 @@ from server.training.statistic_head import (
     mean_noise,
     of_labels,
     of_users,
+    records_of,
     simplex_codes,
 )
 
@@ -51,11 +55,11 @@ def statistics(
     believed, maps, asked = public.labels, None, None
     for number in range(training.rounds):
         frame = _frame(embeddings, believed, channels)
-        users = yield from _asked(frame, encoder, channels, training, number, progress)
-        if users is None and believed is None:
-            return None
+        release = yield from _asked(frame, encoder, channels, training, number, progress)
         asked = frame if channels.teaching else None
-        maps = _head(frame, embeddings, believed, users)
+        maps = _taught(frame, embeddings, believed, release, channels, [training.seed, number])
+        if maps is None:
+            return None
         if not training.self_training:
             break
         last = number + 1 == training.rounds
@@ -95,28 +99,63 @@ def _frame(embeddings: NDArray[np.float32], believed: NDArray[Any] | None, chann
 
 def _asked(
     frame: Maps, encoder: Encoding, channels: Channels, training: Training, number: int, progress: Progress
-) -> Generator[Request, Batch, Evidence | None]:
-    """What a group of users says; None where none is asked, or nothing comes of it."""
+) -> Generator[Request, Batch, Release | None]:
+    """What a group of users releases; None where none is asked, or nothing comes of it."""
     if not channels.teaching:
         return None
     codes = simplex_codes(channels.classes)
     stage = "train" if training.rounds == 1 else f"train-{number + 1}"
     request = channels.statistics(encoder.identity, frame, codes, stage=stage, part=(number, training.rounds))
     progress(f"stage {stage}: {frame.dim} features, {request.statistic_dim} coordinates of a user")
-    release = (yield request).channel("statistic")
-    if release is None:
-        return None
-    mean, noise = statistic_mean(request.mechanism("statistic"), release)
-    if channels.curator is not None:
-        noise = _noise(channels, len(release), len(mean))
-        mean = mean + np.random.default_rng([training.seed, number]).normal(scale=noise**0.5, size=len(mean))
-    return None if np.isinf(noise) else of_users(mean, noise, users=len(release), codes=codes)
+    return (yield request).channel("statistic")
+
+
+def _taught(
+    frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None, release: Release | None, channels: Channels,
+    seed: list[int],
+) -> Maps | None:  # fmt: skip
+    """The frame with the head that a group's release makes beside what is believed of public text; None of neither.
+
+    seed: of what a trusted curator draws.
+    """
+    users = None
+    if release is not None:
+        codes = simplex_codes(channels.classes)
+        assert channels.statistic is not None
+        mechanism = channels.statistic(codes.shape[1] * (frame.dim + 1))
+        if isinstance(channels.curator, Descent):
+            records = records_of(decoded_statistics(mechanism, release), codes)
+            return _descended(frame, embeddings, believed, records, channels.curator, seed)
+        mean, noise = statistic_mean(mechanism, release)
+        if channels.curator is not None:
+            noise = _noise(channels, len(release), len(mean))
+            mean = mean + np.random.default_rng(seed).normal(scale=noise**0.5, size=len(mean))
+        users = None if np.isinf(noise) else of_users(mean, noise, users=len(release), codes=codes)
+    return None if users is None and believed is None else _head(frame, embeddings, believed, users)
+
+
+def _descended(
+    frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None,
+    records: tuple[NDArray[np.float64], NDArray[np.int64]], curator: Descent, seed: list[int],
+) -> Maps:  # fmt: skip
+    """The head that a curator's steps make of users' records, from the one of public labels."""
+    public = frame.project(embeddings)
+    start = np.zeros((frame.dim, frame.classes)), np.zeros(frame.classes)
+    if believed is not None:
+        rows, codes = _known(believed), simplex_codes(frame.classes)
+        start = linear_head(public, codes, labels=of_labels(public[rows], believed[rows], codes))
+    number = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    weight, bias = curator.head(*records, public, start, seed=number)
+    return factored(frame.mean, frame.m1, weight, bias)
 
 
 def _noise(channels: Channels, users: int, size: int) -> float:
     """The variance of the noise in each coordinate of so many users' mean of `size` coordinates."""
-    if channels.curator is not None:
-        return (channels.curator.sigma / users) ** 2
+    curator = channels.curator
+    if isinstance(curator, Descent):  # as many features as one release for the same (ε, δ) takes
+        curator = Gaussian.calibrated(curator.epsilon, curator.delta, 1)
+    if curator is not None:
+        return (curator.sigma / users) ** 2
     return 0.0 if channels.statistic is None else mean_noise(channels.statistic(size), users=users)
 
 

@@ -96,6 +96,17 @@ def of_users(mean: FloatArray, noise_variance: float, *, users: int, codes: NDAr
     )  # fmt: skip
 
 
+def records_of(vectors: FloatArray, codes: NDArray[np.float32]) -> tuple[FloatArray, NDArray[np.int64]]:
+    """The features (n, d) and labels (n,) of users of one record each, from their statistics in clear (n, D): the
+    inverse of `mechanisms.projection.statistic_vectors`, for a curator who is trusted with them."""
+    exact = codes.astype(np.float64)
+    tables = vectors.reshape(len(vectors), exact.shape[1], -1)
+    d = tables.shape[2] - 1
+    labels = np.argmax(tables[:, :, d] @ exact.T, axis=1)
+    features = np.einsum("nc,ncd->nd", exact[labels], tables[:, :, :d]) * np.sqrt((d + 1) / d)
+    return features, labels
+
+
 def of_labels(features: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.float32]) -> Evidence:
     """What labelled text says: features (n, d), labels (n,) of 0..K-1 or how likely each is, (n, K); n >= 1."""
     labels = np.asarray(labels)

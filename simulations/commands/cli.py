@@ -36,6 +36,7 @@ from simulations.transport.quiet import QUIET
 #: What `pip install sottovoce[simulation]` adds to a device's installation.
 SIMULATION_PACKAGES = (
     "torch",
+    "opacus",
     "transformers",
     "safetensors",
     "onnx",

@@ -1,6 +1,7 @@
 """Named columns become corpora: the checks that every outside source of texts shares."""
 
 import difflib
+import re
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +15,13 @@ from client.store.text_column import TextColumn
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 
-#: More distinct labels than this is a column of something else.
-MOST_CLASSES = 1_000
+#: More distinct labels than this, or longer ones, are a column of something else.
+MOST_CLASSES, LONGEST_NAME = 1_000, 200
+#: A whole number, and what programs write where there is no value.
+_NUMBER, _MISSING = re.compile(r"-?[0-9]+(\.0*)?"), frozenset(("nan", "nat", "<na>", "#n/a"))
+#: What no text holds: NUL, and half of a surrogate pair, which is no character. What no name holds: no control, no end
+#: of a line either.
+_NO_TEXT, _NO_NAME = re.compile("[\0\ud800-\udfff]"), re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class RowNames(Sequence[str]):
@@ -54,7 +60,8 @@ def require_columns(source: str, wanted: Iterable[str | None], present: Iterable
     for name in wanted:
         if name is not None and name not in present:
             near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
-            mend = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(present) or 'none'}"
+            named = ", ".join(map(_plain, present[:20])) + (", ..." if len(present) > 20 else "")
+            mend = f'did you mean "{_plain(near[0])}"?' if near else f"there are: {named or 'none'}"
             raise UserError(f'{source}: has no column "{name}"; {mend}')
 
 
@@ -87,7 +94,15 @@ def make_corpora(
 
 def label_names(part: Columns, label: str) -> list[str]:
     """The labels in a column, by their names. Raises UserError for what is no label."""
-    return [_label(part, row, value) for row, value in enumerate(part.values[label])]
+    known: dict[str, str] = {}  # few names, and many rows
+    names = []
+    for row, value in enumerate(part.values[label]):
+        name = known.get(value) if isinstance(value, str) else None
+        if name is None:
+            name = _label(part, row, value)
+            known[name] = name
+        names.append(name)
+    return names
 
 
 def class_numbers(part: Columns, names: Sequence[str], classes: Sequence[str], remedy: str) -> NDArray[np.int64]:
@@ -104,38 +119,74 @@ def class_numbers(part: Columns, names: Sequence[str], classes: Sequence[str], r
 
 
 def _classes(source: str, label: str, names: Sequence[str]) -> tuple[str, ...]:
-    distinct = set(names)
+    distinct = sorted(set(names))
     if len(distinct) > MOST_CLASSES:
         raise UserError(
             f'{source}: column "{label}" has {len(distinct)} values; name the column that holds classes'
         )
     if len(distinct) < 2:
         raise UserError(f'{source}: column "{label}" has one class only, "{names[0]}"; two are needed')
-    numbers = all(name.lstrip("-").isdecimal() for name in distinct)
-    return tuple(sorted(distinct, key=int) if numbers else sorted(distinct))
+    numbers: dict[int, str] = {}
+    for name in filter(_NUMBER.fullmatch, distinct):
+        other = numbers.setdefault(int(name.partition(".")[0]), name)
+        if other != name:
+            raise UserError(f'{source}: labels "{other}" and "{name}" are one number; write it one way')
+    return tuple(numbers[value] for value in sorted(numbers)) if len(numbers) == len(distinct) else tuple(distinct)
 
 
 def _label(part: Columns, row: int, value: object) -> str:
     whole = isinstance(value, float) and value.is_integer()
-    if isinstance(value, bool) or not (isinstance(value, str | int) or whole) or not str(value).strip():
-        raise UserError(f"{part.source}: {part.row_names[row]}: label {value!r}; give a whole number or a name")
+    if isinstance(value, bool) or not (isinstance(value, str | int) or whole):
+        raise UserError(_refused(part, row, f"label {shown(value)}; give a whole number or a name"))
     if not isinstance(value, str):
-        number = int(value)
-        named = part.classes is not None and 0 <= number < len(part.classes)
-        return part.classes[number] if named and part.classes else str(number)
-    return sys.intern(value.strip())  # few names, and many rows
+        number = int(value)  # type: ignore[call-overload]
+        if part.classes is not None and 0 <= number < len(part.classes):
+            return part.classes[number]
+        value = str(number)
+    name = value.strip()
+    if not _names(name):
+        raise UserError(_refused(part, row, f"label {shown(value)}; give a whole number or a name"))
+    return name
+
+
+def _names(name: str) -> bool:
+    """Whether a cell's text says something: not nothing, no missing value, one line of characters, not too long."""
+    return 0 < len(name) <= LONGEST_NAME and name.casefold() not in _MISSING and _NO_NAME.search(name) is None
+
+
+def is_text(value: str) -> bool:
+    """Whether all of it are characters: neither NUL nor half of a surrogate pair."""
+    return _NO_TEXT.search(value) is None
+
+
+def _plain(name: str) -> str:
+    """A column's name as an error shows it: a key of an object may be anything."""
+    said = name if name.isprintable() else ascii(name)[1:-1]
+    return said if len(said) <= 60 else f"{said[:57]}..."
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it, on one line that ends."""
+    said = repr(value)
+    said = said if said.isprintable() else ascii(value)
+    return said if len(said) <= 60 else f"{said[:57]}..."
+
+
+def _refused(part: Columns, row: int, why: str) -> str:
+    return f"{part.source}: {part.row_names[row]}: {why}"
 
 
 def texts_of(part: Columns, first: str, second: str | None = None) -> TextColumn:
-    """The texts in a column, or pairs in two, without spaces around them. Raises UserError for an empty one."""
+    """The texts in a column, or pairs in two, without spaces around them. Raises UserError for an empty one, and for
+    what is no text."""
     for column in (first, second) if second else (first,):
         for row, value in enumerate(part.values[column]):
             if not isinstance(value, str):
-                raise UserError(f'{part.source}: {part.row_names[row]}: "{column}" is {value!r}, not a text')
+                raise UserError(_refused(part, row, f'"{column}" is {shown(value)}, not a text'))
             if not value.strip():
-                raise UserError(
-                    f'{part.source}: {part.row_names[row]}: "{column}" is empty; fill it in or remove the record'
-                )
+                raise UserError(_refused(part, row, f'"{column}" is empty; fill it in or remove the record'))
+            if not is_text(value):
+                raise UserError(_refused(part, row, f'"{column}" holds NUL or half of a surrogate pair; mend the text'))
     firsts = (str(value).strip() for value in part.values[first])
     if second is None:
         return TextColumn.of(firsts)
@@ -144,8 +195,6 @@ def texts_of(part: Columns, first: str, second: str | None = None) -> TextColumn
 
 def _users(part: Columns, user: str) -> list[str]:
     for row, value in enumerate(part.values[user]):
-        if not isinstance(value, str | int) or not str(value).strip():
-            raise UserError(
-                f'{part.source}: {part.row_names[row]}: "{user}" is {value!r}; name the user of the record'
-            )
+        if isinstance(value, bool) or not isinstance(value, str | int) or not _names(str(value).strip()):
+            raise UserError(_refused(part, row, f'"{user}" is {shown(value)}; name the user of the record'))
     return [sys.intern(str(value).strip()) for value in part.values[user]]

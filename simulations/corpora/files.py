@@ -1,13 +1,12 @@
 """Corpora from a folder's TSV, CSV, JSONL and Parquet files with named columns."""
 
-import csv
-import io
-import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from client.store.text_column import TextColumnWriter
+from simulations.corpora import reading
 from simulations.corpora.columns import Columns, RowNames, make_corpora, require_columns
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
@@ -27,7 +26,7 @@ def read_files(
 
     .tsv: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: one object on each line.
     .parquet. Text files are UTF-8. text, label, user, second_text: column names; with the last, each text is
-    a pair. Spaces around texts are removed. Classes are those of the train file. One column may be called
+    a pair. Spaces around texts are removed. Classes are those of the train file. The column `text` may be called
     otherwise in the test file if the two headers differ in nothing else (SST-2's are published so).
 
     Raises UserError, in one line: a missing file or column, an empty text, a label outside the classes, a
@@ -35,7 +34,7 @@ def read_files(
     """
     wanted = [column for column in (text, label, user, second_text) if column]
     train_file, test_file = (_existing(Path(path), name) for name in (train, test))
-    called = _renamed(_header(train_file), _header(test_file))
+    called = _renamed(_header(train_file), _header(test_file), text)
     first = read(train_file, wanted)
     second = read(test_file, [called.get(name, name) for name in wanted])
     second = replace(second, values={name: second.values[called.get(name, name)] for name in wanted})
@@ -57,20 +56,21 @@ def _existing(folder: Path, name: str) -> Path:
 
 def _header(file: Path) -> list[str]:
     """The names in the first line of a .tsv or .csv file; none for other kinds."""
-    separator = {".tsv": "\t", ".csv": ","}.get(file.suffix)
-    if separator is None:
+    if file.suffix not in (".tsv", ".csv"):
         return []
-    with file.open("rb") as lines:
-        first = lines.readline().decode("utf-8-sig", errors="replace")
-    return [name.strip() for name in first.split(separator)]
+    with _readable(file), file.open("rb") as opened:
+        first = reading.decoded(opened, str(file))
+        rows = reading.tab_separated(first) if file.suffix == ".tsv" else reading.comma_separated(first, str(file))
+        return [name.strip() for name in next(iter(rows), (1, []))[1]]
 
 
-def _renamed(train: list[str], test: list[str]) -> dict[str, str]:
-    """What the test file calls the one column in which its header differs from that of the train file."""
+def _renamed(train: list[str], test: list[str], text: str) -> dict[str, str]:
+    """What the test file calls the column of the texts, if nothing else differs between its header and the train
+    file's: a label under another name may be another label."""
     if len(train) != len(test):
         return {}
     differ = {ours: theirs for ours, theirs in zip(train, test, strict=True) if ours != theirs}
-    return differ if len(differ) == 1 else {}
+    return differ if list(differ) == [text] and text not in test else {}
 
 
 def _reader(file: Path) -> Callable[[Path, list[str]], Columns]:
@@ -81,88 +81,61 @@ def _reader(file: Path) -> Callable[[Path, list[str]], Columns]:
 
 def read(file: Path, wanted: list[str]) -> Columns:
     """Some columns of one file, by what its name ends with, as `read_files` has it. Raises UserError."""
-    try:
+    with _readable(file):
         return _reader(file)(file, wanted)
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read: {error.strerror or error}") from error
 
 
-def _decoded(file: Path) -> str:
-    raw = file.read_bytes()
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
     try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise UserError(f"{file}: line {line}: is not UTF-8; convert the file to UTF-8") from None
-
-
-def _tsv(file: Path, wanted: list[str]) -> Columns:
-    # Not csv: in published TSV files a quotation mark is a word of the sentence.
-    rows = ((number, line.split("\t")) for number, line in lines(file) if line)
-    return _from_rows(file, rows, wanted)
+        yield
+    except OSError as error:  # of Parquet's reader, damage too
+        reason = (str(error.strerror or error).splitlines() or ["?"])[0]
+        raise UserError(f"{file}: cannot be read: {reason}") from error
 
 
 def lines(file: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file and their numbers, read one by one: a file may be larger than memory."""
     with file.open("rb") as opened:
-        for number, line in enumerate(opened, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                raise UserError(f"{file}: line {number}: is not UTF-8; convert the file to UTF-8") from None
-            yield number, text.removesuffix("\n").removesuffix("\r")
+        for number, line, end in reading.decoded(opened, str(file)):
+            yield number, line[: len(line) - len(end)]
+
+
+def _tsv(file: Path, wanted: list[str]) -> Columns:
+    with file.open("rb") as opened:
+        rows = reading.tab_separated(reading.decoded(opened, str(file)))
+        return _from_rows(file, ((number, cells) for number, cells, _ in rows), wanted)
 
 
 def _csv(file: Path, wanted: list[str]) -> Columns:
-    reader = csv.reader(io.StringIO(_decoded(file), newline=""), strict=True)
-    rows = []
-    try:
-        start = 1
-        for row in reader:
-            if row:
-                rows.append((start, row))
-            start = reader.line_num + 1  # a quoted text may run over several lines
-    except csv.Error as error:
-        raise UserError(f"{file}: line {reader.line_num}: is not valid CSV: {error}") from error
-    return _from_rows(file, rows, wanted)
+    with file.open("rb") as opened:
+        return _from_rows(file, reading.comma_separated(reading.decoded(opened, str(file)), str(file)), wanted)
 
 
 def _from_rows(file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str]) -> Columns:
-    rows = iter(rows)
+    place = str(file)
+    rows = ((number, cells) for number, cells in rows if cells)
     _, first = next(rows, (1, None))
     if first is None:
         raise UserError(f"{file}: is empty; its first line must name the columns")
-    header = [name.strip() for name in first]
-    require_columns(str(file), wanted, header)
-    for name in wanted:
-        if header.count(name) > 1:
-            raise UserError(f'{file}: line 1: names column "{name}" twice; rename one of them')
-    values = {name: (TextColumnWriter(), header.index(name)) for name in wanted}
+    header = reading.header(first, place)
+    values = {name: (TextColumnWriter(), reading.column(header, name, place)) for name in wanted}
     where = RowNames("line")
-    for number, row in rows:
-        if len(row) != len(header):
-            raise UserError(
-                f"{file}: line {number}: has {len(row)} cells, and the header names {len(header)}"
-            )
-        for column, place in values.values():
-            column.add(row[place])
+    for number, cells in rows:
+        row = reading.fitted(cells, header, place, number)
+        for column, at in values.values():
+            column.add(row[at])
         where.add(number)
-    return Columns(str(file), {name: column.column() for name, (column, _) in values.items()}, where)
+    return Columns(place, {name: column.column() for name, (column, _) in values.items()}, where)
 
 
 def _jsonl(file: Path, wanted: list[str]) -> Columns:
     values: dict[str, list[object]] = {name: [] for name in wanted}
     where = RowNames("line")
-    # Not splitlines: JSON strings may hold the rarer line separators.
-    for number, line in enumerate(_decoded(file).split("\n"), start=1):
+    for number, line in lines(file):
         if not line.strip():
             continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{file}: line {number}: is not valid JSON: {error.msg}") from error
-        if not isinstance(record, dict):
-            raise UserError(f'{file}: line {number}: must be an object such as {{"{wanted[0]}": "..."}}')
+        record = reading.parsed(line, str(file), number, wanted[0])
         require_columns(f"{file}: line {number}", wanted, record)
         for name in wanted:
             values[name].append(record[name])
@@ -175,11 +148,13 @@ def _parquet(file: Path, wanted: list[str]) -> Columns:
     from pyarrow import parquet
 
     try:
-        require_columns(str(file), wanted, parquet.read_schema(file).names)
+        names = parquet.read_schema(file).names
+        for name in wanted:
+            reading.column(names, name, str(file))
         table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
         values = {name: table.column(name).to_pylist() for name in wanted}
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
+    except (pyarrow.ArrowException, ValueError, OverflowError, KeyError) as error:
+        reason = (str(error).splitlines() or ["?"])[0]
         raise UserError(f"{file}: is not a readable Parquet file: {reason}") from error
     return Columns(str(file), values, RowNames("row", range(1, table.num_rows + 1)))
 

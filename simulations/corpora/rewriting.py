@@ -8,17 +8,17 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from simulations.corpora.columns import require_columns
+from simulations.corpora import reading
+from simulations.corpora.columns import is_text, require_columns, shown
+from simulations.corpora.reading import Line
 from simulations.errors import UserError
 from simulations.output.atomic import whole
 
 #: Formats by what a file's name ends with; everything else, and a pipe, is one text a line.
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
-_LONGEST_LINE = 2**26
 #: A block ends early where its texts have so many characters: what is held does not depend on the file's size.
 _CHARACTERS = 2**22
 
@@ -56,7 +56,7 @@ def blocks(path: Path | None, stdin: BinaryIO, column: str | None, rows: int) ->
         return
     stream = stdin if path is None else path.open("rb")
     try:
-        lines = _decoded(stream, place)
+        lines = reading.decoded(stream, place)
         if kind == ".jsonl":
             yield from _jsonl(lines, place, column, rows)
         elif kind:
@@ -108,25 +108,7 @@ def _sink(file: BinaryIO, kind: str) -> Iterator[Callable[[Any], None]]:
             writer.close()
 
 
-Line = tuple[int, str, str]
 Row = tuple[str | None, Callable[[str], bytes]]
-
-
-def _decoded(stream: BinaryIO, place: str) -> Iterator[Line]:
-    """Each line with its number and its end, which it still has."""
-    number = 0
-    while raw := stream.readline(_LONGEST_LINE):
-        number += 1
-        if len(raw) == _LONGEST_LINE:
-            raise UserError(f"{place}: line {number}: is longer than {_LONGEST_LINE >> 20} MiB")
-        if b"\0" in raw:
-            raise UserError(f"{place}: line {number}: holds a NUL byte: a binary file, or text that is not UTF-8")
-        try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise UserError(f"{place}: line {number}: is not UTF-8; convert the file to UTF-8") from None
-        end = "\r\n" if line.endswith("\r\n") else "\n" if line.endswith("\n") else ""
-        yield number, line, end
 
 
 def _affixed(before: str, after: str) -> Callable[[str], bytes]:
@@ -161,33 +143,22 @@ def _place(place: str, names: Sequence[str], column: str | None) -> int:
         if len(names) == 1:
             return 0
         raise UserError(f"{place}: name the column of the texts with --column; there are: {', '.join(names)}")
-    require_columns(place, [column], names)
-    if list(names).count(column) > 1:
-        raise UserError(f'{place}: names column "{column}" twice; rename one of them')
-    return list(names).index(column)
-
-
-def _header(lines: Iterator[Line], place: str) -> Line:
-    first = next(lines, None)
-    if first is None:
-        raise UserError(f"{place}: is empty; its first line must name the columns")
-    return first
+    return reading.column(names, column, place)
 
 
 def _tsv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> Iterator[Block]:
-    _, line, end = _header(lines, place)
-    names = [name.strip() for name in line[: len(line) - len(end)].split("\t")]
+    read = reading.tab_separated(lines)
+    _, first, end = next(read, (1, [], ""))
+    names = _names(first, place)
     at = _place(place, names, column)
-    yield Block([], lambda _, line=line: line.encode())
+    yield Block([], lambda _: ("\t".join(first) + end).encode())
 
     def made() -> Iterator[Row]:
-        for number, line, end in lines:
-            cells = line[: len(line) - len(end)].split("\t")
-            if cells == [""] and len(names) > 1:
+        for number, cells, end in read:
+            if not cells and len(names) > 1:
                 yield None, _affixed("", end)
                 continue
-            if len(cells) != len(names):
-                raise UserError(f"{place}: line {number}: has {len(cells)} cells, and the header names {len(names)}")
+            cells = reading.fitted(cells or [""], names, place, number)
             before = "".join(cell + "\t" for cell in cells[:at])
             yield cells[at], _affixed(before, "".join("\t" + cell for cell in cells[at + 1 :]) + end)
 
@@ -195,36 +166,35 @@ def _tsv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> It
 
 
 def _csv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> Iterator[Block]:
-    first = _header(lines, place)
-    csv.field_size_limit(_LONGEST_LINE)  # of the module's; its own is shorter than a text of 100,000 words
-    reader = csv.reader((line for _, line, _ in chain([first], lines)), strict=True)
-    end = first[2] or "\n"
+    ends: list[str] = []
 
-    def cells() -> Iterator[list[str]]:
-        try:
-            yield from reader
-        except csv.Error as error:
-            raise UserError(f"{place}: line {reader.line_num}: is not valid CSV: {error}") from error
+    def noted() -> Iterator[Line]:
+        for line in lines:
+            if not ends:
+                ends.append(line[2])
+            yield line
 
-    read = cells()
-    header = next(read, [])
-    names = [name.strip() for name in header]
+    read = reading.comma_separated(noted(), place)
+    _, first = next(read, (1, []))
+    names, end = _names(first, place), (ends or [""])[0] or "\n"
     at = _place(place, names, column)
-    yield Block([], lambda _: _csv_line(header, end))
+    yield Block([], lambda _: _csv_line(first, end))
 
     def made() -> Iterator[Row]:
-        for row in read:
-            row = row or [""] * (len(names) == 1)
-            if not row:
+        for number, cells in read:
+            if not cells and len(names) > 1:
                 yield None, _affixed("", end)
                 continue
-            if len(row) != len(names):
-                raise UserError(
-                    f"{place}: line {reader.line_num}: has {len(row)} cells, and the header names {len(names)}"
-                )
+            row = reading.fitted(cells or [""], names, place, number)
             yield row[at], lambda text, row=row: _csv_line([*row[:at], text, *row[at + 1 :]], end)
 
     yield from _grouped(made(), rows, [*names[:at], *names[at + 1 :]])
+
+
+def _names(first: list[str], place: str) -> list[str]:
+    if not first:
+        raise UserError(f"{place}: is empty; its first line must name the columns")
+    return reading.header(first, place)
 
 
 def _csv_line(cells: Sequence[str], end: str) -> bytes:
@@ -243,18 +213,13 @@ def _jsonl(lines: Iterator[Line], place: str, column: str | None, rows: int) -> 
             if not line.strip():
                 yield None, _affixed(line, "")
                 continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                raise UserError(f"{place}: line {number}: is not valid JSON") from None
-            if not isinstance(record, dict):
-                raise UserError(f'{place}: line {number}: must be an object such as {{"{column}": "..."}}')
+            record = reading.parsed(line, place, number, column)
             require_columns(f"{place}: line {number}", [column], record)
-            text = record[column]
-            if text is not None and not isinstance(text, str):
-                raise UserError(f'{place}: line {number}: "{column}" is {type(text).__name__}, not a text')
+            text = "" if record[column] is None else record[column]
+            if not isinstance(text, str) or not is_text(text):
+                raise UserError(f'{place}: line {number}: "{column}" is {shown(text)}, not a text')
             others.extend(key for key in record if key != column and key not in others)
-            yield text or "", lambda new, record=record, end=end: _json_line(record | {column: new}, end)
+            yield text, lambda new, record=record, end=end: _json_line(record | {column: new}, end)
 
     for block in _grouped(made(), rows):
         yield Block(block.texts, block.with_texts, tuple(others))
@@ -290,7 +255,10 @@ def _parquet(path: Path, column: str | None, rows: int) -> Iterator[Block]:
                     columns[at] = pyarrow.array(texts, inner)
                     return pyarrow.RecordBatch.from_arrays(columns, schema=wanted)
 
-                yield Block([text or "" for text in batch.column(at).to_pylist()], with_texts, others)
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+                texts = [text or "" for text in batch.column(at).to_pylist()]
+                if not all(map(is_text, texts)):
+                    raise UserError(f'{path}: column "{field.name}" holds a NUL; mend the text')
+                yield Block(texts, with_texts, others)
+    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError, KeyError, OSError) as error:
         reason = (str(error).splitlines() or ["?"])[0]
         raise UserError(f"{path}: is not a readable Parquet file: {reason}") from error

@@ -15,9 +15,10 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words.text import TextMechanism
+from server.training.descent import DESCENTS, Descent
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.names import key, slug
+from simulations.experiment.names import either, key, slug
 from simulations.experiment.sections import RELEASE_ONCE, Section, setting
 
 PUBLIC_ONLY = "public-only"
@@ -40,7 +41,8 @@ class Arm(Section):
     text, embedding, label, statistic, answer: mechanism tables as the catalogue reads them. `dim`: of an embedding m',
     and of several the best on public data; of a statistic d, the number of features, chosen where it is not given.
     answer: of the class that a device finds by itself, where test users release that in place of an embedding.
-    curator: of a reference arm whose users trust somebody with their vectors in clear: the noise on their sum.
+    curator: of a reference arm whose users trust a server with their vectors in clear: the noise on their sum
+    ("gaussian"), or how it trains on them ("dp-sgd", "dp-fedavg"); with epsilon and delta.
     reference: not private; its users accept anything. smallest_crowd: how many delivered users at the least agree with
     any one of them in all that leaves in clear, from whoever knows. Before a run nothing is amplified without it; after
     one labels in clear are counted, and it stands for what texts expose.
@@ -165,20 +167,31 @@ def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int]
     return built
 
 
-def curator_of(arm: Arm) -> Gaussian | None:
-    """The noise that a trusted curator adds to the sum of an arm's vectors; None where there is none. UserError."""
+def curator_of(arm: Arm) -> Gaussian | Descent | None:
+    """What a trusted curator makes of an arm's vectors: noise on their sum, or a head. None without one. UserError."""
     if arm.curator is None:
         return None
     where = f'arm "{arm.name}": curator'
     if not arm.reference or (arm.statistic or {}).get("mechanism") != "identity":
         raise UserError(f'{where}: stands with reference = true and statistic = {{ mechanism = "identity" }}')
-    if arm.curator["mechanism"] != Gaussian.name:
-        raise UserError(f'{where}: must be Gaussian, as {{ mechanism = "gaussian", epsilon = 1.0, delta = 1e-6 }}')
+    known = {"gaussian", *DESCENTS}
+    if arm.curator["mechanism"] not in known or not {"epsilon", "delta"} <= arm.curator.keys():
+        raise UserError(
+            f"{where}: must be one of {either(sorted(known))} with epsilon and delta, as "
+            '{ mechanism = "gaussian", epsilon = 1.0, delta = 1e-6 }'
+        )
+    spec = dict(arm.curator)
+    kind = DESCENTS.get(spec["mechanism"])
     try:
-        noise: Gaussian = catalogue.build(arm.curator, channel="embedding", dim=1)
+        if kind is None:
+            noise: Gaussian = catalogue.build(spec, channel="embedding", dim=1)
+            return noise
+        names = [f.name for f in fields(kind)]
+        if unknown := spec.keys() - {"mechanism", *names}:
+            raise ValueError(f"{kind.name}: unknown parameter {min(unknown)}; known are {', '.join(names)}")
+        return kind(**{name: value for name, value in spec.items() if name != "mechanism"})
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
-    return noise
 
 
 @cache

@@ -11,6 +11,7 @@ from mechanisms.catalogue import CATALOGUE
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.release import CHANNELS
 from mechanisms.words.text import TextMechanism
+from server.training.descent import Descent
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.arm import PUBLIC_ONLY, Arm, curator_of, statistic_of, trial_text_of
@@ -133,7 +134,12 @@ class Experiment:
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
                     "give one number here"
                 )
-            curator_of(arm)
+            curator = curator_of(arm)
+            if isinstance(curator, Descent) and self.population.assignment != "record":
+                raise UserError(
+                    f'arm "{arm.name}": curator: {curator.name} trains on users of one record each; set '
+                    'population.assignment = "record"'
+                )
             check_arm(client_policy(self, arm), arm, self.data.classes, self.statistic_of(arm))
             if arm.smallest_crowd is not None and not _in_clear(arm):
                 raise UserError(

@@ -15,6 +15,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
+from server.training.descent import Descent
 from simulations.experiment.arm import Arm
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.ladder import Spent
@@ -26,7 +27,8 @@ class Promise:
     worst_case_epsilon: of a text, an embedding or a user's statistic, what is declared public left aside.
     label_epsilon: None where no label is sent, or labels are declared public. delta: of the worst case, the policy's
     for Gaussian noise and else 0; a label's is always 0. asking_epsilon: worst case of a user who asks the model, where
-    that is another release than a training user's; None where nobody asks so."""
+    that is another release than a training user's; None where nobody asks so. central_epsilon, central_delta: what the
+    model says of a user who trusts the server with everything; None where the arm's server is not trusted."""
 
     metric_epsilon: float | None
     metric: str | None
@@ -35,6 +37,8 @@ class Promise:
     label_epsilon: float | None
     delta: float = 0.0
     asking_epsilon: float | None = None
+    central_epsilon: float | None = None
+    central_delta: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready but for infinity."""
@@ -42,18 +46,27 @@ class Promise:
 
 
 @dataclass(frozen=True)
+class Curator:
+    """What a trusted server does, in words, and what it promises of the outcome."""
+
+    told: str
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
 class Released:
     """The mechanisms of an arm whose way is settled. embedding, text: None where none is released; label: likewise, and
     where labels are declared public. statistics: of each stage of training users, () where none is released. curator:
-    what a trusted curator adds to their sum, in words; "" where there is none. answer: of those who ask, where they
-    release that."""
+    what the server, which is trusted with them, makes of them; None where it is not. answer: of those who ask, where
+    they release that."""
 
     embedding: Mechanism | None
     text: TextMechanism | None
     label: Mechanism | None
     public_label: bool
     statistics: tuple[Mechanism, ...] = ()
-    curator: str = ""
+    curator: Curator | None = None
     answer: Mechanism | None = None
 
     @property
@@ -70,9 +83,8 @@ def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model 
     embedding = model.embedding if model is not None else next(iter(candidates), None)
     if channels.statistic is not None:
         asked = driver.teaching.requests.values()
-        told = ", ".join(f"{name} {value}" for name, value in (arm.curator or {}).items())
         statistics = tuple(request.mechanism("statistic") for request in asked)
-        return Released(embedding, None, None, False, statistics, told, channels.answer)
+        return Released(embedding, None, None, False, statistics, _curator(arm, channels), channels.answer)
     public_label = channels.teaching and arm.label is None and "label" in experiment.policy.declared
     label = channels.label if channels.teaching and not public_label else None
     return Released(embedding, channels.text, label, public_label, answer=channels.answer)
@@ -124,12 +136,22 @@ def _of_statistic(policy: Policy, what: Released) -> Promise:
     worst = policy.cost(guarantee).epsilon
     statement = "no protection" if math.isinf(worst) else f"{metric_statement([guarantee])}, any two users' data"
     if what.curator:
-        statement += f" from the curator, who is trusted and adds noise to the sum ({what.curator})"
+        statement += f" from the server, which is trusted and {what.curator.told}"
     asking = None
     if what.embedding is not None:
         asks = _promise(policy, what.embedding, what)
         statement, asking = f"{statement}; whoever asks: {asks.statement}", asks.worst_case_epsilon
-    return Promise(guarantee.epsilon, guarantee.metric, statement, worst, None, asking_epsilon=asking)
+    central = (None, None) if what.curator is None else (what.curator.epsilon, what.curator.delta)
+    return Promise(guarantee.epsilon, guarantee.metric, statement, worst, None, 0.0, asking, *central)
+
+
+def _curator(arm: Arm, channels: Channels) -> Curator | None:
+    if arm.curator is None:
+        return None
+    told = "adds noise to the sum (" + ", ".join(f"{name} {value}" for name, value in arm.curator.items()) + ")"
+    if isinstance(channels.curator, Descent):
+        told = f"adds noise to the sum of each step ({channels.curator.told()})"
+    return Curator(told, arm.curator["epsilon"], arm.curator["delta"])
 
 
 def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:

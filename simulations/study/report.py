@@ -22,6 +22,7 @@ from simulations.experiment import STATISTICS
 from simulations.output.jsonable import json_ready
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import count, epsilon, is_finite, plain, share
+from simulations.study import trust
 from simulations.study.comparison import added, matrices
 from simulations.study.comparison import shown as difference
 from simulations.study.figures import REFERENCE_MARK, accuracy_figure, on_text, spent_figure, title, worst_said
@@ -90,8 +91,14 @@ def _print_rows(console: Console, heading: str, names: Row, rows: Iterable[Row],
 
 
 def table(results: Results) -> list[list[str]]:
-    """Headings, and a row for each arm; what users added stands behind the accuracies where an arm has a baseline."""
+    """Headings, and a row for each arm; what users added stands behind the accuracies where an arm has a baseline, whom
+    users trust before their number where an arm's users trust the server."""
     rows = [list(HEADINGS), *(list(cells(arm)) for arm in results["arms"])]
+    if trust.anybody(results["arms"]):
+        at = HEADINGS.index("users")
+        rows[0][at:at] = trust.COLUMNS
+        for row, (central, who) in zip(rows[1:], map(trust.central, results["arms"]), strict=True):
+            row[at:at] = epsilon(central), who
     if gains := added(results):
         rows[0].insert(_ADDED_AT, "users\nadded")
         for row, arm in zip(rows[1:], results["arms"], strict=True):
@@ -159,6 +166,7 @@ def notes(results: Results) -> list[str]:
             f"{_METRIC['text' if on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
             "at δ = 0 where none is said. Label ε –: none sent, or declared public. Users: delivered and validated."
         )
+    lines += [trust.NOTE] if trust.anybody(results["arms"]) else []
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")

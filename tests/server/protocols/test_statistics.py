@@ -286,6 +286,28 @@ def test_a_mechanism_is_planned_for_a_central_epsilon(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("mechanism", ["dp-sgd", "dp-fedavg"])
+def test_a_trusted_server_trains_on_records_in_clear(folder: Path, mechanism: str) -> None:
+    """At an ε at which noise is nothing it tells the classes apart, at a tiny one it does not."""
+    arm = {"statistic": CLEAR, "reference": True}
+    spec = {"mechanism": mechanism, "delta": 1e-6, "rate": 1.0, "steps": 5}
+    made = study(
+        arm | {"name": "much", "curator": spec | {"epsilon": 900.0}},
+        arm | {"name": "none", "curator": spec | {"epsilon": 1e-4}},
+    )  # fmt: skip
+    lines = {name: done.line for name, done in ran(made, folder).items()}
+    assert lines["much"]["accuracy_clean_test"] > 0.8 > lines["none"]["accuracy_clean_test"]
+    budget = lines["much"]["budget"]
+    assert (budget["central_epsilon"], budget["central_delta"]) == (900.0, 1e-6)
+    assert f"the server, which is trusted and adds noise to the sum of each step ({mechanism}, " in budget["statement"]
+    curator = spec | {"epsilon": 1.0}
+    assert "known are epsilon" in refusal(arm | {"name": "a", "curator": curator | {"stepps": 3}})
+    assert "steps must be" in refusal(arm | {"name": "a", "curator": curator | {"steps": 0}})
+    assert "one record each" in refusal(
+        arm | {"name": "a", "curator": curator}, population={"assignment": "dirichlet", "alpha": 9.0}
+    )
+
+
 def test_a_trusted_curator_is_a_reference_with_noise_on_the_sum(folder: Path) -> None:
     noise = {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-6}
     arm = {"name": "a", "statistic": CLEAR, "reference": True}
@@ -294,8 +316,10 @@ def test_a_trusted_curator_is_a_reference_with_noise_on_the_sum(folder: Path) ->
     models = [lines[name].model.maps for name in ("a", "b")]
     assert not np.allclose(models[0].head_w, models[1].head_w)
     assert lines["a"].line["ladder"][0]["epsilon"] == "inf" and lines["a"].line["reference"]
-    assert "who is trusted and adds noise to the sum (mechanism gaussian, epsilon 1.0" in (
+    assert "which is trusted and adds noise to the sum (mechanism gaussian, epsilon 1.0" in (
         lines["a"].line["budget"]["statement"]
     )
     assert "reference = true" in refusal({"name": "a", "statistic": PRIVUNIT, "curator": noise})
-    assert "must be Gaussian" in refusal(arm | {"curator": {"mechanism": "identity"}})
+    assert lines["a"].line["budget"]["central_epsilon"] == 1.0 and lines["b"].line["budget"]["central_epsilon"] is None
+    assert "must be one of" in refusal(arm | {"curator": {"mechanism": "identity"}})
+    assert "with epsilon and delta" in refusal(arm | {"curator": {"mechanism": "dp-sgd", "epsilon": 1.0}})

@@ -12,11 +12,12 @@ from mechanisms import catalogue
 from simulations.corpora.builtin import builtin
 from simulations.corpora.parts import REVIEWS_PER_USER, load_split
 from simulations.errors import UserError
-from simulations.experiment import Experiment, from_table
+from simulations.experiment import Experiment, bundled, from_table, load
 from simulations.experiment.ladder import Spent, of_run
 from simulations.experiment.sections import Shuffle
-from simulations.study.prepare import _hand_out, prepare
+from simulations.study.prepare import _hand_out, parts, prepare
 from simulations.study.report import data_notes
+from tests.support.paths import DATA
 from tests.support.studies import PURKAYASTHA, RANDOMIZED
 
 
@@ -216,3 +217,20 @@ def test_whatever_is_planted_is_named(tmp_path: Path, seed: int) -> None:
     assert ("no is negative" in notes and "aye is positive" in notes) == ("renamed" in faults)
     assert len(np.unique(made.held.test.labels)) == 2
     assert bool(notes) == bool(faults - {"sorted"})
+
+
+@pytest.mark.parametrize("name", [name for name in bundled() if load(name).data.source == "files"])
+def test_what_comes_with_sottovoce_says_why_its_parts_overlap(name: str) -> None:
+    assert load(name).data.overlap
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bundled())
+def test_what_comes_with_sottovoce_goes_on_running(name: str) -> None:
+    experiment, more = load(name), []
+    if experiment.data.source == "files":
+        if not (DATA / "sst2").is_dir():
+            pytest.skip(f"{DATA / 'sst2'} is missing: SST-2 is not part of the repository")
+        more = [f"data.path={DATA / 'sst2'}"]
+    split, holders, about = parts(load(name, more), progress=print)
+    assert holders.people == experiment.population.users and len(split.test) and set(about) >= {"overlap", "repeated"}

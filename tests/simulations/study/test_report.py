@@ -17,7 +17,7 @@ from simulations.errors import UserError
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
 from simulations.study.figures import accuracy_figure, spent_figure
-from simulations.study.report import cells, markdown, notes, print_table, write
+from simulations.study.report import cells, markdown, notes, print_table, table, write
 from tests.support.results import curve, demo, genre
 
 CASES = (demo, genre, curve)
@@ -191,3 +191,22 @@ def test_an_encoder_in_int8_is_named() -> None:
     assert not any("Encoder" in note for note in notes(results))
     results["encoder"]["precision"] = "int8"
     assert "Encoder: minilm in int8" in markdown(results)
+
+
+def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted() -> None:
+    """The server with everything, the shuffler for a central ε, nobody for the worst case; no column where there is
+    nothing of the kind to compare."""
+    results = demo()
+    assert "trusts" not in printed(results) and "trusts" not in markdown(results)
+    first, second, *rest = (dict(arm) for arm in results["arms"])
+    first |= {"reference": True, "budget": dict(first["budget"]) | {"central_epsilon": 1.0, "central_delta": 1e-6}}
+    shuffled = {"rung": "shuffled", "epsilon": 0.5, "delta": 1e-6}
+    second |= {"reference": False, "ladder": [shuffled]}
+    third = second | {"ladder": [shuffled | {"epsilon": None}]}
+    trusted = results | {"arms": [first, second, third, second | {"reference": True}, *rest]}
+    headings, *rows = table(trusted)
+    at = headings.index("trusts")
+    told = [tuple(row[at - 1 : at + 1]) for row in rows[:4]]
+    assert told == [("1", "the server"), ("0.5", "the shuffler"), ("–", "nobody"), ("–", "the server")]
+    assert "trusts" in printed(trusted) and "| central ε | trusts |" in markdown(trusted)
+    assert any("trusts nobody" in note for note in notes(trusted))

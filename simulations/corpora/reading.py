@@ -1,0 +1,126 @@
+"""What every reader of a file holds to: its lines, cells and objects.
+
+Whoever reads a whole file (`simulations.corpora.files`) and whoever rewrites one as it streams by
+(`simulations.corpora.rewriting`) read by these; what may be a text, a label or a user is said in
+`simulations.corpora.columns`. All raise UserError, one line that names the file and the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, BinaryIO
+
+from simulations.corpora.columns import require_columns
+from simulations.errors import UserError
+
+#: Bytes of a line and characters of a cell, at most; and how many levels of lists and objects stand in one another.
+LONGEST, DEEPEST = 2**26, 100
+
+#: The number of a line, the line with its end, its end.
+Line = tuple[int, str, str]
+
+
+def decoded(stream: BinaryIO, place: str) -> Iterator[Line]:
+    """The lines of UTF-8 text, one by one: a file may be larger than memory."""
+    number = 0
+    while raw := stream.readline(LONGEST):
+        number += 1
+        if len(raw) == LONGEST:
+            raise UserError(f"{place}: line {number}: is longer than {LONGEST >> 20} MiB")
+        if b"\0" in raw:
+            raise UserError(f"{place}: line {number}: holds a NUL byte: a binary file, or text that is not UTF-8")
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise UserError(f"{place}: line {number}: is not UTF-8; convert the file to UTF-8") from None
+        yield number, line, "\r\n" if line.endswith("\r\n") else "\n" if line.endswith("\n") else ""
+
+
+def header(cells: Sequence[str], place: str) -> list[str]:
+    """The names of columns that a first line holds."""
+    names = [name.strip() for name in cells]
+    if not any(names):
+        raise UserError(f"{place}: line 1: names no columns")
+    if any("\r" in name or "\n" in name for name in names):
+        raise UserError(f"{place}: line 1: a name holds the end of a line; end lines with \\n or \\r\\n")
+    return names
+
+
+def column(names: Sequence[str], wanted: str, place: str) -> int:
+    """Where a column stands in a header."""
+    require_columns(place, [wanted], names)
+    if list(names).count(wanted) > 1:
+        raise UserError(f'{place}: line 1: names column "{wanted}" twice; rename one of them')
+    return list(names).index(wanted)
+
+
+def tab_separated(lines: Iterable[Line]) -> Iterator[tuple[int, list[str], str]]:
+    """The cells of each line, [] of an empty one, with its number and its end. A quotation mark is a word of the
+    sentence, as in published files."""
+    for number, line, end in lines:
+        said = line[: len(line) - len(end)]
+        yield number, said.split("\t") if said else [], end
+
+
+def comma_separated(lines: Iterable[Line], place: str) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row, which may run over several lines, with the number of its first; [] of an empty line."""
+    csv.field_size_limit(LONGEST)  # of the module's; its own is shorter than a text of 30,000 words
+    reader = csv.reader((line for _, line, _ in lines), strict=True)
+    start = 1
+    try:
+        for row in reader:
+            yield start, row
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{place}: line {max(start, reader.line_num)}: is not valid CSV: {error}") from None
+
+
+def fitted(cells: list[str], names: Sequence[str], place: str, number: int) -> list[str]:
+    """The cells, as many as the header names."""
+    if len(cells) != len(names):
+        raise UserError(f"{place}: line {number}: has {len(cells)} cells, and the header names {len(names)}")
+    return cells
+
+
+def parsed(line: str, place: str, number: int, example: str) -> dict[str, Any]:
+    """The object that a line of JSON is; no key twice, nothing deeper than DEEPEST. example: a key as it may have."""
+    where = f"{place}: line {number}"
+    try:
+        record = json.loads(line, object_pairs_hook=_once)
+        deep = line.count("[") + line.count("{") > DEEPEST and _deeper(record)
+    except _Twice as error:
+        raise UserError(f"{where}: names {error} twice; leave one of them") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: is not valid JSON: {error.msg}") from None
+    except RecursionError:
+        deep = True
+    except ValueError:  # Python reads no number of more than 4,300 digits
+        raise UserError(f"{where}: holds a number of thousands of digits; write it as a text") from None
+    if deep:
+        raise UserError(f"{where}: is nested deeper than {DEEPEST} levels; leave out what is not needed")
+    if not isinstance(record, dict):
+        raise UserError(f'{where}: must be an object such as {{"{example}": "..."}}')
+    return record
+
+
+class _Twice(Exception):
+    """A key that an object has twice."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(json.dumps(next(name for name in names if names.count(name) > 1)))
+    return made
+
+
+def _deeper(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        inner = [each for each in level if isinstance(each, dict | list)]
+        level = list(chain.from_iterable(each.values() if isinstance(each, dict) else each for each in inner))
+    return bool(level)

@@ -1,0 +1,114 @@
+"""What a trusted server's noisy gradient descent learns, and whether its noise is what its accounting reckons with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from server.training.descent import DESCENTS, Descent
+from server.training.statistic_head import records_of, simplex_codes
+
+USERS, DIM, CLASSES = 900, 6, 3
+KINDS = pytest.mark.parametrize("kind", sorted(DESCENTS))
+
+
+def users(seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Unit features of three classes that lie apart, (900, 6), and their labels."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, USERS)
+    features = np.eye(CLASSES, DIM)[labels] + 0.4 * rng.normal(size=(USERS, DIM))
+    return features / np.linalg.norm(features, axis=1, keepdims=True), labels
+
+
+def nothing(classes: int = CLASSES, dim: int = DIM) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros((dim, classes)), np.zeros(classes)
+
+
+def accuracy(descent: Descent, seed: int = 5) -> float:
+    features, labels = users()
+    weight, bias = descent.head(features, labels, users(2)[0], nothing(), seed=seed)
+    fresh, truth = users(3)
+    return float(np.mean((fresh @ weight + bias).argmax(axis=1) == truth))
+
+
+@KINDS
+def test_it_learns_and_at_a_tiny_epsilon_it_does_not(kind: str) -> None:
+    assert accuracy(DESCENTS[kind](epsilon=8.0, delta=1e-6, steps=20)) > 0.9
+    worthless = [accuracy(DESCENTS[kind](epsilon=1e-4, delta=1e-6, steps=20), seed=seed) for seed in range(8)]
+    assert np.mean(worthless) < 0.6  # chance is 1/3; a head of nothing but noise gets .1 to .6
+
+
+@KINDS
+def test_what_it_starts_from_is_kept_where_a_step_is_nothing(kind: str) -> None:
+    """Whitening and back: the head of public labels, in the units in which it came."""
+    start = np.random.default_rng(0).normal(size=(DIM, CLASSES)), np.array([0.3, -0.2, 0.1])
+    descent = DESCENTS[kind](epsilon=8.0, delta=1e-6, steps=1, learning_rate=1e-6)
+    weight, bias = descent.head(*users(), users(2)[0], start, seed=1)
+    np.testing.assert_allclose(weight, start[0], atol=1e-4)
+    np.testing.assert_allclose(bias, start[1], atol=1e-4)
+
+
+def noisy(kind: str, wrong: float) -> float:
+    """Two-sided p-value of the noise of one run, of users whose features are 0, so that nothing else reaches the
+    weights. wrong: factor on the noise."""
+    dim, epsilon = 600, 1.0
+    descent = DESCENTS[kind](epsilon=epsilon, delta=1e-6, steps=3, momentum=0.0, learning_rate=1.0)
+    scale = descent.noise * descent.clip / (descent.rate * USERS) * np.sqrt(descent.steps)
+    tampered = replace(descent, clip=descent.clip * wrong)  # what is added is nothing: only the noise feels it
+    weight, _ = tampered.descend(np.zeros((USERS, dim)), np.arange(USERS) % 2, nothing(2, dim), seed=11)
+    p = chi2.cdf(((weight / scale) ** 2).sum(), weight.size)
+    return float(2 * min(p, 1 - p))
+
+
+@KINDS
+def test_the_noise_is_what_the_accounting_reckons_with(kind: str) -> None:
+    """False alarm: 10⁻⁴ for each kind. 1,200 coordinates tell 2/3 and 3/2 of the noise from it."""
+    assert noisy(kind, 1.0) > 1e-4
+    assert noisy(kind, 2 / 3) < 1e-12 and noisy(kind, 3 / 2) < 1e-12
+
+
+@KINDS
+def test_no_user_moves_a_step_by_more_than_the_clip(kind: str) -> None:
+    """One user's record replaced by another, however long, with the same noise and all others: a step's sum moves by
+    at most 2·clip, and does where the two are opposite."""
+    descent = DESCENTS[kind](epsilon=1.0, delta=1e-6, steps=1, rate=1.0, momentum=0.0, learning_rate=1.0)
+    rng = np.random.default_rng(4)
+    rest, labels = rng.normal(size=(50, DIM)), np.zeros(50, np.int64)
+    moved = []
+    for one, other, label in ((100.0, -100.0, 0), (100.0, 100.0, 1), (0.1, -3.0, 1)):
+        heads = []
+        for value, its in ((one, 0), (other, label)):
+            x, y = rest.copy(), labels.copy()
+            x[0], y[0] = value, its
+            heads.append(descent.descend(x, y, nothing(2), seed=9))
+        change = np.vstack([heads[0][0] - heads[1][0], heads[0][1] - heads[1][1]])
+        moved.append(np.linalg.norm(change) * len(rest))  # what is learned is the sum over the expected batch
+    assert max(moved) <= 2 * descent.clip * (1 + 1e-4) and max(moved) > 1.99 * descent.clip
+
+
+@KINDS
+def test_an_empty_step_is_noise_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    descent = DESCENTS[kind](epsilon=1.0, delta=1e-6, steps=3)
+    monkeypatch.setattr(Descent, "sampled", lambda self, n, rng: np.zeros(0, np.int64))
+    weight, bias = descent.descend(*users(), nothing(), seed=1)
+    assert np.isfinite(weight).all() and np.isfinite(bias).all() and weight.any()
+
+
+def test_records_are_read_off_statistics_in_clear() -> None:
+    from mechanisms.projection import statistic_vectors
+
+    features, labels = users()
+    for classes in (2, CLASSES):
+        codes = simplex_codes(classes)
+        read, told = records_of(statistic_vectors(features, labels % classes, codes), codes)
+        np.testing.assert_allclose(read, features, atol=1e-6)
+        np.testing.assert_array_equal(told, labels % classes)
+
+
+def test_what_is_out_of_range_is_refused() -> None:
+    for wrong in ({"rate": 0.0}, {"rate": 2.0}, {"steps": 0}, {"clip": 0.0}, {"epsilon": 0.0}, {"delta": 0.0}):
+        with pytest.raises(ValueError, match=f"dp-fedavg: {next(iter(wrong))}"):
+            DESCENTS["dp-fedavg"](**{"epsilon": 1.0, "delta": 1e-6} | wrong)
