@@ -8,8 +8,8 @@ cells of the cosine, so that its blanket bound is exact as far as `accounting.bl
 b that fits.
 
 Where shuffling makes a Gaussian of it (many users), the bound is 2·∫g² <= n·μ²·b of g = f - b; the largest ∫t·g at a
-given ∫g and ∫g² is a cap whose density rises linearly from its edge. PrivUnit's cap is flat. m draws a user loosen the bound
-to n·m·μ²·b over m² of g's, which is what more anonymous messages buy; their local guarantee is m times one's.
+given ∫g and ∫g² is a cap whose density rises linearly from its edge. PrivUnit's cap is flat. m draws a user loosen the
+bound to n·m·μ²·b over m² of g's, which is what more anonymous messages buy; their local guarantee is m times one's.
 """
 
 from __future__ import annotations
