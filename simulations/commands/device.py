@@ -54,6 +54,13 @@ def bundle_(
         str | None,
         typer.Option("--precision", help="Of the encoder: fp32, or int8 (default: the study's).", show_default=False),
     ] = None,
+    records: Annotated[
+        int | None,
+        typer.Option(
+            "--records", min=1, show_default=False,
+            help="How many records of a user may teach, and how many ask (default: 1, where the study says so).",
+        ),
+    ] = None,
     data: Data = None,
     set_: Set = None,
     as_json: AsJson = False,
@@ -71,12 +78,14 @@ def bundle_(
         from simulations.devices import bundle as device
 
         if run is not None:
-            made = device.bundle_of_run(run, arm, out, precision=precision, progress=progress)
+            made = device.bundle_of_run(run, arm, out, precision=precision, records=records, progress=progress)
         else:
             from simulations.experiment import load
 
             study = load(str(experiment), overrides(set_, data))
-            made = device.bundle_of_experiment(study, arm, out, precision=precision, progress=progress)
+            made = device.bundle_of_experiment(
+                study, arm, out, precision=precision, records=records, progress=progress
+            )
     if as_json:
         return print_json({"folder": str(out), "identity": made.identity, "bytes": made.size} | dict(made.manifest))
     print(f"{out}: {_mega(made.size)}, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
