@@ -41,13 +41,13 @@ from simulations.progress import Progress
 
 def bundle_of_run(
     run: Path, arm_name: str | None, out: Path, *, precision: str | None = None, records: int | None = None,
-    progress: Progress,
+    signer: bytes | None = None, seal: bytes | None = None, progress: Progress,
 ) -> Bundle:  # fmt: skip
     """What users of a finished run's model need: its encoder, and the maps that it was left with.
 
     precision: of the encoder, where it shall be another than the run's. It is then another encoder, by another name,
     and the maps were learned from embeddings that differ a little. records: as `simulations.devices.policy.policy_of`
-    takes it.
+    takes it. signer, seal: as `client.device.bundle.write_bundle` takes them.
     Raises UserError where there is no such run or arm, or its encoder or vocabulary cannot be had as they were.
     """
     try:
@@ -62,7 +62,8 @@ def bundle_of_run(
         public = prepare_public(experiment, _public(experiment), progress=progress)
         assert public.rewriter is not None
         _same(run, "vocabulary", (results.get("vocabulary") or {}).get("sha256"), public.rewriter.vocabulary.identity)
-        return _write(experiment, arm, _first_request(experiment, arm, public, progress), public, out, records=records)
+        request = _first_request(experiment, arm, public, progress)
+        return _write(experiment, arm, request, public, out, records=records, signer=signer, seal=seal)
     maps = Maps.load(model)
     if (model / ENCODER).is_dir():  # which the run has trained
         encoder = CachedEncoder(model / ENCODER, progress=progress)
@@ -92,13 +93,14 @@ def bundle_of_run(
         raise UserError(f"--run {run}: nobody asks the model of {arm.name}, and it has been taught; give --experiment")
     return _write(
         experiment, arm, request, Public((), None, ("",), encoder), out, records=records,
-        teaching="label" in request.channels,
+        teaching="label" in request.channels, signer=signer, seal=seal,
     )  # fmt: skip
 
 
 def bundle_of_experiment(
     experiment: Experiment, arm_name: str | None, out: Path, *, precision: str | None = None,
-    records: int | None = None, public: Public | None = None, progress: Progress,
+    records: int | None = None, signer: bytes | None = None, seal: bytes | None = None,
+    public: Public | None = None, progress: Progress,
 ) -> Bundle:  # fmt: skip
     """What a study's first users need, before anybody has released anything: maps from public data alone.
 
@@ -116,7 +118,9 @@ def bundle_of_experiment(
     if public is None:
         public = prepare_public(study, _public(study), progress=progress)
     request = _first_request(study, arm, public, progress)
-    return _write(study, arm, request, public, out, records=records, teaching=arm.way != PUBLIC_ONLY)
+    return _write(
+        study, arm, request, public, out, records=records, teaching=arm.way != PUBLIC_ONLY, signer=signer, seal=seal
+    )
 
 
 def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: Progress) -> Request:
@@ -132,7 +136,7 @@ def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: P
 
 def _write(
     experiment: Experiment, arm: Arm, request: Request, public: Public, out: Path, *, records: int | None,
-    teaching: bool = True,
+    teaching: bool = True, signer: bytes | None, seal: bytes | None,
 ) -> Bundle:  # fmt: skip
     """teaching: whether the request is what training users are asked."""
     policy = policy_of(experiment, arm, request, teaching=teaching, records=records)
@@ -144,7 +148,7 @@ def _write(
         parts = {"encoder": public.encoder.folder, "precision": public.encoder.precision}
     return write_bundle(
         out, request, policy, name=experiment.name, arm=arm.name, made_by=f"sottovoce {version('sottovoce')}",
-        **parts,
+        signer=signer, seal=seal, **parts,
     )  # fmt: skip
 
 
