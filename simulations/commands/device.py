@@ -37,6 +37,29 @@ _STEPS = {
 
 
 
+Records = Annotated[
+    int | None,
+    typer.Option(
+        "--records", min=1, show_default=False,
+        help="How many records of a user may teach, and how many ask (default: 1, where the study says so).",
+    ),
+]
+SignKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign-key", metavar="FILE", show_default=False,
+        help="The publisher's private key; what is not signed can be profiled, and not installed.",
+    ),
+]
+SealTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--seal-to", metavar="FILE", show_default=False,
+        help="The training server's public key: devices seal releases to it.",
+    ),
+]
+
+
 @app.command("bundle")
 def bundle_(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The bundle; new or empty.")],
@@ -54,27 +77,9 @@ def bundle_(
         str | None,
         typer.Option("--precision", help="Of the encoder: fp32, or int8 (default: the study's).", show_default=False),
     ] = None,
-    records: Annotated[
-        int | None,
-        typer.Option(
-            "--records", min=1, show_default=False,
-            help="How many records of a user may teach, and how many ask (default: 1, where the study says so).",
-        ),
-    ] = None,
-    sign_key: Annotated[
-        Path | None,
-        typer.Option(
-            "--sign-key", metavar="FILE", show_default=False,
-            help="The publisher's private key; what is not signed can be profiled, and not installed.",
-        ),
-    ] = None,
-    seal_to: Annotated[
-        Path | None,
-        typer.Option(
-            "--seal-to", metavar="FILE", show_default=False,
-            help="The training server's public key: devices seal releases to it.",
-        ),
-    ] = None,
+    records: Records = None,
+    sign_key: SignKey = None,
+    seal_to: SealTo = None,
     data: Data = None,
     set_: Set = None,
     as_json: AsJson = False,
