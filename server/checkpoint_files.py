@@ -30,16 +30,31 @@ def resolve(checkpoint: str | Path) -> str:
 
 
 def fingerprint(checkpoint: str | Path) -> str:
-    """A name for what `load` would read: a hash of a folder's files, or the hub name. Raises what
-    `resolve` does."""
+    """A name for what `load` would read: a hash of a folder's files, or the hub name and the commit that it stands for
+    now, as far as that can be asked. Raises what `resolve` does, and ValueError where nothing of that name is known."""
     source = resolve(checkpoint)
     if not Path(source).is_absolute():
-        return f"hub:{source}"
+        return f"hub:{source}@{_commit(source)}"
     whole = hashlib.sha256()
     for file in sorted(p for p in Path(source).iterdir() if p.is_file()):
         with file.open("rb") as stream:
             whole.update(file.name.encode() + b"\0" + hashlib.file_digest(stream, "sha256").digest())
     return whole.hexdigest()
+
+
+def _commit(name: str) -> str:
+    """What stands for a hub model's files: asked of the hub, or of its cache on this machine where none answers."""
+    from huggingface_hub import hf_hub_download
+
+    from server.hub import reachable
+
+    try:
+        config = hf_hub_download(name, "config.json", local_files_only=not reachable())
+    except Exception as error:  # of many kinds: OSError, ValueError, HTTP
+        raise ValueError(
+            f"encoder: {name!r} is no folder here, and no model hub or cache gives it now; name a folder or minilm"
+        ) from error
+    return Path(config).parent.name  # snapshots/COMMIT/config.json
 
 
 def _minilm() -> Path:

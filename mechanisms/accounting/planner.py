@@ -27,6 +27,9 @@ TOLERANCE = 2e-3
 #: More users than there are people.
 MOST_USERS = 10**10
 
+#: D at which a PrivUnit is looked for where D is not known yet, and what its ε stays below what is asked for.
+_PLANNED_AT, _MARGIN = 64, 1e-3
+
 Build = Callable[[float], Sequence[Mechanism]]
 
 
@@ -106,6 +109,14 @@ def plan(
     build: ε -> the mechanisms of one linked release, as `lambda e: [Purkayastha(16, e), RandomizedResponse(1.0, 2)]`.
     """
     return largest(lambda epsilon: fits(build(epsilon), target), least=least, most=most, tolerance=tolerance)
+
+
+@lru_cache(maxsize=64)
+def privunit_of(epsilon: float, delta: float, users: int) -> PrivUnit | None:
+    """The best PrivUnit of users who answer together and each cost `epsilon` shuffled, or a hair less, so that a
+    ladder, which reckons on another grid, never says more. Of D = 64, on which its ε0 and p hardly depend. None where
+    none fits."""
+    return best_privunit(_PLANNED_AT, Target(epsilon * (1 - _MARGIN), delta, users))
 
 
 def best_privunit(dim: int, target: Target, *, tolerance: float = TOLERANCE) -> PrivUnit | None:

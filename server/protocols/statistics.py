@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.gaussian import Gaussian
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
@@ -152,8 +151,8 @@ def _descended(
 def _noise(channels: Channels, users: int, size: int) -> float:
     """The variance of the noise in each coordinate of so many users' mean of `size` coordinates."""
     curator = channels.curator
-    if isinstance(curator, Descent):  # as many features as one release for the same (ε, δ) takes
-        curator = Gaussian.calibrated(curator.epsilon, curator.delta, 1)
+    if isinstance(curator, Descent):
+        return curator.noise_of_mean(size, users)
     if curator is not None:
         return (curator.sigma / users) ** 2
     return 0.0 if channels.statistic is None else mean_noise(channels.statistic(size), users=users)

@@ -1,8 +1,9 @@
 """What costs time and depends on public things alone is kept between runs: exported encoders and embeddings.
 
-The folder is $XDG_CACHE_HOME/sottovoce (~/.cache/sottovoce). Everything in it is named by the hash of what it
-was made from, is written beside and renamed when whole, and may be deleted at any time. Embeddings of *users'*
-texts are in it too, because a simulation owns them; a device keeps no such cache.
+The folder is $XDG_CACHE_HOME/sottovoce (~/.cache/sottovoce). Everything in it is named by the hash of what it was made
+from, the code and the libraries that made it among that; it is written beside, renamed when it lies whole on the disk,
+carries checksums, and may be deleted at any time. What is damaged is found when it is used, set aside and made again.
+Embeddings of *users'* texts are in it too, because a simulation owns them; a device keeps no such cache.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from client.models.embeddings import TableEmbeddings
 from client.models.encoder import Encoder
 from client.store.tables import Tables
 from client.store.text_column import TextColumn
+from simulations.artifacts.checksums import set_aside, sound, write_sums
+from simulations.artifacts.provenance import made_by
 from simulations.artifacts.segments import Keys, Segments
 from simulations.corpora.corpus import Text
 from simulations.output.atomic import made_once
@@ -30,6 +32,12 @@ from simulations.progress import Progress
 #: Texts whose embeddings become one segment, and those between two looks at the clock.
 _SEGMENT, _PIECE = 1 << 15, 1 << 11
 _SECONDS_BETWEEN_LINES = 10.0
+#: How often what was lost meanwhile is made again.
+_TRIES = 3
+#: Of a cached folder: what was made, beside its checksums.
+_FILES = "files"
+#: Whose versions an embedding's bits rest on.
+_LIBRARIES = ("onnxruntime", "tokenizers", "numpy")
 
 
 def cache_folder() -> Path:
@@ -38,13 +46,18 @@ def cache_folder() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "sottovoce"
 
 
-def folder_once(name: str, make: Callable[[Path], None]) -> Path:
-    """The cached folder of that name, made by make(folder) the first time; whole or absent, never half-written."""
+def folder_once(name: str, make: Callable[[Path], None], *, progress: Progress) -> Path:
+    """The cached folder of that name, made by make(folder) the first time, and where what is there is damaged; whole or
+    absent, never half-written."""
     folder = cache_folder() / name
+    if folder.is_dir() and not sound(folder):
+        set_aside(folder, progress)
     if not folder.is_dir():
         with made_once(folder) as part:
-            make(part)
-    return folder
+            (part / _FILES).mkdir()
+            make(part / _FILES)
+            write_sums(part)
+    return folder / _FILES
 
 
 class CachedEmbeddings(TableEmbeddings):
@@ -64,33 +77,45 @@ def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> Cac
     """Embeddings of texts, in their order. Each distinct text is encoded once, in this run or an earlier one.
 
     An embedding's bits depend on the text and the encoder alone (`client.models.encoder.Encoder`), so each is kept by
-    itself, under the hash of its text. They rest on ONNX Runtime's kernels too: another version has a folder of its
-    own.
+    itself, under the hash of its text. They rest on our code and the libraries' too: others have a folder of their own.
     """
-    folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{onnxruntime.__version__}"
-    segments = Segments(folder, encoder.dim)
+    made = made_by(("client.models.encoder",), _LIBRARIES)
+    folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{made}"
+    segments = Segments(folder, encoder.dim, progress)
     segments.compact()
     column = TextColumn.of(texts)
     keys, first, inverse = _distinct(_keys(column))
-    missing = np.flatnonzero(segments.find(keys)[1] < 0)
-    start = said = time.monotonic()
-    for begin in range(0, len(missing), _SEGMENT):
-        part = missing[begin : begin + _SEGMENT]
-        values = np.empty((len(part), encoder.dim), np.float32)
-        for at in range(0, len(part), _PIECE):
-            rows = first[part[at : at + _PIECE]]
-            values[at : at + _PIECE] = encoder.encode(list(column.take(rows)))
-            done, now = begin + at + len(rows), time.monotonic()
-            if now - said > _SECONDS_BETWEEN_LINES or done == len(missing):
-                progress(f"encoded {done:,} of {len(missing):,} texts, {done / max(now - start, 1e-9):,.0f}/s")
-                said = now
-        segments.add(keys[part], values)
     paths, rows = segments.find(keys)
-    if (rows < 0).any():
-        raise OSError(f"{folder} has lost embeddings while they were being made; run again")
+    for _ in range(_TRIES):
+        if not (rows < 0).any():
+            break
+        missing = np.flatnonzero(rows < 0)
+        _encode(encoder, column, first[missing], keys[missing], segments, progress)
+        paths, rows = segments.find(keys)
+    else:
+        if (rows < 0).any():
+            raise OSError(f"{folder} loses embeddings while they are being made; is the disk sound?")
     if not paths:
         paths = (segments.add(keys, np.empty((0, encoder.dim), np.float32)),)
     return CachedEmbeddings(Tables(paths), rows[inverse])
+
+
+def _encode(
+    encoder: Encoder, column: TextColumn, places: NDArray[np.int64], keys: Keys, segments: Segments, progress: Progress
+) -> None:
+    """Adds the embeddings of the texts in these places of the column, (k,), each under its key, (k, 2)."""
+    start = said = time.monotonic()
+    for begin in range(0, len(places), _SEGMENT):
+        part = places[begin : begin + _SEGMENT]
+        values = np.empty((len(part), encoder.dim), np.float32)
+        for at in range(0, len(part), _PIECE):
+            rows = part[at : at + _PIECE]
+            values[at : at + _PIECE] = encoder.encode(list(column.take(rows)))
+            done, now = begin + at + len(rows), time.monotonic()
+            if now - said > _SECONDS_BETWEEN_LINES or done == len(places):
+                progress(f"encoded {done:,} of {len(places):,} texts, {done / max(now - start, 1e-9):,.0f}/s")
+                said = now
+        segments.add(keys[begin : begin + len(part)], values)
 
 
 def _keys(texts: Sequence[Text]) -> Keys:

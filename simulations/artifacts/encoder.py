@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.artifacts.cache import folder_once
+from simulations.artifacts.provenance import made_by
 from simulations.corpora import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import Encoder as EncoderSettings
@@ -18,6 +19,8 @@ from simulations.progress import Progress
 CALIBRATION_TEXTS, CALIBRATION_SEED = 256, 0
 #: Of the folder of an encoder that was fine-tuned first: its checkpoint.
 _CHECKPOINT = "checkpoint"
+#: Whose versions the bits of an exported model rest on.
+LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "onnx", "onnxruntime", "numpy")
 
 
 def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress) -> Path:
@@ -35,7 +38,9 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
     if settings.layers:
         made_from += [["layers", *settings.layers]]
     if settings.precision != "fp32":
-        made_from += [settings.precision, CALIBRATION_TEXTS, CALIBRATION_SEED]
+        made_from += [settings.precision, list(_calibration_texts())]
+    code = ("server.export", *(["server.training.finetune"] if settings.fine_tune_on_public else []))
+    made_from.append(made_by(code, LIBRARIES))
     name = hashlib.sha256(repr(made_from).encode()).hexdigest()[:32]
 
     def make(folder: Path) -> None:
@@ -52,7 +57,7 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
         progress(f"exporting the encoder {settings.model}")
         export_encoder(checkpoint, folder, **export_settings(settings))
 
-    return folder_once(f"encoders/{name}", make)
+    return folder_once(f"encoders/{name}", make, progress=progress)
 
 
 def checkpoint_of(settings: EncoderSettings, folder: Path) -> str | Path:
@@ -62,12 +67,14 @@ def checkpoint_of(settings: EncoderSettings, folder: Path) -> str | Path:
 
 def export_settings(settings: EncoderSettings) -> dict[str, Any]:
     """How `server.export.export_encoder` is told to make the encoder of an experiment."""
-    calibration: Sequence[Any] = ()
-    if settings.precision == "int8":
-        calibration = builtin.builtin(
-            task="sentiment", public=CALIBRATION_TEXTS, train=1, test=1, seed=CALIBRATION_SEED
-        ).public.texts
+    calibration: Sequence[Any] = _calibration_texts() if settings.precision == "int8" else ()
     return {
         "pooling": settings.pooling, "max_length": settings.max_length, "layers": settings.layers,
         "precision": settings.precision, "calibration": calibration,
     }  # fmt: skip
+
+
+def _calibration_texts() -> Sequence[Any]:
+    return builtin.builtin(
+        task="sentiment", public=CALIBRATION_TEXTS, train=1, test=1, seed=CALIBRATION_SEED
+    ).public.texts

@@ -15,6 +15,8 @@ from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.text import KEPT, TextMechanism
 from simulations.artifacts.cache import folder_once
+from simulations.artifacts.encoder import LIBRARIES
+from simulations.artifacts.provenance import made_by
 from simulations.errors import UserError
 
 
@@ -44,6 +46,9 @@ def masked_lm_folder(
     if kept is not None and kept.word.reads:
         raise UserError(f"masked-lm: {kept.name} reads {', '.join(kept.word.reads)}; pretrain with another mechanism")
     about = [fingerprint(model), texts, seed, None if kept is None else parameters(kept), steps, max_length]
+    # only what it is taught to restore depends on how mechanisms draw
+    drawn = ["simulations.artifacts.masked_lm"] if kept is not None else []
+    about.append(made_by(("server.masked_lm", "server.training.pretrain", *drawn), LIBRARIES))
     name = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
 
     def make(folder: Path) -> None:
@@ -57,7 +62,7 @@ def masked_lm_folder(
         progress(f"exporting the masked language model {model}")
         export_masked_lm(checkpoint, folder, public_texts=texts, seed=seed, max_length=max_length)
 
-    return folder_once(f"masked-lms/{name}", make)
+    return folder_once(f"masked-lms/{name}", make, progress=progress)
 
 
 def sanitized(texts: Sequence[str], text: TextMechanism, *, seed: int) -> tuple[list[str], list[str]]:

@@ -1,8 +1,9 @@
 """Rows of float32 kept on the disk under 16-byte keys, in segments that never change once they are there.
 
-A segment is a folder: keys.npy, uint64 (k, 2) ascending, and values.npy, float32 (k, m), row i under key i. It is
-written beside, renamed when whole, and named by the hash of its keys: two processes that add the same rows add one
-segment, and neither waits for the other. What is deleted is merely absent.
+A segment is a folder: keys.npy, uint64 (k, 2) ascending, values.npy, float32 (k, m), row i under key i, and sums of
+them. It is written beside, renamed when whole, and named by the hash of its keys: two processes that add the same rows
+add one segment, and neither waits for the other. What is deleted is merely absent, and so is what is damaged, which is
+set aside before a row of it is used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.store.tables import Tables
+from simulations.artifacts.checksums import ASIDE, set_aside, sound, write_sums
 from simulations.output.atomic import made_once
+from simulations.progress import Progress
 
 #: More segments than this that nobody has used for a day are made one.
 _MANY = 16
@@ -32,10 +35,11 @@ RowNumbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments in a folder, which need not exist. width: m."""
+    """The segments in a folder, which need not exist. width: m. progress: is told of a segment that was set aside."""
 
     folder: Path
     width: int
+    progress: Progress = lambda line: None
 
     def find(self, keys: Keys) -> tuple[tuple[Path, ...], RowNumbers]:
         """Tables, and the row of each of some distinct keys (k, 2) in them stacked, -1 where there is none."""
@@ -45,7 +49,7 @@ class Segments:
             place = np.searchsorted(known[:, 0], keys[missing, 0])
             place[place == len(known)] = 0
             here = (known[place] == keys[missing]).all(axis=1) if len(known) else np.zeros(len(missing), bool)
-            if here.any():
+            if here.any() and self._sound(segment):
                 rows[missing[here]] = start + place[here]
                 paths.append(segment / "values.npy")
                 start += len(known)
@@ -58,10 +62,15 @@ class Segments:
         return self._write(keys[order], iter([values[order]]))
 
     def compact(self) -> None:
-        """Makes one segment of those that nobody has used for a day, where they are many."""
-        old = [s for s, _ in self._open() if time.time() - s.stat().st_mtime > _DAY]
+        """Makes one segment of those that nobody has used for a day, where they are many; what was set aside a day ago
+        is deleted."""
+        for damaged in self.folder.glob(f"{ASIDE}*"):
+            if _unused(damaged):
+                shutil.rmtree(damaged, ignore_errors=True)
+        old = [segment for segment, _ in self._open() if _unused(segment)]
         if len(old) <= _MANY:
             return
+        old = [segment for segment in old if self._sound(segment)]
         whole = np.concatenate([np.load(segment / "keys.npy") for segment in old])
         keys, first = np.unique(whole, axis=0, return_index=True)
         tables = Tables(tuple(segment / "values.npy" for segment in old))
@@ -72,16 +81,29 @@ class Segments:
                 shutil.rmtree(segment, ignore_errors=True)
 
     def _open(self) -> Iterator[tuple[Path, Keys]]:
-        """The segments and their keys, mapped; what another process is taking away is passed over."""
+        """The segments and their keys, mapped; what another process is taking away is passed over, and what cannot be
+        read set aside."""
         for segment in sorted(self.folder.glob("[0-9a-f]*")):
             try:
-                yield segment, np.load(segment / "keys.npy", mmap_mode="r", allow_pickle=False)
+                keys = np.load(segment / "keys.npy", mmap_mode="r", allow_pickle=False)
+                if keys.dtype != np.uint64 or keys.ndim != 2 or keys.shape[1] != 2:
+                    raise ValueError
             except (OSError, ValueError, EOFError):
+                if segment.is_dir():
+                    set_aside(segment, self.progress)
                 continue
+            yield segment, keys
+
+    def _sound(self, segment: Path) -> bool:
+        """Whether a segment may be used; it is set aside otherwise."""
+        if sound(segment):
+            return True
+        set_aside(segment, self.progress)
+        return False
 
     def _write(self, keys: Keys, pieces: Iterator[NDArray[np.float32]]) -> Path:
         segment = self.folder / hashlib.sha256(np.ascontiguousarray(keys).tobytes()).hexdigest()[:32]
-        if not segment.is_dir():
+        if not segment.is_dir() or not self._sound(segment):
             with made_once(segment) as part:
                 with open(part / "values.npy", "wb") as file:
                     header = {"descr": "<f4", "fortran_order": False, "shape": (len(keys), self.width)}
@@ -89,4 +111,13 @@ class Segments:
                     for piece in pieces:
                         file.write(np.ascontiguousarray(piece, dtype="<f4").tobytes())
                 np.save(part / "keys.npy", keys, allow_pickle=False)
+                write_sums(part)
         return segment / "values.npy"
+
+
+def _unused(folder: Path) -> bool:
+    """Whether nobody has used it for a day; not of what another process is taking away."""
+    try:
+        return time.time() - folder.stat().st_mtime > _DAY
+    except FileNotFoundError:
+        return False

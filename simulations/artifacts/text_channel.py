@@ -138,7 +138,8 @@ def _with_vocabulary(
     settings = experiment.text
     source = experiment.encoder.model if settings.words == CHECKPOINT else settings.words
     progress(f"preparing the vocabulary of {source}")
-    folder = vocabulary_folder(source, public_texts=public, tags=any(_needs_tags(arm) for arm in arms))
+    tags = any(_needs_tags(arm) for arm in arms)
+    folder = vocabulary_folder(source, public_texts=public, tags=tags, progress=progress)
     return _study_rewriter(experiment, folder)
 
 

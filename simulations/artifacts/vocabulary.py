@@ -16,13 +16,15 @@ from client.models import vocabulary as vocabularies
 from mechanisms.vocabulary import Vocabulary
 from server.checkpoint_files import fingerprint
 from simulations.artifacts.cache import folder_once
+from simulations.artifacts.provenance import made_by
 from simulations.errors import UserError
+from simulations.progress import Progress
 
 # Nothing here may import torch before a checkpoint has to be read: what was made once lies in the cache.
 
 MINILM = "minilm"
-#: Part of the cached folders' names: to be raised when the same sources come to give other vocabularies.
-_VERSION = 1
+#: Whose versions a vocabulary rests on; HanTa's too, where words are tagged.
+_LIBRARIES = ("transformers", "tokenizers", "safetensors", "numpy")
 _PLACEHOLDERS = re.compile(r"\[unused\d+\]|madeupword\d+")
 _FILES = (".txt", ".vec", ".gz", ".glove", ".bin", ".tsv", ".csv")
 
@@ -109,12 +111,14 @@ def tagged(vocabulary: Vocabulary) -> Vocabulary:
 
 
 def vocabulary_folder(
-    source: str | Path = MINILM, *, public_texts: Sequence[str | tuple[str, str]] | None = None, tags: bool = False
+    source: str | Path = MINILM, *, public_texts: Sequence[str | tuple[str, str]] | None = None, tags: bool = False,
+    progress: Progress = lambda line: None,
 ) -> Path:
     """The folder of a vocabulary for client.models.vocabulary.load, made the first time and cached by content.
 
     source: a file of word vectors, a folder of client.models.vocabulary.save, or a checkpoint: "minilm", its folder, or
-    a hub name. public_texts: count words on them. tags: find their parts of speech. ValueError, one line, where the
+    a hub name. public_texts: count words on them. tags: find their parts of speech. progress: is told where one was
+    damaged and is made again. ValueError, one line, where the
     source cannot be read.
     """
     source = str(source)
@@ -123,7 +127,8 @@ def vocabulary_folder(
     if own and public_texts is None and not tags:
         return path
     file = own or path.is_file() or (source != MINILM and path.suffix.lower() in _FILES)
-    whole = hashlib.sha256(f"{_VERSION} {tags} {public_texts is not None} ".encode())
+    made = made_by(("simulations.artifacts.vocabulary",), (*_LIBRARIES, *(["HanTa"] if tags else [])))
+    whole = hashlib.sha256(f"{made} {tags} {public_texts is not None} ".encode())
     whole.update((_of_file(path) if file else fingerprint(source)).encode())
     for text in public_texts or ():
         whole.update(json.dumps(text).encode() + b"\n")
@@ -133,7 +138,7 @@ def vocabulary_folder(
         made = made if public_texts is None else counted(made, public_texts)
         vocabularies.save(tagged(made) if tags else made, folder)
 
-    return folder_once(f"vocabularies/{whole.hexdigest()[:32]}", make)
+    return folder_once(f"vocabularies/{whole.hexdigest()[:32]}", make, progress=progress)
 
 
 def _of_file(path: Path) -> str:

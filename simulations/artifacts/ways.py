@@ -54,7 +54,7 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         text=text,
         statistic=experiment.statistic_of(arm),
         answer=answer_of(arm, len(public.classes)),
-        curator=curator_of(arm),
+        curator=curator_of(arm, users=experiment.answering(arm)),
         features=arm.features,
         users=experiment.answering(arm),
         teaching=arm.way != PUBLIC_ONLY,

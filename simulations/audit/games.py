@@ -252,7 +252,10 @@ def farthest_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None
     x, y = np.unravel_index(int(np.argmax(apart)), apart.shape)
     words = mechanism.vocabulary
     shown = f"{_shown(words, int(x))} / {_shown(words, int(y))}"
-    return finite_game(mechanism, (int(x), int(y)), delta, shown=shown, distance=float(apart[x, y]))
+    euclidean = mechanism.guarantee.metric == "euclidean"
+    return finite_game(
+        mechanism, (int(x), int(y)), delta, shown=shown, distance=float(apart[x, y]) if euclidean else None
+    )
 
 
 def _distances(vocabulary: Vocabulary) -> FloatArray:
@@ -449,7 +452,6 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
 _USUAL: dict[str, Callable[[], Any]] = {
     "epsilon": lambda: 1.0, "dim": lambda: 16, "classes": lambda: 10, "vocabulary": words
 }  # fmt: skip
-_BY_CHANNEL = {"embedding": sphere_game, "statistic": sphere_game, "label": label_game, "text": word_game}
 
 
 def names() -> tuple[str, ...]:
@@ -463,13 +465,21 @@ def games_of(name: str, delta: float) -> list[Game]:
         return GAMES[name](delta)
     kind = CATALOGUE[name]
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    game = _BY_CHANNEL.get(kind.channel)
-    closed = {"label": "log_prob", "text": "log_probs"}.get(kind.channel, "sample")
-    if game is None or not hasattr(kind, closed) or not _USUAL.keys() >= set(needed):
+    if kind.channel not in ("embedding", "statistic", "label", "text") or not _USUAL.keys() >= set(needed):
         raise UserError(
             f"{name}: the audit does not know what to tell apart; add a line to simulations/audit/games.py: GAMES"
         )
-    return [game(kind(**{key: _USUAL[key]() for key in needed}), delta)]
+    return [_usual_game(kind(**{key: _USUAL[key]() for key in needed}), delta)]
+
+
+def _usual_game(mechanism: Any, delta: float) -> Game:
+    """The pair of inputs of a mechanism's channel; what it does not say of its probabilities is learned."""
+    if mechanism.channel == "text":
+        return (word_game if hasattr(mechanism, "log_probs") else farthest_game)(mechanism, delta)
+    if mechanism.channel == "label":
+        known = hasattr(mechanism, "log_prob")
+        return label_game(mechanism, delta) if known else finite_game(mechanism, (0, 1), delta, shown="two labels")
+    return sphere_game(mechanism, delta)
 
 
 def _about(mechanism: Any) -> str:

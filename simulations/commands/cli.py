@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -30,6 +29,7 @@ from simulations.commands.options import AsJson, Data, Set, end_where_nobody_was
 from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
 from simulations.progress import progress_lines
 from simulations.transport.quiet import QUIET
+from simulations.transport.signals import handling
 
 # Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
 
@@ -187,26 +187,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0, 1 where what was found is bad news, 2 after a user's mistake, 130
     after Ctrl-C, 143 after SIGTERM."""
     os.environ.update(QUIET)
-    with _ending_on_sigterm():
+    with handling({signal.SIGTERM: _terminate}):
         return _run(arguments)
 
 
-@contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """SIGTERM raises Terminated in the main thread, as Ctrl-C raises KeyboardInterrupt."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: Any) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        # None: whoever set it before was no Python code, and it cannot be put back
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+def _terminate(number: int, frame: Any) -> None:
+    """SIGTERM raises in the main thread, as Ctrl-C does."""
+    raise Terminated
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -50,7 +50,7 @@ from simulations.deployment.processes import (
 )
 from simulations.deployment.score import scored
 from simulations.devices.bundle import bundle_of_experiment, chosen
-from simulations.errors import Interrupted, UserError
+from simulations.errors import Interrupted, Terminated, UserError
 from simulations.experiment import RELEASE_ONCE, STATISTICS, Arm, Experiment, slug, to_toml
 from simulations.progress import Progress
 from simulations.shuffler.service import ORIGINS, TRAINING_SERVER
@@ -109,11 +109,12 @@ def up(
             deployment.make()
             results = deployment.run(free_port() if port is None else port)
             stayed = deployment.serve() if stay else None
-        except KeyboardInterrupt as error:
+        except (KeyboardInterrupt, Terminated) as error:
             if not (folder / COMMANDS).exists():
                 raise
             raise Interrupted(
-                f"interrupted; everything is stopped; what users have released is on the ledgers in {out}"
+                f"interrupted; everything is stopped; what users have released is on the ledgers in {out}",
+                by=error,
             ) from error
         finally:
             with undisturbed():

@@ -29,7 +29,7 @@ from server.predict import Predictor
 from simulations.artifacts.model_folder import read_about
 from simulations.deployment.keys import read_key
 from simulations.devices.bundle import chosen
-from simulations.errors import UserError
+from simulations.errors import Terminated, UserError
 from simulations.experiment import embedding_mechanism, load, slug
 from simulations.progress import Progress
 from simulations.transport import https as https_service
@@ -112,7 +112,7 @@ def run(
         server = _server(model, certificate, key)
         sealed = "sealed releases" if seal_key is not None else "releases in clear within TLS"
         progress(f"{place}: answers {sealed} at https://{https_service.address(listener)}, {', '.join(model.classes)}")
-        with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+        with suppress(KeyboardInterrupt, Terminated):  # this is how it ends
             server.run(sockets=[listener])
 
 

@@ -25,8 +25,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simulations.errors import UserError
+from simulations.errors import Terminated, UserError
 from simulations.output.atomic import whole
+from simulations.transport.signals import handling
 
 MARK = "SOTTOVOCE_DEPLOYMENT"
 LIST, COMMANDS, LOG = "processes.json", "commands.txt", "log"
@@ -348,28 +349,23 @@ def shown(command: Sequence[str], environment: Mapping[str, str]) -> str:
     return " ".join([*before, shlex.join([name, *command[1:]])])
 
 
+#: What ends a command that somebody started.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal become Ctrl-C, in the main thread."""
+    """SIGTERM raises Terminated in the main thread, and a closed terminal what Ctrl-C does."""
 
     def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with handling(dict.fromkeys(_ENDS, interrupt)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Not even Ctrl-C ends this: for what takes a bounded time and must be done."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
+    with handling(dict.fromkeys(_ENDS, signal.SIG_IGN)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import RecordDict
 
 from simulations.deployment.processes import ending_on_signals
-from simulations.errors import UserError
+from simulations.errors import Terminated, UserError
 from simulations.progress import Progress
 from simulations.shuffler.rounds import Enrolment, Rounds, read_enrolment
 from simulations.shuffler.service import ORIGINS, STORE, serving
@@ -41,7 +41,7 @@ def run(
             _serve(store, enrolled, superlink, root_certificates, secret, certificate, key, host, port, progress)
     except StoreError as error:
         raise UserError(str(error)) from error
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         progress("told to stop")
 
 

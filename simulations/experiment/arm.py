@@ -15,7 +15,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words.text import TextMechanism
-from server.training.descent import DESCENTS, Descent
+from server.training.descent import DESCENTS, Descent, LocalDPSGD
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import either, key, slug
@@ -24,10 +24,8 @@ from simulations.experiment.sections import RELEASE_ONCE, Section, setting
 PUBLIC_ONLY = "public-only"
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
-#: In an arm's statistic, the shuffled ε that a user may cost; and D at which the mechanism for it is looked for.
-CENTRAL, _PLANNED_AT = "central_epsilon", 64
-#: What the plan stays below it, so that the ladder, which reckons on another grid, never says more.
-_MARGIN = 1e-3
+#: In an arm's statistic, the shuffled ε that a user may cost.
+CENTRAL = "central_epsilon"
 #: Of a masked language model's logits, where a mechanism's price is asked for and none is drawn: it does not depend on
 #: where they are clipped.
 UNIT_BOUNDS = (0.0, 1.0)
@@ -42,7 +40,8 @@ class Arm(Section):
     and of several the best on public data; of a statistic d, the number of features, chosen where it is not given.
     answer: of the class that a device finds by itself, where test users release that in place of an embedding.
     curator: of a reference arm whose users trust a server with their vectors in clear: the noise on their sum
-    ("gaussian"), or how it trains on them ("dp-sgd", "dp-fedavg"); with epsilon and delta.
+    ("gaussian"), or how it trains on them ("dp-sgd", "dp-fedavg"); with epsilon and delta. In "local-dp-sgd" it
+    simulates users who trust nobody and send gradients, which clients do not compute.
     reference: not private; its users accept anything. smallest_crowd: how many delivered users at the least agree with
     any one of them in all that leaves in clear, from whoever knows. Before a run nothing is amplified without it; after
     one labels in clear are counted, and it stands for what texts expose.
@@ -167,8 +166,11 @@ def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int]
     return built
 
 
-def curator_of(arm: Arm) -> Gaussian | Descent | None:
-    """What a trusted curator makes of an arm's vectors: noise on their sum, or a head. None without one. UserError."""
+def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
+    """What a trusted curator makes of an arm's vectors: noise on their sum, or a head. None without one. UserError.
+
+    users: who are expected to answer together.
+    """
     if arm.curator is None:
         return None
     where = f'arm "{arm.name}": curator'
@@ -186,24 +188,18 @@ def curator_of(arm: Arm) -> Gaussian | Descent | None:
         if kind is None:
             noise: Gaussian = catalogue.build(spec, channel="embedding", dim=1)
             return noise
-        names = [f.name for f in fields(kind)]
+        names = [f.name for f in fields(kind) if f.name != "users"]
         if unknown := spec.keys() - {"mechanism", *names}:
             raise ValueError(f"{kind.name}: unknown parameter {min(unknown)}; known are {', '.join(names)}")
-        return kind(**{name: value for name, value in spec.items() if name != "mechanism"})
+        crowd = {"users": users} if kind is LocalDPSGD else {}
+        return kind(**{name: value for name, value in spec.items() if name != "mechanism"}, **crowd)
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
 
 
-@cache
-def _best_privunit(target: Any) -> PrivUnit | None:
-    from mechanisms.accounting.planner import best_privunit
-
-    return best_privunit(_PLANNED_AT, target)
-
-
 def _planned(arm: Arm, spec: dict[str, Any], users: int | None, delta: float) -> dict[str, Any]:
     """The spec with the ε0 and p of least error for the central ε that the arm names, which hardly depend on D."""
-    from mechanisms.accounting.planner import Target  # takes its time to load
+    from mechanisms.accounting.planner import privunit_of  # takes its time to load
 
     where, central = f'arm "{arm.name}": statistic.{key(CENTRAL)}', spec[CENTRAL]
     if spec["mechanism"] != PrivUnit.name or {"epsilon", "cap_probability"} & spec.keys():
@@ -211,7 +207,7 @@ def _planned(arm: Arm, spec: dict[str, Any], users: int | None, delta: float) ->
     if users is None:
         raise UserError(f"{where}: needs the shuffler; set shuffle.enabled = true, or name epsilon")
     try:
-        best = _best_privunit(Target(central * (1 - _MARGIN), delta, users))
+        best = privunit_of(central, delta, users)
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
     if best is None:

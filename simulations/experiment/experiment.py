@@ -134,7 +134,7 @@ class Experiment:
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
                     "give one number here"
                 )
-            curator = curator_of(arm)
+            curator = curator_of(arm, users=self.answering(arm))
             if isinstance(curator, Descent) and self.population.assignment != "record":
                 raise UserError(
                     f'arm "{arm.name}": curator: {curator.name} trains on users of one record each; set '

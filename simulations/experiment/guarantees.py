@@ -15,7 +15,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
-from server.training.descent import Descent
+from server.training.descent import Descent, LocalDPSGD
 from simulations.experiment.arm import Arm
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.ladder import Spent
@@ -28,7 +28,8 @@ class Promise:
     label_epsilon: None where no label is sent, or labels are declared public. delta: of the worst case, the policy's
     for Gaussian noise and else 0; a label's is always 0. asking_epsilon: worst case of a user who asks the model, where
     that is another release than a training user's; None where nobody asks so. central_epsilon, central_delta: what the
-    model says of a user who trusts the server with everything; None where the arm's server is not trusted."""
+    model says of a user who trusts the server with everything; None where the arm's server is not trusted.
+    simulated_epsilon: what such a user would release at worst, where the arm simulates users who trust nobody."""
 
     metric_epsilon: float | None
     metric: str | None
@@ -39,6 +40,7 @@ class Promise:
     asking_epsilon: float | None = None
     central_epsilon: float | None = None
     central_delta: float | None = None
+    simulated_epsilon: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready but for infinity."""
@@ -52,6 +54,7 @@ class Curator:
     told: str
     epsilon: float
     delta: float
+    local: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,22 +139,26 @@ def _of_statistic(policy: Policy, what: Released) -> Promise:
     worst = policy.cost(guarantee).epsilon
     statement = "no protection" if math.isinf(worst) else f"{metric_statement([guarantee])}, any two users' data"
     if what.curator:
-        statement += f" from the server, which is trusted and {what.curator.told}"
+        statement += f" from {what.curator.told}"
     asking = None
     if what.embedding is not None:
         asks = _promise(policy, what.embedding, what)
         statement, asking = f"{statement}; whoever asks: {asks.statement}", asks.worst_case_epsilon
-    central = (None, None) if what.curator is None else (what.curator.epsilon, what.curator.delta)
+    central = () if what.curator is None else (what.curator.epsilon, what.curator.delta, what.curator.local)
     return Promise(guarantee.epsilon, guarantee.metric, statement, worst, None, 0.0, asking, *central)
 
 
 def _curator(arm: Arm, channels: Channels) -> Curator | None:
     if arm.curator is None:
         return None
-    told = "adds noise to the sum (" + ", ".join(f"{name} {value}" for name, value in arm.curator.items()) + ")"
-    if isinstance(channels.curator, Descent):
-        told = f"adds noise to the sum of each step ({channels.curator.told()})"
-    return Curator(told, arm.curator["epsilon"], arm.curator["delta"])
+    epsilon, delta, curator = arm.curator["epsilon"], arm.curator["delta"], channels.curator
+    if isinstance(curator, LocalDPSGD):
+        told = f"the simulation, where users' own draws are made of records in clear ({curator.told()})"
+        return Curator(told, epsilon, delta, curator.planned.epsilon)
+    trusted = "the server, which is trusted and adds noise to the sum"
+    if isinstance(curator, Descent):
+        return Curator(f"{trusted} of each step ({curator.told()})", epsilon, delta)
+    return Curator(f"{trusted} ({', '.join(f'{name} {v}' for name, v in arm.curator.items())})", epsilon, delta)
 
 
 def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:

@@ -44,16 +44,21 @@ def staged(out: Path) -> Iterator[Path]:
 @contextmanager
 def made_once(folder: Path) -> Iterator[Path]:
     """A temporary folder beside `folder` that becomes it when the block ends well, and vanishes otherwise, or where
-    another process was first: for what is named by what it is made from, so that both are the same."""
+    another process was first: for what is named by what it is made from, so that both are the same. All of it lies on
+    the disk by then: after a power cut it is whole, or not there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
     try:
         yield part
+        for place, _, files in os.walk(part):
+            for path in (*(os.path.join(place, file) for file in files), place):
+                _sync(path)
         try:
             part.rename(folder)
         except OSError:
             if not folder.is_dir():
                 raise
+        _sync(folder.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -72,3 +77,12 @@ def whole(path: Path, *, synced: bool = False) -> Iterator[BinaryIO]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _sync(path: str | Path) -> None:
+    """What a file, or a folder's list of files, holds lies on the disk when this returns."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -34,11 +34,12 @@ def _asks(arm: Arm) -> tuple[Any, ...]:
 
 
 def differences(experiment: Experiment, answers: Mapping[str, Answers]) -> list[dict[str, Any]]:
-    """Each pair of arms once: {"arm", "less", "users_added", "sanitized", "on_device"}, the last two {"difference",
-    "error"} or None. users_added: whether `less` is the arm's baseline; elsewhere the later arm stands first."""
+    """Each pair of the arms that have answered once: {"arm", "less", "users_added", "sanitized", "on_device"}, the last
+    two {"difference", "error"} or None. users_added: whether `less` is the arm's baseline; elsewhere the later arm
+    stands first."""
     added = {(arm.name, base.name) for arm in experiment.arms if (base := baseline(experiment, arm)) is not None}
     found = []
-    for earlier, later in combinations([arm.name for arm in experiment.arms], 2):
+    for earlier, later in combinations([arm.name for arm in experiment.arms if arm.name in answers], 2):
         pair = (earlier, later) if (earlier, later) in added else (later, earlier)
         one, other = (answers[name] for name in pair)
         gaps = difference(one.sanitized, other.sanitized), difference(one.device, other.device)

@@ -26,6 +26,7 @@ from simulations.study import trust
 from simulations.study.comparison import added, matrices
 from simulations.study.comparison import shown as difference
 from simulations.study.figures import REFERENCE_MARK, accuracy_figure, on_text, spent_figure, title, worst_said
+from simulations.study.frontier import frontier_figure
 
 Results = dict[str, Any]
 Arm = dict[str, Any]
@@ -41,7 +42,10 @@ def write(results: Results, folder: Path) -> list[Path]:
     for name, text in (("results.json", readable), ("results.md", markdown(results))):
         (folder / name).write_text(text, encoding="utf-8")
         paths.append(folder / name)
-    for name, draw in (("accuracy.png", accuracy_figure), ("spent.png", spent_figure)):
+    figures = [("accuracy.png", accuracy_figure), ("spent.png", spent_figure)]
+    if trust.anybody(results["arms"]):
+        figures.append(("frontier.png", lambda run: frontier_figure([run])))
+    for name, draw in figures:
         draw(results).savefig(folder / name)
         paths.append(folder / name)
     return paths

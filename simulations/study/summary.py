@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from simulations.errors import UserError
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
+from simulations.study import trust
 from simulations.study.comparison import added, gap, matrices
+from simulations.study.frontier import frontier_figure
 from simulations.study.journal import refuse_unfinished
 
 if TYPE_CHECKING:
@@ -29,8 +31,9 @@ def summarize(folders: Sequence[Path | str]) -> str:
     """A Markdown table: for each arm, mean ± standard error over the runs (standard deviation / √runs), and in brackets
     the standard error by test text of one run, on average.
 
-    The error over runs says how much seeds differ (users drawn, public split, noise); that by text what other test
-    texts would change. More seeds do not make it smaller where every run has the same test texts, so it is not divided.
+    The error over runs says how much seeds differ (users drawn, public split, noise, and test texts where each seed has
+    its own); that by text what other test texts would change. More seeds do not make that smaller where every run has
+    the same test texts, so it is not divided.
     "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run;
     below stand the differences of all arms. One run has no error over runs.
 
@@ -39,12 +42,14 @@ def summarize(folders: Sequence[Path | str]) -> str:
     runs = read(folders)
     seeds = ", ".join(str(run["seed"]) for run in runs)
     one = len(runs) == 1
+    trusted = trust.anybody(runs[0]["arms"])
     lines = [
         f"{runs[0]['name']}, {len(runs)} {'seed' if one else 'seeds'} ({seeds}): mean "
         + ("(standard error by test text)" if one else "± standard error over seeds (and by test text)"),
         "",
-        "| arm | accuracy, sanitized | users added | accuracy, on device | m' | worst-case ε | label ε | users |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| arm | accuracy, sanitized | users added | accuracy, on device | m' | worst-case ε | label ε | "
+        + (" | ".join(trust.COLUMNS) + " | " if trusted else "") + "users |",
+        "| --- | " + " | ".join(["---:"] * (9 if trusted else 7)) + " |",
     ]
     for arms in zip(*(run["arms"] for run in runs), strict=True):
         first = arms[0]
@@ -53,10 +58,11 @@ def summarize(folders: Sequence[Path | str]) -> str:
             f"| {first['name']}{' †' if first['reference'] else ''} | {_accuracy(arms, 'accuracy')} | "
             f"{_added(runs, first['name'])} | {_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
             f"{_worst(budget)} | {_epsilon(budget['label_epsilon'])} | "
-            f"{_range(arms, 'delivered')} |"
+            f"{_trust(first) if trusted else ''}{_range(arms, 'delivered')} |"
         )
     if any(arm["reference"] for arm in runs[0]["arms"]):
         lines += ["", "† a reference: not private."]
+    lines += ["", trust.NOTE] if trusted else []
     if runs[0].get("way_sentence"):
         lines += ["", runs[0]["way_sentence"]]
     for heading, (names, *rows) in _matrices(runs):
@@ -106,10 +112,13 @@ def _short(value: Any) -> str:
 
 
 def figure(folders: Sequence[Path]) -> Figure:
-    """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow)."""
+    """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow). Where users of
+    some arm trust the server: accuracy against ε in its place (`simulations.study.frontier`)."""
     from simulations.output.figures import COLOURS, new_figure
 
     runs = read(folders)
+    if trust.anybody(runs[0]["arms"]):
+        return frontier_figure(runs)
     drawn, axes = new_figure(7.2, 0.9 + 0.32 * len(runs[0]["arms"]))
     rows = range(len(runs[0]["arms"]))
     kinds = (
@@ -181,6 +190,12 @@ def _errors(values: Sequence[float], by_text: Sequence[float | None], form: str 
 def _range(arms: Sequence[dict[str, Any]], key: str) -> str:
     values = sorted({arm[key] for arm in arms})
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,}–{values[-1]:,}"
+
+
+def _trust(arm: dict[str, Any]) -> str:
+    """The cells of `trust.COLUMNS`, of the first run: the crowd of another may differ by a user who is late."""
+    epsilon, whom = trust.central(arm)
+    return f"{_epsilon(epsilon)} | {whom} | "
 
 
 def _worst(budget: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from simulations.errors import Terminated, UserError
 from simulations.transport.quiet import QUIET
+from simulations.transport.signals import handling
 
 T = TypeVar("T")
 
@@ -177,9 +178,6 @@ def _stop_actors() -> None:
 def _interrupting(thread: list[int]) -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt in the thread, while there is one, and not in the main thread: there it would
     only keep Flower from ending, which waits until the job has. SIGTERM raises Terminated in the same way."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     raised: dict[int, type[BaseException]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
     def interrupt(number: int, frame: Any) -> None:
@@ -188,12 +186,8 @@ def _interrupting(thread: list[int]) -> Iterator[None]:
         for ident in list(thread):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(raised[number]))
 
-    before = {number: signal.signal(number, interrupt) for number in raised}
-    try:
+    with handling(dict.fromkeys(raised, interrupt)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was no Python code's
 
 
 def _check_machines(folder: Path) -> None:

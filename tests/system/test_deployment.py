@@ -234,6 +234,14 @@ def test_the_command_scores_as_up_did(deployed: Deployed) -> None:
     assert json.loads(done.stdout) == deployed.results
     done = deployed.run("deploy", "score", "study.toml", "--arm", "a", *out[:3], "nowhere", *out[4:5], "other")
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("sottovoce: --origins nowhere/test.npy: ")
+    about = server / "models" / "a" / "model.json"
+    kept = about.read_text()
+    about.write_text(kept.replace('["bad", "good"]', '["good", "bad"]'))
+    try:
+        done = deployed.run("deploy", "score", "study.toml", "--arm", "a", *out[:5], "turned")
+    finally:
+        about.write_text(kept)
+    assert done.returncode == 2 and "its classes are good, bad, and those of the study's data bad, good" in done.stderr
 
 
 def test_down_leaves_no_process(deployed: Deployed) -> None:

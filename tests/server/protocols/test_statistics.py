@@ -308,6 +308,17 @@ def test_a_trusted_server_trains_on_records_in_clear(folder: Path, mechanism: st
     )
 
 
+def test_users_who_send_gradients_trust_the_shuffler_alone(folder: Path) -> None:
+    curator = {"mechanism": "local-dp-sgd", "epsilon": 8.0, "delta": 1e-6, "groups": 2}
+    made = study({"name": "a", "statistic": CLEAR, "reference": True, "curator": curator})
+    budget = ran(made, folder)["a"].line["budget"]
+    assert budget["central_epsilon"] == 8.0 < budget["simulated_epsilon"]
+    assert "users' own draws are made of records in clear (local-dp-sgd, " in budget["statement"]
+    assert "known are epsilon" in refusal({"name": "a", "statistic": CLEAR, "reference": True, "curator": curator | {
+        "users": 7
+    }})  # fmt: skip
+
+
 def test_a_trusted_curator_is_a_reference_with_noise_on_the_sum(folder: Path) -> None:
     noise = {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-6}
     arm = {"name": "a", "statistic": CLEAR, "reference": True}

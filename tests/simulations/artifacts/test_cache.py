@@ -6,16 +6,22 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from client.models.embeddings import TableEmbeddings
-from simulations.artifacts import cache
-from simulations.artifacts.cache import cache_folder, embed
+from server.checkpoint_files import fingerprint
+from simulations.artifacts import cache, provenance
+from simulations.artifacts import encoder as encoders
+from simulations.artifacts import masked_lm as masked_lms
+from simulations.artifacts import vocabulary as vocabularies
+from simulations.artifacts.cache import cache_folder, embed, folder_once
 from simulations.artifacts.segments import _MANY, Segments
+from simulations.corpora.corpus import Corpus
+from simulations.experiment import load
 from tests.support.paths import ROOT
 
 WIDTH = 3
@@ -74,18 +80,207 @@ def test_another_encoder_and_another_runtime_have_rows_of_their_own(monkeypatch:
     other.identity = "cd" * 32
     embed(other, ["a"], progress=quiet)
     assert other.asked == ["a"]
-    monkeypatch.setattr(cache, "onnxruntime", SimpleNamespace(__version__="0.0.0"))
+    monkeypatch.setattr(provenance, "version", lambda name: "0.0.0")
     embed(encoder, ["a"], progress=quiet)
     assert encoder.asked == ["a", "a"]
+
+
+def damages() -> dict[str, Callable[[Path], object]]:
+    """What can become of a segment: every one of these is found before a row is used."""
+
+    def zeroed(file: Path) -> None:
+        """As after a power cut on a file system that has the length before the data: of the right size."""
+        header = file.read_bytes()[:128]
+        file.write_bytes(header + bytes(file.stat().st_size - len(header)))
+
+    def flipped(file: Path) -> None:
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+
+    def swapped(segment: Path) -> None:
+        values = np.load(segment / "values.npy")
+        np.save(segment / "values.npy", np.ascontiguousarray(values[::-1]))
+
+    return {
+        "keys cut short": lambda s: os.truncate(s / "keys.npy", (s / "keys.npy").stat().st_size - 1),
+        "keys empty": lambda s: os.truncate(s / "keys.npy", 0),
+        "keys zeroed": lambda s: zeroed(s / "keys.npy"),
+        "keys gone": lambda s: (s / "keys.npy").unlink(),
+        "keys of another kind": lambda s: np.save(s / "keys.npy", np.zeros(3)),
+        "values cut short": lambda s: os.truncate(s / "values.npy", (s / "values.npy").stat().st_size - 4),
+        "values zeroed": lambda s: zeroed(s / "values.npy"),
+        "values flipped": lambda s: flipped(s / "values.npy"),
+        "values swapped": swapped,
+        "values gone": lambda s: (s / "values.npy").unlink(),
+        "checksums gone": lambda s: (s / "checksums.json").unlink(),
+        "checksums half": lambda s: os.truncate(s / "checksums.json", 9),
+    }
+
+
+@pytest.mark.parametrize("damage", damages())
+def test_a_damaged_segment_is_set_aside_and_made_again(damage: str) -> None:
+    texts = ["a", "bc", "def"]
+    whole = np.asarray(embed(Counting(), texts, progress=quiet))
+    embed(Counting(), ["other"], progress=quiet)
+    (segment,) = [s for s in folders() if len(np.load(s / "keys.npy")) == 3]
+    damages()[damage](segment)
+    encoder, lines = Counting(), list[str]()
+    for _ in range(2):  # healed once and for all
+        np.testing.assert_array_equal(embed(encoder, texts, progress=lines.append), whole)
+    assert sorted(encoder.asked) == sorted(texts)
+    (line,) = [line for line in lines if "damaged" in line]
+    (aside,) = segment.parent.glob(".*")
+    assert line == f"{segment}: is damaged; set aside as {aside.name}, and made again"
+    past = time.time() - 2 * 86_400
+    os.utime(aside, (past, past))
+    embed(encoder, ["other"], progress=quiet)
+    assert not aside.exists() and len(encoder.asked) == 3
+
+
+def test_a_damaged_segment_is_not_merged_with_others() -> None:
+    texts = [f"text {i}" for i in range(_MANY + 2)]
+    for text in texts:
+        embed(Counting(), [text], progress=quiet)
+    past = time.time() - 2 * 86_400
+    damages()["values zeroed"](folders()[0])
+    for segment in folders():
+        os.utime(segment, (past, past))
+    encoder = Counting()
+    np.testing.assert_array_equal(embed(encoder, texts, progress=quiet), Counting().encode(texts))
+    assert len(encoder.asked) == 1
+
+
+def test_what_is_lost_again_and_again_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulations.artifacts.segments.sound", lambda folder: False)
+    with pytest.raises(OSError, match="loses embeddings"):
+        embed(Counting(), ["a"], progress=quiet)
+
+
+def test_what_appears_lies_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file and folder is synced before it gets its name, and the name after: or a power cut leaves a folder of
+    the right name with files of the right size and nothing in them."""
+    synced: list[str] = []
+    events: list[tuple[str, list[str]]] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def noting(number: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{number}")))
+        fsync(number)
+
+    def renaming(self: Path, target: Path) -> Path:
+        events.append((self.name, list(synced)))
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(Path, "rename", renaming)
+    embed(Counting(), ["a"], progress=quiet)
+    ((part, before),) = events
+    assert {"keys.npy", "values.npy", "checksums.json", part} == set(before)
+    assert synced[len(before) :] == [folders()[0].parent.name]
+
+
+def test_a_folder_that_is_damaged_is_made_again(tmp_path: Path) -> None:
+    made: list[Path] = []
+
+    def make(folder: Path) -> None:
+        (folder / "weights").mkdir()
+        (folder / "weights" / "a").write_bytes(bytes(range(256)))
+        made.append(folder)
+
+    def once() -> Path:
+        return folder_once("models/x", make, progress=lines.append)
+
+    lines: list[str] = []
+    first = once()
+    assert once() == first and [p.name for p in first.rglob("*")] == ["weights", "a"] and len(made) == 1
+    for number, damage in enumerate((lambda f: f.write_bytes(bytes(256)), Path.unlink, lambda f: os.truncate(f, 3)), 2):
+        damage(first / "weights" / "a")
+        assert (once() / "weights" / "a").read_bytes() == bytes(range(256)) and len(made) == number
+    (first / "left over").touch()
+    assert not (once() / "left over").exists() and len(lines) == 4 and all("is damaged" in line for line in lines)
+
+
+# --- what a cached thing is named by
+
+
+def test_a_name_follows_all_the_code_below_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "client/a.py": "import numpy\nfrom client.b import x\n", "client/b.py": "def x():\n    from server import c\n",
+        "server/__init__.py": "", "server/c.py": "y = 1\n", "client/other.py": "z = 1\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / "code" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "code" / name).write_text(text)
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path / "code")
+    libraries: tuple[str, ...] = ("numpy",)
+
+    def name() -> str:
+        provenance._code.cache_clear()
+        return provenance.made_by(("client.a",), libraries)
+
+    try:
+        first = name()
+        (tmp_path / "code" / "client/other.py").write_text("z = 2\n")
+        assert name() == first
+        (tmp_path / "code" / "server/c.py").write_text("y = 2\n")  # imported by what is imported, within a function
+        second = name()
+        libraries = ("numpy", "tokenizers")
+        assert len({first, second, name()}) == 3
+        monkeypatch.setattr(provenance, "version", lambda library: "0")
+        assert name() not in (first, second)
+    finally:
+        provenance._code.cache_clear()
+
+
+def test_what_makes_models_and_vocabularies_is_in_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoders, language models with their heads, and vocabularies: under other code each is made again."""
+    seen: list[str] = []
+
+    def noting(name: str, make: object, *, progress: object) -> Path:
+        seen.append(name)
+        return Path("somewhere")
+
+    for module in (encoders, masked_lms, vocabularies):
+        monkeypatch.setattr(module, "folder_once", noting)
+    texts = ["a fine film", "a bad one"]
+    study, corpus = load("demo"), Corpus(texts, np.array([1, 0]), ("bad", "good"))
+    names = []
+    for made in ("this", "that"):
+        for module in (encoders, masked_lms, vocabularies):
+            monkeypatch.setattr(module, "made_by", lambda modules, libraries, made=made: f"{made} {modules}")
+        encoders.encoder_folder(study, corpus, progress=quiet)
+        masked_lms.masked_lm_folder("minilm", texts, seed=1, progress=quiet)
+        vocabularies.vocabulary_folder(public_texts=texts)
+        names.append(tuple(seen))
+        seen.clear()
+    assert [name.partition("/")[0] for name in names[0]] == ["encoders", "masked-lms", "vocabularies"]
+    assert not set(names[0]) & set(names[1])
+
+
+def test_a_hub_model_is_named_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.hub.reachable", lambda: False)
+    cached, commits = tmp_path / "hub" / "models--someone--bert", ["aa11", "bb22"]
+
+    def download(name: str, file: str, *, local_files_only: bool) -> str:
+        assert (name, file, local_files_only) == ("someone/bert", "config.json", True)
+        return str(cached / "snapshots" / commits.pop(0) / file)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    assert [fingerprint("someone/bert") for _ in range(2)] == ["hub:someone/bert@aa11", "hub:someone/bert@bb22"]
+
+    def nothing(*_: object, **__: object) -> str:
+        raise OSError("offline")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", nothing)
+    with pytest.raises(ValueError, match="no model hub or cache gives it now"):
+        fingerprint("someone/bert")
 
 
 def test_what_is_deleted_is_made_again() -> None:
     encoder = Counting()
     whole = np.asarray(embed(encoder, ["a", "b"], progress=quiet))
     embed(encoder, ["c"], progress=quiet)
-    for segment in folders():
-        (segment / "keys.npy").write_bytes(b"half")
-    (folders()[0] / "keys.npy").unlink()
     for segment in folders():
         for file in segment.iterdir():
             file.unlink()

@@ -5,16 +5,19 @@ fixed seed; the planted fault draws at twice the ε that is claimed.
 """
 
 import json
+import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from mechanisms.catalogue import CATALOGUE
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace
+from mechanisms.vocabulary import Vocabulary
 from simulations.audit import games as audit_games
 from simulations.commands.cli import main
+from tests.support.paths import ROOT
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,51 @@ class Direction(PlanarLaplace):
     name: ClassVar[str] = "my-own"
 
 
+def contributed() -> type:
+    """The example of CONTRIBUTING.md, of which the text there is the only copy, with what all mechanisms have."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "privacy_loss" in block]
+    names: dict[str, Any] = {}
+    exec(IMPORTS + code, names)
+
+    @dataclass(frozen=True)
+    class Contributed:
+        epsilon: float
+        vocabulary: Vocabulary
+
+        name: ClassVar[str] = "my-own"
+        channel: ClassVar[str] = "text"
+        reads: ClassVar[tuple[str, ...]] = ()
+        grid: ClassVar[None] = None
+        guarantee = names["guarantee"]
+        sample = names["sample"]
+        privacy_loss = names["privacy_loss"]
+
+    return Contributed
+
+
+IMPORTS = """
+from typing import Any
+import numpy as np
+from numpy.typing import NDArray
+from mechanisms import categorical, checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.categorical import pure_loss
+from mechanisms.losses.loss import LossCells, no_loss
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING
+"""
+
+
 @dataclass(frozen=True)
 class Demanding(Own):
     strength: float
 
 
-@pytest.mark.parametrize(("kind", "verdict"), [(Own, "holds"), (Careless, "violated"), (Direction, "holds")])
+KINDS = {Own: "holds", Careless: "violated", Direction: "holds", contributed(): "holds"}
+
+
+@pytest.mark.parametrize(("kind", "verdict"), KINDS.items())
 def test_a_mechanism_of_ones_own_is_audited_with_a_line_in_the_catalogue_alone(kind, verdict, monkeypatch, capsys):
     monkeypatch.setitem(CATALOGUE, "my-own", kind)
     assert main(["audit", "--mechanism", "my-own", "--draws", "40000", "--json"]) == int(verdict == "violated")

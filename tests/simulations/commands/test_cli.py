@@ -21,6 +21,7 @@ from simulations.commands import cli
 from simulations.errors import UserError
 from simulations.experiment import Experiment, load
 from simulations.study.journal import Journal
+from simulations.transport.signals import handling
 from tests.support.paths import ROOT
 from tests.support.results import demo
 
@@ -230,12 +231,9 @@ def sigterm() -> Iterator[None]:
     def missed(number: int, frame: Any) -> None:
         raise AssertionError("nobody takes SIGTERM")
 
-    before = signal.signal(signal.SIGTERM, missed)
-    try:
+    with handling({signal.SIGTERM: missed}):
         yield
-    finally:
-        found = signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
-    assert found is missed  # the command has put it back
+        assert signal.getsignal(signal.SIGTERM) is missed  # the command has put it back
 
 
 @pytest.mark.usefixtures("sigterm")

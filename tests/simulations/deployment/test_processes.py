@@ -22,13 +22,15 @@ from simulations.deployment.processes import (
     MARK,
     Parties,
     check_port,
+    ending_on_signals,
     free_port,
     mark_of,
     running,
     shown,
     stop,
 )
-from simulations.errors import UserError
+from simulations.errors import Interrupted, Terminated, UserError
+from simulations.transport.signals import handling
 
 SLEEP = ["sleep", "600"]
 STUBBORN = ["sh", "-c", "trap '' TERM; echo ready; while true; do sleep 1; done"]
@@ -235,3 +237,16 @@ def test_a_command_is_shown_as_one_types_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert shown(program, {}).endswith("sottovoce deploy 'a b'")
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert shown(program, {"A": "1"}) == "A=1 sottovoce deploy 'a b'"
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt), (signal.SIGHUP, KeyboardInterrupt)],
+)
+def test_signals_end_a_deployment_in_good_order(number: int, raised: type[BaseException]) -> None:
+    """Whoever ended it is told by the exit code: 143 after SIGTERM, 130 after Ctrl-C."""
+    with handling({number: signal.SIG_IGN}):
+        with pytest.raises(raised), ending_on_signals():
+            signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.SIG_IGN
+    assert Interrupted("x", by=raised()).code == (143 if number == signal.SIGTERM else 130)

@@ -125,3 +125,13 @@ def test_a_folder_without_results_is_one_line(missing, tmp_path, capsys):
     assert main(["summarize", str(folder)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and missing in error
+
+
+def test_whom_users_trust_stands_where_the_server_is_trusted(tmp_path):
+    trusting = arm("b", 0.7, worst="inf") | {"reference": True}
+    trusting["budget"] |= {"central_epsilon": 1.0, "central_delta": 1e-6}
+    table = summarize([run(tmp_path, 1, 0, arms=[arm("a", 0.6), trusting])]).splitlines()
+    assert table[2].endswith("| label ε | central ε | trusts | users |")
+    assert table[4].endswith("| – | – | nobody | 2,000 |") and table[5].endswith("| – | 1 | the server | 2,000 |")
+    assert len({line.count("|") for line in table[2:6]}) == 1
+    assert "trusts" not in summarize([run(tmp_path, 1, 0.5)])

@@ -1,0 +1,50 @@
+"""What makes an artifact, beside its inputs: the code of ours that can change it, and the libraries under that."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+_OURS = ("client", "server", "mechanisms", "simulations")
+
+
+def made_by(modules: tuple[str, ...], libraries: tuple[str, ...]) -> str:
+    """A name, 32 letters, of the code of these modules and of all that they import of ours, and of the libraries'
+    versions. It is another as soon as one line of these is: what is made again by mistake costs time, and what is kept
+    by mistake is wrong."""
+    said = [_code(modules), *(f"{name} {version(name)}" for name in libraries)]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]
+
+
+@cache
+def _code(modules: tuple[str, ...]) -> str:
+    whole = hashlib.sha256()
+    for name, file in sorted(_imported(modules).items()):
+        whole.update(f"{name}\0".encode() + file.read_bytes() + b"\0")
+    return whole.hexdigest()
+
+
+def _imported(modules: tuple[str, ...]) -> dict[str, Path]:
+    """The files of our modules that these import, wherever in them, and their own, by the modules' names."""
+    found: dict[str, Path] = {}
+    names = list(modules)
+    while names:
+        name = names.pop()
+        if name in found or name.partition(".")[0] not in _OURS or (file := _file(name)) is None:
+            continue
+        found[name] = file
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
+def _file(name: str) -> Path | None:
+    place = _ROOT / name.replace(".", "/")
+    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)

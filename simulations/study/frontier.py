@@ -1,0 +1,124 @@
+"""Accuracy against what users pay, of arms that differ in whom users trust: central ε, and beside it local ε."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulations.output.figures import COLOURS, MARKERS, new_figure
+from simulations.output.numbers import is_finite
+from simulations.study import trust
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Results = Mapping[str, Any]
+Arm = Mapping[str, Any]
+#: ε, mean accuracy, its standard error over runs (or, of one run, by test text).
+Point = tuple[float, float, float]
+
+#: By which factor lines that share their ε are moved apart.
+_ASIDE = 1.025
+_SAYS_EPSILON = re.compile(r",? ε = [0-9.]+.*")
+
+
+def frontier_figure(runs: Sequence[Results]) -> Figure:
+    """Mean accuracy on the device ± standard error over runs of one study; of one run, by test text.
+
+    Left, arms by their central ε (whom it trusts is in the legend); right, those of users who trust nobody by the
+    worst-case ε of all that they release, labels too. Arms whose names differ in ε alone share a line. Lines across:
+    reference arms without any ε, and chance.
+    """
+    figure, _ = new_figure(7.2, 3.9)
+    figure.clear()
+    left, right = figure.subplots(1, 2, sharey=True)
+    arms = list(zip(*(run["arms"] for run in runs), strict=True))
+    names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same[0])))
+    for axes, price, label in (
+        (left, lambda arm: trust.central(arm)[0], "central ε (whom users trust, is said below)"),
+        (right, trust.local, "local ε (users trust nobody)"),
+    ):
+        _draw(axes, arms, names, price)
+        axes.set_xlabel(label, fontsize=9)
+    left.set_ylabel("test accuracy, on the device", fontsize=9)
+    seeds = f"seed {runs[0]['seed']}" if len(runs) == 1 else f"mean ± standard error over {len(runs)} seeds"
+    left.set_title(f"{runs[0]['name']}: {seeds}", loc="left", fontsize=9)
+    shown = [axes.get_legend_handles_labels() for axes in (left, right)]
+    marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
+    order = sorted(marks, key=lambda label: label not in names)
+    told = [f"{label} ({_trusts(arms, label)})" if label in names else label for label in order]
+    figure.legend(
+        [marks[label] for label in order], told, loc="outside lower center", ncols=2, fontsize=8, frameon=False
+    )
+    return figure
+
+
+def _draw(
+    axes: Axes, arms: Sequence[Sequence[Arm]], names: Sequence[str], price: Callable[[Arm], float | None]
+) -> None:
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+    axes.set_xscale("log")
+    points: dict[str, list[Point]] = {}
+    for same in arms:
+        accuracy = _accuracy(same)
+        prices = [price(arm) for arm in same]
+        if accuracy is not None and all(is_finite(p) for p in prices) and _paid(same[0]):
+            points.setdefault(_series(same[0]), []).append((fmean(p for p in prices if p is not None), *accuracy))
+    for name, line in points.items():
+        i = names.index(name)
+        x, y, error = map(np.array, zip(*sorted(line), strict=True))
+        colours, marks = (*COLOURS, "#555555"), (*MARKERS, "X")
+        style: dict[str, Any] = {"color": colours[i % 7], "marker": marks[i % 7], "markersize": 5, "linewidth": 1.2}
+        aside = _ASIDE ** (i - (len(points) - 1) / 2)  # or one at an equal ε would hide the other
+        axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
+    ticks = sorted({float(f"{x:.2g}") for line in points.values() for x, *_ in line})
+    shown: list[float] = []
+    for tick in ticks:  # labels that would stand in each other are left out
+        if not shown or tick > 1.35 * shown[-1]:
+            shown.append(tick)
+    axes.set_xticks(shown, [f"{tick:.2g}" for tick in shown])
+    axes.minorticks_off()
+    dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
+    for same in arms:
+        if not _paid(same[0]) and (accuracy := _accuracy(same)) is not None:
+            label = same[0]["name"] + (" (not private)" if same[0].get("reference") else "")
+            axes.axhline(accuracy[0], color="#333333", linewidth=1.0, linestyle=next(dashes), label=label)
+
+
+def _paid(arm: Arm) -> bool:
+    """Whether an arm has a price to be drawn at; what costs next to nothing less than everything has none."""
+    central = trust.central(arm)[0]
+    return trust.local(arm) is not None or (central is not None and central < _NO_PRICE)
+
+
+#: An ε from which on nothing is promised that is worth drawing.
+_NO_PRICE = 100.0
+
+
+def _series(arm: Arm) -> str:
+    return _SAYS_EPSILON.sub("", arm["name"])
+
+
+def _trusts(arms: Sequence[Sequence[Arm]], name: str) -> str:
+    whom = trust.central(next(same[0] for same in arms if _series(same[0]) == name))[1]
+    return f"trusting {whom}"
+
+
+def _accuracy(same: Sequence[Arm]) -> tuple[float, float] | None:
+    """Mean and standard error of one arm's accuracy on the device; None where a run has none."""
+    values = [arm.get("accuracy_clean_test") for arm in same]
+    if not all(is_finite(value) for value in values):
+        return None
+    if len(values) > 1:
+        return fmean(values), stdev(values) / math.sqrt(len(values))
+    error = same[0].get("accuracy_clean_test_se")
+    return values[0], error if is_finite(error) else 0.0

@@ -1,0 +1,68 @@
+"""The figure of accuracy against ε: which arms lie where, and by whose trust."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulations.study import trust
+from simulations.study.frontier import frontier_figure
+
+
+def arm(name: str, accuracy: float, *, reference: bool = False, shuffled: float | None = None, **budget: Any) -> Any:
+    ladder = [] if shuffled is None else [{"rung": "shuffled", "epsilon": shuffled, "delta": 1e-6}]
+    return {
+        "name": name, "reference": reference, "accuracy_clean_test": accuracy, "accuracy_clean_test_se": 0.01,
+        "ladder": ladder, "budget": {"worst_case_epsilon": float("inf"), "label_epsilon": None} | budget,
+    }  # fmt: skip
+
+
+def run(seed: int, more: float = 0.0) -> dict[str, Any]:
+    return {"name": "small", "seed": seed, "arms": [
+        arm("no noise", 0.9 + more, reference=True),
+        arm("next to no noise", 0.95 + more, reference=True, central_epsilon=1000.0),
+        arm("one vector, ε = 1", 0.8 + more, shuffled=1.0, worst_case_epsilon=6.0),
+        arm("one vector, ε = 4", 0.85 + more, shuffled=4.0, worst_case_epsilon=10.0),
+        arm("DP-SGD, ε = 1", 0.87 + more, reference=True, central_epsilon=1.0),
+        arm("gradients, ε = 1", 0.7 + more, reference=True, central_epsilon=1.0, simulated_epsilon=5.0),
+        arm("as published: Laplace, ε = 10, label ε = 1", 0.6 + more, worst_case_epsilon=20.0, label_epsilon=1.0),
+    ]}  # fmt: skip
+
+
+def drawn(axes: Any) -> dict[str, list[tuple[float, float]]]:
+    return {
+        line.get_label(): list(zip(*line[0].get_data(), strict=True)) for line in axes.containers
+    }  # fmt: skip
+
+
+def near(epsilon: float, accuracy: float) -> tuple[Any, Any]:
+    """Lines of an equal ε stand side by side."""
+    return pytest.approx(epsilon, rel=0.06), pytest.approx(accuracy)
+
+
+def test_each_arm_lies_at_the_epsilon_of_its_trust() -> None:
+    figure = frontier_figure([run(1, -0.01), run(2, 0.01)])
+    central, local = map(drawn, figure.axes)
+    assert central["one vector"] == [near(1.0, 0.8), near(4.0, 0.85)]
+    assert central["DP-SGD"] == [near(1.0, 0.87)] and central["gradients"] == [near(1.0, 0.7)]
+    assert set(central) == {"one vector", "DP-SGD", "gradients"}
+    assert local["one vector"] == [near(6.0, 0.8), near(10.0, 0.85)] and local["gradients"] == [near(5.0, 0.7)]
+    assert local["as published: Laplace"] == [near(21.0, 0.6)] and "DP-SGD" not in local
+    told = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert told == [
+        "one vector (trusting the shuffler)", "DP-SGD (trusting the server)", "gradients (trusting the shuffler)",
+        "as published: Laplace (trusting nobody)", "no noise (not private)", "next to no noise (not private)",
+    ]  # fmt: skip
+    assert "2 seeds" in figure.axes[0].get_title(loc="left")
+    assert "seed 1" in frontier_figure([run(1)]).axes[0].get_title(loc="left")
+
+
+def test_an_arm_without_an_accuracy_is_left_out() -> None:
+    short = run(1)
+    short["arms"][4]["accuracy_clean_test"] = None
+    assert "DP-SGD" not in drawn(frontier_figure([short]).axes[0])
+
+
+def test_a_price_is_of_those_who_trust_nobody() -> None:
+    assert [trust.local(each) for each in run(1)["arms"]] == [None, None, 6.0, 10.0, None, 5.0, 21.0]
