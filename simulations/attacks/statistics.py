@@ -180,7 +180,8 @@ class _Vectors:
 
     def _values(self, attribute: str) -> tuple[Pool, IntArray, IntArray, int]:
         """The public records to guess by, users of one record each, what is true of them, and how many values."""
-        alone = self.people.alone()[: self.target.limit]
+        alone = self.people.alone()
+        alone = np.sort(alone[releases.shuffled(self.target, len(alone))[: self.target.limit]])
         if len(alone) < attributes.LEAST:
             raise Skipped(f"{attribute}: {attributes.LEAST} users of one record are needed; there are {len(alone)}")
         records = self.people.starts[alone]

@@ -171,6 +171,11 @@ def test_a_shuffler_that_is_killed_within_a_stage_goes_on_and_counts_every_user_
     server, ca = deployed.folder / "server", deployed.folder / "ca" / "ca.pem"
     command = (deployed.folder / COMMANDS).read_text().split("# shuffler\n")[1].splitlines()[0]
     address = f"127.0.0.1:{shlex.split(command)[shlex.split(command).index('--port') + 1]}"
+    for node in range(NODES):  # a bundle's policy gives each record once, and here they are asked again
+        place = deployed.folder / "nodes" / str(node) / "node.json"
+        settings = json.loads(place.read_text())
+        settings["policy"] |= {"embedding": 1000.0, "label": 100.0, "total": 10_000.0, "releases": 100}
+        place.write_text(json.dumps(settings))
     said: list[str] = []
     found: list[Collected] = []
     os.kill(processes["node 1"].pid, signal.SIGSTOP)
@@ -229,6 +234,14 @@ def test_the_command_scores_as_up_did(deployed: Deployed) -> None:
     assert json.loads(done.stdout) == deployed.results
     done = deployed.run("deploy", "score", "study.toml", "--arm", "a", *out[:3], "nowhere", *out[4:5], "other")
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("sottovoce: --origins nowhere/test.npy: ")
+    about = server / "models" / "a" / "model.json"
+    kept = about.read_text()
+    about.write_text(kept.replace('["bad", "good"]', '["good", "bad"]'))
+    try:
+        done = deployed.run("deploy", "score", "study.toml", "--arm", "a", *out[:5], "turned")
+    finally:
+        about.write_text(kept)
+    assert done.returncode == 2 and "its classes are good, bad, and those of the study's data bad, good" in done.stderr
 
 
 def test_down_leaves_no_process(deployed: Deployed) -> None:

@@ -165,7 +165,9 @@ def test_the_command_prints_one_object_and_repeats_a_run_bit_for_bit(
     assert 0 < prior["bytes_per_user"] <= 40
     assert (prior["epsilon"], prior["label_epsilon"], prior["budget"]["label_epsilon"]) == (10.0, 3.0, 3.0)
     assert results["arms"][0]["budget"]["worst_case_epsilon"] == "inf"
-    left = {"nodes", "models", "experiment.toml", "results.json", "results.md", "accuracy.png", "spent.png"}
+    left = {
+        "answers", "nodes", "models", "experiment.toml", "results.json", "results.md", "accuracy.png", "spent.png",
+    }  # fmt: skip
     assert {p.name for p in out.iterdir()} == left
     assert json.loads((out / "results.json").read_text()) == results
 

@@ -49,6 +49,7 @@ def test_users_added_is_less_the_public_only_arm_that_is_the_same_down_to_m() ->
     assert one is not None and other is not None
     assert one["difference"] == -other["difference"] and one["error"] == other["error"]
     assert gap(results, "other", "users", "on_device") is None
+    assert differences(STUDY, {"users": FOUND["users"]}) == []  # a deployment runs one arm
 
 
 def test_arms_that_have_not_run_are_left_out() -> None:

@@ -35,7 +35,10 @@ FIELDS = {
     "accuracy_clean_test", "accuracy_clean_test_se", "users", "delivered", "dropped", "errors", "bytes_per_user",
     "seconds", "reference", "way", "budget", "ladder", "test_ladder", "model",
 }  # fmt: skip
-BUDGET = {"metric_epsilon", "metric", "statement", "worst_case_epsilon", "label_epsilon", "delta", "asking_epsilon"}
+BUDGET = {
+    "metric_epsilon", "metric", "statement", "worst_case_epsilon", "label_epsilon", "delta", "asking_epsilon",
+    "central_epsilon", "central_delta", "simulated_epsilon",
+}  # fmt: skip
 ARMS = {
     "public-only": {"way": "public-only", "embedding": PURKAYASTHA},
     "no noise": {"reference": True, "embedding": {"mechanism": "identity", "dim": 4}},
