@@ -333,7 +333,13 @@ class _Deployment:
 
     def _publish(self) -> None:
         """As the publisher: vouches for the trained model's question, once it is there, and gives it to the devices."""
-        asked, signed = (self.server / "questions" / f"{QUESTION}{end}" for end in (ASKED, SIGNED))
+        place = self.server / "questions"
+        asked, signed = (place / f"{QUESTION}{end}" for end in (ASKED, SIGNED))
+        if others := sorted({*place.glob(f"*{ASKED}")} - {asked}):
+            raise UserError(
+                f"{others[0]}: the training server asks training users otherwise than the bundle lists: its maps came out "
+                "otherwise; run it again with one thread (OMP_NUM_THREADS=1)"
+            )
         if signed.exists() or not asked.exists():
             return
         draft = self.publisher / signed.name

@@ -157,7 +157,8 @@ def _write(
     """teaching: whether the request is what training users are asked; asking: whether it is what users ask by."""
     policy = policy_of(experiment, arm, request, teaching=teaching, records=records)
     policy = replace(policy, questions=_listed(request, teaching=teaching, asking=asking))
-    policy.check(request)  # a bundle whose own device would refuse is a mistake of ours
+    # a bundle whose own device would refuse is a mistake of ours
+    policy.check(replace(request, split="train" if teaching else "test"))
     parts: dict[str, Any] = {}
     if isinstance(public.rewriter, StudyRewriter):
         parts = {"vocabulary": public.rewriter.folder, "masked_lm": public.rewriter.masked_lm}
