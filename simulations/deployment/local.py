@@ -337,8 +337,8 @@ class _Deployment:
         asked, signed = (place / f"{QUESTION}{end}" for end in (ASKED, SIGNED))
         if others := sorted({*place.glob(f"*{ASKED}")} - {asked}):
             raise UserError(
-                f"{others[0]}: the training server asks training users otherwise than the bundle lists: its maps came out "
-                "otherwise; run it again with one thread (OMP_NUM_THREADS=1)"
+                f"{others[0]}: the training server asks training users otherwise than the bundle lists: its maps "
+                "came out otherwise; run it again with one thread (OMP_NUM_THREADS=1)"
             )
         if signed.exists() or not asked.exists():
             return
