@@ -11,6 +11,7 @@ from pathlib import Path
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client.consent import keep_question
 from client.node import Node, load_node
 from client.policy import Refused
 from client.sanitizer import Sanitizer
@@ -68,8 +69,13 @@ def answer(content: RecordDict, node: Node) -> RecordDict:
     if node.exposed:
         raise Refused("unsealed")
     shard = node.shard(request.split)
-    with node.ledger(request.arm) as ledger:
-        reply = Sanitizer(policy, ledger, node.streams).answer(request, shard)
+    try:
+        with node.ledger(request.arm) as ledger:
+            reply = Sanitizer(policy, ledger, node.streams).answer(request, shard)
+    except Refused as error:
+        if error.reason == "question":
+            keep_question(node, request)
+        raise
     return reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
 
 

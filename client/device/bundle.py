@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from client.device.signature import SIGNATURE_BYTES, public_of, sign, verified
 from client.models import encoder as encoders
 from client.models import masked_lm as models
 from client.models import vocabulary as vocabularies
@@ -34,6 +33,7 @@ from client.policy import Policy
 from client.store.durable import creating_folder, require_free
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.messages.sealed import require_public_key
+from mechanisms.messages.signature import SIGNATURE_BYTES, public_of, sign, verified
 from mechanisms.vocabulary import Vocabulary
 
 FORMAT = "sottovoce-bundle-2"

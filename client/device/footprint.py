@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +177,9 @@ def _timed_encoder(bundle: Bundle, clock: _Clock) -> Iterator[None]:
 def _node(bundle: Bundle, text: str, user: int, folder: Path) -> Node:
     """A device that holds one sentence, of the label 0."""
     write_node(
-        folder, encoder=bundle.encoder, vocabulary=bundle.vocabulary, masked_lm=bundle.masked_lm, policy=bundle.policy
-    )
+        folder, encoder=bundle.encoder, vocabulary=bundle.vocabulary, masked_lm=bundle.masked_lm,
+        policy=replace(bundle.policy, questions=None),
+    )  # fmt: skip
     number, none = np.array([user], dtype=np.int64), np.zeros(1, np.int64)
     write_shard(folder, "train", number, none, [text], none)
     return load_node(folder)

@@ -214,6 +214,27 @@ def install(
     print(f"{node}: answers for {', '.join(opened.request.channels)} by {bundle}; releases leave {sealed}")
 
 
+@app.command("allow")
+def allow(
+    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder.")],
+    question: Annotated[
+        Path | None,
+        typer.Option(
+            "--question", metavar="FILE", show_default=False,
+            help="A question that a server has asked, or that the publisher has signed (default: list what waits).",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="You agree, though the publisher has not signed it.")] = False,
+) -> None:
+    """Say what a server would ask beyond the policy's list, with its worst case, and allow it."""
+    from client.device import allow as device_allow
+
+    if question is None:
+        print(device_allow.waiting(node))
+    else:
+        print(device_allow.allow(node, question, agreed=yes))
+
+
 @app.command("add")
 def add(
     node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder, made by `device install`.")],

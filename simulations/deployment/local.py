@@ -29,11 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from client.device import signature
+from client.device.allow import allow
 from client.device.bundle import Bundle, open_bundle
 from client.device.serve import MARK as SERVED
 from client.shard import write_shard
+from mechanisms.messages import signature
 from mechanisms.messages.sealed import generate_keys
+from server.protocols.models import QUESTION
 from simulations.artifacts.public import save_public
 from simulations.deployment import certificates
 from simulations.deployment.keys import read_key
@@ -48,6 +50,7 @@ from simulations.deployment.processes import (
     free_port,
     undisturbed,
 )
+from simulations.deployment.questions import ASKED, SIGNED, sign_question
 from simulations.deployment.score import scored
 from simulations.devices.bundle import bundle_of_experiment, chosen
 from simulations.errors import Interrupted, Terminated, UserError
@@ -323,9 +326,28 @@ class _Deployment:
                 "--public", self.server / "public", "--out", self.server / "run", "--shuffler", shuffler,
                 "--root-certificates", self.ca / "ca.pem", "--certificate", self.server / "cert.pem",
                 "--key", self.server / "cert.key", "--seal-key", self.server / "seal.key",
+                "--bundle", self.folder / "bundle",
             ),
         )  # fmt: skip
-        self.parties.finish("training server")
+        self.parties.finish("training server", meanwhile=self._publish)
+
+    def _publish(self) -> None:
+        """As the publisher: vouches for the trained model's question, once it is there, and gives it to the devices."""
+        place = self.server / "questions"
+        asked, signed = (place / f"{QUESTION}{end}" for end in (ASKED, SIGNED))
+        if others := sorted({*place.glob(f"*{ASKED}")} - {asked}):
+            raise UserError(
+                f"{others[0]}: the training server asks training users otherwise than the bundle lists: its maps "
+                "came out otherwise; run it again with one thread (OMP_NUM_THREADS=1)"
+            )
+        if signed.exists() or not asked.exists():
+            return
+        draft = self.publisher / signed.name
+        lines = sign_question(asked, self.publisher / "sign.key", draft, open_bundle(self.folder / "bundle"))
+        self.progress(f"publisher: signs the model's question: {lines[0]}")
+        for i in range(self.nodes):
+            allow(self._node(i), draft, agreed=False)
+        draft.rename(signed)
 
     def serve(self) -> Stayed:
         """The trained model, answering; and one more device, whose user agrees that a question goes alone."""
@@ -334,6 +356,9 @@ class _Deployment:
         limits = {"total": QUESTIONS * bundle.policy.total, "releases": QUESTIONS * bundle.policy.releases}
         alone = replace(bundle, policy=replace(bundle.policy, minimum_users=0, **limits))
         alone.install(self.folder / "asker", read_key(self.publisher / "sign.pub"))
+        question = self.server / "questions" / f"{QUESTION}{SIGNED}"
+        if question.exists():  # else the bundle lists it
+            allow(self.folder / "asker", question, agreed=False)
         self.parties.start(
             "model", "predict",
             command_of(

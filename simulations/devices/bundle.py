@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from client.device.bundle import Bundle, write_bundle
 from client.models.encoder import Encoder
-from mechanisms.messages.request import Request
+from mechanisms.messages.request import SPLITS, Request
 from server.maps import Maps
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Channels, Public
@@ -93,7 +94,7 @@ def bundle_of_run(
         raise UserError(f"--run {run}: nobody asks the model of {arm.name}, and it has been taught; give --experiment")
     return _write(
         experiment, arm, request, Public((), None, ("",), encoder), out, records=records,
-        teaching="label" in request.channels, signer=signer, seal=seal,
+        teaching="label" in request.channels, asking=True, signer=signer, seal=seal,
     )  # fmt: skip
 
 
@@ -119,28 +120,45 @@ def bundle_of_experiment(
         public = prepare_public(study, _public(study), progress=progress)
     request = _first_request(study, arm, public, progress)
     return _write(
-        study, arm, request, public, out, records=records, teaching=arm.way != PUBLIC_ONLY, signer=signer, seal=seal
-    )
+        study, arm, request, public, out, records=records, teaching=arm.way != PUBLIC_ONLY,
+        asking=arm.way == PUBLIC_ONLY, signer=signer, seal=seal,
+    )  # fmt: skip
 
 
 def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: Progress) -> Request:
-    """What the arm's protocol asks of users first; of those who are asked nothing, what they would be."""
-    teaching = arm if arm.way != PUBLIC_ONLY else replace(arm, way=None)
-    protocol = protocol_of(experiment, teaching, public, folder=Path(), progress=progress)
-    request = next(protocol)
-    protocol.close()
+    """What the arm's protocol asks of users first; of those who are asked nothing, what they ask its model by."""
+    texts = arm.way == PUBLIC_ONLY and arm.text is not None  # whose question is the same, and its model takes an hour
+    asking = replace(arm, way=None) if texts else arm
+    with threadpool_limits(1, user_api="blas"):  # as a training server, whose maps must be these to the last bit
+        protocol = protocol_of(experiment, asking, public, folder=Path(), progress=progress)
+        try:
+            request = next(protocol)
+            protocol.close()
+        except StopIteration as end:
+            request = end.value.question()
     assert isinstance(request, Request)
-    unlabelled = {"label": None, "prior": None} if arm.way == PUBLIC_ONLY else {}
+    unlabelled = {"label": None, "prior": None} if texts else {}
     return replace(request, arm="", stage="train", part=(0, 1), **unlabelled)
+
+
+def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...]:
+    """The digests of what a device may be asked: of training users, and of those who ask the model by the same."""
+    splits = [split for split, there in zip(SPLITS, (teaching, asking), strict=True) if there]
+    asked = [replace(request, split=split) for split in splits]
+    if "text" in request.channels and not asking:  # whoever asks releases a text, as those who teach do
+        asked.append(replace(request, split="test", label=None))
+    return tuple(sorted({one.digest(channel) for one in asked for channel in one.channels}))
 
 
 def _write(
     experiment: Experiment, arm: Arm, request: Request, public: Public, out: Path, *, records: int | None,
-    teaching: bool = True, signer: bytes | None, seal: bytes | None,
+    teaching: bool = True, asking: bool = False, signer: bytes | None, seal: bytes | None,
 ) -> Bundle:  # fmt: skip
-    """teaching: whether the request is what training users are asked."""
+    """teaching: whether the request is what training users are asked; asking: whether it is what users ask by."""
     policy = policy_of(experiment, arm, request, teaching=teaching, records=records)
-    policy.check(request)  # a bundle whose own device would refuse is a mistake of ours
+    policy = replace(policy, questions=_listed(request, teaching=teaching, asking=asking))
+    # a bundle whose own device would refuse is a mistake of ours
+    policy.check(replace(request, split="train" if teaching else "test"))
     parts: dict[str, Any] = {}
     if isinstance(public.rewriter, StudyRewriter):
         parts = {"vocabulary": public.rewriter.folder, "masked_lm": public.rewriter.masked_lm}

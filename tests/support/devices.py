@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from client.device.bundle import Bundle, write_bundle
-from client.device.signature import public_of
 from client.models import vocabulary as vocabularies
 from client.models.encoder import Encoder
 from client.policy import Policy
 from mechanisms.messages.request import Request
+from mechanisms.messages.signature import public_of
 from mechanisms.vocabulary import Vocabulary
 from server.export import export_encoder
 from tests.support.clients import without

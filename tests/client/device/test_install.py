@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from client.app import answer, respond
-from client.device import signature
 from client.device.bundle import MANIFEST, SIGNATURE, Bundle, open_bundle
 from client.device.serve import serve
 from client.node import load_node, write_node
 from client.policy import Refused
+from mechanisms.messages import signature
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.wire import request_to_record, sealed_from_record

@@ -14,9 +14,9 @@ import pytest
 
 from client.app import answer
 from client.device.bundle import FORMAT, MANIFEST, SIGNATURE, Bundle, open_bundle
-from client.device.signature import sign
 from client.node import load_node, write_node
 from client.shard import write_shard
+from mechanisms.messages.signature import sign
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from mechanisms.streams import SecureStreams
 from simulations.commands import cli
@@ -263,10 +263,13 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
     made = device.bundle_of_run(run, None, tmp_path / "b", progress=quiet)
     assert made.request.channels == ("answer",) and made.request.head[0].shape == (4, 2)
     assert {"head_w.npy", "head_b.npy"} <= made.manifest["files"].keys()
+    made.policy.check(replace(made.request, split="test", stage="test"))
     asks = made.policy
     assert (asks.answer, asks.total, asks.releases, asks.mechanisms) == (4.0, 4.0, 1, ("randomized-response",))
     assert first.policy.total == pytest.approx(10.0) and first.policy.releases == 2
-    write_node(tmp_path / "node", encoder=first.encoder, policy=first.policy)
+    allowing = first.policy.listing(made.request)
+    assert allowing.lists(first.request) and not first.policy.lists(made.request)
+    write_node(tmp_path / "node", encoder=first.encoder, policy=allowing)
     users, records = np.arange(len(SENTENCES)), np.zeros(len(SENTENCES), np.int64)
     write_shard(tmp_path / "node", "train", users, records, SENTENCES, records)
     node = load_node(tmp_path / "node")

@@ -42,8 +42,8 @@ def cache(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
 
 
-def made(shared: Path, out: Path, arm: str, **changes: object) -> tuple[Request, Policy]:
-    bundle = device.bundle_of_experiment(study(shared, **COMPARING | changes), arm, out, progress=quiet)
+def made(shared: Path, out: Path, called: str, **changes: object) -> tuple[Request, Policy]:
+    bundle = device.bundle_of_experiment(study(shared, **COMPARING | changes), called, out, progress=quiet)
     return bundle.request, bundle.policy
 
 
@@ -76,7 +76,7 @@ def test_the_total_is_of_what_the_arm_asks_and_of_nothing_more(shared: Path, tmp
     worst = policy.cost(request.mechanism("embedding").guarantee).epsilon
     assert policy.total == pytest.approx(2 * worst + 2.0) and math.isfinite(policy.total) and policy.releases == 3
     node = tmp_path / "node"
-    write_node(node, encoder=tmp_path / "a" / "encoder", policy=replace(policy, minimum_users=0))
+    write_node(node, encoder=tmp_path / "a" / "encoder", policy=replace(policy, minimum_users=0, questions=None))
     one, none = np.array([1]), np.array([0])
     write_shard(node, "train", one, none, SENTENCES[:1], none)
     write_shard(node, "test", one, one, SENTENCES[1:2], None)
@@ -91,6 +91,20 @@ def test_the_total_is_of_what_the_arm_asks_and_of_nothing_more(shared: Path, tmp
         assert len(client.answer(question, device_.shard("test"))) == 1  # the same again, at no cost
         with pytest.raises(Refused):
             client.answer(replace(question, stage="again"), device_.shard("test"))
+
+
+def test_what_is_known_when_a_bundle_is_made_is_listed_and_nothing_else(shared: Path, tmp_path: Path) -> None:
+    """Before training: what training users are asked, under maps of public data. The model's question is listed where
+    nobody is asked before it, where it is a text, and in a bundle of the trained model."""
+    request, policy = made(shared, tmp_path / "a", "noisy label")
+    assert set(policy.questions or ()) == {request.digest("embedding"), request.digest("label")}
+    policy.check(replace(request, stage="any"))
+    for other in (replace(request, split="test", label=None), replace(request, m1=-request.m1)):
+        assert refusal(policy, other) == "question"
+    alone = {"name": "alone", "way": "public-only", "embedding": {"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}}
+    request, policy = made(shared, tmp_path / "b", "alone", arm=[alone])
+    policy.check(replace(request, split="test", stage="test", minimum_users=10))
+    assert refusal(policy, replace(request, split="train")) == "question"
 
 
 def test_users_of_many_records_say_how_many(shared: Path, tmp_path: Path) -> None:
@@ -125,5 +139,7 @@ def test_what_texts_show_is_exempted_where_the_arm_shows_it(shared: Path, tmp_pa
     )
     bundle = device.bundle_of_experiment(texts, None, tmp_path / "a", progress=quiet)
     assert bundle.policy.accept_unprotected == tuple(names[:2])
+    bundle.policy.check(bundle.request)
+    bundle.policy.check(replace(bundle.request, split="test", label=None))
     worst = bundle.policy.cost(bundle.request.mechanism("text").guarantee).epsilon
     assert 0 < bundle.policy.text == worst < 1000.0 and bundle.policy.total == 2 * worst
