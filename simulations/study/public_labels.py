@@ -49,16 +49,13 @@ def labels_table(groups: Groups) -> str:
 
 
 def labels_figure(groups: Groups) -> Figure:
-    """The same as lines, at chance where an arm has no model: without a label and without users there is none."""
+    """The same as lines, without a point where an arm has no model: without a label and without users there is none."""
     figure, axes = new_figure(7.2, 3.6)
     first = next(iter(groups.values()))[0]
     numbers, at = list(groups), range(len(groups))
     for i, arm in enumerate(first["arms"]):
-        means, errors = [], []
-        for runs in groups.values():
-            values = [value if is_finite(value) else runs[0]["chance"] for value in _accuracies(runs, arm["name"])]
-            means.append(fmean(values))
-            errors.append(stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0)
+        moments = [_moments(_accuracies(runs, arm["name"])) or (math.nan, math.nan) for runs in groups.values()]
+        means, errors = zip(*moments, strict=True)
         label = arm["name"] + (" (not private)" if arm["reference"] else "")
         style: dict[str, Any] = {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "markersize": 5, "linewidth": 1.4}
         aside = 0.06 * (i - (len(first["arms"]) - 1) / 2)  # or one would hide the other
@@ -90,10 +87,16 @@ def _gain(run: Results, name: str, alone: str | None) -> float | None:
     return pair and pair["difference"]
 
 
-def _said(values: Sequence[float | None], form: str) -> str:
-    """Mean ± standard error over seeds; "–" where a run lacks it."""
-    known = [value for value in values if is_finite(value)]
+def _moments(values: Sequence[float | None]) -> tuple[float, float] | None:
+    """Mean and standard error over seeds, 0 of one; None where a run lacks it."""
+    known = [value for value in values if value is not None and is_finite(value)]
     if len(known) < len(values):
+        return None
+    return fmean(known), stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
+
+
+def _said(values: Sequence[float | None], form: str) -> str:
+    moments = _moments(values)
+    if moments is None:
         return "–"
-    over = f" ± {stdev(known) / math.sqrt(len(known)):.3f}" if len(known) > 1 else ""
-    return f"{fmean(known):{form}}{over}"
+    return f"{moments[0]:{form}}" + (f" ± {moments[1]:.3f}" if len(values) > 1 else "")

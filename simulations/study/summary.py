@@ -94,7 +94,7 @@ def read(folders: Sequence[Path | str]) -> list[Results]:
         raise UserError(f"{folders[0]} and the others: two runs have the same seed; a mean needs different ones")
     if any(group != seeds[0] for group in seeds):
         raise UserError(
-            f"{folders[0]} and the others: data.public.labelled: runs of each number need the same seeds, to be compared"
+            f"{folders[0]} and the others: data.public.labelled: runs of each number need the same seeds"
         )
     return runs
 
@@ -187,7 +187,7 @@ def _results(folder: Path) -> dict[str, Any]:
     path = Path(folder) / "results.json"
     try:
         results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {key: results.get(key) for key in ("name", "seed", "chance", "arms", "way_sentence", "differences")}
+        return {key: results.get(key) for key in ("name", "seed", "arms", "way_sentence", "differences")}
     except (OSError, ValueError, AttributeError):
         raise UserError(f"{folder}: holds no readable results.json; name the folder of a finished run") from None
 
