@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client.models.tokens import padded_word_ids
 from mechanisms.accounting.shuffle import amplify
-from mechanisms.catalogue import build
 from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -33,6 +33,7 @@ from simulations.audit import clients
 from simulations.audit import games as audit_games
 from simulations.audit.clients import ANSWER, CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
 from simulations.audit.games import Claim, Game, claim, streams
+from simulations.audit.stream_games import stream_games
 from simulations.shuffler.shuffle import shuffle
 
 FloatArray = NDArray[np.float64]
@@ -51,7 +52,7 @@ _UNKNOWN = "zzyzxq"
 @dataclass(eq=False)
 class Pairs:
     """A node for each side, asked once on a channel: what its users released. Kept, because several games look at it.
-    Sides come in pairs, an even number for x and the next for x'."""
+    Sides come in pairs, an even number for x and the next for x'; of texts, 0 for x and any other for an x'."""
 
     clients: Clients
     channel: str
@@ -69,9 +70,10 @@ class Pairs:
     def _write(self, name: str, side: int, n: int, seed: int) -> None:
         # other users on the other side: a simulation's noise is a function of seed and user
         users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
-        held = np.where(np.arange(2 * n) % 2 == 1, side, side - side % 2)
+        own = 0 if self.channel == "text" else side - side % 2
+        held = np.where(np.arange(2 * n) % 2 == 1, side, own)
         if self.channel == "text":
-            texts = np.array([audit_games.words().words[-1], _UNKNOWN])[held].tolist()
+            texts = np.array(_texts())[held].tolist()
             self.clients.write(name, users, np.zeros_like(users), texts=texts, seed=seed)
             return
         if self.channel == "statistic":
@@ -134,29 +136,46 @@ def client_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
 
 
 def client_text_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
-    """A text of one word, in the vocabulary or not."""
+    """Texts of five places: other words in all of them, words outside the vocabulary, and fewer words. The law of all
+    that they may come out as is known."""
     pairs = Pairs(Clients(folder), "text")
-    vocabulary = audit_games.words()
-    text = build(clients.request("text").text or {}, channel="text", vocabulary=vocabulary)
-    law = audit_games.text_law(text)
-    pair = len(vocabulary) - 1, vocabulary.unknown
-    one, other = (law(x) for x in pair)
-    apart = audit_games.text_distance(text, *pair)
-    outcomes = np.array([NOTHING, *range(len(vocabulary))])
+    text: Any = clients.request("text").mechanism("text")
+    outcomes, law = audit_games.text_law(text)
+    held = [padded_word_ids([held], text)[0] for held in _texts()]
+    laws = [law(x) for x in held]
 
-    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-        (release,) = pairs.reply(side, n, seed).releases
-        (values,) = release.payload.values()
-        return values[1::2].astype(np.int64)
+    def game(other: int, shown: str) -> Game:
+        def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+            reply = pairs.reply(side * other, n, seed)
+            return clients.values_of(reply, "text")[1::2].astype(np.int64)
+
+        loss = text.privacy_loss(audit_games.text_distance(text, held[0], held[other]))
+        return Game(
+            "client-text", f"santext ε={TEXT['epsilon']:g}, L={text.tokens}, length ε={TEXT['length']:g}", shown,
+            text.guarantee.worst_case(), claim(loss, text.guarantee, delta), draw,
+            (finite(outcomes, laws[0] - laws[other]), known(_length)),
+            law=audit_games.law_of(laws[0], laws[other], text.guarantee, delta), share=_CLIENT_SHARE,
+        )  # fmt: skip
 
     return [
-        Game(
-            "client-text", f"santext ε={TEXT['epsilon']:g}, L=1, length ε={TEXT['length']:g}",
-            "a word / one outside the vocabulary", text.guarantee.worst_case(),
-            claim(text.privacy_loss(apart), text.guarantee, delta), draw, (finite(outcomes[:, None], one - other),),
-            law=audit_games.law_of(one, other, text.guarantee, delta), share=_CLIENT_SHARE,
-        )
+        game(1, "five words / five others"), game(2, "five words / five outside the vocabulary"),
+        game(3, "five words / two of them"),
     ], pairs.clients  # fmt: skip
+
+
+def _texts() -> list[str]:
+    """What users hold: the first word and the one that lies farthest from it, five of each; five that no vocabulary
+    has; and two of the first."""
+    vocabulary = clients.few_words()
+    points = vocabulary.points.astype(np.float64)
+    farthest = int(np.argmax(np.linalg.norm(points - points[0], axis=1)))
+    words = vocabulary.words[0], vocabulary.words[farthest], _UNKNOWN
+    return [*(" ".join([word] * 5) for word in words), " ".join([words[0]] * 2)]
+
+
+def _length(outputs: NDArray[Any]) -> FloatArray:
+    """How many words came out."""
+    return (outputs != NOTHING).sum(axis=1).astype(np.float64)
 
 
 def client_statistic_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
@@ -333,5 +352,6 @@ PARTS: dict[str, Callable[[Path, float], tuple[list[Game], Clients | None]]] = {
     "client-text": client_text_games,
     "client-statistic": client_statistic_games,
     "client-answer": client_answer_games,
+    "client-streams": stream_games,
     "shuffler": lambda folder, delta: (shuffler_games(delta), None),
 }

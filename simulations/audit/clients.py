@@ -16,10 +16,12 @@ from client.models import vocabulary as vocabularies
 from client.node import load_node, write_node
 from client.policy import Policy
 from client.shard import write_shard
-from mechanisms.messages.release import CHANNELS
+from client.store.ledger import Ledger
+from mechanisms.messages.release import CHANNELS, Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import reply_from_record, request_to_record
+from mechanisms.vocabulary import Vocabulary
 from server.training.statistic_head import simplex_codes
 from simulations.audit.games import words
 
@@ -31,21 +33,26 @@ ARM = "audit"
 WIDTH, DIM, CLASSES = 8, 4, 3
 EMBEDDING = {"mechanism": "purkayastha", "epsilon": 0.5, "dim": DIM}
 LABEL = {"mechanism": "randomized-response", "epsilon": 1.0}
-TEXT = {"mechanism": "santext", "epsilon": 1.0, "tokens": 1, "length": 1.0}
+#: Little for each word, so that a word in clear stands out among five.
+TEXT = {"mechanism": "santext", "epsilon": 0.25, "tokens": 5, "length": 0.1}
 STATISTIC = {"mechanism": "privunit", "epsilon": 2.0}
 ANSWER = {"mechanism": "randomized-response", "epsilon": 1.5}
 
 
-def request(channel: str, *, stage: str = "train", text: dict[str, Any] = TEXT, louder: float = 1.0) -> Request:
-    """What is asked of a channel; "embedding" is asked for with the label. text: a text's mechanism. louder: what every
-    ε is multiplied by."""
+def few_words() -> Vocabulary:
+    """The words of the clients' texts: so few that all that a text may come out as can be listed."""
+    return words(4)
+
+
+def request(channel: str, *, stage: str = "train", louder: float = 1.0) -> Request:
+    """What is asked of a channel; "embedding" is asked for with the label. louder: what every ε is multiplied by."""
 
     def asked(spec: dict[str, Any]) -> dict[str, Any]:
         return spec | {"epsilon": spec["epsilon"] * louder}
 
     if channel == "text":
-        vocabulary = words()
-        spec = asked(text) | {"vocabulary": vocabulary.identity}
+        vocabulary = few_words()
+        spec = asked(TEXT) | {"vocabulary": vocabulary.identity}
         return Request(ARM, stage, "train", "", None, None, None, None, 2, 0, text=spec, vocabulary=vocabulary)
     mean, m1 = np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32)
     if channel == "statistic":
@@ -83,7 +90,7 @@ class Clients:
         """A node whose users agree to everything. users, records, labels: (n,); embeddings: (n, WIDTH)."""
         folder, installed = self.folder / name, self.folder / "words"
         if not installed.exists():
-            vocabularies.save(words(), installed)
+            vocabularies.save(few_words(), installed)
         known = {} if embeddings is None else {"embeddings": embeddings, "identity": ENCODER}
         write_shard(folder, "train", users, records, texts, labels, **known)
         everything = Policy(**{channel: math.inf for channel in CHANNELS})
@@ -96,21 +103,48 @@ class Clients:
         return reply
 
     def charged(self) -> Charged:
-        """Of everything that any node answered: is it in the ledger, at its price and with its bytes?"""
+        """Of everything that any node answered: is it in the ledger with its bytes, and has each record been charged
+        the worst case of all that it released?"""
         releases = charges = 0
-        for name, reply in self.answered:
+        for name in dict.fromkeys(name for name, _ in self.answered):
+            replies = [reply for asked, reply in self.answered if asked == name]
             with load_node(self.folder / name).ledger(ARM) as ledger:
-                rows = {(r.user, r.record, r.stage, r.channel, r.digest): r for r in ledger.rows()}
-            for release in reply.releases:
-                (values,) = release.payload.values()
-                price = release.guarantee.worst_case()
-                sent = zip(reply.users.tolist(), reply.records.tolist(), values, strict=True)
-                for user, record, value in sent:
-                    row = rows.get((user, record, release.stage, release.channel, release.digest))
-                    releases += 1
-                    data = np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes()
-                    charges += row is not None and row.payload == data and row.epsilon >= price
+                for reply in replies:
+                    for release in reply.releases:
+                        kept = _kept(ledger, release, reply) & _paid(ledger, release.channel, reply, replies)
+                        releases, charges = releases + len(kept), charges + int(kept.sum())
         return Charged(releases, charges)
+
+
+def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
+    """Which rows of a release lie in the ledger, byte by byte, (n,)."""
+    found = ledger.recall(release.stage, release.channel, release.digest, reply.users, reply.records)
+    (values,) = release.payload.values()
+    sent = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(len(reply), -1).view(np.uint8)
+    if found.payloads.shape != sent.shape:
+        return np.zeros(len(reply), dtype=bool)
+    kept: NDArray[np.bool_] = found.known & (found.payloads == sent).all(axis=1)
+    return kept
+
+
+def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> NDArray[np.bool_]:
+    """Which of a reply's records were charged for all that they released on a channel in `replies`, (n,)."""
+    price = np.zeros(len(reply))
+    for other in replies:
+        for release in other.releases:
+            if release.channel == channel:
+                price += release.guarantee.worst_case() * _among(reply, other)
+    charged = ledger.spent_on(channel, reply.users, reply.records, delta=0.0, declared=frozenset())
+    paid: NDArray[np.bool_] = charged.epsilon >= price * (1 - 1e-12)
+    return paid
+
+
+def _among(reply: Reply, other: Reply) -> NDArray[np.bool_]:
+    """Which records of a reply are in another too, (n,)."""
+    if other is reply:
+        return np.ones(len(reply), dtype=bool)
+    pairs = [np.rec.fromarrays([r.users, r.records], names="user,record") for r in (reply, other)]
+    return np.isin(*pairs)
 
 
 def values_of(reply: Reply, channel: str) -> NDArray[Any]:
@@ -119,3 +153,9 @@ def values_of(reply: Reply, channel: str) -> NDArray[Any]:
     values: NDArray[Any]
     (values,) = release.payload.values()
     return values
+
+
+def rows_of(reply: Reply, channel: str, users: IntArray, records: IntArray) -> NDArray[Any]:
+    """What was released on a channel of users (n,) and records (n,), each of which answered, (n, ...)."""
+    place = {pair: i for i, pair in enumerate(zip(reply.users.tolist(), reply.records.tolist(), strict=True))}
+    return values_of(reply, channel)[[place[pair] for pair in zip(users.tolist(), records.tolist(), strict=True)]]
