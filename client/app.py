@@ -11,6 +11,7 @@ from pathlib import Path
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client.consent import keep_question
 from client.node import Node, load_node
 from client.policy import Refused
 from client.sanitizer import Sanitizer
@@ -32,9 +33,9 @@ def release(message: Message, context: Context) -> Message:
     return _reply(message, lambda: find_node(context))
 
 
-def respond(message: Message, node: Node) -> Message:
-    """What a node says to a message: releases, or a constant text."""
-    return _reply(message, lambda: node)
+def respond(message: Message, folder: Path) -> Message:
+    """What the node in a folder, as it is now, says to a message: releases, or a constant text."""
+    return _reply(message, lambda: load_node(folder))
 
 
 def _reply(message: Message, node: Callable[[], Node]) -> Message:
@@ -65,9 +66,16 @@ def answer(content: RecordDict, node: Node) -> RecordDict:
     except ValueError:
         raise Refused("malformed") from None
     policy = node.policy(request.arm)
+    if node.exposed:
+        raise Refused("unsealed")
     shard = node.shard(request.split)
-    with node.ledger(request.arm) as ledger:
-        reply = Sanitizer(policy, ledger, node.streams).answer(request, shard)
+    try:
+        with node.ledger(request.arm) as ledger:
+            reply = Sanitizer(policy, ledger, node.streams).answer(request, shard)
+    except Refused as error:
+        if error.reason == "question":
+            keep_question(node, request)
+        raise
     return reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
 
 

@@ -2,7 +2,7 @@
 
 On a device: {"encoder": folder or null, "randomness": "secure", "policy": {...}}, and "seal" where its releases leave
 sealed: the training server's public key, 64 hexadecimal digits. It stands here and never comes with a message: whoever
-carries messages would put in a key of their own.
+carries messages would put in a key of their own. "publisher", likewise: the public key whose bundles the device takes.
 In a simulation: {"encoder": folder or null, "simulation": {"seed": int, "arms": {slug: policy}}}.
 Either may have "vocabulary" (of texts) and "masked_lm" (what some text mechanisms read), each a folder or null.
 Only a simulation has a seed; anywhere else it is an error.
@@ -20,13 +20,15 @@ from typing import Any
 from client.models import vocabulary as vocabularies
 from client.policy import Policy, Refused
 from client.shard import Shard
+from client.store.durable import replacing
 from client.store.ledger import Ledger
 from mechanisms.messages.sealed import require_public_key
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 
+NODE = "node.json"
 _FOLDERS = ("encoder", "vocabulary", "masked_lm")
-_DEVICE = {*_FOLDERS, "randomness", "policy", "seal"}
+_DEVICE = {*_FOLDERS, "randomness", "policy", "seal", "publisher"}
 _SIMULATION = {*_FOLDERS, "simulation"}
 _KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -37,7 +39,7 @@ class Node:
 
     encoder, vocabulary_folder, masked_lm: the folders of its encoder, its vocabulary and its masked language model,
     where it has them. seal: the public key that its releases are sealed to, 32 bytes; None where they leave in clear,
-    as in a simulation.
+    as in a simulation. publisher: the public key, 32 bytes, whose bundles a device takes; None where it takes none.
     """
 
     folder: Path
@@ -47,6 +49,12 @@ class Node:
     vocabulary_folder: Path | None = None
     masked_lm: Path | None = None
     seal: bytes | None = None
+    publisher: bytes | None = None
+
+    @property
+    def exposed(self) -> bool:
+        """Whether a device's policy lets releases go only among others', and it has no key to hide what they say."""
+        return not self.simulated and self.seal is None and self.policy("").minimum_users > 0
 
     @property
     def simulated(self) -> bool:
@@ -83,7 +91,7 @@ class Node:
 
 def load_node(folder: Path | str) -> Node:
     """The node in a folder. Raises ValueError where node.json is missing or says anything it may not say."""
-    path = Path(folder) / "node.json"
+    path = Path(folder) / NODE
     try:
         values = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -103,7 +111,8 @@ def load_node(folder: Path | str) -> Node:
     if "policy" not in values:
         raise ValueError(f"node: {path}: a device needs a policy")
     policies = {"": Policy.from_dict(values["policy"])}
-    return Node(path.parent, encoder, None, policies, vocabulary, masked_lm, _seal(values.get("seal"), path))
+    seal, publisher = values.get("seal"), _public_key(values.get("publisher"), "publisher", path)
+    return Node(path.parent, encoder, None, policies, vocabulary, masked_lm, _seal(seal, path), publisher)
 
 
 def write_node(
@@ -114,11 +123,12 @@ def write_node(
     masked_lm: Path | str | None = None,
     policy: Policy | None = None,
     seal: bytes | None = None,
+    publisher: bytes | None = None,
     seed: int | None = None,
     arms: Mapping[str, Policy] | None = None,
 ) -> None:
-    """Write node.json: of a device (a policy, and the key that it seals to), or of a simulation (a seed, and a policy
-    for each arm)."""
+    """Write node.json, whole: of a device (a policy, the key that it seals to, the publisher that it trusts), or of a
+    simulation (a seed, and a policy for each arm)."""
     folders = {"encoder": encoder, "vocabulary": vocabulary, "masked_lm": masked_lm}
     values: dict[str, Any] = {k: None if v is None else str(v) for k, v in folders.items()}
     if policy is not None and seed is None and arms is None:
@@ -126,12 +136,15 @@ def write_node(
         if seal is not None:
             require_public_key(seal)
             values["seal"] = seal.hex()
-    elif policy is None and seal is None and seed is not None and arms is not None:
+        if publisher is not None:
+            values["publisher"] = publisher.hex()
+    elif policy is None and seal is None and publisher is None and seed is not None and arms is not None:
         values["simulation"] = {"seed": seed, "arms": {arm: p.to_dict() for arm, p in arms.items()}}
     else:
         raise ValueError("node: give a policy (a device), or a seed and arms (a simulation)")
     Path(folder).mkdir(parents=True, exist_ok=True)
-    (Path(folder) / "node.json").write_text(json.dumps(values, indent=1) + "\n")
+    with replacing(Path(folder) / NODE) as (draft,):
+        draft.write_text(json.dumps(values, indent=1) + "\n")
 
 
 def _folder(values: Mapping[str, Any], name: str, path: Path) -> Path | None:
@@ -142,14 +155,21 @@ def _folder(values: Mapping[str, Any], name: str, path: Path) -> Path | None:
 
 
 def _seal(key: Any, path: Path) -> bytes | None:
-    if key is None:
-        return None
-    read = bytes.fromhex(key) if isinstance(key, str) and _KEY.fullmatch(key) else b""
+    read = _public_key(key, "seal", path)
     try:
-        require_public_key(read)
+        if read is not None:
+            require_public_key(read)
     except ValueError:
         raise ValueError(f"node: {path}: seal must be a public key, 64 hexadecimal digits") from None
     return read
+
+
+def _public_key(key: Any, name: str, path: Path) -> bytes | None:
+    if key is None:
+        return None
+    if not (isinstance(key, str) and _KEY.fullmatch(key)):
+        raise ValueError(f"node: {path}: {name} must be a public key, 64 hexadecimal digits")
+    return bytes.fromhex(key)
 
 
 def _simulation(values: Any, path: Path) -> tuple[int, dict[str, Policy]]:

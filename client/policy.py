@@ -4,8 +4,9 @@ it."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.release import CHANNELS
 from mechanisms.messages.request import Request
+
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class Refused(Exception):
@@ -49,6 +52,9 @@ class Policy:
     accept_unprotected: "channel: reason". That channel is declared public: no limit applies to it, and it
         does not count towards the total. The ledger shows it all the same. Or "length: reason", or another name of
         EXPOSURES: what a text mechanism may pass through beside its theorem; its limits then apply to the rest.
+    questions: the digests (`Request.digest`) of all that may be asked: split, encoder, maps, codes, head, mechanism and
+        its parameters. A server that chose its own maps could have one release tell what it most wants to know. None:
+        any question within the limits may, as in a simulation.
     """
 
     delta: float = 0.0
@@ -63,6 +69,7 @@ class Policy:
     mechanisms: tuple[str, ...] = field(default_factory=lambda: tuple(sorted(CATALOGUE)))
     minimum_users: int = 0
     accept_unprotected: tuple[str, ...] = ()
+    questions: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("delta", "total_delta"):
@@ -81,6 +88,9 @@ class Policy:
             values = getattr(self, name)
             if not (isinstance(values, tuple) and all(isinstance(v, str) for v in values)):
                 raise ValueError(f"policy: {name} must be a list of strings")
+        listed = () if self.questions is None else self.questions
+        if not (isinstance(listed, tuple) and all(isinstance(v, str) and _DIGEST.fullmatch(v) for v in listed)):
+            raise ValueError("policy: questions must be a list of digests, 64 hexadecimal digits each")
         for entry in self.accept_unprotected:
             name, _, reason = entry.partition(":")
             if name.strip() not in (*CHANNELS, *EXPOSURES) or not reason.strip():
@@ -127,6 +137,17 @@ class Policy:
                 raise Refused("mechanism")
             if (reason := self.refusal(channel, self.cost(mechanism.guarantee))) is not None:
                 raise Refused(reason)
+        if not self.lists(request):  # last: the user is asked about what is within their limits, and nothing else
+            raise Refused("question")
+
+    def lists(self, request: Request) -> bool:
+        """Whether the question, whatever it costs, is one that the policy allows."""
+        return self.questions is None or all(request.digest(c) in self.questions for c in request.channels)
+
+    def listing(self, request: Request) -> Policy:
+        """The policy that allows this question too, within the same limits."""
+        new = {*(self.questions or ()), *(request.digest(channel) for channel in request.channels)}
+        return self if self.questions is None else replace(self, questions=tuple(sorted(new)))
 
     def refusal(self, channel: str, cost: Cost) -> str | None:
         """Why a client that has spent nothing gives no release of that cost on the channel: one of `REFUSALS`; None

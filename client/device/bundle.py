@@ -1,12 +1,14 @@
 """What a device is given: one folder with all that a client needs to answer, and nothing else.
 
-    manifest.json     the format, what the bundle is of, the size and SHA-256 of every other file
+    manifest.json     the format, what the bundle is of, the key that releases are sealed to, the size and SHA-256 of
+                      every other file; and manifest.sig, the signature of whoever publishes it
     request.json      the public parameters that a server asks with, and mean.npy, m1.npy, ... their arrays
     policy.json       what the client agrees to
     encoder/          model.onnx, tokenizer.json, encoder.json, where embeddings are asked for
     vocabulary/       words and vectors, where texts are; masked_lm/ where their mechanism reads a language model
 
-Nothing in it is private or secret. The manifest is named by its own hash, which whoever hands out bundles may publish.
+Nothing in it is private or secret. The manifest is named by its own hash, and signed by its publisher, whose public key
+a user pins when a device is installed: what is signed by another is refused from then on.
 """
 
 from __future__ import annotations
@@ -26,16 +28,23 @@ from client.models import encoder as encoders
 from client.models import masked_lm as models
 from client.models import vocabulary as vocabularies
 from client.models.content import file_hash
-from client.node import write_node
+from client.node import NODE, load_node, write_node
 from client.policy import Policy
 from client.store.durable import creating_folder, require_free
 from mechanisms.messages.request import SPLITS, Request
+from mechanisms.messages.sealed import require_public_key
+from mechanisms.messages.signature import SIGNATURE_BYTES, public_of, sign, verified
 from mechanisms.vocabulary import Vocabulary
 
-FORMAT = "sottovoce-bundle-1"
+FORMAT = "sottovoce-bundle-2"
 MANIFEST = "manifest.json"
+SIGNATURE = "manifest.sig"
 
-_KEYS = {"format", "made_by", "name", "arm", "encoder", "vocabulary", "masked_lm", "digests", "guarantees", "files"}
+_KEYS = {
+    "format", "made_by", "name", "arm", "encoder", "vocabulary", "masked_lm", "digests", "guarantees", "files",
+    "publisher", "seal",
+}  # fmt: skip
+_PURPOSE = "bundle"
 _ARRAYS = ("mean", "m1", "prior_w", "prior_b", "codes", "head_w", "head_b")
 _VOCABULARY = ("vocabulary.json", "words.json", "vectors.npy", "counts.npy", "tags.npy")
 #: A manifest is small, and is read before anything in it is known to be true.
@@ -74,19 +83,51 @@ class Bundle:
     def size(self) -> int:
         """Bytes of all files."""
         files = self.manifest["files"].values()
-        return sum(int(f["bytes"]) for f in files) + (self.folder / MANIFEST).stat().st_size
+        own = (self.folder / name for name in (MANIFEST, SIGNATURE))
+        return sum(int(f["bytes"]) for f in files) + sum(path.stat().st_size for path in own if path.exists())
 
-    def install(self, node: Path | str, seal: bytes | None = None) -> None:
-        """Make a folder a device's, which answers by this bundle: its node.json. Raises ValueError where it has one.
+    @property
+    def publisher(self) -> bytes | None:
+        """The public key of whoever has signed it, 32 bytes; None where nobody has."""
+        return None if self.manifest["publisher"] is None else bytes.fromhex(self.manifest["publisher"])
 
-        seal: the training server's public key, 32 bytes; None: the device's releases leave it in clear.
+    @property
+    def seal(self) -> bytes | None:
+        """The training server's public key, 32 bytes; None where releases leave in clear."""
+        return None if self.manifest["seal"] is None else bytes.fromhex(self.manifest["seal"])
+
+    def install(self, node: Path | str, publisher: bytes | None = None) -> None:
+        """Make a folder a device's, which answers by this bundle and from now on trusts its publisher alone; or give
+        the device that is there this bundle in place of its own.
+
+        publisher: the public key that the user trusts, 32 bytes; None for the one that the device has pinned.
+        Raises ValueError, one line, and changes nothing, where the bundle is not signed by that key, where the device
+        was installed for another, and where the policy wants releases hidden among others' and nothing seals them.
         """
         node = Path(node)
-        if (node / "node.json").exists():
-            raise ValueError(f"bundle: {node / 'node.json'} is there already; give another folder")
+        there = node / NODE
+        if there.exists():
+            pinned = load_node(node).publisher
+            if pinned is None or publisher not in (None, pinned):
+                raise ValueError(
+                    f"bundle: {there} is there already, of a device that trusts {_named(pinned)}; give another folder"
+                )
+            publisher = pinned
+        if publisher is None:
+            raise ValueError("bundle: nobody says whose bundles this device trusts; give the publisher's public key")
+        if self.publisher != publisher:
+            raise ValueError(
+                f"bundle: {self.folder} is signed by {_named(self.publisher)}, and this device trusts "
+                f"{_named(publisher)} alone"
+            )
+        if self.policy.minimum_users and self.seal is None:
+            raise ValueError(
+                f"bundle: {self.folder} lets releases go only among those of {self.policy.minimum_users:,} users, and "
+                "holds no key to seal them to; make it with one"
+            )
         write_node(
             node, encoder=self.encoder, vocabulary=self.vocabulary, masked_lm=self.masked_lm, policy=self.policy,
-            seal=seal,
+            seal=self.seal, publisher=publisher,
         )  # fmt: skip
 
     def _part(self, name: str) -> Path | None:
@@ -101,7 +142,8 @@ def open_bundle(folder: Path | str) -> Bundle:
     """
     folder = Path(folder).resolve()
     manifest, identity = _manifest(folder)
-    _verify(folder, manifest["files"])
+    signed = [] if manifest["publisher"] is None else [SIGNATURE]
+    _verify(folder, manifest["files"], beside=(MANIFEST, *signed))
     try:
         about = json.loads((folder / "request.json").read_text())
         there = [name for name in _ARRAYS if f"{name}.npy" in manifest["files"]]
@@ -123,13 +165,16 @@ def open_bundle(folder: Path | str) -> Bundle:
 def write_bundle(
     folder: Path | str, request: Request, policy: Policy, *, name: str, arm: str, made_by: str,
     encoder: Path | None = None, precision: str | None = None, vocabulary: Path | None = None,
-    masked_lm: Path | None = None,
+    masked_lm: Path | None = None, signer: bytes | None = None, seal: bytes | None = None,
 ) -> Bundle:  # fmt: skip
     """Write a bundle, whole or not at all, into a new or empty folder, and open it.
 
     name, arm, made_by, precision: for people. encoder, vocabulary, masked_lm: the folders that the request names by
-    their content. Raises ValueError.
+    their content. signer: the publisher's private key, 32 bytes; None: nobody can install it. seal: the training
+    server's public key, 32 bytes, that devices seal to. Raises ValueError.
     """
+    if seal is not None:
+        require_public_key(seal)
     folder = Path(folder).absolute()
     require_free(folder, "bundle")
     request = replace(request, arm="", stage="train", split="train", part=(0, 1))
@@ -157,10 +202,15 @@ def write_bundle(
             "masked_lm": request.masked_lm or None,
             "digests": _digests(request),
             "guarantees": {c: request.mechanism(c).guarantee.to_dict() for c in request.channels},
+            "publisher": None if signer is None else public_of(signer).hex(),
+            "seal": None if seal is None else seal.hex(),
             "files": {
                 p.relative_to(draft).as_posix(): {"bytes": p.stat().st_size, "sha256": file_hash(p)} for p in paths
             },
         })  # fmt: skip
+        if signer is not None:
+            signature = sign(signer, _PURPOSE, (draft / MANIFEST).read_bytes())
+            (draft / SIGNATURE).write_text(f"{signature.hex()}\n")
         made = open_bundle(draft)
     return replace(made, folder=folder.resolve())
 
@@ -184,9 +234,31 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], str]:
             "make the bundle anew with this version"
         )
     files = values.get("files")
-    if set(values) != _KEYS or not isinstance(files, dict) or not all(map(_listed, files.items())):
+    keys = [values.get(name) for name in ("publisher", "seal")]
+    whole = isinstance(files, dict) and all(map(_listed, files.items())) and all(map(_key_or_none, keys))
+    if set(values) != _KEYS or not whole:
         raise ValueError(f"bundle: {path} is damaged")
+    if values["publisher"] is not None and not _signed(folder, data, bytes.fromhex(values["publisher"])):
+        raise ValueError(f"bundle: {folder / SIGNATURE} is not the signature of {path}; copy the bundle anew")
     return values, hashlib.sha256(data).hexdigest()
+
+
+def _signed(folder: Path, manifest: bytes, publisher: bytes) -> bool:
+    try:
+        with (folder / SIGNATURE).open("rb") as file:
+            signature = bytes.fromhex(file.read(4 * SIGNATURE_BYTES).decode("ascii").strip())
+    except (OSError, ValueError):
+        return False
+    return verified(publisher, _PURPOSE, manifest, signature)
+
+
+def _key_or_none(value: object) -> bool:
+    return value is None or (isinstance(value, str) and _HASH.fullmatch(value) is not None)
+
+
+def _named(key: bytes | None) -> str:
+    """How a person compares a key."""
+    return "nobody" if key is None else f"{key.hex()[:16]}…"
 
 
 def _listed(entry: tuple[str, Any]) -> bool:
@@ -201,10 +273,10 @@ def _listed(entry: tuple[str, Any]) -> bool:
     )
 
 
-def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise unless the folder holds these files and no others, and each is what is listed."""
+def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, beside: tuple[str, ...]) -> None:
+    """Raise unless the folder holds these files and no others but for those `beside`, and each is what is listed."""
     there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir() or p.is_symlink()}
-    if unlisted := sorted(there - {MANIFEST, *files}):
+    if unlisted := sorted(there - {*beside, *files}):
         raise ValueError(f"bundle: {folder / unlisted[0]} is not in the manifest; remove it")
     for name, about in files.items():
         path = folder / name

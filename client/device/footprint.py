@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import numpy as np
 from client.device.bundle import Bundle, open_bundle
 from client.models import encoder as encoders
 from client.models.tokens import padded_word_ids
-from client.node import Node, load_node
+from client.node import Node, load_node, write_node
 from client.sanitizer import Sanitizer
 from client.shard import write_shard
 from client.store.ledger import Ledger
@@ -175,7 +176,10 @@ def _timed_encoder(bundle: Bundle, clock: _Clock) -> Iterator[None]:
 
 def _node(bundle: Bundle, text: str, user: int, folder: Path) -> Node:
     """A device that holds one sentence, of the label 0."""
-    bundle.install(folder)
+    write_node(
+        folder, encoder=bundle.encoder, vocabulary=bundle.vocabulary, masked_lm=bundle.masked_lm,
+        policy=replace(bundle.policy, questions=None),
+    )  # fmt: skip
     number, none = np.array([user], dtype=np.int64), np.zeros(1, np.int64)
     write_shard(folder, "train", number, none, [text], none)
     return load_node(folder)

@@ -25,7 +25,7 @@ from flwr.supercore.heartbeat import HeartbeatSender
 from client.app import respond
 from client.device.code import identity, same_code
 from client.device.fleet import Fleet, Lost, Rejected, Unusable
-from client.node import Node, load_node
+from client.node import load_node
 from mechanisms.messages.refusals import REFUSALS
 
 Progress = Callable[[str], None]
@@ -61,14 +61,19 @@ def serve(
     device = load_node(node)
     if device.simulated:
         raise ValueError(f"serve: {node}: is a simulation's node, with a seed; serve a device's folder")
+    if device.exposed:
+        raise ValueError(
+            f"serve: {node}: its policy lets releases go only among those of {device.policy('').minimum_users:,} "
+            "users, and it has no key to seal them to; install a bundle that holds one"
+        )
     logging.getLogger("flwr").setLevel(logging.ERROR)
     fleet = Fleet(superlink, root_certificates, key)
     with _alone(node) as mark:
-        _Server(device, fleet, superlink, progress, stop or threading.Event()).run(mark)
+        _Server(node, fleet, superlink, progress, stop or threading.Event()).run(mark)
 
 
 class _Server:
-    def __init__(self, node: Node, fleet: Fleet, address: str, progress: Progress, stop: threading.Event) -> None:
+    def __init__(self, node: Path, fleet: Fleet, address: str, progress: Progress, stop: threading.Event) -> None:
         self._node = node
         self._fleet = fleet
         self._address = address

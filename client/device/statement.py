@@ -18,6 +18,7 @@ from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.release import CHANNELS
+from mechanisms.messages.request import Request
 
 #: Records that are listed one by one; of more, the costliest.
 LISTED = 20
@@ -184,6 +185,9 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
     most = max(statement["users"], key=lambda one: (one["worst_case"], one["releases"]), default=None)
     lines += [f"  {line}" for line in describe_account(policy, most)]
     lines.append(f"  mechanisms: {', '.join(policy.mechanisms) or 'none'}")
+    if policy.questions is not None:
+        n = len(policy.questions)
+        lines.append(f"  {n:,} question{'' if n == 1 else 's'}, known by digest; any other is asked of you first")
     if policy.minimum_users:
         lines.append(f"  only among at least {policy.minimum_users:,} users whose releases are shuffled")
     return lines
@@ -202,6 +206,31 @@ def describe_account(policy: Policy, account: Mapping[str, Any] | None) -> list[
         left = max(0.0, found["rho_limit"] - found["rho"])
         lines.append(f"  or, in place of ε: zCDP ρ = {left:.4g} of {found['rho_limit']:.4g}")
     return [*lines, f"  {THEOREM}"]
+
+
+def describe_question(request: Request, policy: Policy) -> list[str]:
+    """What a server would learn of each record, and at what cost at worst, for the user who is asked: lines."""
+    whose = "each user's records together" if request.of_users else "each record"
+    lines = []
+    for channel in request.channels:
+        guarantee, cost = request.mechanism(channel).guarantee, policy.cost(request.mechanism(channel).guarantee)
+        what = {
+            "embedding": f"what the text says, in {request.dim} coordinates",
+            "statistic": f"how texts go with labels, in {request.statistic_dim} coordinates",
+            "answer": f"which of {request.classes} classes a model finds in it", "text": "the text, word by word",
+            "label": "its label",
+        }[channel]  # fmt: skip
+        lines.append(
+            f"the {channel} of {whose} of the split {request.split}: {what}; {describe_cost(cost.epsilon)} "
+            f"({describe_guarantee(guarantee)})"
+        )
+    if request.encoder:
+        chosen = "the maps, and the model," if request.head is not None else "the maps"
+        lines.append(
+            f"{chosen} are the server's: it may have chosen them to learn one thing about you, a yes or no, as surely "
+            "as the worst case allows"
+        )
+    return lines
 
 
 def _left(limit: float, spent: float, who: str) -> str:

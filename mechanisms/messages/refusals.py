@@ -19,6 +19,8 @@ REFUSALS = {
     "storage": (113, "this client cannot write its ledger"),
     "code": (114, "this client runs its own code, and the run ships another"),
     "releases": (115, "the policy does not allow so many releases"),
+    "unsealed": (116, "the policy asks for a larger batch than one, and this client has no key to seal to"),
+    "question": (117, "the policy does not list this question, and the user has not been asked yet"),
 }
 
 #: Flower's own codes, for nodes that could not answer at all.

@@ -28,6 +28,7 @@ from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
 from server.attacks.channel import Channel
 from server.attacks.likelihood import log_likelihood, posterior
+from server.attacks.sequences import ends
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -85,7 +86,7 @@ class Evidence:
 
     def scores(self, text: TextMechanism) -> FloatArray:
         """The evidence for each pair, (n, m), when every input has been added."""
-        found = _length_evidence(text)[_ends(self._first)[:, None], _ends(self._second)[None, :]]
+        found = _length_evidence(text)[ends(self._first)[:, None], ends(self._second)[None, :]]
         single = np.log(np.maximum(self._single, _LEAST))
         for (first, second), a, b, joint in self._places:
             part = np.log(np.maximum(joint, _LEAST)) - single[a][:, None] - single[b][None]
@@ -131,10 +132,3 @@ def _length_evidence(text: TextMechanism) -> FloatArray:
     joint, single = likely.T @ likely / count, likely.mean(axis=0)
     evidence: FloatArray = np.log(np.maximum(joint, _LEAST)) - np.log(np.maximum(np.outer(single, single), _LEAST))
     return evidence
-
-
-def _ends(released: IntArray) -> IntArray:
-    """Where each release ends: behind its last word."""
-    places = np.arange(1, released.shape[1] + 1)
-    ends: IntArray = np.where(released != NOTHING, places, 0).max(axis=1)
-    return ends

@@ -7,7 +7,10 @@ ratio of "one of the n is this record's" against "none is",
     log mean_i p(z_i | u)·Pr[y_i | c] / q(z_i, y_i),
 
 where q mixes the same law over public records (Neyman and Pearson, with public records for the population). For texts
-it is the largest weighted overlap of words with any release, whatever the mechanism.
+p is the channel's exact law, word by word, and q an even mixture of public texts and of texts of as many words that are
+drawn one by one as they stand in public text: few public texts are poor at what nobody has written yet. Where a
+released word depends on more than the word in its place no law is known; there the evidence is the largest weighted
+overlap of words with any release.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from scipy.special import logsumexp
 from mechanisms.identity import Identity
 from mechanisms.vocabulary import NOTHING
 from server.attacks.likelihood import log_likelihood
+from server.attacks.sequences import LEAST, Table, ends
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -59,9 +63,39 @@ def embedding_evidence(
     return evidence
 
 
-def text_evidence(released: IntArray, records: IntArray, size: int) -> FloatArray:
-    """The evidence (C,) for texts (C, L) among released ones (n, L), as numbers of words below `size` or NOTHING: the
-    largest cosine of their words' counts, rare words weighing more."""
+def text_evidence(table: Table, released: IntArray, records: IntArray, public: IntArray) -> FloatArray:
+    """The evidence (C,) for texts (C, L) among released ones (n, L), with public texts (P, L) for the population; all
+    as numbers of words. table: of the words of all of them. ValueError where there is no public text."""
+    if not len(public):
+        raise ValueError("public texts are needed for the population")
+    pieces = []
+    rows = max(1, _ENTRIES // max(len(records), len(public)))
+    for at in range(0, len(released), rows):
+        piece = released[at : at + rows]
+        pool = logsumexp(table.likelihood(public, piece), axis=1) - np.log(len(public))
+        q = np.logaddexp(pool, _one_by_one(table, piece, public)) - np.log(2)
+        pieces.append(logsumexp(table.likelihood(records, piece) - q[:, None], axis=0))
+    evidence: FloatArray = logsumexp(pieces, axis=0) - np.log(len(released))
+    return evidence
+
+
+def _one_by_one(table: Table, released: IntArray, public: IntArray) -> FloatArray:
+    """log Pr[release] (n,), if texts had the lengths of public ones and words drawn one by one from all of these."""
+    shares = np.bincount(table.of_words(public[public != NOTHING]), minlength=len(table.inputs))
+    words = np.append(shares / max(1, shares.sum()), 0.0) @ np.exp(table.logs.astype(np.float64))
+    drawn, true = ends(released), ends(public)
+    found = np.log(np.maximum(words, np.exp(LEAST)))[table.of_releases(released)]
+    if table.channel.text.lengths is None:
+        share = (np.bincount(true, minlength=released.shape[1] + 1) + 1.0) / (len(true) + released.shape[1] + 1)
+        inside = np.arange(released.shape[1]) < drawn[:, None]
+        return np.log(share)[drawn] + np.where(inside, found, 0.0).sum(axis=1)
+    length: FloatArray = logsumexp(table.length(drawn, true), axis=1) - np.log(len(true))
+    return length + found.sum(axis=1)
+
+
+def overlap(released: IntArray, records: IntArray, size: int) -> FloatArray:
+    """For texts (C, L) among released ones (n, L), as numbers of words below `size` or NOTHING: the largest cosine of
+    their words' counts, rare words weighing more, (C,). It needs no law of the release, and ignores the noise."""
     drawn, known = _counts(released, size), _counts(records, size)
     weight = np.log((1 + len(released)) / (1 + np.diff(drawn.tocsc().indptr)))
     drawn, known = (_unit(counts * weight[None, :]) for counts in (drawn, known))

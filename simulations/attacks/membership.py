@@ -19,9 +19,13 @@ from numpy.typing import NDArray
 
 from client.models.tokens import padded_word_ids
 from mechanisms.identity import Identity
+from mechanisms.words.text import TextMechanism
 from server.attacks import lira, membership, presence
+from server.attacks.channel import Channel
+from server.attacks.sequences import Table
 from server.protocols.decoding import log_transition
 from server.protocols.protocol import Public
+from simulations.artifacts.text_channel import as_lines
 from simulations.attacks import membership_scores as scores
 from simulations.attacks.knowledge import prepared
 from simulations.attacks.membership_records import Delivered
@@ -43,7 +47,7 @@ ATTACKS = {
     "membership-modified-entropy": "both of these (Song and Mittal 2021)",
     "membership-shadow": "a network of 64 hidden units, trained on what models of the server's own making say",
     "membership-lira": "the likelihood ratio of what the model says, record by record, from such models",
-    "membership-releases": "whether one of the releases looks like the record's, whatever the model says",
+    "membership-releases": "whether one of the releases is the record's, by their likelihood, whatever the model says",
 }
 #: How the columns of their table are read.
 READING = (
@@ -58,6 +62,8 @@ READING = (
 LEAST = 30
 #: Share of the others that may be taken for members where `found_at` counts.
 FALSE_ALARMS = 0.01
+#: Public texts that stand for the population of texts, at most.
+_POOL = 1000
 _SHADOWS = ("membership-shadow", "membership-lira")
 
 
@@ -222,9 +228,7 @@ class _Membership:
         if delivered is None:
             raise Skipped("nothing is released in this way: its noise is drawn anew at every step")
         if delivered.w is not None:
-            text = model.text
-            known = padded_word_ids(list(model.asked.texts), text)
-            return presence.text_evidence(delivered.w, known, len(text.vocabulary))
+            return self._by_texts(delivered.w)
         public, labels = self.public, None
         response: Any = model.channels.label
         if delivered.y is not None and public.labels is not None and not response.needs_prior:
@@ -237,6 +241,20 @@ class _Membership:
             model.mechanism, delivered.z, model.units(model.embeddings), model.units(public.embeddings),
             labels=labels,
         )  # fmt: skip
+
+    def _by_texts(self, released: IntArray) -> FloatArray:
+        text: TextMechanism = self.model.text
+        lines = as_lines(self.public.texts[:_POOL])
+        known, public = (padded_word_ids(each, text) for each in (as_lines(self.model.asked.texts), lines))
+        try:
+            channel = Channel(text, self.target.study.seed)
+        except ValueError:  # more than a word decides what is released in its place
+            return presence.overlap(released, known, len(text.vocabulary))
+        table = Table.of(channel, np.concatenate([known, public]), released)
+        try:
+            return presence.text_evidence(table, released, known, public)
+        except ValueError as error:
+            raise Skipped(str(error)) from error
 
     # --- what the theorem allows
 

@@ -17,6 +17,7 @@ from mechanisms.catalogue import nearest
 from simulations.attacks import embeddings as attack_embeddings
 from simulations.attacks import membership as attack_membership
 from simulations.attacks import statistics as attack_statistics
+from simulations.attacks import word_attributes as attack_word_attributes
 from simulations.attacks import words as attack_words
 from simulations.attacks.figures import figures
 from simulations.attacks.target import Target
@@ -32,6 +33,7 @@ from simulations.study.journal import refuse_unfinished
 #: The kinds of attack: modules as `Target` describes them, and to which arms each applies.
 KINDS = (
     (attack_words, lambda study, arm: arm.text is not None),
+    (attack_word_attributes, lambda study, arm: arm.text is not None),
     (attack_embeddings, lambda study, arm: arm.embedding is not None and study.training.way != "paper"),
     (attack_statistics, lambda study, arm: arm.statistic is not None),
     (attack_membership, lambda study, arm: True),

@@ -1,6 +1,8 @@
-"""How fast a round is and what memory it takes: one release-once round of made-up users through Flower on Ray.
+"""How fast a round is and what memory it takes: one round of made-up users through Flower on Ray, each of whom releases
+an embedding and a label, or one statistic.
 
     python -m simulations.benchmarks.round 10000 100000 1000000
+    python -m simulations.benchmarks.round statistic 10000 100000 1000000
 
 Everything but the encoder is real: nodes' folders as `hand_out` writes them, the client's handler with its policy and
 ledger, Flower's messages, validation and the shuffler. Embeddings are random unit vectors of one shared table.
@@ -32,11 +34,13 @@ from client.store.tables import Tables
 from client.store.text_column import TextColumn
 from mechanisms.mechanism import parameters
 from mechanisms.messages.request import Request
+from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import Purkayastha
 from server.protocols.drive import Driver
 from server.protocols.protocol import Public
 from server.query import MESSAGE_TYPE
+from server.training.statistic_head import simplex_codes
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import Experiment, client_policy, from_table, slug
 from simulations.study.collect import FlowerUsers
@@ -48,6 +52,9 @@ WIDTH, DIM, CLASSES = 384, 16, 2
 _IDENTITY = "be" * 32
 _NAMES = tuple(str(c) for c in range(CLASSES))
 _EMBEDDING, _LABEL = Purkayastha(dim=DIM, epsilon=10.0), RandomizedResponse(epsilon=2.0, classes=CLASSES)
+#: 63 features and 1, of two classes.
+_STATISTIC = PrivUnit(dim=64, epsilon=3.0)
+STATISTIC = "statistic"
 _ROWS = 1 << 14  # rows of the table that are made at once
 _SAMPLE_SECONDS = 0.5
 
@@ -63,12 +70,13 @@ def _answer_at_once(message: Message, context: Context) -> Message:
 
 def run(
     users: int, *, nodes: int | None = None, seed: int, folder: Path, texts: Sequence[str] | None = None,
-    encoder: Path | None = None,
+    encoder: Path | None = None, statistic: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """One round of so many users, one record each, on so many nodes ("auto" where None), in a folder that is empty.
 
     texts, encoder: one for each user, and the folder of the encoder with which nodes embed them in the round; else
-    embeddings are there already.
+    embeddings are there already. statistic: each user releases one vector of 64 coordinates, in place of an embedding
+    and a label.
 
     {"users", "nodes", "delivered", "seconds": {phase: s}, "users_per_second", "bytes_per_user" (on the wire, of the
     round's answers), "memory": {"before", "peak", "after"} in bytes}. "round" is the time between the request and the
@@ -84,7 +92,7 @@ def run(
         seconds[name], clock = now - clock, now
 
     folder.mkdir(parents=True, exist_ok=True)
-    experiment = _experiment(users, nodes, seed)
+    experiment = _experiment(users, nodes, seed, _MEANS if statistic else _RECORDS)
     identity = _IDENTITY if encoder is None else encoders.identity(encoder)
     held = _held(users, _table(users, seed, folder / "table.npy") if encoder is None else None, seed)
     if encoder is not None:
@@ -99,10 +107,11 @@ def run(
         nonlocal delivered, wire
         lap("start")
         driver = Driver(FlowerUsers(grid, experiment, tests=0, nodes=folder / "nodes"), name="round", progress=_say)
-        driver.ask(_request(experiment, "test", identity))
+        asked = _of_means if statistic else _request
+        driver.ask(asked(experiment, "test", identity))
         lap("warm-up")
         with Memory() as sampled:
-            batch = driver.ask(_request(experiment, "train", identity))
+            batch = driver.ask(asked(experiment, "train", identity))
             lap("round")
         memory.update(before=sampled.before, peak=sampled.peak, after=sampled.now())
         delivered = batch.users
@@ -217,7 +226,23 @@ def _table(users: int, seed: int, path: Path) -> Tables:
     return Tables((path,))
 
 
-def _experiment(users: int, nodes: int | None, seed: int) -> Experiment:
+#: The sections of a round's experiment that differ: what is released, and what policies allow.
+_RECORDS: dict[str, Any] = {
+    "policy": {"embedding": _EMBEDDING.guarantee.worst_case(), "label": 2.0},
+    "arm": [{
+        "name": "round",
+        "embedding": {"mechanism": "purkayastha", "epsilon": _EMBEDDING.epsilon, "dim": DIM},
+        "label": {"mechanism": "randomized-response", "epsilon": _LABEL.epsilon},
+    }],
+}  # fmt: skip
+_MEANS: dict[str, Any] = {
+    "training": {"way": "statistics"},
+    "policy": {"statistic": _STATISTIC.epsilon},
+    "arm": [{"name": "round", "statistic": {"mechanism": "privunit", "epsilon": _STATISTIC.epsilon}}],
+}
+
+
+def _experiment(users: int, nodes: int | None, seed: int, sections: dict[str, Any]) -> Experiment:
     per_node: int | str = "auto" if nodes is None else math.ceil(users / nodes)
     table = {
         "name": "round",
@@ -225,14 +250,8 @@ def _experiment(users: int, nodes: int | None, seed: int) -> Experiment:
         "data": {"source": "files", "path": ".", "train": "t", "test": "t", "text": "t", "label": "l"},  # never read
         "population": {"users": users, "users-per-node": per_node},
         "shuffle": {"minimum-users": min(users, 1000)},
-        "policy": {"embedding": _EMBEDDING.guarantee.worst_case(), "label": 2.0},
-        "arm": [{
-            "name": "round",
-            "embedding": {"mechanism": "purkayastha", "epsilon": _EMBEDDING.epsilon, "dim": DIM},
-            "label": {"mechanism": "randomized-response", "epsilon": _LABEL.epsilon},
-        }],
-    }  # fmt: skip
-    return from_table(table)
+    }
+    return from_table(table | sections)
 
 
 @dataclass(frozen=True)
@@ -271,13 +290,26 @@ def _request(experiment: Experiment, split: str, identity: str) -> Request:
     )  # fmt: skip
 
 
+def _of_means(experiment: Experiment, split: str, identity: str) -> Request:
+    """Of one vector of each user."""
+    codes = simplex_codes(CLASSES)
+    size = _STATISTIC.dim // codes.shape[1] - 1
+    m1 = np.random.default_rng([experiment.seed, 9]).standard_normal((WIDTH, size), dtype=np.float32)
+    return Request(
+        arm="round", stage=split, split=split, encoder=identity, mean=np.zeros(WIDTH, np.float32), m1=m1,
+        embedding=None, label=None, statistic=parameters(_STATISTIC), codes=codes, classes=CLASSES,
+        minimum_users=experiment.shuffle.minimum_users,
+    )  # fmt: skip
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def in_a_process(users: int, *, seed: int) -> dict[str, Any]:
+def in_a_process(users: int, *, seed: int, statistic: bool = False) -> dict[str, Any]:
     """`run` in a process of its own, so that memory is that of one round."""
     command = [sys.executable, "-m", "simulations.benchmarks.round", "one", str(users), str(seed)]
+    command += [STATISTIC] * statistic
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -287,9 +319,11 @@ def main(arguments: Sequence[str]) -> None:
     """Runs a round for each number of users, each in a process of its own, and prints one JSON object."""
     if arguments[0] == "one":
         with tempfile.TemporaryDirectory(prefix="sottovoce-round-") as folder:
-            print(json.dumps(run(int(arguments[1]), seed=int(arguments[2]), folder=Path(folder))))
+            statistic = STATISTIC in arguments
+            print(json.dumps(run(int(arguments[1]), seed=int(arguments[2]), folder=Path(folder), statistic=statistic)))
         return
-    results = [in_a_process(int(users), seed=1) for users in arguments]
+    statistic = arguments[0] == STATISTIC
+    results = [in_a_process(int(users), seed=1, statistic=statistic) for users in arguments[int(statistic) :]]
     if len(results) == 1:
         print(json.dumps(results[0]))
         return

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ SECTIONS = {
     "mechanisms": "draws a second of each mechanism of embeddings and labels, on one core",
     "encoder": "texts a second of the encoder in float32 and int8 beside plain transformers; a round that encodes",
     "round": "users a second of a round with cached embeddings, its memory, and how both grow with the users",
+    "statistic": "the same of a round in which each user releases one vector of 64 coordinates",
     "flower": "answers a second of plain Flower with one node for each user and no work in it",
     "pfl": "users a second of pfl-research's simulated backend with no work in the clients",
 }
@@ -137,11 +139,11 @@ def encoder(asked: Asked) -> dict[str, Any]:
     return found | {"source": source, "round": whole}
 
 
-def rounds(asked: Asked) -> dict[str, Any]:
+def rounds(asked: Asked, *, statistic: bool = False) -> dict[str, Any]:
     """See `bench_round`: a process for each number of users, so that memory is that of one round."""
     from simulations.benchmarks import round as bench_round
 
-    found = [bench_round.in_a_process(users, seed=asked.seed) for users in sizes(asked)]
+    found = [bench_round.in_a_process(users, seed=asked.seed, statistic=statistic) for users in sizes(asked)]
     results: dict[str, Any] = {"rounds": found}
     if len(found) > 1:
         results["exponent"] = bench_round.exponent([r["users"] for r in found], [r["seconds"]["round"] for r in found])
@@ -184,7 +186,8 @@ def pfl(asked: Asked) -> dict[str, Any]:
 
 
 _WORK: dict[str, Callable[[Asked], dict[str, Any]]] = {
-    "mechanisms": mechanisms, "encoder": encoder, "round": rounds, "flower": flower, "pfl": pfl,
+    "mechanisms": mechanisms, "encoder": encoder, "round": rounds,
+    "statistic": partial(rounds, statistic=True), "flower": flower, "pfl": pfl,
 }  # fmt: skip
 
 
@@ -272,7 +275,10 @@ def _pfl(found: dict[str, Any]) -> list[str]:
     return [f"{found['median']:,.0f} users/s at {found['users']:,} users (pfl {found['version']})."]
 
 
-_TABLES = {"mechanisms": _mechanisms, "encoder": _encoder, "round": _rounds, "flower": _flower, "pfl": _pfl}
+_TABLES = {
+    "mechanisms": _mechanisms, "encoder": _encoder, "round": _rounds, "statistic": _rounds, "flower": _flower,
+    "pfl": _pfl,
+}  # fmt: skip
 
 
 def _peers(sections: dict[str, Any]) -> list[str]:

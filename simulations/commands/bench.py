@@ -16,8 +16,8 @@ from simulations.commands.options import print_json
 def command(
     sections: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SECTION]...", help="mechanisms, encoder, round, flower, pfl (default: all).",
-                       show_default=False),
+        typer.Argument(metavar="[SECTION]...", show_default=False,
+                       help="mechanisms, encoder, round, statistic, flower, pfl (default: all)."),
     ] = None,
     users: Annotated[int, typer.Option("--users", help="Users of the largest round.")] = 1_000_000,
     data: Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulations.commands.ladder_table import LEGEND, assumptions, number, table
 from simulations.commands.options import AsJson, print_json
 from simulations.errors import UserError
 
@@ -62,8 +63,8 @@ def local_(
     _print(
         [
             *(f"{m}, {times} time{'s' * (times != 1)}" for m in answer["mechanisms"]),
-            f"worst case (δ = 0)      ε = {_number(answer['worst_case'])}",
-            *(f"at δ = {delta:g}, {method:<9} ε = {_number(value)}" for method, value in answer["methods"].items()),
+            f"worst case (δ = 0)      ε = {number(answer['worst_case'])}",
+            *(f"at δ = {delta:g}, {method:<9} ε = {number(value)}" for method, value in answer["methods"].items()),
         ]
     )
 
@@ -94,9 +95,9 @@ def compare_(
     if as_json:
         return print_json(answer)
     lines = [f"{answer['mechanism']}, {times} time{'s' * (times != 1)}, δ = {delta:g}", ""]
-    lines.append(f"{'ours, loss distributions':<28} ε = {_number(answer['ours'])}")
+    lines.append(f"{'ours, loss distributions':<28} ε = {number(answer['ours'])}")
     for theirs in answer["answers"]:
-        lines.append(f"{theirs['accountant']:<28} ε = {_number(theirs['epsilon'])}")
+        lines.append(f"{theirs['accountant']:<28} ε = {number(theirs['epsilon'])}")
     reasons = dict.fromkeys(f"{a['accountant']}: {a['reason']}" for a in answer["answers"] if a["reason"])
     _print([*lines, "", *(reasons or ("the same, to discretization",))])
 
@@ -130,13 +131,13 @@ def shuffle_(
         *(budget.described(m) for m in released),
         f"{users:,} users delivered, a crowd of {answer['crowd']:,} honest ones, δ = {delta:g}", "",
     ]  # fmt: skip
-    lines.append(f"{'worst case, local (δ = 0)':<28} ε = {_number(answer['local_worst_case'])}")
-    lines.append(f"{'exact, local':<28} ε = {_number(answer['local_epsilon'])}")
+    lines.append(f"{'worst case, local (δ = 0)':<28} ε = {number(answer['local_worst_case'])}")
+    lines.append(f"{'exact, local':<28} ε = {number(answer['local_epsilon'])}")
     for name, value in answer["bounds"].items():
-        lines.append(f"{name:<28} {'no amplification' if value is None else f'ε = {_number(value)}'}")
-    lines.append(f"{'lower bound (data sets)':<28} ε = {_number(answer['lower_bound'])}")
+        lines.append(f"{name:<28} {'no amplification' if value is None else f'ε = {number(value)}'}")
+    lines.append(f"{'lower bound (data sets)':<28} ε = {number(answer['lower_bound'])}")
     ratio = "" if answer["ratio"] is None else f"; {answer['ratio']:.3g} times the lower bound"
-    lines += ["", f"central ε = {_number(answer['epsilon'])}, the least valid of these{ratio}"]
+    lines += ["", f"central ε = {number(answer['epsilon'])}, the least valid of these{ratio}"]
     _print(lines)
 
 
@@ -362,8 +363,8 @@ def _plan_for_people(answer: Mapping[str, Any]) -> list[str]:
     for split in answer["splits"]:
         best = split["text_epsilon" if of_text else "embedding_epsilon"]
         lines.append(
-            f"{_number(split['label_epsilon']):>8}  {'none fits' if best is None else _number(best):>28}  "
-            f"{_number(split['worst_case']):>14}  {_number(split['central_epsilon']):>9}"
+            f"{number(split['label_epsilon']):>8}  {'none fits' if best is None else number(best):>28}  "
+            f"{number(split['worst_case']):>14}  {number(split['central_epsilon']):>9}"
         )
     if answer["mechanism"] == "gaussian":
         lines.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
@@ -382,6 +383,36 @@ def _privunit_for_people(answer: Mapping[str, Any], shuffled: str) -> list[str]:
         f"E cos = {answer['expected_cosine']:.4g}; a mean of {n:,} draws is off by at most {answer['noise']:.3g} (root",
         f"mean square length); a trusted curator's Gaussian noise at this (ε, δ): {answer['curator_noise']:.3g}",
     ]
+
+
+@app.command("optimal")
+def optimal_(
+    users: Annotated[int, typer.Option("--users", help="Users delivered, of one crowd.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="The central ε.")],
+    dim: Annotated[int, typer.Option("--dim", help="D, coordinates of a vector.")] = 64,
+    delta: Delta = 1e-6,
+    as_json: AsJson = False,
+) -> None:
+    """How near one anonymous vector a user comes to a trusted curator: shapes of the density, and more messages."""
+    from mechanisms import checks
+    from mechanisms.privunit import MAX_DIM
+    from simulations.analysis.shuffle_optimal import search
+    from simulations.progress import progress_lines
+
+    _check_delta(delta)
+    dim = checks.integer("budget optimal", "--dim", dim, 2, MAX_DIM)
+    answer = search(users=users, dim=dim, epsilon=epsilon, delta=delta, progress=progress_lines())
+    if as_json:
+        return print_json(answer)
+    lines = [
+        f"central ε = {epsilon:g} at δ = {delta:g}, {users:,} users of one crowd, D = {dim}; squared error of the mean",
+        f"beside a trusted curator's (off by {answer['curator_noise']:.3g}):", "",
+        f"{'density':<30} {'messages':>8} {'local ε':>8} {'E cos':>7} {'error':>8}",
+    ]  # fmt: skip
+    for r in answer["releases"]:
+        numbers = f"{r['messages']:>8} {number(r['local_epsilon']):>8} {r['scale']:>7.4f} {r['error']:>7.1f}x"
+        lines.append(f"{r['shape']:<30} {numbers}")
+    _print(lines)
 
 
 @app.command("users")
@@ -426,50 +457,9 @@ def figures_(
         print(path)
 
 
-# --- tables
-
-
-LEGEND = (
-    "",
-    "ε at δ: least that is proved, from exact loss distributions; worst case: the theorems alone, δ = 0. –: there is",
-    "nothing of the kind, or no amplification is shown.",
-)
-
-
-def table(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line a rung: name, ε at δ, δ, worst case, and the neighbours or why there is no number."""
-    lines = [f"  {'rung':<10} {'ε at δ':>9}  {'δ':<9} {'worst case':>10}  what it is about"]
-    for r in rungs:
-        about = r["neighbours"]
-        if r["epsilon"] is None:
-            about = r["assumption"].partition(" (")[0]
-        elif r["unprotected"]:
-            about = f"UNPROTECTED: {', '.join(r['unprotected'])}"
-        elif r["statement"]:
-            about += f"; loss ≤ {r['statement']}"
-        elif r["crowd"] is not None:
-            about += f"; in a crowd of {r['crowd']:,}"
-        delta = "–" if r["epsilon"] is None else f"{r['delta']:.3g}"
-        numbers = f"{_number(r['epsilon']):>9}  {delta:<9} {_number(r['worst_case']):>10}"
-        lines.append(f"  {r['rung']:<10} {numbers}  {about}")
-    return lines
-
-
-def assumptions(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What each rung with a number rests on, one line each; of those without protection, why."""
-    own = [r for r in rungs if r["epsilon"] is not None and (r["epsilon"] != "inf" or r["unprotected"] == [r["rung"]])]
-    return [f"  {r['rung']}: {r['assumption']}" for r in own]
-
-
 def _check_delta(delta: float) -> None:
     if not 0 < delta < 1:  # also true for not-a-number
         raise UserError(f"--delta: must be above 0 and below 1, got {delta:g}")
-
-
-def _number(value: Any) -> str:
-    if value is None:
-        return "–"
-    return "∞" if value in ("inf", float("inf")) else f"{value:.4g}"
 
 
 def _print(lines: Sequence[str]) -> None:

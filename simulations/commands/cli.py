@@ -37,6 +37,7 @@ from simulations.transport.signals import handling
 SIMULATION_PACKAGES = (
     "torch",
     "opacus",
+    "threadpoolctl",
     "transformers",
     "safetensors",
     "onnx",

@@ -163,6 +163,13 @@ def train(
     seal_key: Annotated[
         Path, typer.Option("--seal-key", metavar="FILE", help="The private key that releases are sealed to.")
     ],
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--bundle", metavar="DIR", show_default=False,
+            help="What the devices were given: what it does not list is asked when its publisher has signed it.",
+        ),
+    ] = None,
     arm: OneArm = None,
 ) -> None:
     """Train one arm of a study on what the shuffler delivers; sees releases, and not whose they are."""
@@ -170,6 +177,7 @@ def train(
 
     experiment = load(file)
     with redirect_stdout(sys.stderr):
+        from client.device.bundle import open_bundle
         from simulations.artifacts.public import load_public
         from simulations.deployment.training_server import RemoteShuffler
         from simulations.deployment.training_server import train as train_arm
@@ -182,11 +190,27 @@ def train(
             shuffler, root_certificates=root_certificates, certificate=certificate, key=key
         ) as line:
             users = RemoteShuffler(
-                line, seal_key=seal_key, timeout=experiment.population.timeout, progress=progress
-            )
+                line, seal_key=seal_key, timeout=experiment.population.timeout, progress=progress,
+                bundle=None if bundle is None else open_bundle(bundle),
+            )  # fmt: skip
             known = load_public(experiment, public, progress=progress)
             result = train_arm(experiment, chosen_arm, known, out, users=users, progress=progress)
     print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
+
+
+@app.command("sign")
+def sign(
+    question: Annotated[Path, typer.Argument(metavar="QUESTION", help="What a training server would ask.")],
+    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What the devices were given.")],
+    sign_key: Annotated[Path, typer.Option("--sign-key", metavar="FILE", help="The publisher's private key.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The signed question, for devices and server.")],
+) -> None:
+    """Vouch for a question, as the publisher of a bundle: its devices may then be asked it, within their limits."""
+    from client.device.bundle import open_bundle
+    from simulations.deployment import questions
+
+    lines = questions.sign_question(question, sign_key, out, open_bundle(bundle))
+    print("\n".join([f"{out}: signed; devices allow it with `sottovoce device allow NODE --question {out}`:", *lines]))
 
 
 @app.command("score")

@@ -37,6 +37,29 @@ _STEPS = {
 
 
 
+Records = Annotated[
+    int | None,
+    typer.Option(
+        "--records", min=1, show_default=False,
+        help="How many records of a user may teach, and how many ask (default: 1, where the study says so).",
+    ),
+]
+SignKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign-key", metavar="FILE", show_default=False,
+        help="The publisher's private key; what is not signed can be profiled, and not installed.",
+    ),
+]
+SealTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--seal-to", metavar="FILE", show_default=False,
+        help="The training server's public key: devices seal releases to it.",
+    ),
+]
+
+
 @app.command("bundle")
 def bundle_(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The bundle; new or empty.")],
@@ -54,6 +77,9 @@ def bundle_(
         str | None,
         typer.Option("--precision", help="Of the encoder: fp32, or int8 (default: the study's).", show_default=False),
     ] = None,
+    records: Records = None,
+    sign_key: SignKey = None,
+    seal_to: SealTo = None,
     data: Data = None,
     set_: Set = None,
     as_json: AsJson = False,
@@ -68,15 +94,18 @@ def bundle_(
     require_free(out, "bundle")
     progress = progress_lines()
     with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+        from simulations.deployment.keys import read_key
         from simulations.devices import bundle as device
 
+        signer, seal = (None if path is None else read_key(path) for path in (sign_key, seal_to))
+        more: dict[str, Any] = {"precision": precision, "records": records, "signer": signer, "seal": seal}
         if run is not None:
-            made = device.bundle_of_run(run, arm, out, precision=precision, progress=progress)
+            made = device.bundle_of_run(run, arm, out, progress=progress, **more)
         else:
             from simulations.experiment import load
 
             study = load(str(experiment), overrides(set_, data))
-            made = device.bundle_of_experiment(study, arm, out, precision=precision, progress=progress)
+            made = device.bundle_of_experiment(study, arm, out, progress=progress, **more)
     if as_json:
         return print_json({"folder": str(out), "identity": made.identity, "bytes": made.size} | dict(made.manifest))
     print(f"{out}: {_mega(made.size)}, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
@@ -165,24 +194,45 @@ def ends_on_signal() -> Iterator[None]:
 @app.command("install")
 def install(
     bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What `device bundle` wrote.")],
-    node: Annotated[Path, typer.Option("--node", metavar="DIR", help="The folder that becomes a device's.")],
-    seal_to: Annotated[
+    node: Annotated[Path, typer.Option("--node", metavar="DIR", help="The folder that becomes a device's, or is one.")],
+    publisher: Annotated[
         Path | None,
         typer.Option(
-            "--seal-to", metavar="FILE", help="The training server's public key: releases are sealed to it.",
-            show_default=False,
+            "--publisher", metavar="FILE", show_default=False,
+            help="The public key of whose bundles the device takes, from now on (default: the one that it has pinned).",
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Make a folder a device's, which answers by a bundle: its node.json, with the bundle's policy."""
+    """Make a folder a device's, which answers by a bundle, under its policy; or give a device another bundle."""
     from client.device.bundle import open_bundle
     from simulations.deployment.keys import read_key
 
-    key = None if seal_to is None else read_key(seal_to)
+    trusted = None if publisher is None else read_key(publisher)
     opened = open_bundle(bundle)
-    opened.install(node, seal=key)
-    sealed = "in clear within what carries them" if key is None else f"sealed to {key.hex()[:16]}…"
+    opened.install(node, trusted)
+    sealed = "in clear within what carries them" if opened.seal is None else f"sealed to {opened.seal.hex()[:16]}…"
     print(f"{node}: answers for {', '.join(opened.request.channels)} by {bundle}; releases leave {sealed}")
+
+
+@app.command("allow")
+def allow(
+    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder.")],
+    question: Annotated[
+        Path | None,
+        typer.Option(
+            "--question", metavar="FILE", show_default=False,
+            help="A question that a server has asked, or that the publisher has signed (default: list what waits).",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="You agree, though the publisher has not signed it.")] = False,
+) -> None:
+    """Say what a server would ask beyond the policy's list, with its worst case, and allow it."""
+    from client.device import allow as device_allow
+
+    if question is None:
+        print(device_allow.waiting(node))
+    else:
+        print(device_allow.allow(node, question, agreed=yes))
 
 
 @app.command("add")

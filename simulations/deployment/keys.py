@@ -1,4 +1,4 @@
-"""Files that hold one key that releases are sealed to, or its private half."""
+"""Files that hold one key that releases are sealed to, or that a publisher signs by, or its private half."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def read_key(path: Path) -> bytes:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     if len(key) != KEY_BYTES:
-        raise UserError(f"{path}: is no key to seal with, which is {2 * KEY_BYTES} hexadecimal digits")
+        raise UserError(f"{path}: is no key to seal or to sign with, which is {2 * KEY_BYTES} hexadecimal digits")
     return key

@@ -1,6 +1,7 @@
 """A study's arm, deployed on this machine: every party a process of its own, with its own files and its own keys.
 
     DIR/ca          the authority of this deployment: ca.pem, ca.key
+    DIR/publisher   who vouches for what devices are given: the key that signs it
     DIR/bundle      what every device is given
     DIR/nodes/0..   the devices: settings, key, records, ledger
     DIR/superlink   Flower's SuperLink, of the shuffler's operator
@@ -28,10 +29,13 @@ from typing import Any
 
 import numpy as np
 
+from client.device.allow import allow
 from client.device.bundle import Bundle, open_bundle
 from client.device.serve import MARK as SERVED
 from client.shard import write_shard
+from mechanisms.messages import signature
 from mechanisms.messages.sealed import generate_keys
+from server.protocols.models import QUESTION
 from simulations.artifacts.public import save_public
 from simulations.deployment import certificates
 from simulations.deployment.keys import read_key
@@ -46,6 +50,7 @@ from simulations.deployment.processes import (
     free_port,
     undisturbed,
 )
+from simulations.deployment.questions import ASKED, SIGNED, sign_question
 from simulations.deployment.score import scored
 from simulations.devices.bundle import bundle_of_experiment, chosen
 from simulations.errors import Interrupted, Terminated, UserError
@@ -60,6 +65,8 @@ from simulations.transport.quiet import QUIET
 
 #: Seconds that a party may take to be up. It loads libraries first, and all of them do so at once.
 STARTING = 120.0
+#: Questions that the user who asks the trained model has agreed to, at most.
+QUESTIONS = 100
 _HOST = "127.0.0.1"
 
 
@@ -133,6 +140,11 @@ def make_keys(folder: Path, *, nodes: int, hosts: Sequence[str] = ()) -> None:
     private, public = generate_keys()
     certificates.write_private(server / "seal.key", f"{private.hex()}\n".encode())
     (server / "seal.pub").write_text(f"{public.hex()}\n")
+    publisher = folder / "publisher"
+    publisher.mkdir()
+    private, public = signature.generate_keys()
+    certificates.write_private(publisher / "sign.key", f"{private.hex()}\n".encode())
+    (publisher / "sign.pub").write_text(f"{public.hex()}\n")
     for i in range(nodes):
         certificates.node_keys(folder / "nodes" / str(i))
 
@@ -190,6 +202,7 @@ class _Deployment:
         self.parties, self.progress = parties, progress
         self.ca = folder / "ca"
         self.server = folder / "server"
+        self.publisher = folder / "publisher"
         self.users: list[list[int]] = []
         self.superlink = ""
 
@@ -201,20 +214,21 @@ class _Deployment:
         study.write_text(to_toml(self.experiment), encoding="utf-8")
         self.prepared = prepare(self.experiment, progress=self.progress)
         public, held = self.prepared.public, self.prepared.held
-        bundle = bundle_of_experiment(
-            self.experiment, self.arm.name, self.folder / "bundle", public=public, progress=self.progress
-        )
-        self.progress(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
         self.progress(f"keys and certificates; {self.nodes} devices with their users' records")
         make_keys(self.folder, nodes=self.nodes)
+        bundle = bundle_of_experiment(
+            self.experiment, self.arm.name, self.folder / "bundle", public=public, progress=self.progress,
+            records=max(held.holders.most, held.test_holders.most), signer=read_key(self.publisher / "sign.key"),
+            seal=read_key(self.server / "seal.pub"),
+        )  # fmt: skip
+        self.progress(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
         save_public(self.experiment, public, self.server / "public")
-        seal = read_key(self.server / "seal.pub")
         for i, (mine, theirs) in enumerate(cohorts(self.experiment, held, self.nodes)):
-            self._device(self._node(i), held, bundle, seal, mine, theirs)
+            self._device(self._node(i), held, bundle, mine, theirs)
 
-    def _device(self, node: Path, held: Held, bundle: Bundle, seal: bytes, mine: Any, theirs: Any) -> None:
+    def _device(self, node: Path, held: Held, bundle: Bundle, mine: Any, theirs: Any) -> None:
         """A device of these rows' users: it encodes their texts itself."""
-        bundle.install(node, seal=seal)
+        bundle.install(node, read_key(self.publisher / "sign.pub"))
         train, test = held.holders, held.test_holders
         texts, labels = held.train.texts.take(mine), held.train.labels[mine]
         write_shard(node, "train", train.users[mine], train.records[mine], texts, labels)
@@ -250,9 +264,10 @@ class _Deployment:
             f"# What `sottovoce deploy up` has run, in {Path.cwd()}, after:\nexport {quiet}\n"
             "# and after what these do, once each, and the last two for each device:\n"
             f"#   sottovoce deploy keys {folder} --nodes {self.nodes}\n"
-            f"#   sottovoce device bundle --experiment {folder}/experiment.toml --arm {arm} --out {folder}/bundle\n"
+            f"#   sottovoce device bundle --experiment {folder}/experiment.toml --arm {arm} --out {folder}/bundle "
+            f"--sign-key {self.publisher}/sign.key --seal-to {self.server}/seal.pub\n"
             f"#   sottovoce deploy public {folder}/experiment.toml --out {self.server}/public\n"
-            f"#   sottovoce device install --bundle {folder}/bundle --node NODE --seal-to {self.server}/seal.pub\n"
+            f"#   sottovoce device install --bundle {folder}/bundle --node NODE --publisher {self.publisher}/sign.pub\n"
             f"#   sottovoce deploy register NODE/node.pub --superlink {self.superlink} "
             f"--root-certificates {self.ca}/ca.pem\n",
             encoding="utf-8",
@@ -311,16 +326,39 @@ class _Deployment:
                 "--public", self.server / "public", "--out", self.server / "run", "--shuffler", shuffler,
                 "--root-certificates", self.ca / "ca.pem", "--certificate", self.server / "cert.pem",
                 "--key", self.server / "cert.key", "--seal-key", self.server / "seal.key",
+                "--bundle", self.folder / "bundle",
             ),
         )  # fmt: skip
-        self.parties.finish("training server")
+        self.parties.finish("training server", meanwhile=self._publish)
+
+    def _publish(self) -> None:
+        """As the publisher: vouches for the trained model's question, once it is there, and gives it to the devices."""
+        place = self.server / "questions"
+        asked, signed = (place / f"{QUESTION}{end}" for end in (ASKED, SIGNED))
+        if others := sorted({*place.glob(f"*{ASKED}")} - {asked}):
+            raise UserError(
+                f"{others[0]}: the training server asks training users otherwise than the bundle lists: its maps "
+                "came out otherwise; run it again with one thread (OMP_NUM_THREADS=1)"
+            )
+        if signed.exists() or not asked.exists():
+            return
+        draft = self.publisher / signed.name
+        lines = sign_question(asked, self.publisher / "sign.key", draft, open_bundle(self.folder / "bundle"))
+        self.progress(f"publisher: signs the model's question: {lines[0]}")
+        for i in range(self.nodes):
+            allow(self._node(i), draft, agreed=False)
+        draft.rename(signed)
 
     def serve(self) -> Stayed:
         """The trained model, answering; and one more device, whose user agrees that a question goes alone."""
         port, place = free_port(), self.folder / "predict"
         bundle = open_bundle(self.folder / "bundle")
-        alone = replace(bundle, policy=replace(bundle.policy, minimum_users=0))
-        alone.install(self.folder / "asker", seal=read_key(self.server / "seal.pub"))
+        limits = {"total": QUESTIONS * bundle.policy.total, "releases": QUESTIONS * bundle.policy.releases}
+        alone = replace(bundle, policy=replace(bundle.policy, minimum_users=0, **limits))
+        alone.install(self.folder / "asker", read_key(self.publisher / "sign.pub"))
+        question = self.server / "questions" / f"{QUESTION}{SIGNED}"
+        if question.exists():  # else the bundle lists it
+            allow(self.folder / "asker", question, agreed=False)
         self.parties.start(
             "model", "predict",
             command_of(

@@ -118,11 +118,13 @@ class Parties:
                 raise UserError(f"{what} within {seconds:.0f} s; the logs are in {self.folder}")
             time.sleep(_POLL)
 
-    def finish(self, party: str) -> None:
-        """Waits for a party whose work has an end. Raises UserError where it fails, or another party ends before."""
+    def finish(self, party: str, *, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Waits for a party whose work has an end, and does something again and again. Raises UserError where the party
+        fails, or another one ends before."""
         process = self._alive[party]
         while (code := process.poll()) is None:
             self.check(but=party)
+            meanwhile()
             time.sleep(_POLL)
         self._relay()
         if code:

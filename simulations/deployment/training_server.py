@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from client.device.bundle import Bundle
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import sealed_bytes
@@ -27,6 +28,7 @@ from server.sealed_batches import Taken, open_batch
 from simulations.artifacts.model_folder import save_model
 from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.deployment.keys import read_key
+from simulations.deployment.questions import Questions
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, slug, to_toml
 from simulations.experiment.guarantees import released, spent
@@ -47,14 +49,20 @@ class RemoteShuffler:
     """The users behind a shuffler (`server.protocols.drive.Users`).
 
     seal_key: the file of the private key that devices seal to; beside it, in batches/, is what was taken so far.
-    timeout: seconds that devices have to answer.
+    timeout: seconds that devices have to answer. bundle: what they were given; what it does not list is asked once its
+    publisher has signed it (`simulations.deployment.questions`), or, where it is None, at once.
     places: the places in its stage's last batch, (n,), of the rows that were opened.
     """
 
-    def __init__(self, shuffler: Shuffler, *, seal_key: Path, timeout: float, progress: Progress) -> None:
+    def __init__(
+        self, shuffler: Shuffler, *, seal_key: Path, timeout: float, bundle: Bundle | None = None, progress: Progress
+    ) -> None:
         self._shuffler = shuffler
         self._key = read_key(seal_key)
         self._taken = Taken(seal_key.parent / "batches")
+        self._questions = None
+        if bundle is not None:
+            self._questions = Questions(seal_key.parent / "questions", bundle, timeout=timeout, progress=progress)
         self._timeout = timeout
         self._progress = progress
         self.places: dict[str, NDArray[np.int64]] = {}
@@ -66,6 +74,8 @@ class RemoteShuffler:
         length, a batch of another stage, another batch than before.
         """
         request = replace(request, arm="")  # a device has the one arm, which has no name
+        if self._questions is not None:
+            self._questions.vouched(request)
         got = self._shuffler.batch(
             request.stage, record_to_bytes(request_to_record(request)), row_bytes=sealed_bytes(request),
             timeout=self._timeout, progress=self._progress,

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from client.device.bundle import Bundle, write_bundle
 from client.models.encoder import Encoder
-from client.policy import Policy
-from mechanisms.messages.request import Request
+from mechanisms.messages.request import SPLITS, Request
 from server.maps import Maps
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Channels, Public
@@ -23,6 +23,7 @@ from simulations.artifacts.text_channel import StudyRewriter
 from simulations.artifacts.ways import protocol_of
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
+from simulations.devices.policy import policy_of
 from simulations.errors import UserError
 from simulations.experiment import (
     HALVES,
@@ -31,7 +32,6 @@ from simulations.experiment import (
     Arm,
     Experiment,
     answer_of,
-    client_policy,
     embedding_mechanism,
     label_of,
     load,
@@ -41,12 +41,14 @@ from simulations.progress import Progress
 
 
 def bundle_of_run(
-    run: Path, arm_name: str | None, out: Path, *, precision: str | None = None, progress: Progress
-) -> Bundle:
+    run: Path, arm_name: str | None, out: Path, *, precision: str | None = None, records: int | None = None,
+    signer: bytes | None = None, seal: bytes | None = None, progress: Progress,
+) -> Bundle:  # fmt: skip
     """What users of a finished run's model need: its encoder, and the maps that it was left with.
 
     precision: of the encoder, where it shall be another than the run's. It is then another encoder, by another name,
-    and the maps were learned from embeddings that differ a little.
+    and the maps were learned from embeddings that differ a little. records: as `simulations.devices.policy.policy_of`
+    takes it. signer, seal: as `client.device.bundle.write_bundle` takes them.
     Raises UserError where there is no such run or arm, or its encoder or vocabulary cannot be had as they were.
     """
     try:
@@ -61,7 +63,8 @@ def bundle_of_run(
         public = prepare_public(experiment, _public(experiment), progress=progress)
         assert public.rewriter is not None
         _same(run, "vocabulary", (results.get("vocabulary") or {}).get("sha256"), public.rewriter.vocabulary.identity)
-        return _write(experiment, arm, _first_request(experiment, arm, public, progress), public, out)
+        request = _first_request(experiment, arm, public, progress)
+        return _write(experiment, arm, request, public, out, records=records, signer=signer, seal=seal)
     maps = Maps.load(model)
     if (model / ENCODER).is_dir():  # which the run has trained
         encoder = CachedEncoder(model / ENCODER, progress=progress)
@@ -89,11 +92,15 @@ def bundle_of_run(
         )  # fmt: skip
     else:
         raise UserError(f"--run {run}: nobody asks the model of {arm.name}, and it has been taught; give --experiment")
-    return _write(experiment, arm, request, Public((), None, ("",), encoder), out)
+    return _write(
+        experiment, arm, request, Public((), None, ("",), encoder), out, records=records,
+        teaching="label" in request.channels, asking=True, signer=signer, seal=seal,
+    )  # fmt: skip
 
 
 def bundle_of_experiment(
     experiment: Experiment, arm_name: str | None, out: Path, *, precision: str | None = None,
+    records: int | None = None, signer: bytes | None = None, seal: bytes | None = None,
     public: Public | None = None, progress: Progress,
 ) -> Bundle:  # fmt: skip
     """What a study's first users need, before anybody has released anything: maps from public data alone.
@@ -111,27 +118,47 @@ def bundle_of_experiment(
     study = _at(experiment, precision)
     if public is None:
         public = prepare_public(study, _public(study), progress=progress)
-    return _write(study, arm, _first_request(study, arm, public, progress), public, out)
+    request = _first_request(study, arm, public, progress)
+    return _write(
+        study, arm, request, public, out, records=records, teaching=arm.way != PUBLIC_ONLY,
+        asking=arm.way == PUBLIC_ONLY, signer=signer, seal=seal,
+    )  # fmt: skip
 
 
 def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: Progress) -> Request:
-    """What the arm's protocol asks of users first; of those who are asked nothing, what they would be."""
-    teaching = arm if arm.way != PUBLIC_ONLY else replace(arm, way=None)
-    protocol = protocol_of(experiment, teaching, public, folder=Path(), progress=progress)
-    request = next(protocol)
-    protocol.close()
+    """What the arm's protocol asks of users first; of those who are asked nothing, what they ask its model by."""
+    texts = arm.way == PUBLIC_ONLY and arm.text is not None  # whose question is the same, and its model takes an hour
+    asking = replace(arm, way=None) if texts else arm
+    with threadpool_limits(1, user_api="blas"):  # as a training server, whose maps must be these to the last bit
+        protocol = protocol_of(experiment, asking, public, folder=Path(), progress=progress)
+        try:
+            request = next(protocol)
+            protocol.close()
+        except StopIteration as end:
+            request = end.value.question()
     assert isinstance(request, Request)
-    unlabelled = {"label": None, "prior": None} if arm.way == PUBLIC_ONLY else {}
+    unlabelled = {"label": None, "prior": None} if texts else {}
     return replace(request, arm="", stage="train", part=(0, 1), **unlabelled)
 
 
-def _write(experiment: Experiment, arm: Arm, request: Request, public: Public, out: Path) -> Bundle:
-    """A device's policy is the study's, for the mechanisms of this arm alone."""
-    policy: Policy = client_policy(experiment, arm)
-    asking = {spec["mechanism"] for spec in (arm.embedding, arm.answer) if spec is not None}
-    mechanisms = {request.mechanism(channel).name for channel in request.channels} | asking
-    policy = replace(policy, mechanisms=tuple(sorted(mechanisms)))
-    policy.check(request)  # a bundle whose own device would refuse is a mistake of ours
+def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...]:
+    """The digests of what a device may be asked: of training users, and of those who ask the model by the same."""
+    splits = [split for split, there in zip(SPLITS, (teaching, asking), strict=True) if there]
+    asked = [replace(request, split=split) for split in splits]
+    if "text" in request.channels and not asking:  # whoever asks releases a text, as those who teach do
+        asked.append(replace(request, split="test", label=None))
+    return tuple(sorted({one.digest(channel) for one in asked for channel in one.channels}))
+
+
+def _write(
+    experiment: Experiment, arm: Arm, request: Request, public: Public, out: Path, *, records: int | None,
+    teaching: bool = True, asking: bool = False, signer: bytes | None, seal: bytes | None,
+) -> Bundle:  # fmt: skip
+    """teaching: whether the request is what training users are asked; asking: whether it is what users ask by."""
+    policy = policy_of(experiment, arm, request, teaching=teaching, records=records)
+    policy = replace(policy, questions=_listed(request, teaching=teaching, asking=asking))
+    # a bundle whose own device would refuse is a mistake of ours
+    policy.check(replace(request, split="train" if teaching else "test"))
     parts: dict[str, Any] = {}
     if isinstance(public.rewriter, StudyRewriter):
         parts = {"vocabulary": public.rewriter.folder, "masked_lm": public.rewriter.masked_lm}
@@ -139,7 +166,7 @@ def _write(experiment: Experiment, arm: Arm, request: Request, public: Public, o
         parts = {"encoder": public.encoder.folder, "precision": public.encoder.precision}
     return write_bundle(
         out, request, policy, name=experiment.name, arm=arm.name, made_by=f"sottovoce {version('sottovoce')}",
-        **parts,
+        signer=signer, seal=seal, **parts,
     )  # fmt: skip
 
 

@@ -23,8 +23,8 @@ Arm = Mapping[str, Any]
 #: ε, mean accuracy, its standard error over runs (or, of one run, by test text).
 Point = tuple[float, float, float]
 
-#: By which factor lines that share their ε are moved apart.
-_ASIDE = 1.025
+#: By which factor lines that share their ε stand apart, or one would hide the other.
+_APART = 1.025
 _SAYS_EPSILON = re.compile(r",? ε = [0-9.]+.*")
 
 
@@ -40,11 +40,11 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     arms = list(zip(*(run["arms"] for run in runs), strict=True))
     names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same[0])))
-    for axes, price, label in (
-        (left, lambda arm: trust.central(arm)[0], "central ε (whom users trust, is said below)"),
-        (right, trust.local, "local ε (users trust nobody)"),
+    for axes, price, apart, label in (
+        (left, lambda arm: trust.central(arm)[0], _APART, "central ε (whom users trust, is said below)"),
+        (right, trust.local, 1.0, "local ε (users trust nobody)"),
     ):
-        _draw(axes, arms, names, price)
+        _draw(axes, arms, names, price, apart)
         axes.set_xlabel(label, fontsize=9)
     left.set_ylabel("test accuracy, on the device", fontsize=9)
     seeds = f"seed {runs[0]['seed']}" if len(runs) == 1 else f"mean ± standard error over {len(runs)} seeds"
@@ -60,7 +60,7 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
 
 
 def _draw(
-    axes: Axes, arms: Sequence[Sequence[Arm]], names: Sequence[str], price: Callable[[Arm], float | None]
+    axes: Axes, arms: Sequence[Sequence[Arm]], names: Sequence[str], price: Callable[[Arm], float | None], apart: float
 ) -> None:
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -78,7 +78,7 @@ def _draw(
         x, y, error = map(np.array, zip(*sorted(line), strict=True))
         colours, marks = (*COLOURS, "#555555"), (*MARKERS, "X")
         style: dict[str, Any] = {"color": colours[i % 7], "marker": marks[i % 7], "markersize": 5, "linewidth": 1.2}
-        aside = _ASIDE ** (i - (len(points) - 1) / 2)  # or one at an equal ε would hide the other
+        aside = apart ** (i - (len(points) - 1) / 2)
         axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
     ticks = sorted({float(f"{x:.2g}") for line in points.values() for x, *_ in line})
     shown: list[float] = []

@@ -42,11 +42,10 @@ def write(results: Results, folder: Path) -> list[Path]:
     for name, text in (("results.json", readable), ("results.md", markdown(results))):
         (folder / name).write_text(text, encoding="utf-8")
         paths.append(folder / name)
-    figures = [("accuracy.png", accuracy_figure), ("spent.png", spent_figure)]
-    if trust.anybody(results["arms"]):
-        figures.append(("frontier.png", lambda run: frontier_figure([run])))
-    for name, draw in figures:
-        draw(results).savefig(folder / name)
+    trusted = trust.anybody(results["arms"])
+    accuracy = frontier_figure([results]) if trusted else accuracy_figure(results)
+    for name, figure in (("accuracy.png", accuracy), ("spent.png", spent_figure(results))):
+        figure.savefig(folder / name)
         paths.append(folder / name)
     return paths
 

@@ -276,7 +276,6 @@ def test_a_hostile_request_gets_a_constant_text(tmp_path: Path, monkeypatch: pyt
     from mechanisms.messages.refusals import REFUSALS
 
     make_node(tmp_path, policy=POLICY)
-    node = load_node(tmp_path)
     for spoil in (
         {"head_w": HEAD[0] * np.float32(np.nan)}, {"head_w": HEAD[0][:2]}, {"head_b": np.zeros(2**10, np.float32)},
         {"head_b": None}, {"codes": HEAD[0]},
@@ -284,7 +283,7 @@ def test_a_hostile_request_gets_a_constant_text(tmp_path: Path, monkeypatch: pyt
         arrays = {k: v for k, v in (asked().parts()[0] | spoil).items() if v is not None}
         record = request_to_record(asked())
         record["request.arrays"] = wire._pack(arrays)
-        reply = app.respond(message(record), node)
+        reply = app.respond(message(record), tmp_path)
         assert (reply.error.code, reply.error.reason) == REFUSALS["malformed"]
     assert not ledger_rows(tmp_path)
 

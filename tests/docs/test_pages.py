@@ -50,3 +50,11 @@ def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http")]
     files = [link.partition("#")[0] for link in links]
     assert not [name for name in files if name and not (page.parent / name).exists()]
+
+
+def test_every_test_that_the_threats_name_is_there() -> None:
+    """A row of the table says which test provokes the threat: one that is gone or renamed would be a promise."""
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")))
+    files = [path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py")]
+    there = {name for text in files for name in re.findall(r"^def (test_\w+)", text, re.M)}
+    assert len(named) >= 9 and not named - there

@@ -15,6 +15,7 @@ from client.models import vocabulary as vocabularies
 from client.models.encoder import Encoder
 from client.policy import Policy
 from mechanisms.messages.request import Request
+from mechanisms.messages.signature import public_of
 from mechanisms.vocabulary import Vocabulary
 from server.export import export_encoder
 from tests.support.clients import without
@@ -36,6 +37,11 @@ code = main(sys.argv[2:])
 assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}
 sys.exit(code)
 """
+
+
+#: Who signs the bundles of tests: the private key, and the public one that devices pin.
+SIGNER = bytes(range(32))
+PUBLISHER = public_of(SIGNER)
 
 
 def on_a_device(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -64,13 +70,14 @@ def request_for(encoder: Encoder, **changes: Any) -> Request:
     return Request(**(values | changes))
 
 
-def make_bundle(place: Path, name: str = "bundle") -> Bundle:
-    """A bundle of embeddings and labels in `place`/name."""
+def make_bundle(place: Path, name: str = "bundle", *, policy: Policy = POLICY, **signed: Any) -> Bundle:
+    """A bundle of embeddings and labels in `place`/name. signed: signer and seal, in place of the tests' own."""
     folder = encoder_folder(place)
     request = request_for(Encoder(folder))
     return write_bundle(
-        place / name, request, POLICY, name="small", arm="a", made_by="tests", encoder=folder, precision="fp32"
-    )
+        place / name, request, policy, name="small", arm="a", made_by="tests", encoder=folder, precision="fp32",
+        **{"signer": SIGNER} | signed,
+    )  # fmt: skip
 
 
 def words() -> Vocabulary:
@@ -78,7 +85,7 @@ def words() -> Vocabulary:
     return Vocabulary(("good", "bad", "fine", "film", "book", "the"), vectors)
 
 
-def make_text_bundle(place: Path) -> Bundle:
+def make_text_bundle(place: Path, *, seal: bytes | None = None) -> Bundle:
     """A bundle of texts alone."""
     known = words()
     vocabularies.save(known, place / "words")
@@ -89,5 +96,6 @@ def make_text_bundle(place: Path) -> Bundle:
     )  # fmt: skip
     policy = Policy(text=1000.0, mechanisms=("santext",))
     return write_bundle(
-        place / "text", request, policy, name="small", arm="words", made_by="tests", vocabulary=place / "words"
-    )
+        place / "text", request, policy, name="small", arm="words", made_by="tests",
+        vocabulary=place / "words", signer=SIGNER, seal=seal,
+    )  # fmt: skip

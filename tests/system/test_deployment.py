@@ -171,6 +171,11 @@ def test_a_shuffler_that_is_killed_within_a_stage_goes_on_and_counts_every_user_
     server, ca = deployed.folder / "server", deployed.folder / "ca" / "ca.pem"
     command = (deployed.folder / COMMANDS).read_text().split("# shuffler\n")[1].splitlines()[0]
     address = f"127.0.0.1:{shlex.split(command)[shlex.split(command).index('--port') + 1]}"
+    for node in range(NODES):  # a bundle's policy gives each record once, and here they are asked again
+        place = deployed.folder / "nodes" / str(node) / "node.json"
+        settings = json.loads(place.read_text())
+        settings["policy"] |= {"embedding": 1000.0, "label": 100.0, "total": 10_000.0, "releases": 100}
+        place.write_text(json.dumps(settings))
     said: list[str] = []
     found: list[Collected] = []
     os.kill(processes["node 1"].pid, signal.SIGSTOP)

@@ -31,7 +31,7 @@ from tests.support.asking import (
     honest,
     http,
 )
-from tests.support.devices import make_bundle
+from tests.support.devices import PUBLISHER, make_bundle
 from tests.support.paths import ROOT
 
 
@@ -184,10 +184,10 @@ def test_ctrl_c_says_what_stays(world: World, node: Path, monkeypatch: pytest.Mo
 
 
 def test_install_and_ask_where_a_device_alone_is_installed(world: World, tmp_path: Path) -> None:
-    bundle, node = make_bundle(world.place, "b"), tmp_path / "node"
-    (tmp_path / "seal.pub").write_text(f"{world.public.hex()}\n")
+    bundle, node = make_bundle(world.place, "b", seal=world.public), tmp_path / "node"
+    (tmp_path / "sign.pub").write_text(f"{PUBLISHER.hex()}\n")
     install = ["device", "install", "--bundle", bundle.folder, "--node", node]
-    done = on_a_device(*install, "--seal-to", tmp_path / "seal.pub")
+    done = on_a_device(*install, "--publisher", tmp_path / "sign.pub")
     assert done.returncode == 0 and f"{node}: answers for embedding, label" in done.stdout, done.stderr
     assert len(done.stdout.splitlines()) == 1 and load_node(node).seal == world.public
     with serving(world.model(sealed=True), **world.pair) as address:
@@ -201,15 +201,16 @@ def test_an_installation_that_cannot_be(world: World, tmp_path: Path, capsys: py
     bundle, node = make_bundle(world.place, "c"), tmp_path / "node"
     (tmp_path / "short").write_text("abcd")
     (tmp_path / "zero").write_text("00" * 32)
+    (tmp_path / "sign.pub").write_text(f"{PUBLISHER.hex()}\n")
     install = ["device", "install", "--bundle", str(bundle.folder), "--node", str(node)]
-    for seal, line in (("short", "is no key to seal with"), ("none", "cannot be read"), ("zero", "public key")):
-        assert cli.main([*install, "--seal-to", str(tmp_path / seal)]) == 2
+    for key, line in (("short", "is no key"), ("none", "cannot be read"), ("zero", "trusts 0000000000000000")):
+        assert cli.main([*install, "--publisher", str(tmp_path / key)]) == 2
         assert line in (said := capsys.readouterr()).err and said.out == "" and len(said.err.splitlines()) == 1
         assert not node.exists()
-    assert cli.main(install) == 0 and load_node(node).seal is None
+    assert cli.main(install) == 2 and "give the publisher's public key" in capsys.readouterr().err
+    assert cli.main([*install, "--publisher", str(tmp_path / "sign.pub")]) == 0 and load_node(node).seal is None
     assert "in clear" in capsys.readouterr().out
-    assert cli.main(install) == 2 and "is there already; give another folder" in capsys.readouterr().err
     manifest = bundle.folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("sottovoce-bundle-1", "sottovoce-bundle-9"))
+    manifest.write_text(manifest.read_text().replace("sottovoce-bundle-2", "sottovoce-bundle-9"))
     assert cli.main([*install[:-1], str(tmp_path / "other")]) == 2
     assert "is of the format 'sottovoce-bundle-9'" in capsys.readouterr().err

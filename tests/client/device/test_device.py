@@ -15,11 +15,11 @@ from client.device.bundle import Bundle
 from client.node import load_node, write_node
 from client.policy import Policy
 from mechanisms.messages.request import Request
-from mechanisms.messages.sealed import sealed_bytes
+from mechanisms.messages.sealed import generate_keys, sealed_bytes
 from mechanisms.messages.wire import request_to_record
 from simulations.commands import cli
 from tests.support.clients import make_node, request
-from tests.support.devices import SENTENCES, make_bundle, make_text_bundle, on_a_device
+from tests.support.devices import PUBLISHER, SENTENCES, make_bundle, make_text_bundle, on_a_device
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_the_commands_run_where_a_device_alone_is_installed(made: Bundle, tmp_pa
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sentences"] == len(SENTENCES)
     node = tmp_path / "node"
-    made.install(node)
+    made.install(node, PUBLISHER)
     done = on_a_device("device", "ledger", node)
     assert done.returncode == 0 and "nothing has left this device" in done.stdout, done.stderr
     arm = ["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10"]
@@ -138,7 +138,7 @@ def device(tmp_path: Path) -> Path:
     node = make_node(tmp_path / "node", [0, 0, 0], [0, 1, 2], seed=None)
     write_node(
         node, policy=Policy(embedding=70.0, label=5.0, total=250.0, minimum_users=50, mechanisms=("purkayastha",
-        "randomized-response", "identity"), accept_unprotected=("length: short anyway",)),
+        "randomized-response", "identity"), accept_unprotected=("length: short anyway",)), seal=generate_keys()[1],
     )  # fmt: skip
     return node
 

@@ -26,7 +26,7 @@ from client.store.questions import FIRST_RECORD, QuestionRecords
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from simulations.commands import cli
 from tests.support.clients import ENCODER, make_node, request
-from tests.support.devices import ROOT, SENTENCES, make_bundle, on_a_device
+from tests.support.devices import PUBLISHER, ROOT, SENTENCES, make_bundle, on_a_device
 from tests.support.kill_points import traceable
 
 FILES = {
@@ -71,7 +71,7 @@ def held(node: Path, split: str = "train") -> list[tuple[int, int, object]]:
 
 def test_it_runs_where_a_device_alone_is_installed_and_is_answered_from(made: Bundle, tmp_path: Path) -> None:
     node = tmp_path / "me"
-    made.install(node)
+    made.install(node, PUBLISHER)
     done = on_a_device("device", "add", node, "--file", put(tmp_path, "a.tsv"), *COLUMNS, "--user", 4)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{node}: 3 records of user 4 added to the split train, numbered 0 to 2{CALLED}\n"
@@ -213,7 +213,7 @@ def test_pairs_and_plain_texts_in_one_shard(tmp_path: Path) -> None:
 
 def test_embeddings_of_the_old_texts_are_not_taken_for_the_new(made: Bundle, tmp_path: Path) -> None:
     node, identity = tmp_path / "node", made.request.encoder
-    made.install(node)
+    made.install(node, PUBLISHER)
     add_records(node, "train", SENTENCES[:2], None)
     wrong = np.ones((2, 8), np.float32)
     write_embeddings(node, "train", identity, wrong)

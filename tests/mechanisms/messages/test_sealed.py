@@ -46,7 +46,6 @@ from mechanisms.messages.wire import (
 )
 from mechanisms.vocabulary import Vocabulary
 from tests.support.clients import OPEN, make_node, request, with_prior
-from tests.support.devices import make_text_bundle
 from tests.support.fuzz import HUGE, Fuzzer
 from tests.system.test_fuzz import ROOM, extra
 
@@ -357,17 +356,6 @@ def test_a_device_with_a_key_answers_sealed(tmp_path: Path) -> None:
     write_node(folder, policy=OPEN)
     clear = reply_from_record(answer(request_to_record(wanted), load_node(folder)))
     assert same(clear.releases, (z, y))
-
-
-def test_a_bundle_is_installed_with_a_key(tmp_path: Path) -> None:
-    bundle = make_text_bundle(tmp_path)
-    bundle.install(tmp_path / "node", seal=PUBLIC)
-    assert load_node(tmp_path / "node").seal == PUBLIC
-    bundle.install(tmp_path / "clear")
-    assert load_node(tmp_path / "clear").seal is None
-    with pytest.raises(ValueError, match="public key"):
-        bundle.install(tmp_path / "bad", seal=b"short")
-    assert not (tmp_path / "bad" / "node.json").exists()
 
 
 @pytest.mark.parametrize("key", ["", "AB" * 32, "ab" * 31, "00" * 32, 7, [], True, "ab" * 32 + "\n", "../key"])

@@ -295,8 +295,8 @@ def test_labels_count_as_evidence():
 def test_texts_are_recognized_by_their_rare_words(monkeypatch):
     released = np.array([[0, 1, 2, -1], [0, 1, 3, 4], [0, 5, 6, 7]])
     records = np.array([[0, 1, 4, 3], [0, 1, 2, 9], [0, 1, 8, 9], [9, 9, -1, -1]])
-    evidence = presence.text_evidence(released, records, 9)
+    evidence = presence.overlap(released, records, 9)
     assert evidence[0] == pytest.approx(1.0)  # whatever the order
     assert evidence[0] >= evidence[1] > evidence[2] and evidence[3] == 0.0
     monkeypatch.setattr(presence, "_ENTRIES", 3)
-    assert np.allclose(presence.text_evidence(released, records, 9), evidence)
+    assert np.allclose(presence.overlap(released, records, 9), evidence)

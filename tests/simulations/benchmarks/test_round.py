@@ -62,5 +62,11 @@ def test_a_round_delivers_everybody(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_round_of_one_vector_each(tmp_path: Path) -> None:
+    found = run(300, nodes=3, seed=1, folder=tmp_path, statistic=True)
+    assert found["delivered"] == 300 and found["bytes_per_user"] == 16 + 2 * 64
+
+
+@pytest.mark.slow
 def test_flower_without_work_answers_for_every_node(tmp_path: Path) -> None:
     assert flower_per_user_rate(20, folder=tmp_path) > 0

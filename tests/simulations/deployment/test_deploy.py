@@ -161,7 +161,8 @@ def keys(place: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_keys_are_their_owners_alone(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (keys, *keys.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-    assert {path.name for path in keys.iterdir()} == {"ca", "superlink", "shuffler", "server", "predict", "nodes"}
+    parties = {"ca", "superlink", "shuffler", "server", "predict", "publisher", "nodes"}
+    assert {path.name for path in keys.iterdir()} == parties
     assert [path.parent.name for path in sorted(keys.rglob("node.key"))] == ["0", "1"]
     for party in ("superlink", "shuffler", "predict"):
         certificate = x509.load_pem_x509_certificate((keys / party / "cert.pem").read_bytes())
@@ -188,7 +189,7 @@ def test_a_party_whose_files_are_missing_says_which(keys: Path, capsys: pytest.C
     train += authority
     train += options(keys, "server")
     line = complaint(capsys, *train, "--seal-key", keys / "ca" / "ca.pem")
-    assert line.endswith("ca.pem: is no key to seal with, which is 64 hexadecimal digits")
+    assert line.endswith("ca.pem: is no key to seal or to sign with, which is 64 hexadecimal digits")
     assert complaint(capsys, *train, "--seal-key", "none").startswith("none: cannot be read")
     shuffler = ["shuffler", "store", "--superlink", "127.0.0.1:1", *authority, *options(keys, "shuffler"), "--port", 1]
     line = complaint(capsys, *shuffler, "--secret", keys / "superlink" / "secret", "--users", "nobody.json")

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from client.app import answer
-from client.device.bundle import FORMAT, MANIFEST, Bundle, open_bundle
-from client.node import load_node
+from client.device.bundle import FORMAT, MANIFEST, SIGNATURE, Bundle, open_bundle
+from client.node import load_node, write_node
 from client.shard import write_shard
+from mechanisms.messages.signature import sign
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from mechanisms.streams import SecureStreams
 from simulations.commands import cli
 from simulations.devices import bundle as device
 from simulations.experiment import Experiment, from_table, slug, to_toml
-from tests.support.devices import POLICY, SENTENCES, make_bundle, make_text_bundle
+from tests.support.devices import POLICY, PUBLISHER, SENTENCES, SIGNER, make_bundle, make_text_bundle
 from tests.support.tiny_models import tiny_bert
 
 
@@ -61,7 +62,7 @@ def test_a_client_answers_from_the_bundle_alone(
 ) -> None:
     given = make(shared)
     moved = open_bundle(shutil.copytree(given.folder, tmp_path / "elsewhere"))
-    moved.install(tmp_path / "node")
+    moved.install(tmp_path / "node", PUBLISHER)
     users = np.zeros(len(SENTENCES), np.int64)
     records = np.arange(len(SENTENCES), dtype=np.int64)
     write_shard(tmp_path / "node", "train", users, records, SENTENCES, users)
@@ -73,14 +74,6 @@ def test_a_client_answers_from_the_bundle_alone(
     reply = reply_from_record(answer(request_to_record(asked), node))
     assert [r.channel for r in reply.releases] == list(asked.channels) and len(reply) == len(SENTENCES)
     assert all(r.digest == given.manifest["digests"]["train"][r.channel] for r in reply.releases)
-
-
-def test_a_folder_that_is_a_device_already_is_left_alone(made: Bundle, tmp_path: Path) -> None:
-    made.install(tmp_path)
-    before = (tmp_path / "node.json").read_text()
-    with pytest.raises(ValueError, match=r"node\.json is there already"):
-        made.install(tmp_path)
-    assert (tmp_path / "node.json").read_text() == before
 
 
 FILES = ["encoder/encoder.json", "encoder/model.onnx", "encoder/tokenizer.json", "m1.npy", "mean.npy", "policy.json",
@@ -118,13 +111,15 @@ def test_a_link_is_no_file(bundle: Path, tmp_path: Path) -> None:
 
 
 def manifest(bundle: Path, **changes: object) -> None:
+    """Changes of the manifest, signed by the one who published it: what remains to be checked is what it says."""
     path = bundle / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    (bundle / SIGNATURE).write_text(sign(SIGNER, "bundle", path.read_bytes()).hex())
 
 
 def test_another_version_is_refused(bundle: Path) -> None:
-    manifest(bundle, format="sottovoce-bundle-2")
-    with pytest.raises(ValueError, match=f"of the format 'sottovoce-bundle-2', and this client reads '{FORMAT}'"):
+    manifest(bundle, format="sottovoce-bundle-9")
+    with pytest.raises(ValueError, match=f"of the format 'sottovoce-bundle-9', and this client reads '{FORMAT}'"):
         open_bundle(bundle)
 
 
@@ -268,8 +263,13 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
     made = device.bundle_of_run(run, None, tmp_path / "b", progress=quiet)
     assert made.request.channels == ("answer",) and made.request.head[0].shape == (4, 2)
     assert {"head_w.npy", "head_b.npy"} <= made.manifest["files"].keys()
-    assert made.policy == replace(first.policy, mechanisms=("randomized-response",))
-    first.install(tmp_path / "node")
+    made.policy.check(replace(made.request, split="test", stage="test"))
+    asks = made.policy
+    assert (asks.answer, asks.total, asks.releases, asks.mechanisms) == (4.0, 4.0, 1, ("randomized-response",))
+    assert first.policy.total == pytest.approx(10.0) and first.policy.releases == 2
+    allowing = first.policy.listing(made.request)
+    assert allowing.lists(first.request) and not first.policy.lists(made.request)
+    write_node(tmp_path / "node", encoder=first.encoder, policy=allowing)
     users, records = np.arange(len(SENTENCES)), np.zeros(len(SENTENCES), np.int64)
     write_shard(tmp_path / "node", "train", users, records, SENTENCES, records)
     node = load_node(tmp_path / "node")

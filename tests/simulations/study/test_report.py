@@ -16,6 +16,7 @@ from rich.console import Console
 from simulations.errors import UserError
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
+from simulations.study import report
 from simulations.study.figures import accuracy_figure, spent_figure
 from simulations.study.report import cells, markdown, notes, print_table, table, write
 from tests.support.results import curve, demo, genre
@@ -193,7 +194,9 @@ def test_an_encoder_in_int8_is_named() -> None:
     assert "Encoder: minilm in int8" in markdown(results)
 
 
-def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted() -> None:
+def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server with everything, the shuffler for a central ε, nobody for the worst case; no column where there is
     nothing of the kind to compare."""
     results = demo()
@@ -210,3 +213,9 @@ def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted() -> None:
     assert told == [("1", "the server"), ("0.5", "the shuffler"), ("–", "nobody"), ("–", "the server")]
     assert "trusts" in printed(trusted) and "| central ε | trusts |" in markdown(trusted)
     assert any("trusts nobody" in note for note in notes(trusted))
+    drawn: list[int] = []
+    monkeypatch.setattr(report, "frontier_figure", lambda runs: drawn.append(len(runs)) or report.spent_figure(runs[0]))
+    write(results, tmp_path)
+    assert not drawn
+    write(trusted, tmp_path)
+    assert drawn == [1]  # a line for each reference arm is no figure

@@ -1,0 +1,68 @@
+"""What a device agrees to: what its arm asks, as often as it asks, and nothing that another arm of the study needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from client.policy import Policy
+from mechanisms.accounting.privacy_filter import Cost
+from mechanisms.mechanism import Mechanism
+from mechanisms.messages.release import CHANNELS
+from mechanisms.messages.request import Request
+from simulations.errors import UserError
+from simulations.experiment import Arm, Experiment, answer_of, client_policy
+from simulations.experiment.arm import embeddings_of
+
+
+def policy_of(
+    experiment: Experiment, arm: Arm, request: Request, *, teaching: bool, records: int | None = None
+) -> Policy:
+    """The policy of a device that answers `request` and asks the arm's model.
+
+    Of each record: each channel's limit is what the arm's own release costs. Of each user: the total and the number of
+    releases are those of `records` records that teach, where `teaching`, and of as many that ask; never more than the
+    study's. What the study declares public stays so where this arm needs it, and nowhere else.
+
+    records: None for the one that each user of the study has. Raises UserError where a user may have any number, and
+    the study sets no total either.
+    """
+    study = client_policy(experiment, arm)
+    taught = {c: request.mechanism(c) for c in request.channels if teaching}
+    asked = _question(study, arm, request)
+    mechanisms = [*taught.items(), *asked.items()]
+    exposed = {name for _, mechanism in mechanisms for name in mechanism.guarantee.exposes}
+    clear = {channel for channel, m in mechanisms if math.isinf(study.cost(m.guarantee).epsilon)}
+    kept = tuple(entry for entry in study.accept_unprotected if entry.partition(":")[0].strip() in exposed | clear)
+    policy = replace(study, accept_unprotected=kept, mechanisms=tuple(sorted({m.name for _, m in mechanisms})))
+    priced = [(channel, policy.cost(m.guarantee)) for channel, m in mechanisms]
+    policy = replace(policy, **{channel: _largest(priced, channel, clear) for channel in CHANNELS})
+    if records is None and experiment.population.assignment == "record":
+        records = 1
+    if records is None:
+        if math.isinf(study.total):
+            raise UserError(
+                "policy.total: is not set, and a user of this study may have any number of records; set it, or say "
+                "with --records how many of a user's records may teach, and how many ask"
+            )
+        return policy
+    # A statistic is one of a user, whatever they have.
+    times = [1 if channel == "statistic" else records for channel, _ in priced]
+    charged = (n * cost.epsilon for n, (channel, cost) in zip(times, priced, strict=True) if channel not in clear)
+    return replace(policy, total=min(study.total, sum(charged)), releases=min(study.releases, sum(times)))
+
+
+def _question(policy: Policy, arm: Arm, request: Request) -> Mapping[str, Mechanism]:
+    """What a user releases of each record that they ask the arm's model about, the dearest of what may be chosen."""
+    if (answer := answer_of(arm, request.classes)) is not None:
+        return {"answer": answer}
+    if "text" in request.channels:
+        return {"text": request.mechanism("text")}
+    if arm.embedding is None:
+        return {}
+    return {"embedding": max(embeddings_of(arm), key=lambda m: policy.cost(m.guarantee).sums)}
+
+
+def _largest(priced: list[tuple[str, Cost]], channel: str, clear: set[str]) -> float:
+    return max((cost.epsilon for name, cost in priced if name == channel and name not in clear), default=0.0)

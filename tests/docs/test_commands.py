@@ -1,0 +1,70 @@
+"""Every command that a page shows is there, with every option that it is given."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from simulations.commands import cli
+from simulations.experiment.toml import BUNDLED
+from tests.support.paths import ROOT
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])
+#: A line of an indented or fenced block, or words in backquotes, that begin with the command.
+_LINE = re.compile(
+    r"^ *(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?sottovoce (?P<line>(?:[^\n]*\\\n)*[^\n]+)$", re.MULTILINE
+)
+_QUOTED = re.compile(r"`sottovoce ([a-z][^`]*)`")
+#: A page may leave out what follows, and name what people put in.
+_LEFT_OUT = ("...", "…")
+
+
+def commands(page: Path) -> Iterator[str]:
+    text = page.read_text(encoding="utf-8")
+    for found in _LINE.finditer(text):
+        yield found["line"].replace("\\\n", " ").partition("  #")[0]
+    for found in _QUOTED.finditer(text):
+        yield " ".join(found[1].split())
+
+
+def fault(line: str, root: Any) -> str | None:
+    """What is wrong with a command line: a name or an option that is not there."""
+    words = shlex.split(line, comments=True)
+    command, at = root, 0
+    while hasattr(command, "commands"):
+        if at == len(words) or words[at].startswith("-") or not re.fullmatch(r"[a-z][a-z-]*", words[at]):
+            break
+        found = command.commands.get(words[at])
+        if found is None:
+            return f"no command {words[at]!r}"
+        command, at = found, at + 1
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    for word in words[at:]:
+        if word.startswith("--") and word.partition("=")[0] not in known and word not in _LEFT_OUT:
+            return f"no option {word}"
+        if word in ("|", "<", ">", "&&", ";"):
+            break
+    study = words[at] if command.name == "simulate" and at < len(words) else ""
+    if re.fullmatch(r"[a-z][a-z0-9-]+", study) and not (BUNDLED / f"{study}.toml").is_file():
+        return f"no bundled study {study!r}"
+    return None
+
+
+def test_every_command_of_the_pages_is_there() -> None:
+    root = typer.main.get_command(cli.app)
+    shown = [(page.name, line) for page in PAGES for line in commands(page)]
+    assert len(shown) > 80, "commands are not found any more; look at the patterns"
+    assert not [(page, line, why) for page, line in shown if (why := fault(line, root)) is not None]
+
+
+@pytest.mark.parametrize(
+    "line", ["simulte demo", "budget ladder x.toml --person 3", "simulate no-such-study", "audit --draws 5 --sed 1"]
+)
+def test_a_command_that_is_not_there_is_found(line: str) -> None:
+    assert fault(line, typer.main.get_command(cli.app)) is not None
