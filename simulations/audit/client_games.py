@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from mechanisms.messages.wire import reply_from_record, reply_to_record
 from mechanisms.projection import statistic_vectors
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.vocabulary import NOTHING
-from server.attacks.audit import Fit, finite, known, learned, looked_at
+from server.attacks.audit import Fit, finite, known, learned, looked_at, part
 from server.training.statistic_head import simplex_codes
 from simulations.audit import clients
 from simulations.audit import games as audit_games
@@ -64,7 +63,7 @@ class Pairs:
         if key not in self.asked:
             name = f"{self.channel}-{side}-{n}-{seed}"
             self._write(name, side, n, seed)
-            self.asked[key] = self.clients.ask(name, clients.request(self.channel))
+            self.asked[key] = self.clients.ask(name, self.clients.request(self.channel))
         return self.asked[key]
 
     def _write(self, name: str, side: int, n: int, seed: int) -> None:
@@ -84,14 +83,15 @@ class Pairs:
         else:
             records, labels, embeddings = np.zeros_like(users), held, np.zeros((2 * n, WIDTH), np.float32)
             embeddings[:, 0] = 1.0 - 2.0 * held
-        texts = [f"text {i}" for i in labels]
+        texts = np.resize(np.array(clients.TEXTS), len(users)).tolist()
         self.clients.write(name, users, records, texts=texts, labels=labels, embeddings=embeddings, seed=seed)
 
 
-def client_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
-    """The embedding and the label of one record: the pair differs in both. One game looks at the target's release, the
-    other at whether it is that of the adversary's own user, who holds x."""
-    pairs = Pairs(Clients(folder), "embedding")
+def client_games(asked: Clients, delta: float) -> list[Game]:
+    """The embedding and the label of one record: the pair differs in both. One game looks at the target's release, one
+    at its embedding alone, whose claim is closer, and one at whether it is that of the adversary's own user, who holds
+    x."""
+    pairs = Pairs(asked, "embedding")
     request = clients.request("embedding")
     embedding: Any = request.mechanism("embedding")
     label: Any = request.mechanism("label")
@@ -111,14 +111,17 @@ def client_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
         z, y = targets(side, n, seed)
         return np.column_stack([z[1::2], y[1::2]])
 
-    def ratio(outputs: NDArray[Any]) -> FloatArray:
-        z, y = outputs[:, :DIM], outputs[:, DIM].astype(np.int64)
+    def alone(outputs: NDArray[Any]) -> FloatArray:
+        z = outputs[:, :DIM]
         z = z / np.linalg.norm(z, axis=1, keepdims=True)  # the grid has rounded it
-        each = [
-            embedding.log_prob(z, np.tile(x, (len(z), 1))) + label.log_prob(y, np.full(len(y), i))
-            for i, x in enumerate(inputs)
-        ]
-        difference: FloatArray = each[0] - each[1]
+        one, other = (embedding.log_prob(z, np.tile(x, (len(z), 1))) for x in inputs)
+        difference: FloatArray = one - other
+        return difference
+
+    def ratio(outputs: NDArray[Any]) -> FloatArray:
+        y = outputs[:, DIM].astype(np.int64)
+        one, other = (label.log_prob(y, np.full(len(y), x)) for x in (0, 1))
+        difference: FloatArray = alone(outputs) + one - other
         return difference
 
     def same(side: int, n: int, seed: int) -> NDArray[Any]:
@@ -130,15 +133,17 @@ def client_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
     return [
         Game("client", about, "antipodal embedding and other label", worst, claimed, draw,
              (known(ratio), looked_at(SPHERE.step)), share=_CLIENT_SHARE),
+        Game("client", about, "the same, the embedding alone", embedding.guarantee.worst_case(),
+             claim(embedding.privacy_loss(), embedding.guarantee, delta), draw, (known(alone),), share=_CLIENT_SHARE),
         Game("client", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
              share=_CLIENT_SHARE),
-    ], pairs.clients  # fmt: skip
+    ]  # fmt: skip
 
 
-def client_text_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
+def client_text_games(asked: Clients, delta: float) -> list[Game]:
     """Texts of five places: other words in all of them, words outside the vocabulary, and fewer words. The law of all
     that they may come out as is known."""
-    pairs = Pairs(Clients(folder), "text")
+    pairs = Pairs(asked, "text")
     text: Any = clients.request("text").mechanism("text")
     outcomes, law = audit_games.text_law(text)
     held = [padded_word_ids([held], text)[0] for held in _texts()]
@@ -159,18 +164,18 @@ def client_text_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
 
     return [
         game(1, "five words / five others"), game(2, "five words / five outside the vocabulary"),
-        game(3, "five words / two of them"),
-    ], pairs.clients  # fmt: skip
+        game(3, "five words / two of them"), game(4, "five words / two others"),
+    ]  # fmt: skip
 
 
 def _texts() -> list[str]:
     """What users hold: the first word and the one that lies farthest from it, five of each; five that no vocabulary
-    has; and two of the first."""
+    has; two of the first; and two of the second."""
     vocabulary = clients.few_words()
     points = vocabulary.points.astype(np.float64)
     farthest = int(np.argmax(np.linalg.norm(points - points[0], axis=1)))
     words = vocabulary.words[0], vocabulary.words[farthest], _UNKNOWN
-    return [*(" ".join([word] * 5) for word in words), " ".join([words[0]] * 2)]
+    return [*(" ".join([word] * 5) for word in words), *(" ".join([word] * 2) for word in words[:2])]
 
 
 def _length(outputs: NDArray[Any]) -> FloatArray:
@@ -178,11 +183,38 @@ def _length(outputs: NDArray[Any]) -> FloatArray:
     return (outputs != NOTHING).sum(axis=1).astype(np.float64)
 
 
-def client_statistic_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
+def client_label_games(asked: Clients, delta: float) -> list[Game]:
+    """The label of a text, of many and where each is rare, by itself and beside the text that it is the label of: texts
+    of all sorts, the same under x and x'."""
+    kinds = len(clients.TEXTS)
+    mechanism: Any = clients.request("label").mechanism("label")
+    outcomes = np.arange(clients.MANY)
+    one, other = (mechanism.log_prob(outcomes, np.full(len(outcomes), x)) for x in (0, 1))
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        users, name = np.arange(n, dtype=np.int64) + n * side, f"label-{side}-{n}-{seed}"
+        texts = np.resize(np.array(clients.TEXTS), n).tolist()
+        asked.write(name, users, np.zeros_like(users), texts=texts, labels=np.full(n, side), seed=seed)
+        label = clients.values_of(asked.ask(name, asked.request("label")), "label").astype(np.int64)
+        # of all labels but x and x' the text tells nothing more
+        return np.column_stack([label, np.minimum(label, 2) * kinds + np.arange(n) % kinds])
+
+    return [
+        Game(
+            "client-label", f"randomized response ε={clients.RARE['epsilon']:g}, K={clients.MANY}",
+            "two labels, beside texts of all sorts", mechanism.guarantee.worst_case(),
+            claim(mechanism.privacy_loss(), mechanism.guarantee, delta), draw,
+            (part(slice(1), finite(outcomes[:, None], one - other)), part(slice(1, 2), learned)),
+            law=audit_games.law_of(one, other, mechanism.guarantee, delta), share=_CLIENT_SHARE,
+        )
+    ]  # fmt: skip
+
+
+def client_statistic_games(asked: Clients, delta: float) -> list[Game]:
     """The one vector of a user: of two users who have opposite ones, and of two who differ in nothing but how many
     records they hold, of which it may tell nothing. A third game looks at whether the target's release is that of the
     adversary's own user."""
-    pairs = Pairs(Clients(folder), "statistic")
+    pairs = Pairs(asked, "statistic")
     request = clients.request("statistic")
     mechanism: Any = request.mechanism("statistic")
     axes, labels = np.array(_STATISTICS[2], dtype=np.int64).T
@@ -226,13 +258,13 @@ def client_statistic_games(folder: Path, delta: float) -> tuple[list[Game], Clie
              share=_CLIENT_SHARE),
         Game("client-statistic", about, "two records / four of the same mean", worst, nothing, drawn(2),
              (ratio(records.mean(axis=0)), seen), share=_MANY_SHARE),
-    ], pairs.clients  # fmt: skip
+    ]  # fmt: skip
 
 
-def client_answer_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
+def client_answer_games(asked: Clients, delta: float) -> list[Game]:
     """The class that a device's model gives a text: of two texts that it tells apart, and whether the target's release
     is that of the adversary's own user, who holds the first of them."""
-    pairs = Pairs(Clients(folder), "answer")
+    pairs = Pairs(asked, "answer")
     mechanism: Any = clients.request("answer").mechanism("answer")
     outcomes = np.arange(CLASSES)
     one, other = (mechanism.log_prob(outcomes, np.full(CLASSES, x)) for x in (0, 1))
@@ -259,7 +291,7 @@ def client_answer_games(folder: Path, delta: float) -> tuple[list[Game], Clients
              share=_CLIENT_SHARE),
         Game("client-answer", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
              share=_CLIENT_SHARE),
-    ], pairs.clients  # fmt: skip
+    ]  # fmt: skip
 
 
 def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
@@ -268,6 +300,28 @@ def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
         epsilon=0.0, metric="discrete", diameter=1.0, protects="record",
         numeric_epsilon=sum(g.numeric_epsilon for g in parts), numeric_delta=sum(g.numeric_delta for g in parts),
     )  # fmt: skip
+
+
+# --- a device
+
+DEVICE = "device"
+#: Rows that are sealed and opened one by one.
+_SEALED_SHARE = 0.05
+
+
+def device_games(asked: Clients, delta: float) -> list[Game]:
+    """The same of the client as it is deployed, on every channel: its worst pair, and what is beside it."""
+    each = [
+        ("embedding and label", client_games(asked, delta)),
+        ("text", client_text_games(asked, delta)[-1:]),
+        ("statistic", client_statistic_games(asked, delta)[:2]),
+        ("answer", client_answer_games(asked, delta)),
+    ]
+    return [
+        replace(game, name=DEVICE, about=f"{channel}, {game.about}", share=_SEALED_SHARE)
+        for channel, games in each
+        for game in games
+    ]
 
 
 # --- the shuffler
@@ -346,12 +400,14 @@ def _reply(users: range, labels: Any, guarantee: Guarantee) -> Reply:
     return reply_from_record(reply_to_record(Reply(ids, np.zeros_like(ids), (release,))))
 
 
-#: Parts of the whole, by the name that --mechanism takes.
-PARTS: dict[str, Callable[[Path, float], tuple[list[Game], Clients | None]]] = {
+#: Parts of the whole, by the name that --mechanism takes: games of the clients that are given.
+PARTS: dict[str, Callable[[Clients, float], list[Game]]] = {
     "client": client_games,
     "client-text": client_text_games,
+    "client-label": client_label_games,
     "client-statistic": client_statistic_games,
     "client-answer": client_answer_games,
     "client-streams": stream_games,
-    "shuffler": lambda folder, delta: (shuffler_games(delta), None),
+    DEVICE: device_games,
+    "shuffler": lambda asked, delta: shuffler_games(delta),
 }

@@ -20,10 +20,19 @@ from client.store.ledger import Ledger
 from mechanisms.messages.release import CHANNELS, Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
-from mechanisms.messages.wire import reply_from_record, request_to_record
+from mechanisms.messages.sealed import generate_keys
+from mechanisms.messages.wire import (
+    record_from_bytes,
+    record_to_bytes,
+    reply_from_record,
+    request_to_record,
+    sealed_from_record,
+)
 from mechanisms.vocabulary import Vocabulary
+from server.sealed_batches import open_batch
 from server.training.statistic_head import simplex_codes
 from simulations.audit.games import words
+from simulations.errors import UserError
 
 IntArray = NDArray[np.int64]
 
@@ -37,6 +46,16 @@ LABEL = {"mechanism": "randomized-response", "epsilon": 1.0}
 TEXT = {"mechanism": "santext", "epsilon": 0.25, "tokens": 5, "length": 0.1}
 STATISTIC = {"mechanism": "privunit", "epsilon": 2.0}
 ANSWER = {"mechanism": "randomized-response", "epsilon": 1.5}
+#: Labels of a text: where every label is rare, one in clear stands out.
+MANY = 1000
+RARE = {"mechanism": "randomized-response", "epsilon": 0.5}
+#: Texts of all sorts, beside which a label is released: what a client does may depend on them.
+TEXTS = (
+    "", " ", "a", "A", "the film", "The Film", "THE FILM", "word0", "word0 word1", "the of word0 word1 the of",
+    "a good film", "a bad film", "not a good film", "I did not like it.", "I loved it!", "Why?", "3", "3.14 and 1,000",
+    "it's", "do n't", "...", "?!", "name@example.org", "+49 30 1234567", "naïve café", "Ünïcödé", "Ελληνικά", "漢字",
+    "🙂", "a\tb\nc", "zzyzxq zzyzxq", " ".join(["word"] * 60),
+)  # fmt: skip
 
 
 def few_words() -> Vocabulary:
@@ -44,27 +63,29 @@ def few_words() -> Vocabulary:
     return words(4)
 
 
-def request(channel: str, *, stage: str = "train", louder: float = 1.0) -> Request:
-    """What is asked of a channel; "embedding" is asked for with the label. louder: what every ε is multiplied by."""
+def request(channel: str, *, stage: str = "train", louder: float = 1.0, arm: str = ARM) -> Request:
+    """What is asked of a channel; "embedding" is asked for with the label, and "label" with a text. louder: what every
+    ε is multiplied by. arm: "" for a device."""
 
     def asked(spec: dict[str, Any]) -> dict[str, Any]:
         return spec | {"epsilon": spec["epsilon"] * louder}
 
-    if channel == "text":
+    if channel in ("text", "label"):
         vocabulary = few_words()
         spec = asked(TEXT) | {"vocabulary": vocabulary.identity}
-        return Request(ARM, stage, "train", "", None, None, None, None, 2, 0, text=spec, vocabulary=vocabulary)
+        label = asked(RARE) if channel == "label" else None
+        return Request(arm, stage, "train", "", None, None, None, label, MANY, 0, text=spec, vocabulary=vocabulary)
     mean, m1 = np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32)
     if channel == "statistic":
         return Request(
-            ARM, stage, "train", ENCODER, mean, m1, None, None, 2, 0, statistic=asked(STATISTIC),
+            arm, stage, "train", ENCODER, mean, m1, None, None, 2, 0, statistic=asked(STATISTIC),
             codes=simplex_codes(2),
         )  # fmt: skip
     if channel == "answer":  # a model that calls the first axis the first class and its opposite the second
         head = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
         head[0][0, :2] = 1.0, -1.0
-        return Request(ARM, stage, "train", ENCODER, mean, m1, None, None, CLASSES, 0, answer=asked(ANSWER), head=head)
-    return Request(ARM, stage, "train", ENCODER, mean, m1, asked(EMBEDDING), asked(LABEL), CLASSES, 0)
+        return Request(arm, stage, "train", ENCODER, mean, m1, None, None, CLASSES, 0, answer=asked(ANSWER), head=head)
+    return Request(arm, stage, "train", ENCODER, mean, m1, asked(EMBEDDING), asked(LABEL), CLASSES, 0)
 
 
 @dataclass(frozen=True)
@@ -78,27 +99,55 @@ class Charged:
 
 @dataclass(eq=False)
 class Clients:
-    """Nodes, each in a folder below this one by its name, and all that they answered."""
+    """Nodes, each in a folder below this one by its name, and all that they answered. deployed: as on a device, with
+    the operating system's randomness, a durable ledger, and releases that leave sealed and are opened as by a server;
+    otherwise simulated from a seed."""
 
     folder: Path
+    deployed: bool = False
     answered: list[tuple[str, Reply]] = field(default_factory=list)
+    _keys: tuple[bytes, bytes] = field(default_factory=generate_keys)
+
+    @property
+    def arm(self) -> str:
+        return "" if self.deployed else ARM
+
+    def request(self, channel: str, *, stage: str = "train", louder: float = 1.0) -> Request:
+        """What these nodes are asked."""
+        return request(channel, stage=stage, louder=louder, arm=self.arm)
 
     def write(
         self, name: str, users: IntArray, records: IntArray, *, texts: Sequence[str], labels: IntArray | None = None,
         embeddings: NDArray[np.float32] | None = None, seed: int,
     ) -> None:  # fmt: skip
-        """A node whose users agree to everything. users, records, labels: (n,); embeddings: (n, WIDTH)."""
+        """A node whose users agree to everything. users, records, labels: (n,); embeddings: (n, WIDTH). seed: of a
+        simulated one."""
         folder, installed = self.folder / name, self.folder / "words"
         if not installed.exists():
             vocabularies.save(few_words(), installed)
         known = {} if embeddings is None else {"embeddings": embeddings, "identity": ENCODER}
         write_shard(folder, "train", users, records, texts, labels, **known)
         everything = Policy(**{channel: math.inf for channel in CHANNELS})
-        write_node(folder, vocabulary=installed.resolve(), seed=seed, arms={ARM: everything})
+        if self.deployed:
+            write_node(folder, vocabulary=installed.resolve(), policy=everything, seal=self._keys[1])
+        else:
+            write_node(folder, vocabulary=installed.resolve(), seed=seed, arms={ARM: everything})
 
     def ask(self, name: str, asked: Request) -> Reply:
-        """What a node answers, over the wire."""
-        reply = reply_from_record(answer(request_to_record(asked), load_node(self.folder / name)))
+        """What a node answers, over the wire. UserError where it does not answer, or a sealed row does not open."""
+        try:
+            answered = answer(request_to_record(asked), load_node(self.folder / name))
+        except Exception as error:  # of whatever is broken in there: nothing left, so there is nothing to measure
+            raise UserError(f"audit: a client does not answer ({type(error).__name__})") from error
+        record = record_from_bytes(record_to_bytes(answered))
+        if self.deployed:
+            sealed = sealed_from_record(record)
+            opened, dropped = open_batch(sealed.rows, asked, self._keys[0])
+            if len(opened) != len(sealed):
+                raise UserError(f"audit: sealed releases of a device are no releases to a server: {dict(dropped)}")
+            reply = Reply(sealed.users, sealed.records, opened.releases)
+        else:
+            reply = reply_from_record(record)
         self.answered.append((name, reply))
         return reply
 
@@ -108,7 +157,7 @@ class Clients:
         releases = charges = 0
         for name in dict.fromkeys(name for name, _ in self.answered):
             replies = [reply for asked, reply in self.answered if asked == name]
-            with load_node(self.folder / name).ledger(ARM) as ledger:
+            with load_node(self.folder / name).ledger(self.arm) as ledger:
                 for reply in replies:
                     for release in reply.releases:
                         kept = _kept(ledger, release, reply) & _paid(ledger, release.channel, reply, replies)

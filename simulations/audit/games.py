@@ -67,7 +67,7 @@ class Game:
     worst case over all inputs, what it exposes declared public. theorem: what is claimed of this pair. law: what
     follows from its exact distribution, where that is known in closed form and says more than the theorem.
     draw(side, n, seed): n independent outputs under x (side 0) or x' (side 1).
-    share: of the draws asked for, how many are made: less where a draw is a whole simulation.
+    share: of the draws asked for, how many are made, but for the least: less where a draw is a whole simulation.
     """
 
     name: str

@@ -17,7 +17,7 @@ from typing import Any
 
 from mechanisms.catalogue import nearest
 from server.attacks import audit as adversary
-from simulations.audit.client_games import PARTS
+from simulations.audit.client_games import DEVICE, PARTS
 from simulations.audit.clients import Clients
 from simulations.audit.games import Game, games_of
 from simulations.audit.games import names as mechanisms
@@ -104,12 +104,10 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
             if name in mechanisms():
                 games += games_of(name, audit.delta)
                 continue
-            made, asked = PARTS[name](Path(folder), audit.delta)
-            games += made
-            if asked is not None:
-                clients[name] = asked
+            clients[name] = Clients(Path(folder) / name, deployed=name == DEVICE)
+            games += PARTS[name](clients[name], audit.delta)
         findings = measure(games, audit, family=family, progress=progress)
-        ledgers = {name: asked.charged() for name, asked in clients.items()}
+        ledgers = {name: asked.charged() for name, asked in clients.items() if asked.answered}
     entries = [entry(finding) for finding in findings]
     for name, charged in ledgers.items():
         entries.append(
@@ -167,7 +165,7 @@ def measure(
     alpha = family / tests(games)
     findings = []
     for game in games:
-        n = int(audit.draws * game.share)
+        n = max(adversary.MIN_DRAWS, int(audit.draws * game.share))
         found = adversary.scores(game.draw(0, n, audit.seed), game.draw(1, n, audit.seed), *game.fits)
         finding = Finding(
             game=game, draws=n, alpha=alpha,

@@ -13,7 +13,6 @@ together differ in one bit of their numbers, each of several bits in turn.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,8 +89,8 @@ class Streams:
             name, people, np.concatenate([records, others, records]), texts=[" ".join([word] * 5)] * 3 * n,
             labels=np.zeros_like(people), embeddings=embeddings, seed=seed,
         )  # fmt: skip
-        first, second = (clients.request(self.channel, stage=stage) for stage in _STAGES)
-        again = clients.request(self.channel, stage=_STAGES[0], louder=_NEXT)
+        first, second = (self.clients.request(self.channel, stage=stage) for stage in _STAGES)
+        again = self.clients.request(self.channel, stage=_STAGES[0], louder=_NEXT)
         replies = [self.clients.ask(name, asked) for asked in (first, second, again)]
         if self.channel == "statistic":  # of users, whose record has no number
             records = others = np.zeros_like(records)
@@ -114,11 +113,10 @@ class Streams:
         return one, np.roll(other, -side, axis=0)
 
 
-def stream_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
+def stream_games(asked: Clients, delta: float) -> list[Game]:
     """Every channel, in everything that two releases may differ in."""
-    asked = Clients(folder)
     each = {channel: Streams(asked, channel) for channel in DIFFER}
-    return [_game(each[channel], differ) for channel, kinds in DIFFER.items() for differ in kinds], asked
+    return [_game(each[channel], differ) for channel, kinds in DIFFER.items() for differ in kinds]
 
 
 def _game(streams: Streams, differ: str) -> Game:

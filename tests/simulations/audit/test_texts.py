@@ -11,14 +11,15 @@ from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
 from simulations.audit import run as audit
 from simulations.audit.client_games import client_text_games
+from simulations.audit.clients import Clients
 from simulations.audit.run import Audit
 
-#: Of 24 figures; see test_audit.py.
-WHOLE = audit.FAMILY / 15
+#: Of 32 figures; see test_audit.py.
+WHOLE = audit.FAMILY / 11
 
 
 def violated(folder, draws=20_000):
-    games, _ = client_text_games(folder, 1e-3)
+    games = client_text_games(Clients(folder), 1e-3)
     found = audit.measure(games, Audit(draws=draws), family=WHOLE)
     return {f.game.pair for f in found if f.verdict == "violated"}
 
