@@ -119,8 +119,8 @@ class Fake:
 class Served:
     """A device that is served in a thread of this process."""
 
-    def __init__(self, node, **options):
-        self.lines, self.failure, self.stop = [], None, threading.Event()
+    def __init__(self, node, *, stop=None, **options):
+        self.lines, self.failure, self.stop = [], None, stop or threading.Event()
 
         def work():
             try:
