@@ -26,7 +26,7 @@ from flwr.supercore.heartbeat import HeartbeatSender
 
 from client.app import respond
 from client.device.code import identity, same_code
-from client.device.fleet import Fleet, Lost, Rejected, Unusable
+from client.device.fleet import Fleet, Lost, Rejected, Unusable, WrongClock
 from client.device.records import encode_records
 from client.node import load_node
 from mechanisms.messages.refusals import REFUSALS
@@ -187,9 +187,11 @@ class _Server:
             except Lost as error:
                 if starting and error.tls:
                     raise ValueError(f"--superlink {self._address}: {error}") from None
-                if not lost:
+                if isinstance(error, WrongClock):
+                    self._progress(f"{error}; until then the SuperLink's time is signed")
+                elif not lost:
                     self._progress(f"the SuperLink at {self._address} cannot be reached ({error}); trying again")
-                lost = True
+                lost = lost or not isinstance(error, WrongClock)
                 self._stop.wait(wait)
                 wait = min(2 * wait, longest)
             except Unusable as error:
