@@ -24,6 +24,7 @@ from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER
+from mechanisms.streams import drawn
 
 FloatArray = NDArray[np.float64]
 
@@ -98,7 +99,7 @@ class Gaussian:
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
         """One draw for each row: (n, dim) unit rows -> (n, dim) float64; dim uniforms a row."""
         x, length = checks.unit_rows(self.name, x, self.dim)
-        uniforms = rng.uniform(len(x), self.dim)
+        uniforms = drawn(rng, len(x), self.dim)
         out = np.empty(x.shape)
         step = max(1, _AT_ONCE // self.dim)
         for at in range(0, len(x), step):

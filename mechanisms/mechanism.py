@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mechanisms.grid import Grid
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells
+from mechanisms.streams import drawn
 from mechanisms.vocabulary import Vocabulary
 
 
@@ -74,7 +75,7 @@ class WordMechanism(Mechanism, Protocol):
 def uniforms(rng: Uniforms, shape: tuple[int, ...], k: int) -> NDArray[np.float64]:
     """k uniforms for each entry of an array of that shape, (entries, k): the first axis is the rows of `rng`."""
     each = math.prod(shape[1:])
-    return rng.uniform(shape[0], each * k).reshape(-1, k)
+    return drawn(rng, shape[0], each * k).reshape(-1, k)
 
 
 def parameters(mechanism: Any) -> dict[str, Any]:

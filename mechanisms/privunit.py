@@ -27,6 +27,7 @@ from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.cap import cap_blanket, cap_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
+from mechanisms.streams import drawn
 from mechanisms.tangent import exact_tangent_normal, tangent_normal
 
 FloatArray = NDArray[np.float64]
@@ -106,7 +107,7 @@ class PrivUnit:
         """One draw for each row: (n, D) unit rows -> (n, D) float64 unit rows; D + 1 uniforms a row."""
         x, length = checks.unit_rows(self.name, x, self.dim)
         out = np.empty(x.shape)
-        uniforms = rng.uniform(len(x), self.dim + 1)
+        uniforms = drawn(rng, len(x), self.dim + 1)
         step = max(1, _AT_ONCE // self.dim)
         for at in range(0, len(x), step):
             row = slice(at, at + step)

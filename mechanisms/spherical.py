@@ -46,7 +46,7 @@ from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.losses.sphere import normalized_laplace_loss, purkayastha_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER, angular, euclidean
-from mechanisms.streams import LATTICE
+from mechanisms.streams import LATTICE, drawn
 from mechanisms.tangent import exact_tangent_normal, tangent_normal
 
 FloatArray = NDArray[np.float64]
@@ -98,7 +98,7 @@ class Purkayastha:
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
         """One draw for each row: (n, dim) unit rows -> (n, dim) float64 unit rows; dim + 1 uniforms a row."""
         x, length = checks.unit_rows(self.name, x, self.dim)
-        uniforms = rng.uniform(len(x), self.dim + 1)
+        uniforms = drawn(rng, len(x), self.dim + 1)
         table = angle_table(self.dim, self.epsilon)
         out = np.empty(x.shape)
         for at in range(0, len(x), _CHUNK):
@@ -192,7 +192,7 @@ class PlanarLaplace:
             x, length = checks.unit_rows(self.name, x, self.dim)
         else:
             x = checks.rows(self.name, x, self.dim)
-        uniforms = rng.uniform(len(x), self.dim + 1)
+        uniforms = drawn(rng, len(x), self.dim + 1)
         out = np.empty(x.shape)
         for at in range(0, len(x), _CHUNK):
             row = slice(at, at + _CHUNK)

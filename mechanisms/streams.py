@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +129,30 @@ class SimulatedUniforms:
         return out
 
 
+class SeededUniforms:
+    """A source that repeats, for tests and by hand: `mechanism.sample(x, rng=SeededUniforms(7))`.
+
+    Its rows are those of the first draw, users 0, 1, ... of the seed's simulation; each call continues where the last
+    one stopped. Reproducible means not private.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._streams = SimulationStreams(seed)
+        self._rows: SimulatedUniforms | None = None
+
+    def uniform(self, rows: int, k: int) -> FloatArray:
+        """Shape (rows, k), float64 in (0, 1). ValueError where `rows` is not what it was at first."""
+        if self._rows is None:
+            users = np.arange(rows, dtype=np.int64)
+            self._rows = self._streams.rows(users, np.zeros_like(users), stage="by hand", channel="any")
+        return self._rows.uniform(rows, k)
+
+    def further(self, rows: IntArray, k: int) -> FloatArray:
+        """See `SimulatedUniforms.further`; after a draw."""
+        assert self._rows is not None
+        return self._rows.further(rows, k)
+
+
 class SecureUniforms:
     """Rows drawn from the operating system's secure generator. See SecureStreams."""
 
@@ -176,7 +201,10 @@ class SimulationStreams:
 
 @dataclass(frozen=True)
 class SecureStreams:
-    """The operating system's secure generator (os.urandom), for devices. There is no seed to give."""
+    """The operating system's secure generator (os.urandom), for devices. There is no seed to give.
+
+    A source by itself, too: `mechanism.sample(x, rng=SecureStreams())` draws once for each row of x.
+    """
 
     def rows(
         self, users: IntArray, records: IntArray, *, stage: str, channel: str, step: int = 0
@@ -184,6 +212,29 @@ class SecureStreams:
         """Same arguments as SimulationStreams.rows; draws depend on the number of rows alone."""
         users, _ = _check_rows(users, records)
         return SecureUniforms(len(users))
+
+    def uniform(self, rows: int, k: int) -> FloatArray:
+        """Shape (rows, k), float64 in (0, 1)."""
+        return SecureUniforms(rows).uniform(rows, k)
+
+    def further(self, rows: IntArray, k: int) -> FloatArray:
+        """Fresh uniforms of these rows, (len(rows), k)."""
+        return SecureUniforms(len(rows)).further(rows, k)
+
+
+def drawn(rng: Any, rows: int, k: int) -> FloatArray:
+    """k uniforms for each of so many rows, (rows, k), of whatever a mechanism was given as its source.
+
+    TypeError, which names what would do, for anything that is no source of rows: of a NumPy generator, `uniform` would
+    take the numbers for bounds.
+    """
+    if not (hasattr(rng, "uniform") and hasattr(rng, "further")):
+        raise TypeError(
+            f"rng must be a source of uniforms, row by row: SecureStreams(), or SeededUniforms(seed) for draws that "
+            f"repeat; got {type(rng).__name__}"
+        )
+    uniforms: FloatArray = rng.uniform(rows, k)
+    return uniforms
 
 
 def _check_request(rows: int, k: int, expected: int) -> None:

@@ -29,6 +29,7 @@ from mechanisms.randomized_response import RandomizedResponsePrior as Randomized
 from mechanisms.spherical import PlanarLaplace as PlanarLaplace
 from mechanisms.spherical import Purkayastha as Purkayastha
 from mechanisms.streams import SecureStreams as SecureStreams
+from mechanisms.streams import SeededUniforms as SeededUniforms
 from mechanisms.streams import SimulationStreams as SimulationStreams
 from mechanisms.vocabulary import Vocabulary as Vocabulary
 from mechanisms.words.custext import CusText as CusText

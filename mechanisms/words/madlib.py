@@ -15,7 +15,7 @@ from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.spherical import MAX_DIM, MAX_EPSILON, PlanarLaplace
-from mechanisms.streams import LATTICE
+from mechanisms.streams import LATTICE, drawn
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.diameter import diameter
 from mechanisms.words.nearest import nearest
@@ -114,7 +114,7 @@ def perturbed(
     together = max(1, _TOKENS // max(1, len(grid)))
     for at in range(0, grid.shape[1], together):
         word_ids = grid[:, at : at + together]
-        uniforms = rng.uniform(len(grid), word_ids.shape[1] * (width + 1)).reshape(*word_ids.shape, width + 1)
+        uniforms = drawn(rng, len(grid), word_ids.shape[1] * (width + 1)).reshape(*word_ids.shape, width + 1)
         there = np.argwhere(word_ids != NOTHING)
         for start in range(0, len(there), _TOKENS):
             row, column = there[start : start + _TOKENS].T

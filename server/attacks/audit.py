@@ -219,6 +219,31 @@ def looked_at(step: float) -> Fit:
     return lambda first, second: _fisher(first, second, features)
 
 
+def part(columns: slice, fit: Fit, *, whole: bool = False) -> Fit:
+    """A score that looks at some columns of outputs (n, k) alone; whole: as whole numbers."""
+
+    def of(outputs: Outputs) -> Outputs:
+        return outputs[:, columns].astype(np.int64) if whole else outputs[:, columns]
+
+    def fitted(first: Outputs, second: Outputs) -> Score:
+        score = fit(of(first), of(second))
+        return lambda outputs: score(of(outputs))
+
+    return fitted
+
+
+def alike(step: float) -> Fit:
+    """A linear score (Fisher's) of how two vectors go together, outputs (n, 2k), one behind the other: coordinate by
+    coordinate their product, that of their magnitudes, and whether they are the same number on a grid of `step`."""
+
+    def features(outputs: Outputs) -> FloatArray:
+        one, other = np.split(np.asarray(outputs, dtype=np.float64), 2, axis=1)
+        same = np.rint(one / step) == np.rint(other / step)
+        return np.hstack([one * other, np.abs(one * other), same])
+
+    return lambda first, second: _fisher(first, second, features)
+
+
 #: Outputs whose features are worked on at once.
 _AT_ONCE = 2**14
 #: Added to the eigenvalues of features of variance 1 within either input: what never varies there counts by it.

@@ -23,10 +23,13 @@ from client.node import Node
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
-from server.attacks import linkage, tokens
+from server.attacks import context, linkage, tokens
 from server.attacks.channel import Channel
+from server.attacks.sequences import Table
+from simulations.artifacts.text_channel import as_lines
 from simulations.attacks import releases, scores
 from simulations.attacks.target import Skipped, Target, each
+from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import Arm, text_mechanism
 from simulations.progress import Progress
@@ -38,19 +41,24 @@ ATTACKS = {
     "bayes": "the word of largest posterior given the released word",
     "copy": "the released word itself",
     "mask": "what a masked language model puts in the released word's place",
+    "context": "the word of largest posterior given the whole text, taken for a chain of words",
     "query": "the word that stands most often in a place, of ten releases of the same text",
     "linkage": "which of two releases come from one text",
 }
+#: Those that guess words from one release of each text.
+_ONE_RELEASE = ("bayes", "copy", "mask", "context")
 #: How the columns of their table are read.
 READING = (
     "Tokens that are scored are words of the vocabulary in whose place a word was released. Baseline: always the word "
     "that is most frequent in public text; of linkage, chance. Best possible: the largest success of any attack that "
     "looks at single tokens, if it knew how frequent each word is here. The theorem allows: the same for the worst "
-    "mechanism of this guarantee; of linkage, for two releases of a whole text. A mask attack reads the words around "
-    "too, and is bounded by neither. The worst-case ε is that of a word."
+    "mechanism of this guarantee; of linkage, for two releases of a whole text. Mask and context read the words "
+    "around too, and are bounded by neither. The worst-case ε is that of a word."
 )
 #: The share of unknown words that linkage reckons with: public counts say nothing of them.
 _UNKNOWN = 0.1
+#: The same of the chain of words, beside what public text itself says of it.
+_UNSEEN = 0.01
 #: Texts that linkage matches, at most: every pair is looked at, place by place.
 _LINKED = 250
 #: Releases of each text that `query` counts in, the one in the run among them.
@@ -75,10 +83,15 @@ def entries(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """See Target. UserError, one line, where the arm has released no texts."""
     text, language_model = mechanism_of(target)
-    held = _held(target, text)
+    held = held_of(target, text)
     progress(f"{target.arm.name}: {len(held.lines):,} released texts of stage {held.stage}")
     attacked = _Words(target, text, held, language_model, tuple(names), progress)
-    return each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
+    found, skipped = each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
+    one = [e for e in found if e["attack"] in _ONE_RELEASE]
+    if len(one) > 1:
+        strongest = max(one, key=lambda e: e["success"])
+        strongest["note"] = "; ".join(["best of all", *([strongest["note"]] if "note" in strongest else [])])
+    return found, skipped
 
 
 def mechanism_of(target: Target) -> tuple[TextMechanism, Path | None]:
@@ -110,7 +123,8 @@ def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechani
         raise UserError(f'arm "{arm.name}": text: {error}') from error
 
 
-def _held(target: Target, text: TextMechanism) -> Held:
+def held_of(target: Target, text: TextMechanism) -> Held:
+    """Releases of the arm that are attacked, and what they were drawn from. UserError where there are none."""
     rows = releases.of_arm(target, "text")
     for row in rows:
         if row.released.guarantee != text.guarantee or len(row.released.payload) != 4 * text.tokens:
@@ -142,8 +156,8 @@ class _Words:
     def entry(self, name: str) -> dict[str, Any]:
         """One attack's line. Raises Skipped where it does not apply."""
         kinds = {
-            "bayes": self._bayes, "copy": self._copy, "mask": self._mask, "query": self._query,
-            "linkage": self._linkage,
+            "bayes": self._bayes, "copy": self._copy, "mask": self._mask, "context": self._context,
+            "query": self._query, "linkage": self._linkage,
         }  # fmt: skip
         found = kinds[name]()
         error = found["error"]
@@ -194,16 +208,25 @@ class _Words:
             self.held.released, progress=lambda line: self.progress(f"{self.target.arm.name}: mask: {line}")
         )
         # it reads the words around: what single tokens allow does not bound it
-        return self._tokens(guesses) | {"best": None, "bound": None}
+        return self._tokens(guesses, alone=False)
+
+    def _context(self) -> dict[str, Any]:
+        channel = self._channel
+        public = padded_word_ids(as_lines(load_split(self.target.study)[0].public.texts), self.text)
+        chain = context.Chain.fitted(public, self._public_prior(_UNSEEN))
+        table = Table.of(channel, chain.states, self.held.released)
+        note = f"{len(chain.states):,} words, {len(public):,} public texts"
+        # it reads the words around too
+        return self._tokens(context.guessed(chain, table, self.held.released), alone=False) | {"note": note}
 
     def _query(self) -> dict[str, Any]:
         if self.text.word.reads:
             raise Skipped("each of its draws takes a language model")
         again = [self._drawn(len(self.held.lines), f"attack-query-{i}") for i in range(1, _QUERIES)]
         guesses = tokens.most_frequent(np.stack([self.held.released, *again]))
-        return self._tokens(guesses) | {
-            "best": None,
+        return self._tokens(guesses, alone=False) | {
             "bound": tokens.bound(self.text, self._frequencies, releases=_QUERIES),
+            "bound_counts": tokens.bound(self.text, self._frequencies, releases=2 * _QUERIES),
             "note": f"{_QUERIES} releases of each text, each charged: what asking again gives away",
         }
 
@@ -216,15 +239,16 @@ class _Words:
         )  # fmt: skip
         return drawn.astype(np.int64)
 
-    def _tokens(self, guesses: IntArray) -> dict[str, Any]:
+    def _tokens(self, guesses: IntArray, *, alone: bool = True) -> dict[str, Any]:
+        """alone: whether each guess looks at one released word, so that what these allow bounds it."""
         found = self._rate(guesses)
         return {
-            "success": found.success,
-            "error": found.error,
+            **found.shown,
             "tokens": int(self._scored.sum()),
             "baseline": float(self._frequencies[self._prior.argmax()]),
-            "best": float(self._decoded.best[1]) if self._exact else None,
-            "bound": tokens.bound(self.text, self._frequencies),
+            "best": float(self._decoded.best[1]) if alone and self._exact else None,
+            "bound": tokens.bound(self.text, self._frequencies) if alone else None,
+            "bound_counts": tokens.bound(self.text, self._frequencies, releases=2) if alone else None,
             "expected": None,
         }
 
@@ -309,13 +333,13 @@ class _Words:
         evidence, n = self._linked.scores(self.text), min(len(self.held.lines), _LINKED)
         found, auc = scores.matched(evidence), scores.area(evidence)
         return {
-            "success": found.success,
-            "error": found.error,
+            **found.shown,
             "texts": n,
             "tokens": None,
             "baseline": 1 / n,
             "best": None,
             "bound": linkage.bound(self.text, n),
+            "bound_counts": linkage.bound(self.text, n),
             "expected": None,
             "auc": auc.success,
             "auc_error": auc.error,

@@ -16,43 +16,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.app import answer
-from client.models import vocabulary as vocabularies
-from client.node import load_node, write_node
-from client.policy import Policy
-from client.shard import write_shard
+from client.models.tokens import padded_word_ids
 from mechanisms.accounting.shuffle import amplify
-from mechanisms.catalogue import build
 from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
-from mechanisms.messages.release import CHANNELS, Release
+from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
-from mechanisms.messages.request import Request
-from mechanisms.messages.wire import reply_from_record, reply_to_record, request_to_record
+from mechanisms.messages.wire import reply_from_record, reply_to_record
 from mechanisms.projection import statistic_vectors
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.vocabulary import NOTHING
 from server.attacks.audit import Fit, finite, known, learned, looked_at
 from server.training.statistic_head import simplex_codes
+from simulations.audit import clients
 from simulations.audit import games as audit_games
+from simulations.audit.clients import ANSWER, CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
 from simulations.audit.games import Claim, Game, claim, streams
+from simulations.audit.stream_games import stream_games
 from simulations.shuffler.shuffle import shuffle
 
 FloatArray = NDArray[np.float64]
 
-_ENCODER = "ab" * 32
-_ARM = "audit"
 #: A whole client, and a whole shuffle, for each draw: fewer of them.
 _CLIENT_SHARE, _SHUFFLE_SHARE = 0.25, 0.1
 #: Users of many records each.
 _MANY_SHARE = 0.1
-WIDTH, DIM, CLASSES = 8, 4, 3
-EMBEDDING = {"mechanism": "purkayastha", "epsilon": 0.5, "dim": DIM}
-LABEL = {"mechanism": "randomized-response", "epsilon": 1.0}
-TEXT = {"mechanism": "santext", "epsilon": 1.0, "tokens": 1, "length": 1.0}
-STATISTIC = {"mechanism": "privunit", "epsilon": 2.0}
-ANSWER = {"mechanism": "randomized-response", "epsilon": 1.5}
 #: The records of a user of each kind, an axis of the embedding and a label each. The first two kinds are opposite
 #: vectors, of one record and of three; the other two the same mean, shorter than 1, of two records and of four.
 _STATISTICS = (((0, 0),), ((0, 1),) * 3, ((0, 0), (1, 1)), ((0, 0), (1, 1)) * 2)
@@ -60,70 +49,33 @@ _STATISTICS = (((0, 0),), ((0, 1),) * 3, ((0, 0), (1, 1)), ((0, 0), (1, 1)) * 2)
 _UNKNOWN = "zzyzxq"
 
 
-@dataclass(frozen=True)
-class Charged:
-    """What left a client, and what its ledger says of it: releases sent, and those of them that are charged, with
-    their bytes, at no less than the worst case."""
-
-    releases: int
-    charges: int
-
-
 @dataclass(eq=False)
-class Clients:
-    """A node in a folder for each side, asked once on a channel: what its users released. Kept, because several games
-    look at it. Sides come in pairs, an even number for x and the next for x'."""
+class Pairs:
+    """A node for each side, asked once on a channel: what its users released. Kept, because several games look at it.
+    Sides come in pairs, an even number for x and the next for x'; of texts, 0 for x and any other for an x'."""
 
-    folder: Path
+    clients: Clients
     channel: str
     asked: dict[tuple[int, int, int], Reply] = field(default_factory=dict)
-
-    def request(self) -> Request:
-        if self.channel == "text":
-            vocabulary = audit_games.words()
-            spec = TEXT | {"vocabulary": vocabulary.identity}
-            return Request(_ARM, "train", "train", "", None, None, None, None, 2, 0, text=spec, vocabulary=vocabulary)
-        mean, m1 = np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32)
-        if self.channel == "statistic":
-            return Request(
-                _ARM, "train", "train", _ENCODER, mean, m1, None, None, 2, 0, statistic=STATISTIC,
-                codes=simplex_codes(2),
-            )  # fmt: skip
-        if self.channel == "answer":  # a model that calls x the first class and x' the second
-            head = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
-            head[0][0, :2] = 1.0, -1.0
-            return Request(
-                _ARM, "train", "train", _ENCODER, mean, m1, None, None, CLASSES, 0, answer=ANSWER, head=head
-            )
-        return Request(_ARM, "train", "train", _ENCODER, mean, m1, EMBEDDING, LABEL, CLASSES, 0)
 
     def reply(self, side: int, n: int, seed: int) -> Reply:
         """Rows 2i belong to the adversary's own users, who hold x; rows 2i + 1 to the targets."""
         key = (side, n, seed)
         if key not in self.asked:
-            folder = self._node(side, n, seed)
-            record = answer(request_to_record(self.request()), load_node(folder))
-            self.asked[key] = reply_from_record(record)
+            name = f"{self.channel}-{side}-{n}-{seed}"
+            self._write(name, side, n, seed)
+            self.asked[key] = self.clients.ask(name, clients.request(self.channel))
         return self.asked[key]
 
-    def _path(self, side: int, n: int, seed: int) -> Path:
-        return self.folder / f"{self.channel}-{side}-{n}-{seed}"
-
-    def _node(self, side: int, n: int, seed: int) -> Path:
-        folder = self._path(side, n, seed)
+    def _write(self, name: str, side: int, n: int, seed: int) -> None:
         # other users on the other side: a simulation's noise is a function of seed and user
         users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
-        held = np.where(np.arange(2 * n) % 2 == 1, side, side - side % 2)
-        everything = Policy(**{channel: math.inf for channel in CHANNELS})
+        own = 0 if self.channel == "text" else side - side % 2
+        held = np.where(np.arange(2 * n) % 2 == 1, side, own)
         if self.channel == "text":
-            vocabulary = audit_games.words()
-            installed = self.folder / "words"
-            if not installed.exists():
-                vocabularies.save(vocabulary, installed)
-            texts = np.array([vocabulary.words[-1], _UNKNOWN])[held].tolist()
-            write_shard(folder, "train", users, np.zeros_like(users), texts, None)
-            write_node(folder, vocabulary=installed.resolve(), seed=seed, arms={_ARM: everything})
-            return folder
+            texts = np.array(_texts())[held].tolist()
+            self.clients.write(name, users, np.zeros_like(users), texts=texts, seed=seed)
+            return
         if self.channel == "statistic":
             sizes = np.array([len(records) for records in _STATISTICS])[held]
             records = np.concatenate([np.arange(size) for size in sizes])
@@ -132,36 +84,15 @@ class Clients:
         else:
             records, labels, embeddings = np.zeros_like(users), held, np.zeros((2 * n, WIDTH), np.float32)
             embeddings[:, 0] = 1.0 - 2.0 * held
-        write_shard(
-            folder, "train", users, records, [f"text {i}" for i in labels], labels, embeddings=embeddings,
-            identity=_ENCODER,
-        )  # fmt: skip
-        write_node(folder, seed=seed, arms={_ARM: everything})
-        return folder
-
-    def charged(self) -> Charged:
-        """Of everything that any node answered: is it in the ledger, at its price and with its bytes?"""
-        releases = charges = 0
-        for key, reply in self.asked.items():
-            with load_node(self._path(*key)).ledger(_ARM) as ledger:
-                rows = {(r.user, r.record, r.stage, r.channel, r.digest): r for r in ledger.rows()}
-            for release in reply.releases:
-                (values,) = release.payload.values()
-                price = release.guarantee.worst_case()
-                sent = zip(reply.users.tolist(), reply.records.tolist(), values, strict=True)
-                for user, record, value in sent:
-                    row = rows.get((user, record, release.stage, release.channel, release.digest))
-                    releases += 1
-                    data = np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes()
-                    charges += row is not None and row.payload == data and row.epsilon >= price
-        return Charged(releases, charges)
+        texts = [f"text {i}" for i in labels]
+        self.clients.write(name, users, records, texts=texts, labels=labels, embeddings=embeddings, seed=seed)
 
 
 def client_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
     """The embedding and the label of one record: the pair differs in both. One game looks at the target's release, the
     other at whether it is that of the adversary's own user, who holds x."""
-    clients = Clients(folder, "embedding")
-    request = clients.request()
+    pairs = Pairs(Clients(folder), "embedding")
+    request = clients.request("embedding")
     embedding: Any = request.mechanism("embedding")
     label: Any = request.mechanism("label")
     parts = (embedding.guarantee, label.guarantee)
@@ -172,7 +103,7 @@ def client_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
     inputs[1] = -inputs[0]
 
     def targets(side: int, n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        reply = clients.reply(side, n, seed)
+        reply = pairs.reply(side, n, seed)
         z, y = (next(iter(r.payload.values())) for r in reply.releases)
         return embedding.grid.decode(z), y.astype(np.float64)
 
@@ -201,41 +132,58 @@ def client_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
              (known(ratio), looked_at(SPHERE.step)), share=_CLIENT_SHARE),
         Game("client", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
              share=_CLIENT_SHARE),
-    ], clients  # fmt: skip
+    ], pairs.clients  # fmt: skip
 
 
 def client_text_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
-    """A text of one word, in the vocabulary or not."""
-    clients = Clients(folder, "text")
-    vocabulary = audit_games.words()
-    text = build(clients.request().text or {}, channel="text", vocabulary=vocabulary)
-    law = audit_games.text_law(text)
-    pair = len(vocabulary) - 1, vocabulary.unknown
-    one, other = (law(x) for x in pair)
-    apart = audit_games.text_distance(text, *pair)
-    outcomes = np.array([NOTHING, *range(len(vocabulary))])
+    """Texts of five places: other words in all of them, words outside the vocabulary, and fewer words. The law of all
+    that they may come out as is known."""
+    pairs = Pairs(Clients(folder), "text")
+    text: Any = clients.request("text").mechanism("text")
+    outcomes, law = audit_games.text_law(text)
+    held = [padded_word_ids([held], text)[0] for held in _texts()]
+    laws = [law(x) for x in held]
 
-    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-        (release,) = clients.reply(side, n, seed).releases
-        (values,) = release.payload.values()
-        return values[1::2].astype(np.int64)
+    def game(other: int, shown: str) -> Game:
+        def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+            reply = pairs.reply(side * other, n, seed)
+            return clients.values_of(reply, "text")[1::2].astype(np.int64)
+
+        loss = text.privacy_loss(audit_games.text_distance(text, held[0], held[other]))
+        return Game(
+            "client-text", f"santext ε={TEXT['epsilon']:g}, L={text.tokens}, length ε={TEXT['length']:g}", shown,
+            text.guarantee.worst_case(), claim(loss, text.guarantee, delta), draw,
+            (finite(outcomes, laws[0] - laws[other]), known(_length)),
+            law=audit_games.law_of(laws[0], laws[other], text.guarantee, delta), share=_CLIENT_SHARE,
+        )  # fmt: skip
 
     return [
-        Game(
-            "client-text", f"santext ε={TEXT['epsilon']:g}, L=1, length ε={TEXT['length']:g}",
-            "a word / one outside the vocabulary", text.guarantee.worst_case(),
-            claim(text.privacy_loss(apart), text.guarantee, delta), draw, (finite(outcomes[:, None], one - other),),
-            law=audit_games.law_of(one, other, text.guarantee, delta), share=_CLIENT_SHARE,
-        )
-    ], clients  # fmt: skip
+        game(1, "five words / five others"), game(2, "five words / five outside the vocabulary"),
+        game(3, "five words / two of them"),
+    ], pairs.clients  # fmt: skip
+
+
+def _texts() -> list[str]:
+    """What users hold: the first word and the one that lies farthest from it, five of each; five that no vocabulary
+    has; and two of the first."""
+    vocabulary = clients.few_words()
+    points = vocabulary.points.astype(np.float64)
+    farthest = int(np.argmax(np.linalg.norm(points - points[0], axis=1)))
+    words = vocabulary.words[0], vocabulary.words[farthest], _UNKNOWN
+    return [*(" ".join([word] * 5) for word in words), " ".join([words[0]] * 2)]
+
+
+def _length(outputs: NDArray[Any]) -> FloatArray:
+    """How many words came out."""
+    return (outputs != NOTHING).sum(axis=1).astype(np.float64)
 
 
 def client_statistic_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
     """The one vector of a user: of two users who have opposite ones, and of two who differ in nothing but how many
     records they hold, of which it may tell nothing. A third game looks at whether the target's release is that of the
     adversary's own user."""
-    clients = Clients(folder, "statistic")
-    request = clients.request()
+    pairs = Pairs(Clients(folder), "statistic")
+    request = clients.request("statistic")
     mechanism: Any = request.mechanism("statistic")
     axes, labels = np.array(_STATISTICS[2], dtype=np.int64).T
     records = statistic_vectors(np.eye(2, DIM)[axes], labels, simplex_codes(2))
@@ -243,14 +191,14 @@ def client_statistic_games(folder: Path, delta: float) -> tuple[list[Game], Clie
 
     def drawn(kind: int) -> Callable[[int, int, int], NDArray[Any]]:
         def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-            (release,) = clients.reply(kind + side, n, seed).releases
+            (release,) = pairs.reply(kind + side, n, seed).releases
             (values,) = release.payload.values()
             return SPHERE.decode(values[1::2])
 
         return draw
 
     def same(side: int, n: int, seed: int) -> NDArray[Any]:
-        (release,) = clients.reply(side, n, seed).releases
+        (release,) = pairs.reply(side, n, seed).releases
         (values,) = release.payload.values()
         return (values[1::2] == values[::2]).all(axis=1).astype(np.int64)
 
@@ -278,19 +226,19 @@ def client_statistic_games(folder: Path, delta: float) -> tuple[list[Game], Clie
              share=_CLIENT_SHARE),
         Game("client-statistic", about, "two records / four of the same mean", worst, nothing, drawn(2),
              (ratio(records.mean(axis=0)), seen), share=_MANY_SHARE),
-    ], clients  # fmt: skip
+    ], pairs.clients  # fmt: skip
 
 
 def client_answer_games(folder: Path, delta: float) -> tuple[list[Game], Clients]:
     """The class that a device's model gives a text: of two texts that it tells apart, and whether the target's release
     is that of the adversary's own user, who holds the first of them."""
-    clients = Clients(folder, "answer")
-    mechanism: Any = clients.request().mechanism("answer")
+    pairs = Pairs(Clients(folder), "answer")
+    mechanism: Any = clients.request("answer").mechanism("answer")
     outcomes = np.arange(CLASSES)
     one, other = (mechanism.log_prob(outcomes, np.full(CLASSES, x)) for x in (0, 1))
 
     def answers(side: int, n: int, seed: int) -> NDArray[np.int64]:
-        (release,) = clients.reply(side, n, seed).releases
+        (release,) = pairs.reply(side, n, seed).releases
         (values,) = release.payload.values()
         return values.astype(np.int64)
 
@@ -311,7 +259,7 @@ def client_answer_games(folder: Path, delta: float) -> tuple[list[Game], Clients
              share=_CLIENT_SHARE),
         Game("client-answer", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
              share=_CLIENT_SHARE),
-    ], clients  # fmt: skip
+    ], pairs.clients  # fmt: skip
 
 
 def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
@@ -404,5 +352,6 @@ PARTS: dict[str, Callable[[Path, float], tuple[list[Game], Clients | None]]] = {
     "client-text": client_text_games,
     "client-statistic": client_statistic_games,
     "client-answer": client_answer_games,
+    "client-streams": stream_games,
     "shuffler": lambda folder, delta: (shuffler_games(delta), None),
 }

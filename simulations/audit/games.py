@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any
+from itertools import product
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -334,38 +335,41 @@ def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
 def text_game(text: TextMechanism, delta: float) -> Game:
     """Two texts of at most one word, the worst two, length included: the law by enumeration."""
     assert text.lengths is not None and text.tokens == 1
-    log_probs = text_law(text)
-    table = np.vstack([log_probs(x) for x in (*range(len(text.vocabulary) + 1), NOTHING)])
+    inputs = np.array([*range(len(text.vocabulary) + 1), NOTHING])[:, None]
+    outcomes, law = text_law(text)
+    table = np.vstack([law(x) for x in inputs])
     x, y = worst_pair(table)
-    inputs = np.array([*range(len(text.vocabulary) + 1), NOTHING])
-    outcomes = np.array([NOTHING, *range(len(text.vocabulary))])
-    shown = " / ".join("no word" if i == NOTHING else _shown(text.vocabulary, int(i)) for i in inputs[[x, y]])
+    shown = " / ".join("no word" if i == NOTHING else _shown(text.vocabulary, int(i)) for i in inputs[[x, y], 0])
     game = finite_game(
-        text, (inputs[[x]], inputs[[y]]), delta, shown=shown, outcomes=outcomes[:, None],
-        log_probs=(table[x], table[y]), distance=text_distance(text, *(int(i) for i in inputs[[x, y]])),
+        text, (inputs[x], inputs[y]), delta, shown=shown, outcomes=outcomes, log_probs=(table[x], table[y]),
+        distance=text_distance(text, inputs[x], inputs[y]),
     )  # fmt: skip
     return replace(game, name="text")
 
 
-def text_distance(text: TextMechanism, x: int, y: int) -> float:
-    """Of two texts of at most one word; where there is none, an unknown word is filled in."""
-    x, y = (text.vocabulary.unknown if i == NOTHING else i for i in (x, y))
-    return float(_distances(text.vocabulary)[x, y])
+def text_distance(text: TextMechanism, x: NDArray[Any], y: NDArray[Any]) -> float:
+    """Of two texts (L,), over their places; where there is no word, an unknown one is filled in."""
+    x, y = (np.where(i == NOTHING, text.vocabulary.unknown, i) for i in (x, y))
+    return float(_distances(text.vocabulary)[x, y].sum())
 
 
-def text_law(text: TextMechanism) -> Callable[[int], FloatArray]:
-    """Log probabilities of (NOTHING, word 0, word 1, ...) for a text of one token, or of none."""
-    lengths, word = text.lengths, text.word
+def text_law(text: TextMechanism) -> tuple[NDArray[np.int64], Callable[[NDArray[Any]], FloatArray]]:
+    """All that a text may come out as, (J, L) word ids and NOTHING after the end, and their log probabilities (J,) for
+    a text (L,). J is the number of words to the power of L: for few words and places."""
+    lengths, word = text.lengths, cast(Any, text.word)
     assert lengths is not None
+    words, places = range(len(text.vocabulary)), text.tokens
+    ends = [(*drawn, *[NOTHING] * (places - n)) for n in range(places + 1) for drawn in product(words, repeat=n)]
+    outcomes = np.array(ends, dtype=np.int64)
+    there = outcomes != NOTHING
 
-    def law(x: int) -> FloatArray:
-        there = np.array([int(x != NOTHING)] * 2)
-        empty, one = lengths.log_prob(np.array([0, 1]), there)
-        number = text.vocabulary.unknown if x == NOTHING else x
-        words: Any = word
-        return np.concatenate([[empty], one + words.log_probs(np.array([number]))[0]])
+    def law(x: NDArray[Any]) -> FloatArray:
+        end = np.full(len(outcomes), (x != NOTHING).sum())
+        each = word.log_probs(np.where(x == NOTHING, text.vocabulary.unknown, x))
+        drawn: FloatArray = np.where(there, each[np.arange(places), outcomes], 0.0).sum(axis=1)
+        return drawn + lengths.log_prob(there.sum(axis=1), end)
 
-    return law
+    return outcomes, law
 
 
 def length_game(mechanism: Length, delta: float) -> Game:

@@ -17,7 +17,8 @@ from typing import Any
 
 from mechanisms.catalogue import nearest
 from server.attacks import audit as adversary
-from simulations.audit.client_games import PARTS, Clients
+from simulations.audit.client_games import PARTS
+from simulations.audit.clients import Clients
 from simulations.audit.games import Game, games_of
 from simulations.audit.games import names as mechanisms
 from simulations.errors import UserError

@@ -5,6 +5,7 @@ What a user can mend ends in one line and exit code 2; SOTTOVOCE_DEBUG=1 shows t
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -140,6 +141,28 @@ def summarize(
     if figure is not None:
         save(summary.figure(runs), figure)
     print(table)
+
+
+@app.command()
+def schema(
+    markdown: Annotated[bool, typer.Option("--markdown", help="For people: docs/experiment.md.")] = False,
+) -> None:
+    """Every key of an experiment file, as JSON Schema for editors."""
+    from simulations.experiment import schema as keys
+
+    text = keys.page() if markdown else json.dumps(keys.schema(), indent=1, ensure_ascii=False) + "\n"
+    print(text, end="")
+
+
+@app.callback(invoke_without_command=True)
+def version_(
+    version: Annotated[bool, typer.Option("--version", help="Say which Sottovoce this is, and end.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"sottovoce {installed('sottovoce')}")
+        raise typer.Exit
 
 
 def _start(file: str, changes: list[str], out: Path | None, ray_address: str | None, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from client.policy import Policy
@@ -11,17 +12,26 @@ from mechanisms.guarantee import EXPOSURES
 from simulations.errors import UserError
 from simulations.experiment.names import either, nearest
 
-#: (value, where it stands) -> the value.
-Check = Callable[[Any, str], Any]
+
+@dataclass(frozen=True)
+class Check:
+    """Called with a value and where it stands, gives the value back or raises UserError. schema: what it takes, as far
+    as JSON Schema can say it."""
+
+    read: Callable[[Any, str], Any]
+    schema: dict[str, Any] = field(hash=False)
+
+    def __call__(self, value: Any, where: str) -> Any:
+        return self.read(value, where)
 
 
-def text(value: Any, where: str) -> str:
+def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise UserError(f"{where}: must be a text that is not empty, got {value!r}")
     return value
 
 
-def flag(value: Any, where: str) -> bool:
+def _flag(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
         raise UserError(f"{where}: must be true or false, got {value!r}")
     return value
@@ -33,7 +43,7 @@ def choice(*names: str) -> Check:
             raise UserError(f"{where}: must be {either(names)}, got {value!r}{nearest(value, names)}")
         return str(value)
 
-    return check
+    return Check(check, {"enum": list(names)})
 
 
 def whole(least: int) -> Check:
@@ -44,7 +54,7 @@ def whole(least: int) -> Check:
             raise UserError(f"{where}: must be a whole number of at least {least}, got {value!r}")
         return int(value)
 
-    return check
+    return Check(check, {"type": "integer", "minimum": least})
 
 
 def wholes(least: int) -> Check:
@@ -56,7 +66,7 @@ def wholes(least: int) -> Check:
             raise UserError(f"{where}: must be a list of different whole numbers of at least {least}, got {value!r}")
         return tuple(value)
 
-    return check
+    return Check(check, {"type": "array", "items": {"type": "integer", "minimum": least}, "uniqueItems": True})
 
 
 def number(
@@ -74,10 +84,11 @@ def number(
             )
         return float(value)
 
-    return check
+    schema: dict[str, Any] = {"type": "number", "exclusiveMinimum" if above else "minimum": least}
+    return Check(check, schema | ({"exclusiveMaximum": below} if below < math.inf else {}))
 
 
-def auto_or_whole(value: Any, where: str) -> int | str:
+def _auto_or_whole(value: Any, where: str) -> int | str:
     if value == "auto":
         return "auto"
     if not _is_whole(value) or value < 1:
@@ -85,7 +96,7 @@ def auto_or_whole(value: Any, where: str) -> int | str:
     return int(value)
 
 
-def reasons(value: Any, where: str) -> tuple[str, ...]:
+def _reasons(value: Any, where: str) -> tuple[str, ...]:
     """What a client's policy takes as its `accept_unprotected`."""
     if not isinstance(value, list | tuple):
         raise UserError(f'{where}: must be a list such as ["label: why this is acceptable"], got {value!r}')
@@ -100,7 +111,7 @@ def reasons(value: Any, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def names(value: Any, where: str) -> dict[str, str]:
+def _names(value: Any, where: str) -> dict[str, str]:
     """A table of texts, by texts, each once."""
     whole = isinstance(value, dict) and value and all(isinstance(name, str) for name in value.values())
     if not whole or len(set(value.values())) < len(value):
@@ -108,7 +119,7 @@ def names(value: Any, where: str) -> dict[str, str]:
     return dict(value)
 
 
-def mechanism(value: Any, where: str) -> dict[str, Any]:
+def _mechanism(value: Any, where: str) -> dict[str, Any]:
     """A mechanism's table. Names and parameters are the catalogue's to judge, kinds of values ours."""
     if not isinstance(value, dict):
         raise UserError(f'{where}: must be a table such as {{ mechanism = "identity" }}, got {value!r}')
@@ -126,6 +137,16 @@ def mechanism(value: Any, where: str) -> dict[str, Any]:
         elif name != "mechanism" and not isinstance(entry, bool | str):
             raise UserError(f"{where}.{name}: must be a number, a text, true or false, got {entry!r}")
     return dict(value)
+
+
+text = Check(_text, {"type": "string", "pattern": r"\S"})
+flag = Check(_flag, {"type": "boolean"})
+auto_or_whole = Check(_auto_or_whole, {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]})
+reasons = Check(_reasons, {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}})
+names = Check(_names, {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1})
+mechanism = Check(
+    _mechanism, {"type": "object", "required": ["mechanism"], "properties": {"mechanism": {"type": "string"}}}
+)
 
 
 def _is_number(value: Any) -> bool:

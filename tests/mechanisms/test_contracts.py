@@ -19,7 +19,7 @@ from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
 from mechanisms.metrics import DISTANCES
 from mechanisms.spherical import PlanarLaplace, Purkayastha
-from mechanisms.streams import SecureStreams
+from mechanisms.streams import SecureStreams, SeededUniforms
 from mechanisms.vocabulary import NOTHING
 from tests.support.mechanisms import (
     TOKENS,
@@ -143,9 +143,20 @@ def test_the_generator_is_required_and_global_ones_stay_untouched(mechanism):
         mechanism.sample(x, **more)
     assert inspect.signature(mechanism.sample).parameters["rng"].kind is inspect.Parameter.KEYWORD_ONLY
     before = random.getstate(), pickle.dumps(np.random.get_state())  # noqa: NPY002
-    for rng in (streams(10), SecureStreams().rows(np.arange(10), np.arange(10), stage="s", channel="c")):
+    secure = SecureStreams()
+    for rng in (streams(10), secure.rows(np.arange(10), np.arange(10), stage="s", channel="c"), secure):
         mechanism.sample(x, rng=rng, **more)
     assert (random.getstate(), pickle.dumps(np.random.get_state())) == before  # noqa: NPY002
+
+
+@every_mechanism
+def test_sampling_by_hand_repeats_or_says_what_it_needs(mechanism):
+    x, more = inputs(mechanism, 10), extras(mechanism, 10)
+    one, same = (mechanism.sample(x, rng=SeededUniforms(3), **more) for _ in range(2))
+    np.testing.assert_array_equal(one, same)
+    if mechanism.name != Identity.name:  # which draws nothing
+        with pytest.raises(TypeError, match=r"SecureStreams\(\), or SeededUniforms\(seed\).* got Generator"):
+            mechanism.sample(x, rng=np.random.default_rng(3), **more)
 
 
 @every_mechanism

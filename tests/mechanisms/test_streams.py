@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechanisms.streams import LATTICE, SecureStreams, SimulationStreams, philox
+from mechanisms.streams import LATTICE, SecureStreams, SeededUniforms, SimulationStreams, drawn, philox
 
 FULL = 0xFFFFFFFF
 
@@ -170,3 +170,24 @@ def test_streams_are_frozen_values():
     assert pickle.loads(pickle.dumps(SimulationStreams(4))) == SimulationStreams(4)
     with pytest.raises(AttributeError):
         SimulationStreams(4).seed = 5
+
+
+def test_a_seeded_source_goes_on_and_keeps_its_rows():
+    source, whole = SeededUniforms(5), SeededUniforms(5).uniform(4, 7)
+    np.testing.assert_array_equal(np.hstack([source.uniform(4, 3), source.uniform(4, 4)]), whole)
+    assert not np.array_equal(source.uniform(4, 7), whole) and source.further(np.array([2]), 4).shape == (1, 4)
+    assert not np.array_equal(SeededUniforms(6).uniform(4, 7), whole)
+    with pytest.raises(ValueError, match="5 rows of uniforms asked from streams made for 4 rows"):
+        source.uniform(5, 1)
+
+
+def test_secure_streams_are_a_source_by_themselves():
+    source = SecureStreams()
+    assert not np.array_equal(drawn(source, 4, 3), drawn(source, 4, 3))
+    assert source.further(np.arange(2), 3).shape == (2, 3)
+
+
+@pytest.mark.parametrize("rng", [np.random.default_rng(1), SimulationStreams(1), None, 7])
+def test_what_is_no_source_is_told_what_is(rng):
+    with pytest.raises(TypeError, match=f"SeededUniforms.* got {type(rng).__name__}"):
+        drawn(rng, 3, 2)

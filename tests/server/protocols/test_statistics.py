@@ -312,7 +312,7 @@ def test_users_who_send_gradients_trust_the_shuffler_alone(folder: Path) -> None
     curator = {"mechanism": "local-dp-sgd", "epsilon": 8.0, "delta": 1e-6, "groups": 2}
     made = study({"name": "a", "statistic": CLEAR, "reference": True, "curator": curator})
     budget = ran(made, folder)["a"].line["budget"]
-    assert budget["central_epsilon"] == 8.0 < budget["simulated_epsilon"]
+    assert budget["central_epsilon"] == 8.0 and 7.9 < budget["simulated_epsilon"] <= 8  # 30 users hide nobody
     assert "users' own draws are made of records in clear (local-dp-sgd, " in budget["statement"]
     assert "known are epsilon" in refusal({"name": "a", "statistic": CLEAR, "reference": True, "curator": curator | {
         "users": 7

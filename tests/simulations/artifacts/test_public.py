@@ -37,7 +37,7 @@ def test_so_many_labels_are_public_and_fewer_are_some_of_those() -> None:
     assert few is not None and more is not None
     assert ((few >= 0).sum(), (more >= 0).sum()) == (5, 20)
     assert np.all(more[few >= 0] == few[few >= 0]) and np.all(more[more >= 0] == CORPUS.labels[more >= 0])
-    assert _public_labels(study(labels=False), CORPUS) is None
+    assert _public_labels(study(labels=False), CORPUS) is None and _public_labels(study(labelled=0), CORPUS) is None
     np.testing.assert_array_equal(_public_labels(study(), CORPUS), CORPUS.labels)
     other = _public_labels(replace(study(labelled=5), seed=4), CORPUS)
     assert not np.array_equal(other, few)
@@ -54,7 +54,7 @@ def written(made: Experiment, folder: Path) -> Path:
     return folder / "public"
 
 
-@pytest.mark.parametrize("part", [{"labelled": 7}, {}, {"labels": False}])
+@pytest.mark.parametrize("part", [{"labelled": 7}, {}, {"labels": False}, {"labelled": 0}])
 def test_a_training_server_reads_what_was_written(part: dict[str, Any], tmp_path: Path) -> None:
     made = study(**part)
     place = written(made, tmp_path)

@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client.models.tokens import joined
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from server.attacks import tokens
+from simulations.attacks import attributes, word_attributes
 from simulations.attacks.run import Attack, run
 from simulations.attacks.run import table as markdown
 from simulations.attacks.words import ATTACKS
 from simulations.commands.cli import main
-from simulations.experiment import to_toml
+from simulations.experiment import load, to_toml
 from simulations.study.partition import hand_out
 from tests.server.test_masked_lm import tiny_masked_lm
 from tests.support.attacked_words import SIGMAS, SIZE, again, released, success, text
@@ -99,11 +101,41 @@ def test_a_run_under_attack(finished, tmp_path, capsys):
     assert entries["santext ε=6", "query"]["bound"] >= entries["santext ε=6", "copy"]["bound"]
     assert entries["madlib", "bayes"]["best"] is None and entries["madlib", "bayes"]["law"].startswith("estimated")
     said = (finished / "attacks.md").read_text()
-    assert "| no noise | bayes | 1 | 0 |" in said and "Best possible" in said
+    assert "| no noise | bayes | 1 | 0." in said and "exact, each for itself" in said and "Best possible" in said
+    assert not any(e["alarm"] for e in results["entries"])
     assert main(["attack", str(finished), "--attack", "copy", "--arm", "random", "--limit", "20"]) == 0
     out = capsys.readouterr().out
     assert out.count("| copy |") == 1 and "bayes" not in out
     assert (finished / "attacks.md").read_text() == out, "what an earlier attack left is replaced"
+
+
+def test_an_attribute_of_sanitized_texts(finished, monkeypatch):
+    """Which of two words stands in a review: known without noise, a coin from random words, between them in between."""
+    shared = Path(json.loads((finished / "nodes" / "0" / "node.json").read_text())["vocabulary"]).parent
+    study = load(finished / "experiment.toml")
+    ready = text_prepared(study, shared)
+    about = {
+        joined(text): part.classes[label]
+        for part in (ready.public, ready.held.train) for text, label in zip(part.texts, part.labels, strict=True)
+    }  # fmt: skip
+    monkeypatch.setattr(word_attributes, "prepared", lambda run, progress: ready)
+    monkeypatch.setattr(attributes, "column", lambda study, held, name: about)
+    accuracy = {"no noise": 0.8, "santext ε=6": 0.6, "random": 0.5}
+    lines = [{"name": name, "accuracy": a, "reference": name == "no noise"} for name, a in accuracy.items()]
+    (finished / "results.json").write_text(json.dumps({"arms": lines}))
+    try:
+        found = run(Attack(finished, tuple(word_attributes.ATTACKS), attributes=("which",)))
+    finally:
+        (finished / "results.json").unlink()
+    entries = {(e["arm"], e["attack"].rsplit("-", 1)[1]): e for e in found["entries"]}
+    assert len(entries) == len(found["entries"]) == 3 * len(ARMS)
+    clear, noisy, random = (entries[arm, "exact"] for arm in ("no noise", "santext ε=6", "random"))
+    assert clear["success"] == clear["without_noise"] > 0.8 and clear["relative_gain"] == 0.0
+    assert random["success"] < 0.75 and noisy["success"] > random["success"]
+    assert noisy["relative_gain"] == pytest.approx(0.75 - noisy["success"] / noisy["without_noise"])
+    assert entries["madlib", "exact"]["relative_gain"] is None, "its model has no score here"
+    for e in entries.values():
+        assert e["success"] <= e["bound"] + SIGMAS * max(e["error"], spread(e["bound"]))
 
 
 def test_the_same_run_gives_the_same_results(finished):

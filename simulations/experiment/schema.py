@@ -1,0 +1,138 @@
+"""The experiment file as JSON Schema, for editors, and key by key, for people: both from the sections themselves."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import Any
+
+from mechanisms.catalogue import CATALOGUE, OWN_KINDS
+from mechanisms.identity import Identity
+from mechanisms.messages.release import CHANNELS
+from server.training.descent import DESCENTS
+from simulations.experiment.arm import Arm
+from simulations.experiment.names import key
+from simulations.experiment.sections import SECTIONS, Public, Section
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+#: What of the file stands in no section, and what it is.
+_TOP: dict[str, dict[str, Any]] = {
+    "name": {"type": "string", "pattern": r"\S", "description": "What the study is called, in tables and folders."},
+    "seed": {"type": "integer", "minimum": 0, "default": 1, "description": "The root of all that is drawn."},
+}
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of an experiment file. What depends on several keys together it does not say; `load` does."""
+    tables = {place: _table(section) for place, section in SECTIONS.items()}
+    arms = {"type": "array", "items": _table(Arm), "description": "The lines of the table, [[arm]] each."}
+    return {
+        "$schema": DIALECT, "title": "A study of Sottovoce", "type": "object", "required": ["name"],
+        "additionalProperties": False, "properties": _TOP | tables | {"arm": arms},
+    }  # fmt: skip
+
+
+def keys() -> Iterator[tuple[str, str, str]]:
+    """(key, what it may be, what it is where it is not given) of every key, in the order of the file's tables."""
+    for name, entry in _TOP.items():
+        yield name, _words(entry), str(entry.get("default", "must be given"))
+    for section in (*SECTIONS.values(), Public, Arm):
+        place = "arm" if section is Arm else section.place
+        for f in fields(section):
+            if "check" in f.metadata:
+                yield f"{place}.{key(f.name)}", _words(_value(section, f.name)), _default(f.default)
+
+
+def page() -> str:
+    """All keys as Markdown, each table under what its section says of itself."""
+    lines = [
+        "# The experiment file, key by key", "",
+        "A study is a TOML file; this page is made from what reads it (`sottovoce schema --markdown`), and a test",
+        "holds it to that. Editors that know JSON Schema complete and check it:", "",
+        "    sottovoce schema > study.schema.json      # then, in the file: #:schema study.schema.json", "",
+        "What contradicts what is said in one line when the file is read. –: nothing, or what other keys say.", "",
+        *_rows([row for row in keys() if "." not in row[0]]),
+    ]  # fmt: skip
+    for section in (*SECTIONS.values(), Public, Arm):
+        place = "arm" if section is Arm else section.place
+        own = [row for row in keys() if row[0].rpartition(".")[0] == place]
+        title = "[[arm]]" if section is Arm else f"[{place}]"
+        lines += ["", f"## {title}", "", *_about(section), "", *_rows(own)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(section: type[Section]) -> dict[str, Any]:
+    properties = {key(f.name): _value(section, f.name) for f in fields(section) if "check" in f.metadata}
+    if any(f.name == "public" for f in fields(section)):
+        properties["public"] = _table(Public)
+    required = {"required": ["name"]} if section is Arm else {}
+    about = " ".join(_about(section))
+    return {"type": "object", "description": about, **required, "additionalProperties": False, "properties": properties}
+
+
+def _value(section: type[Section], name: str) -> dict[str, Any]:
+    field = next(f for f in fields(section) if f.name == name)
+    value: dict[str, Any] = dict(field.metadata["check"].schema)
+    if section is Arm and name in (*CHANNELS, "curator"):
+        value["properties"] = {"mechanism": {"enum": _mechanisms(name)}}
+    if field.default not in (MISSING, None, math.inf):
+        value["default"] = list(field.default) if isinstance(field.default, tuple) else field.default
+    return value
+
+
+def _mechanisms(channel: str) -> list[str]:
+    """The names that a table of the arm may give to "mechanism"."""
+    if channel == "curator":
+        return ["gaussian", *DESCENTS]
+    own = {name for name, where in OWN_KINDS if where == channel}
+    return sorted(own | {Identity.name} | {n for n, kind in CATALOGUE.items() if _sanitizes(kind, channel)})
+
+
+def _sanitizes(kind: Any, channel: str) -> bool:
+    return getattr(kind, "channel", None) == channel
+
+
+def _about(section: type[Section]) -> list[str]:
+    """The section's docstring, with names of fields as they stand in the file."""
+    about = inspect.getdoc(section) or ""
+    for f in fields(section):
+        about = re.sub(rf"\b{f.name}\b", key(f.name), about) if "_" in f.name else about
+    return about.splitlines()
+
+
+def _words(value: dict[str, Any]) -> str:
+    """What a schema takes, in words."""
+    if "anyOf" in value:
+        return " or ".join(_words(part) for part in value["anyOf"])
+    if "enum" in value or "const" in value:
+        return ", ".join(f'"{name}"' for name in value.get("enum", [value.get("const")]))
+    kind = value["type"]
+    if kind == "object":
+        named = value.get("properties", {}).get("mechanism", {}).get("enum")
+        return "a table" if named is None else f"a mechanism: {', '.join(named)}"
+    if kind == "array":
+        return "a list of " + ("whole numbers" if value["items"]["type"] == "integer" else '"name: reason"')
+    if kind in ("integer", "number"):
+        least, above, below = (value.get(k) for k in ("minimum", "exclusiveMinimum", "exclusiveMaximum"))
+        bounds = f"above {above:g}" if above is not None else f"at least {least:g}"
+        bounds += f", below {below:g}" if below is not None else ""
+        return f"a {'whole ' if kind == 'integer' else ''}number, {bounds}"
+    return {"boolean": "true or false", "string": "a text"}[kind]
+
+
+def _default(value: Any) -> str:
+    if value is None or value is MISSING:
+        return "–"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "none" if not value else str(list(value))
+    return f'"{value}"' if isinstance(value, str) and value else "must be given" if value == "" else f"{value:g}"
+
+
+def _rows(rows: list[tuple[str, str, str]]) -> list[str]:
+    cells = [f"| `{name}` | {words} | {default} |" for name, words, default in rows]
+    return ["| key | what it may be | where it is not given |", "| --- | --- | --- |", *cells]
