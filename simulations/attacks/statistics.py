@@ -150,8 +150,8 @@ class _Vectors:
         evidence = statistic.matching(asked, self._seen(asked)[who], self._means(asked)[who])
         found, auc = scores.matched(evidence), scores.area(evidence)
         return self._about(asked, f"AUC {auc.success:.3f} ± {auc.error:.3f}") | {
-            "success": found.success, "error": found.error, "texts": n, "baseline": 1 / n,
-            "bound": allowed.guess(allowed.curve(asked.mechanism), np.full(n, 1 / n)), "auc": auc.success,
+            **found.shown, "texts": n, "baseline": 1 / n,
+            **_allowed(asked, np.full(n, 1 / n)), "auc": auc.success,
             "auc_error": auc.error,
         }  # fmt: skip
 
@@ -173,8 +173,8 @@ class _Vectors:
         rate, share = scores.guesses_right(guesses, truth), np.bincount(truth, minlength=count) / len(truth)
         gain = rate.success - share.max()
         return self._about(asked, f"{attribute}, {count} values; gain {gain:+.3f}") | {
-            "attribute": attribute, "success": rate.success, "error": rate.error, "texts": len(who),
-            "baseline": float(share.max()), "bound": allowed.guess(allowed.curve(asked.mechanism), share),
+            "attribute": attribute, **rate.shown, "texts": len(who),
+            "baseline": float(share.max()), **_allowed(asked, share),
             "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
         }  # fmt: skip
 
@@ -225,10 +225,11 @@ class _Vectors:
         rate = membership_scores.balanced(evidence[scored] > cut, members[scored])
         auc = membership_scores.area(evidence, members)
         at = membership_scores.found_at(evidence, members, FALSE_ALARMS)
+        most = 1.0 if isinstance(asked.mechanism, Identity) else membership.bound([(asked.mechanism, 1)])
         note = f"AUC {auc.success:.3f} ± {auc.error:.3f}; {at:.3f} found at {FALSE_ALARMS:.0%} false alarms"
         return self._about(asked, f"{note}; among {len(self.seen):,} vectors") | {
-            "success": rate.success, "error": rate.error, "texts": n, "others": n, "baseline": 0.5,
-            "bound": 1.0 if isinstance(asked.mechanism, Identity) else membership.bound([(asked.mechanism, 1)]),
+            **rate.shown, "texts": n, "others": n, "baseline": 0.5,
+            "bound": most, "bound_counts": most,
             "auc": auc.success, "auc_error": auc.error, "found_at_1_percent": at,
         }  # fmt: skip
 
@@ -287,6 +288,12 @@ class _Vectors:
         users = self.people.users
         drawn = draw(request, "statistic", means, users, np.zeros_like(users), streams=SimulationStreams(self._seed))
         return drawn.astype(np.float64) if asked.mechanism.grid is None else asked.mechanism.grid.decode(drawn)
+
+
+def _allowed(asked: Asked, share: FloatArray) -> dict[str, float]:
+    """What the theorem allows of guessing one of several values of these shares."""
+    curves = (allowed.curve(asked.mechanism), allowed.curve(asked.mechanism, 2))
+    return dict(zip(("bound", "bound_counts"), (allowed.guess(points, share) for points in curves), strict=True))
 
 
 def _asked(target: Target, ready: Prepared, rows: list[Row], progress: Progress) -> tuple[Encoding, Asked, list[Row]]:
