@@ -76,8 +76,10 @@ def _public_labels(experiment: Experiment, corpus: Corpus) -> NDArray[np.int64] 
     """The labels that are public, (n,), -1 for one that is not; None where none is. UserError where more are asked for
     than there are. Fewer are always some of those that are picked where there are more."""
     public = experiment.data.public
-    if not public.labels or public.labelled is None:
-        return corpus.labels if public.labels else None
+    if not public.any_labels:
+        return None
+    if public.labelled is None:
+        return corpus.labels
     if public.labelled > len(corpus):
         raise UserError(
             f"data.public.labelled: {public.labelled} were asked for, and there are {len(corpus)} public texts"
@@ -121,7 +123,7 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
         texts = [text if isinstance(text, str) else tuple(text) for text in (line["text"] for line in lines)]
         labels = np.array([line["label"] for line in lines], np.int64) if about["labels"] else None
         part, classes = experiment.data.public, tuple(about["classes"])
-        if about["format"] != FORMAT or about["labels"] != part.labels:
+        if about["format"] != FORMAT or about["labels"] != part.any_labels:
             raise ValueError
         known = np.zeros(len(lines), np.int64) if labels is None else np.where(labels == -1, 0, labels)
         Corpus(texts, known, classes)  # which checks all of them
@@ -142,6 +144,7 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
 
 def _with_maps(experiment: Experiment, public: Public) -> Public:
     """The same with embeddings of the texts, where users have an encoder, and what learns their maps from these."""
+    public = replace(public, elsewhere=experiment.data.elsewhere)
     if public.encoder is None:
         return public
     embeddings = public.encoder.embed(public.texts)

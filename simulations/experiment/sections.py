@@ -50,7 +50,7 @@ class Section:
 class Public(Section):
     """The public part: `fraction` of the training data, or the built-in corpus (of data.public-size).
 
-    labels: whether its labels are public too; labelled: of so many of its texts alone, picked by the seed. split:
+    labels: whether its labels are public too; labelled: of so many of its texts alone, picked by the seed, or 0. split:
     "random", "by-sentence" (SST-2: phrases follow the sentences that contain them) or "built-in". classes: for each
     class of the data which of the built-in corpus it is, where the names do not say it.
     """
@@ -58,9 +58,14 @@ class Public(Section):
     place: ClassVar[str] = "data.public"
     fraction: float | None = setting(values.number(below=1.0))
     labels: bool = setting(values.flag, True)
-    labelled: int | None = setting(values.whole(1))
+    labelled: int | None = setting(values.whole(0))
     split: str | None = setting(values.choice("random", "by-sentence", "built-in"))
     classes: dict[str, str] | None = setting(values.names)  # noqa: RUF009 - a field, like its neighbours
+
+    @property
+    def any_labels(self) -> bool:
+        """Whether the label of at least one text is public."""
+        return self.labels and self.labelled != 0
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,11 @@ class Data(Section):
     test_limit: int | None = setting(values.whole(1))
     test_repeats: int = setting(values.whole(1), 1)
     public: Public = field(default_factory=Public)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the public texts are of another domain than users'."""
+        return self.source != "built-in" and self.public.split == "built-in"
 
     @property
     def classes(self) -> int:

@@ -17,6 +17,7 @@ from simulations.study import trust
 from simulations.study.comparison import added, gap, matrices
 from simulations.study.frontier import frontier_figure
 from simulations.study.journal import refuse_unfinished
+from simulations.study.public_labels import by_labels, labels_figure, labels_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,11 +36,15 @@ def summarize(folders: Sequence[Path | str]) -> str:
     its own); that by text what other test texts would change. More seeds do not make that smaller where every run has
     the same test texts, so it is not divided.
     "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run;
-    below stand the differences of all arms. One run has no error over runs.
+    below stand the differences of all arms. One run has no error over runs. Runs that differ in the number of public
+    labels, too: `simulations.study.public_labels.labels_table`.
 
-    Raises UserError where a folder holds no results, or the runs are not of one experiment and different seeds.
+    Raises UserError where a folder holds no results, or the runs are not of one experiment and different seeds, the
+    same seeds of each number of public labels.
     """
     runs = read(folders)
+    if len(groups := by_labels(runs)) > 1:
+        return labels_table(groups)
     seeds = ", ".join(str(run["seed"]) for run in runs)
     one = len(runs) == 1
     trusted = trust.anybody(runs[0]["arms"])
@@ -71,27 +76,37 @@ def summarize(folders: Sequence[Path | str]) -> str:
 
 
 def read(folders: Sequence[Path | str]) -> list[Results]:
-    """The results of runs of one experiment. Raises UserError as `summarize` does."""
+    """The results of runs of one experiment, each with the number of public labels as "labelled", None where it says
+    none. Raises UserError as `summarize` does."""
     runs = [_results(Path(folder)) for folder in folders]
-    first = _experiment(Path(folders[0]))
-    for folder in folders[1:]:
-        if (other := _other(first, _experiment(Path(folder)))) is not None:
+    first, labelled = _experiment(Path(folders[0]))
+    runs[0]["labelled"] = labelled
+    for folder, run in zip(folders[1:], runs[1:], strict=True):
+        experiment, run["labelled"] = _experiment(Path(folder))
+        if (other := _other(first, experiment)) is not None:
             raise UserError(
                 f"{folder}: is not a run of the experiment of {folders[0]}: {other}; runs to be summarized differ in "
-                "their seed alone"
+                "their seed alone, or in data.public.labelled"
             )
-    if len({run["seed"] for run in runs}) < len(runs):
+    groups = by_labels(runs)
+    seeds = [sorted(run["seed"] for run in group) for group in groups.values()]
+    if any(len(set(group)) < len(group) for group in seeds):
         raise UserError(f"{folders[0]} and the others: two runs have the same seed; a mean needs different ones")
+    if any(group != seeds[0] for group in seeds):
+        raise UserError(
+            f"{folders[0]} and the others: data.public.labelled: runs of each number need the same seeds"
+        )
     return runs
 
 
-def _experiment(folder: Path) -> dict[str, Any]:
-    """The resolved experiment without its seed."""
+def _experiment(folder: Path) -> tuple[dict[str, Any], int | None]:
+    """The resolved experiment without its seed and the number of public labels; that number."""
     try:
         table = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        labelled = table.get("data", {}).get("public", {}).pop("labelled", None)
+    except (OSError, ValueError, AttributeError):
         raise UserError(f"{folder}: holds no readable experiment.toml; name the folder of a finished run") from None
-    return {key: value for key, value in table.items() if key != "seed"}
+    return {key: value for key, value in table.items() if key != "seed"}, labelled
 
 
 def _other(one: Any, other: Any, place: str = "") -> str | None:
@@ -113,10 +128,13 @@ def _short(value: Any) -> str:
 
 def figure(folders: Sequence[Path]) -> Figure:
     """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow). Where users of
-    some arm trust the server: accuracy against ε in its place (`simulations.study.frontier`)."""
+    some arm trust the server: accuracy against ε in its place (`simulations.study.frontier`); where runs differ in the
+    number of public labels: against that."""
     from simulations.output.figures import COLOURS, new_figure
 
     runs = read(folders)
+    if len(groups := by_labels(runs)) > 1:
+        return labels_figure(groups)
     if trust.anybody(runs[0]["arms"]):
         return frontier_figure(runs)
     drawn, axes = new_figure(7.2, 0.9 + 0.32 * len(runs[0]["arms"]))
