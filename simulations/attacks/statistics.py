@@ -27,7 +27,7 @@ from server.attacks.presence import embedding_evidence
 from server.attacks.statistic import Asked, Pool
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Encoding
-from server.training.statistic_head import simplex_codes
+from server.protocols.statistics import codes_asked
 from simulations.artifacts.public import CachedEncoder
 from simulations.artifacts.text_channel import as_lines
 from simulations.attacks import attributes, membership_scores, releases, scores
@@ -301,7 +301,7 @@ def _asked(target: Target, ready: Prepared, rows: list[Row], progress: Progress)
     that were asked last, where there were rounds. Raises Skipped where the run no longer holds either."""
     build, folder = target.study.statistic_of(target.arm), target.run / "models" / slug(target.arm.name)
     assert build is not None and ready.public.encoder is not None
-    codes = simplex_codes(len(ready.public.classes))
+    codes = codes_asked(ready.public, target.study.training.self_training)
     trained = [CachedEncoder(path, progress=progress) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
     stages = {row.released.digest: row.released.stage for row in rows}
     for maps in maps_sent(folder):
