@@ -36,7 +36,8 @@ fast: env
 
 # What starts Ray is one group, and runs one after another; its workers would give way to the other tests.
 slow: env
-	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n auto --maxprocesses 2 --dist loadgroup -m "slow and not soak"
+	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n auto --maxprocesses 2 --dist loadgroup \
+		-m "slow and not soak" $$(grep -rlw "slow" --include="test_*.py" tests)
 
 # Sweeps of kills and fuzz in full, of which `make test` runs a fixed part; before a release.
 soak: env

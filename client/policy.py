@@ -21,6 +21,8 @@ from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.release import CHANNELS
 from mechanisms.messages.request import Request
 
+#: Seconds; whoever asks waits no longer than an hour.
+_LONGEST_WINDOW = 3600.0
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -52,6 +54,8 @@ class Policy:
     accept_unprotected: "channel: reason". That channel is declared public: no limit applies to it, and it
         does not count towards the total. The ledger shows it all the same. Or "length: reason", or another name of
         EXPOSURES: what a text mechanism may pass through beside its theorem; its limits then apply to the rest.
+    window: seconds within which an answer leaves, at a moment of its second half that is drawn before the question is
+        looked at: it tells nothing of how long the answer took, where that was less than a half. 0: at once.
     questions: the digests (`Request.digest`) of all that may be asked: split, encoder, maps, codes, head, mechanism and
         its parameters. A server that chose its own maps could have one release tell what it most wants to know. None:
         any question within the limits may, as in a simulation.
@@ -69,6 +73,7 @@ class Policy:
     mechanisms: tuple[str, ...] = field(default_factory=lambda: tuple(sorted(CATALOGUE)))
     minimum_users: int = 0
     accept_unprotected: tuple[str, ...] = ()
+    window: float = 0.0
     questions: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -80,6 +85,8 @@ class Policy:
             value = getattr(self, name)
             if not (_number(value) and value >= 0):
                 raise ValueError(f"policy: {name} must be a number of at least 0, got {value!r}")
+        if not (_number(self.window) and 0 <= self.window <= _LONGEST_WINDOW):
+            raise ValueError(f"policy: window must be seconds, from 0 to {_LONGEST_WINDOW:g}, got {self.window!r}")
         for name in ("minimum_users", "releases"):
             value = getattr(self, name)
             if type(value) is not int or value < 0:

@@ -1,8 +1,8 @@
 """A node's connection to its SuperLink, and the one file of the client that knows Flower's Fleet API.
 
-TLS and the node's key, as Flower's own SuperNode has them, but on terms of its own: an answer is read no further than
-`MAX_RESPONSE` bytes and never unpacked, a redirection is not followed, nothing a SuperLink says ends the process or
-logs, and how long an answer took is not told.
+TLS and the node's key, as Flower's own SuperNode has them, but on terms of its own: an answer is read no further than a
+limit of its kind (`MAX_RESPONSE` at most) and never unpacked, a redirection is not followed, nothing a SuperLink says
+ends the process or logs, and how long an answer took is not told.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import json
 import re
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Array, Message
 from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import (
@@ -34,6 +38,7 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node as FlowerNode
 from flwr.proto.run_pb2 import GetRunRequest
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.error import FlowerError
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -45,10 +50,11 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from client.device.code import MAX_BUNDLE
 from client.device.https import tls_error
 from mechanisms.messages.wire import MAX_REQUEST_BYTES
 
@@ -56,6 +62,12 @@ from mechanisms.messages.wire import MAX_REQUEST_BYTES
 MAX_RESPONSE = MAX_REQUEST_BYTES + 2**20
 #: A message is made of its records, their arrays and their chunks, each an object.
 MAX_OBJECTS = 256
+#: Bytes of all objects of a message but chunks, and of every answer of a SuperLink but an object and an app: what is
+#: read as many small parts takes some 70 times its own memory.
+MAX_PARTS, MAX_SMALL = 2**20, 2**18
+_LARGER = {"pull-object": MAX_RESPONSE, "get-fab": MAX_BUNDLE + 2**12}
+#: How the content of a chunk begins, and within how many bytes its head ends.
+_CHUNK, _HEAD = b"ArrayChunk ", 64
 #: Seconds until a node that is not heard of counts as gone is twice this (flwr.common.constant.HEARTBEAT_PATIENCE). It
 #: is the pace of Flower's HeartbeatSender, whatever interval it was promised: with less, a node is gone between beats.
 HEARTBEAT = 30.0
@@ -68,6 +80,8 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([1-9][0-9]{0,4})",
 #: What says that nobody serves for the moment, and that Flower could not activate a node.
 _BUSY = (502, 503, 504)
 _NOT_ACTIVATED = 2004
+#: Seconds that a clock may be ahead, or behind, before that is why a SuperLink refuses a key. Its Date has whole ones.
+_AHEAD, _BEHIND = 3.0, 295.0
 
 T = TypeVar("T")
 
@@ -78,6 +92,15 @@ class Lost(Exception):
     def __init__(self, why: str, *, tls: bool = False) -> None:
         self.tls = tls
         super().__init__(why)
+
+
+class WrongClock(Lost):
+    """The SuperLink refuses this device's time; from now on its own is signed. seconds: how far this clock is ahead."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        where = "ahead of" if seconds > 0 else "behind"
+        super().__init__(f"this device's clock is {abs(seconds):,.0f} s {where} the SuperLink's; set it right")
 
 
 class Rejected(Exception):
@@ -207,7 +230,10 @@ class Fleet:
         try:
             return method(request)
         except httpx.HTTPStatusError as error:
-            raise _refusal(error.response) from None
+            refusal = _refusal(error.response)
+            if isinstance(refusal, Rejected) and (wrong := self._client.corrected(error.response)) is not None:
+                raise WrongClock(wrong) from None
+            raise refusal from None
         except httpx.TransportError as error:
             raise _lost(error) from None
         except Unusable:
@@ -227,17 +253,23 @@ def assemble(tree: Any, pull: Callable[[str], bytes], *, limit: int) -> Any:
     if len(names) > MAX_OBJECTS:
         raise Unusable("a message has too many objects")
     contents: dict[str, bytes] = {}
-    size = 0
+    size = parts = 0
     for name in names:
         if name not in contents:
-            contents[name] = pull(name)
-            size += len(contents[name])
-        if size > limit:
+            content = contents[name] = pull(name)
+            size += len(content)
+            parts += 0 if _is_chunk(content) else len(content)
+        if size > limit or parts > MAX_PARTS:
             raise Unusable("a message is too large")
     with _reading():
         if sum(_grown(content, contents) for content in contents.values()) > limit:
             raise Unusable("a message is too large")
         return inflate_object_from_contents(tree.object_id, contents)
+
+
+def _is_chunk(content: bytes) -> bool:
+    """Whether an object is a piece of an array, which is plain bytes behind a short head."""
+    return content.startswith(_CHUNK) and content.find(b"\0", 0, _HEAD) > 0
 
 
 def _grown(content: bytes, contents: Mapping[str, bytes]) -> int:
@@ -264,12 +296,48 @@ class _Client(FleetHttpClient):
     """Flower's client of the Fleet API over a transport that bounds what it reads."""
 
     def __init__(self, url: str, context: ssl.SSLContext, key: ec.EllipticCurvePrivateKey) -> None:
-        super().__init__(url, interceptors=[NodeAuthHttpInterceptor(key, key.public_key())], verify=context)
+        self._signed = _Signed(key)
+        super().__init__(url, interceptors=[self._signed], verify=context)
         self._client.close()
         self._client = httpx.Client(transport=_Transport(context), timeout=_TIMEOUT, follow_redirects=False)
 
     def hurry(self) -> None:
         self._client.timeout = httpx.Timeout(_LAST)
+
+
+    def corrected(self, response: httpx.Response) -> float | None:
+        """How many seconds the time that was signed is ahead of the SuperLink's (below 0: behind), which is signed from
+        now on; None where it is not, or the SuperLink does not tell its own."""
+        try:
+            theirs = parsedate_to_datetime(response.headers["date"])
+            wrong = (_now() + self._signed.offset - theirs).total_seconds()
+        except (KeyError, ValueError, TypeError, OverflowError):
+            return None
+        if -_BEHIND < wrong < _AHEAD:
+            return None
+        self._signed.offset = theirs - _now()
+        return wrong
+
+
+class _Signed:
+    """Signs each request by the node's key with the time, as Flower's SuperNodes do, but with the time of the SuperLink
+    where that differs: it takes none that is 5 s ahead of its own or 305 s behind."""
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
+        self._key = key
+        self.offset = timedelta(0)
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        time_of_it = (_now() + self.offset).isoformat()
+        public, signature = public_key_to_bytes(self._key.public_key()), sign_message(self._key, time_of_it.encode())
+        context.request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER] = b64encode(public).decode()
+        context.request.headers[FLEET_HTTP_SIGNATURE_HEADER] = b64encode(signature).decode()
+        context.request.headers[TIMESTAMP_HEADER] = time_of_it
+        return call_next(context)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 class _Transport(httpx.BaseTransport):
@@ -278,16 +346,17 @@ class _Transport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.headers["accept-encoding"] = "identity"
+        limit = _LARGER.get(request.url.path.rpartition("/")[2], MAX_SMALL)
         response = self._inner.handle_request(request)
         headers = response.headers
         size = headers.get("content-length", "0")
         if headers.get("content-encoding", "identity") != "identity":  # a little may unpack to very much
             response.close()
             raise Unusable("an answer of the SuperLink is compressed")
-        if not (size.isascii() and size.isdecimal() and len(size) < 20 and int(size) <= MAX_RESPONSE):
+        if not (size.isascii() and size.isdecimal() and len(size) < 20 and int(size) <= limit):
             response.close()
             raise Unusable("an answer of the SuperLink is too large")
-        response.stream = _Bounded(response.stream)
+        response.stream = _Bounded(response.stream, limit)
         return response
 
     def close(self) -> None:
@@ -295,11 +364,11 @@ class _Transport(httpx.BaseTransport):
 
 
 class _Bounded(httpx.SyncByteStream):
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+    def __init__(self, inner: Any, limit: int) -> None:
+        self._inner, self._limit = inner, limit
 
     def __iter__(self) -> Iterator[bytes]:
-        left = MAX_RESPONSE
+        left = self._limit
         for part in self._inner:
             left -= len(part)
             if left < 0:

@@ -4,6 +4,8 @@ A number under which something was released is not given again, even where a sha
 would repeat that release for the new record. So new numbers are above those of all splits and of the ledger, and below
 those of the sentences that the device asks about. A device may be served meanwhile: it answers without the new records,
 or with all of them.
+
+Records are encoded here, and not when a server asks: how long that takes tells how long a text is.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models.embeddings import keeps_embeddings
+from client.models import encoder as encoders
+from client.models.embeddings import embeddings_path, keeps_embeddings, read_embeddings, write_embeddings
 from client.node import Node, load_node
 from client.shard import extend_shard
 from client.store.ledger import LedgerError
@@ -43,14 +46,51 @@ def add_records(
         try:
             owner = _owner(node, user)
             numbers = _numbers(node, owner, len(texts))
+            kept = _kept(node, split)
             extend_shard(
                 folder, split, np.full(len(texts), owner, np.int64), np.array(numbers, np.int64), texts, labels
             )
+            _encode(node, split, kept)
         except LedgerError as error:
             raise ValueError(f"{folder}: {error}; nothing was added") from error
         except OSError as error:
             raise ValueError(f"{folder}: cannot be written ({error.strerror or error}); nothing was added") from error
     return owner, numbers
+
+
+def encode_records(node: Node) -> None:
+    """Encodes the records of a device that are not yet, by the encoder that it has now: before it is asked about them.
+
+    A disk that is full is no reason not to answer: they are then encoded when they are asked about. Raises ValueError
+    where the device's files cannot be read.
+    """
+    with _alone(node.folder):
+        for split in SPLITS:
+            _encode(node, split, _kept(node, split))
+
+
+def _kept(node: Node, split: str) -> NDArray[np.float32] | None:
+    """The embeddings of a split's first records that are kept, (k, m); None where none fit the device's encoder."""
+    if node.encoder is None:
+        return None
+    encoder = encoders.load(node.encoder)
+    found = read_embeddings(node.folder, split, encoder.identity, len(node.shard(split)))
+    if found is None or found.width != encoder.dim:
+        return None
+    return found.take(np.arange(len(node.shard(split))))
+
+
+def _encode(node: Node, split: str, kept: NDArray[np.float32] | None) -> None:
+    """Keeps embeddings of a split's records, of which the first have the ones that are `kept`."""
+    shard, known = node.shard(split), 0 if kept is None else len(kept)
+    if node.encoder is None or not len(shard):
+        return
+    encoder = encoders.load(node.encoder)
+    if known == len(shard) and embeddings_path(node.folder, split, encoder.identity).exists():
+        return
+    new = encoder.encode([shard.texts[i] for i in range(known, len(shard))])
+    with suppress(OSError):
+        write_embeddings(node.folder, split, encoder.identity, new if kept is None else np.concatenate([kept, new]))
 
 
 def _device(folder: Path) -> Node:

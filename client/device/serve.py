@@ -11,8 +11,10 @@ import fcntl
 import hashlib
 import logging
 import os
+import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +26,8 @@ from flwr.supercore.heartbeat import HeartbeatSender
 
 from client.app import respond
 from client.device.code import identity, same_code
-from client.device.fleet import Fleet, Lost, Rejected, Unusable
+from client.device.fleet import Fleet, Lost, Rejected, Unusable, WrongClock
+from client.device.records import encode_records
 from client.node import load_node
 from mechanisms.messages.refusals import REFUSALS
 
@@ -38,6 +41,9 @@ _POLL = 0.5
 _AGAIN = (0.5, 10.0)
 #: Runs whose code is remembered to be this client's, or not.
 _RUNS = 64
+
+#: When an answer leaves is drawn from the operating system's generator.
+_RANDOM = random.SystemRandom()
 
 T = TypeVar("T")
 
@@ -69,12 +75,16 @@ def serve(
     logging.getLogger("flwr").setLevel(logging.ERROR)
     fleet = Fleet(superlink, root_certificates, key)
     with _alone(node) as mark:
-        _Server(node, fleet, superlink, progress, stop or threading.Event()).run(mark)
+        encode_records(device)
+        _Server(node, fleet, superlink, progress, stop or threading.Event(), device.policy("").window).run(mark)
 
 
 class _Server:
-    def __init__(self, node: Path, fleet: Fleet, address: str, progress: Progress, stop: threading.Event) -> None:
+    def __init__(
+        self, node: Path, fleet: Fleet, address: str, progress: Progress, stop: threading.Event, window: float
+    ) -> None:
         self._node = node
+        self._window = window
         self._fleet = fleet
         self._address = address
         self._progress = progress
@@ -130,8 +140,11 @@ class _Server:
 
     def _answer(self, message: Message, tree: Any) -> None:
         run = message.metadata.run_id
+        leaves = time.monotonic() + self._window * (1 + _RANDOM.random()) / 2
         reply = self._reply(message, tree) if self._ours(run) else Message(Error(*REFUSALS["code"]), reply_to=message)
         about, objects = self._fleet.parts(reply)
+        if self._stop.wait(max(0.0, leaves - time.monotonic())):
+            raise _Stopped
         session, wanted = self._patiently(lambda: self._fleet.announce(about))
         for name in wanted:
             if name in objects:
@@ -174,9 +187,11 @@ class _Server:
             except Lost as error:
                 if starting and error.tls:
                     raise ValueError(f"--superlink {self._address}: {error}") from None
-                if not lost:
+                if isinstance(error, WrongClock):
+                    self._progress(f"{error}; until then the SuperLink's time is signed")
+                elif not lost:
                     self._progress(f"the SuperLink at {self._address} cannot be reached ({error}); trying again")
-                lost = True
+                lost = lost or not isinstance(error, WrongClock)
                 self._stop.wait(wait)
                 wait = min(2 * wait, longest)
             except Unusable as error:

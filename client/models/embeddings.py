@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models.encoder import Encoder
+from client.store.durable import replacing
 from client.store.tables import Tables
 from client.store.text_column import Text
 
@@ -89,7 +90,8 @@ def write_embeddings(
             return
     if values.dtype != np.float32 or values.ndim != 2:
         raise ValueError("embeddings: they must be float32 (n, width)")
-    np.save(path, values, allow_pickle=False)
+    with replacing(path) as (draft,):  # a device may be served meanwhile
+        np.save(draft, values, allow_pickle=False)
 
 
 def forget_embeddings(folder: Path | str, split: str) -> None:
@@ -108,7 +110,9 @@ def _kept(folder: Path | str, split: str) -> list[Path]:
 
 
 def read_embeddings(folder: Path | str, split: str, identity: str, n: int) -> Embeddings | None:
-    """The embeddings of a split's n texts, None where the node keeps none. Raises ValueError where they do not fit."""
+    """The embeddings of a split's n texts, None where the node keeps none. Raises ValueError where they do not fit.
+
+    Of more texts, which somebody is adding behind these, the first n."""
     path = embeddings_path(folder, split, identity)
     if not path.exists():
         return None
@@ -121,6 +125,7 @@ def read_embeddings(folder: Path | str, split: str, identity: str, n: int) -> Em
             kept = TableEmbeddings(Tables((path,)), np.arange(len(values)))
     except (OSError, ValueError, EOFError, TypeError):
         raise ValueError(f"embeddings: {path} does not hold the embeddings of a split") from None
+    kept = TableEmbeddings(kept.tables, kept.rows[:n])
     if kept.rows.shape != (n,) or (n and not 0 <= kept.rows.min() <= kept.rows.max() < len(kept.tables)):
         raise ValueError(f"embeddings: {path} does not fit its records")
     return kept

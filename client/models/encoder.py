@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from client.models.content import content_hash
+from client.models.legible import legible
 from client.models.onnx import cores, session
 from client.store.text_column import Text
 
@@ -76,8 +77,8 @@ class Encoder:
         self._refuse_a_dependence_on_the_batch()
 
     def encode(self, texts: Sequence[Text]) -> NDArray[np.float32]:
-        """Embeddings of texts or (first, second) pairs, (n, m) float32, in the order given. The same text has the same
-        bits in any list."""
+        """Embeddings of texts or (first, second) pairs, as far as they are `legible`, (n, m) float32, in the order
+        given. The same text has the same bits in any list."""
         embeddings = np.empty((len(texts), self.dim), dtype=np.float32)
         with ThreadPoolExecutor(self.threads) as pool:
             run = map if self.threads == 1 else pool.map
@@ -90,7 +91,7 @@ class Encoder:
 
     def _batches(self, texts: Sequence[Text]) -> Iterator[tuple[NDArray[np.int64], list[Encoding]]]:
         """Places of texts of one length in tokens, and these texts; longest first: the last to be at work are short."""
-        encodings = self._tokenizer.encode_batch(list(texts))
+        encodings = self._tokenizer.encode_batch([legible(text) for text in texts])
         lengths = np.array([len(e) for e in encodings])
         for length in np.unique(lengths)[::-1].tolist():
             rows = np.flatnonzero(lengths == length)

@@ -36,6 +36,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from client.models.legible import legible
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.text import TextMechanism
 
@@ -258,7 +259,7 @@ def padded_word_ids(texts: Sequence[str | tuple[str, str]], mechanism: TextMecha
     padded = np.full((len(texts), mechanism.tokens), NOTHING, dtype=np.int64)
     dropped = frozenset(np.flatnonzero(mechanism.dropped).tolist())
     for row, text in enumerate(texts):
-        ids = _first(reader, _chunks(joined(text)), dropped, mechanism.tokens)
+        ids = _first(reader, _chunks(joined(legible(text))), dropped, mechanism.tokens)
         padded[row, : len(ids)] = ids
     return padded
 

@@ -23,6 +23,15 @@ holds of not guessing it, of 1 - e^-ε·(1 - s_w - δ), over the curve. F1, of e
 The left side at its largest, word by word over s (φ is concave and piecewise linear: a corner is best), falls with F,
 and below the right side at the bound.
 
+**Who knows the counts (proved).** The above is about guesses that look at one release at a time; q and f may be known,
+and may be those of the very texts that are attacked. Who knows *how many* of n texts have each value, and looks at all
+releases together, can do better: that one is taken makes the other more likely. Let all orders of the n texts be alike
+likely. Given that text i has value a, its place in the order is exchanged with one of value b, picked by chance: that
+gives all orders in which it has b, alike likely, and changes the inputs of two releases. So what all n releases say of
+i's value is (ε, δ)-indistinguishable at the curve of *two* releases, and the bounds hold with that one in place of the
+curve of one. For two texts of two values at the mechanism's worst pair it is attained (tested). Of membership it is
+already so: to exchange a member with another changes one release among those that the server has.
+
 **Two releases of one input among n (proved).** To exchange two candidates changes the inputs of two releases, which are
 (ε, δ)-indistinguishable at the curve of two releases together; the guess is one among n places that are all alike.
 """
@@ -36,6 +45,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.accounting import pld
 from mechanisms.losses.loss import LossCells
 from server.attacks.tokens import randomized
 
@@ -54,12 +64,12 @@ def curve(mechanism: Any, releases: int = 1) -> FloatArray:
     worst = loss.epsilon(0.0)
     if worst == math.inf and loss.delta(_MOST) >= 1:
         return np.zeros((0, 2))
-    # within a release's ε, δ is from its own loss; of r releases at r·ε it is below 1 - (1 - δ)^r (group privacy)
-    grid = np.linspace(0.0, min(worst, _MOST), _POINTS)
-    numeric = theorem.numeric_delta * (1 + np.exp(grid))
-    delta = np.array([loss.delta(float(e)) for e in grid])
-    delta = np.minimum(1.0, delta * math.exp(theorem.numeric_epsilon) + numeric)
-    return np.column_stack([releases * (grid + theorem.numeric_epsilon), 1 - (1 - delta) ** releases])
+    together: Any = loss if releases == 1 else pld.compose([(loss, releases)])
+    grid = np.linspace(0.0, min(releases * worst, _MOST), _POINTS)
+    numeric = releases * theorem.numeric_delta * (1 + np.exp(grid))
+    delta = np.array([together.delta(float(e)) for e in grid])
+    delta = np.minimum(1.0, delta * math.exp(releases * theorem.numeric_epsilon) + numeric)
+    return np.column_stack([grid + releases * theorem.numeric_epsilon, delta])
 
 
 def guess(points: FloatArray, frequencies: FloatArray) -> float:

@@ -73,7 +73,8 @@ class Public:
     texts: n of them, or pairs. labels: (n,) classes of 0..K-1; None where none is public, and -1 where one is not, in a
     way that can do with some. classes: K names.
     encoder, embeddings (n, m), maps: where users have an encoder. checkpoint: the one that the encoder was made from,
-    where training it goes on. rewriter: where users release texts.
+    where training it goes on. rewriter: where users release texts. elsewhere: whether the texts are of another domain
+    than users' are.
     """
 
     texts: Sequence[Text]
@@ -84,6 +85,7 @@ class Public:
     maps: PublicMaps | None = None
     checkpoint: str | Path = ""
     rewriter: PublicRewriter | None = None
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ next group answers: each user once, and nothing of a user but the mean of a grou
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from server.training.public_maps import pca_maps
 from server.training.self_training import EPOCHS, RATE, pseudo_labels
 from server.training.sharpen import factored, sharpened
 from server.training.statistic_head import (
+    SHARED,
     Evidence,
     best_features,
     linear_head,
@@ -36,6 +36,7 @@ from server.training.statistic_head import (
     of_labels,
     of_users,
     records_of,
+    shared_codes,
     simplex_codes,
 )
 
@@ -52,11 +53,12 @@ def statistics(
     assert public.encoder is not None and public.embeddings is not None
     encoder, embeddings = public.encoder, public.embeddings
     believed, maps, asked = public.labels, None, None
+    codes = codes_asked(public, training.self_training)
     for number in range(training.rounds):
-        frame = _frame(embeddings, believed, channels)
-        release = yield from _asked(frame, encoder, channels, training, number, progress)
+        frame = _frame(embeddings, believed, channels, codes)
+        release = yield from _asked(frame, encoder, channels, codes, training, number, progress)
         asked = frame if channels.teaching else None
-        maps = _taught(frame, embeddings, believed, release, channels, [training.seed, number])
+        maps = _taught(frame, embeddings, believed, release, channels, codes, [training.seed, number])
         if maps is None:
             return None
         if not training.self_training:
@@ -73,7 +75,7 @@ def statistics(
         encoder = yield Publish(place / ENCODER, splits=("test" if last else "train",))
         embeddings = encoder.embed(public.texts)
         if last:
-            maps = _head(_frame(embeddings, believed, channels), embeddings, believed, None)
+            maps = _head(_frame(embeddings, believed, channels, codes), embeddings, believed, None)
     assert maps is not None
     mechanism = channels.embedding[0] if channels.asking else None
     if mechanism is not None:
@@ -81,14 +83,26 @@ def statistics(
     return EmbeddingModel(channels, encoder, mechanism, maps, asked)
 
 
-def _frame(embeddings: NDArray[np.float32], believed: NDArray[Any] | None, channels: Channels) -> Maps:
+def codes_asked(public: Public, self_training: bool) -> NDArray[np.float32]:
+    """The codes of labels (K, c) that users are asked by: where public text is of another domain, with a coordinate
+    that says where theirs is; but not where the head is to label public text."""
+    shared = public.elsewhere and not self_training
+    return shared_codes(len(public.classes)) if shared else simplex_codes(len(public.classes))
+
+
+def _frame(
+    embeddings: NDArray[np.float32], believed: NDArray[Any] | None, channels: Channels, codes: NDArray[np.float32]
+) -> Maps:
     """What users map their embeddings by: as many principal components of public text as are expected to teach most;
     where no user is asked, as many as labels without noise do."""
     features = channels.features
     if features is None:
         answers = channels.users if channels.teaching else 0 if believed is None else len(_known(believed))
+        own = simplex_codes(channels.classes)
+        said = 1 - SHARED if codes.shape[1] > own.shape[1] else 1.0
         features = best_features(
-            embeddings, simplex_codes(channels.classes), partial(_noise, channels, max(answers, 1)),
+            embeddings, own,
+            lambda size: _noise(channels, max(answers, 1), size // own.shape[1] * codes.shape[1]) / said,
             users=max(answers, 1),
         )  # fmt: skip
     if channels.asking:
@@ -97,12 +111,12 @@ def _frame(embeddings: NDArray[np.float32], believed: NDArray[Any] | None, chann
 
 
 def _asked(
-    frame: Maps, encoder: Encoding, channels: Channels, training: Training, number: int, progress: Progress
+    frame: Maps, encoder: Encoding, channels: Channels, codes: NDArray[np.float32], training: Training, number: int,
+    progress: Progress,
 ) -> Generator[Request, Batch, Release | None]:
     """What a group of users releases; None where none is asked, or nothing comes of it."""
     if not channels.teaching:
         return None
-    codes = simplex_codes(channels.classes)
     stage = "train" if training.rounds == 1 else f"train-{number + 1}"
     request = channels.statistics(encoder.identity, frame, codes, stage=stage, part=(number, training.rounds))
     progress(f"stage {stage}: {frame.dim} features, {request.statistic_dim} coordinates of a user")
@@ -111,7 +125,7 @@ def _asked(
 
 def _taught(
     frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None, release: Release | None, channels: Channels,
-    seed: list[int],
+    codes: NDArray[np.float32], seed: list[int],
 ) -> Maps | None:  # fmt: skip
     """The frame with the head that a group's release makes beside what is believed of public text; None of neither.
 
@@ -119,7 +133,6 @@ def _taught(
     """
     users = None
     if release is not None:
-        codes = simplex_codes(channels.classes)
         assert channels.statistic is not None
         mechanism = channels.statistic(codes.shape[1] * (frame.dim + 1))
         if isinstance(channels.curator, Descent):

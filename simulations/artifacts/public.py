@@ -144,6 +144,7 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
 
 def _with_maps(experiment: Experiment, public: Public) -> Public:
     """The same with embeddings of the texts, where users have an encoder, and what learns their maps from these."""
+    public = replace(public, elsewhere=experiment.data.elsewhere)
     if public.encoder is None:
         return public
     embeddings = public.encoder.embed(public.texts)

@@ -139,6 +139,11 @@ class _Embeddings:
     def curve(self) -> FloatArray:
         return allowed.curve(self.known.mechanism)
 
+    @cached_property
+    def pairs(self) -> FloatArray:
+        """The curve of two releases together: of two users who might be exchanged."""
+        return allowed.curve(self.known.mechanism, 2)
+
     # --- words
 
     def _inverted(self, name: str) -> dict[str, Any]:
@@ -161,9 +166,10 @@ class _Embeddings:
         found = scores.words(guesses, truth, beyond)
         plain = scores.words(np.tile(inversion.most_frequent(words), (len(truth), 1)), truth, beyond)
         return {
-            "success": found.f1, "error": found.error, "precision": found.precision, "recall": found.recall,
-            "baseline": plain.f1, "baseline_precision": plain.precision, "baseline_recall": plain.recall,
+            **found.f1.shown, "precision": found.precision, "recall": found.recall,
+            "baseline": plain.f1.success, "baseline_precision": plain.precision, "baseline_recall": plain.recall,
             "tokens": int(truth.sum() + beyond.sum()), "bound": allowed.f1(self.curve, truth.mean(axis=0)),
+            "bound_counts": allowed.f1(self.pairs, truth.mean(axis=0)),
             "note": f"precision {found.precision:.3f}, recall {found.recall:.3f}",
         }  # fmt: skip
 
@@ -210,9 +216,10 @@ class _Embeddings:
         rate = scores.guesses_right(guesses, found.truth)
         share = np.bincount(found.truth, minlength=len(found.classes)) / len(found.truth)
         return {
-            "attribute": attribute, "success": rate.success, "error": rate.error, "baseline": float(share.max()),
+            "attribute": attribute, **rate.shown, "baseline": float(share.max()),
             "texts": len(found.truth),
             "bound": allowed.guess(self.curve if asked is None else allowed.curve(asked.mechanism), share),
+            "bound_counts": allowed.guess(self.pairs if asked is None else allowed.curve(asked.mechanism, 2), share),
             "dim": self.seen.shape[1] if asked is None else asked.m1.shape[1],
             "gain": (rate.success - share.max()) / (1 - share.max()),
             "by_value": attributes.by_value(guesses, found),
@@ -247,7 +254,7 @@ class _Embeddings:
             if name == "linkage-stages":
                 again = self.known.released(self.known.read(self.lines)[:n], "attack-again")
                 evidence = linkage.same_source(mechanism, pool, self.seen[:n], again)
-                points, what = allowed.curve(mechanism, 2), "the second drawn anew, as for another stage"
+                points, what = self.pairs, "the second drawn anew, as for another stage"
             else:
                 sent = self._sanitized(n)
                 evidence = linkage.text_and_embedding(mechanism, pool, self.known.read(sent), self.seen[:n])
@@ -256,8 +263,9 @@ class _Embeddings:
             raise Skipped(str(error)) from error
         rate, area = scores.matched(evidence), scores.area(evidence)
         return {
-            "success": rate.success, "error": rate.error, "baseline": 1 / n, "texts": n,
-            "bound": allowed.guess(points, np.full(n, 1 / n)), "auc": area.success, "auc_error": area.error,
+            **rate.shown, "baseline": 1 / n, "texts": n,
+            "bound": allowed.guess(points, np.full(n, 1 / n)),
+            "bound_counts": allowed.guess(points, np.full(n, 1 / n)), "auc": area.success, "auc_error": area.error,
             "note": f"AUC {area.success:.3f} ± {area.error:.3f}; {what}",
         }  # fmt: skip
 
@@ -299,6 +307,10 @@ class _Unprotected(_Embeddings):
     @property
     def curve(self) -> FloatArray:  # type: ignore[override]
         return np.zeros((0, 2))
+
+    @property
+    def pairs(self) -> FloatArray:  # type: ignore[override]
+        return self.curve
 
     def _pool(self, words: NDArray[np.bool_]) -> inversion.Fit:
         return inversion.nearest(self.known.embeddings, words)

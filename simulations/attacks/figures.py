@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from simulations.output.figures import COLOURS, MARKERS, new_figure
@@ -33,7 +32,7 @@ def figures(results: dict[str, Any]) -> dict[str, Figure]:
 
 
 def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
-    """Arms from top to bottom, success to the right: a mark for each attack with two standard errors to either side,
+    """Arms from top to bottom, success to the right: a mark for each attack with its 95 % interval,
     a thin bar at its baseline, a triangle at what the theorem allows."""
     arms = list(dict.fromkeys(e["arm"] for e in entries))
     series = list(dict.fromkeys(_series(e) for e in entries))
@@ -42,9 +41,10 @@ def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
     for e in entries:
         i = series.index(_series(e))
         y = arms.index(e["arm"]) + (i - (len(series) - 1) / 2) * _LINES / height
-        error = 2 * e["error"] if e["error"] and math.isfinite(e["error"]) else 0.0
+        low, high = e["interval"]
         axes.errorbar(
-            [e["success"]], [y], xerr=[[error], [error]], color=COLOURS[i % 6], marker=MARKERS[i % 6], markersize=5,
+            [e["success"]], [y], xerr=[[max(0, e["success"] - low)], [max(0, high - e["success"])]],
+            color=COLOURS[i % 6], marker=MARKERS[i % 6], markersize=5,
             linewidth=1.2, capsize=2, zorder=3,
         )  # fmt: skip
         if e["baseline"] is not None:
@@ -67,7 +67,7 @@ def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
     axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_xlim(0, 1)
     axes.set_xlabel(measure)
-    axes.set_title(f"{title}: success of attacks (bars: two standard errors)", loc="left", fontsize=9)
+    axes.set_title(f"{title}: success of attacks (bars: 95 % intervals)", loc="left", fontsize=9)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return figure
 

@@ -153,8 +153,7 @@ class _Membership:
             "texts": int(self.members.sum()),
             "others": int((~self.members).sum()),
             "tokens": None,
-            "success": rate.success,
-            "error": rate.error,
+            **rate.shown,
             "baseline": 0.5,
             "best": None,
             "expected": None,
@@ -264,7 +263,7 @@ class _Membership:
         study, arm = self.target.study, self.target.arm
         if self.delivered is None:
             return {
-                "bound": 1.0, "bound_protected": None, "worst_case_epsilon": math.inf,
+                "bound": 1.0, "bound_counts": 1.0, "bound_protected": None, "worst_case_epsilon": math.inf,
                 "bound_why": "nothing is promised: gradients depend on raw text",
             }  # fmt: skip
         data = self.model.text if arm.text is not None else self.model.mechanism
@@ -286,6 +285,7 @@ class _Membership:
             why = f"{' and '.join(public)} in clear: between records alike in that, the theorem allows {found:.3g}"
         return {
             "bound": 1.0 if public else found,
+            "bound_counts": 1.0 if public else found,
             "bound_protected": found,
             "worst_case_epsilon": worst,
             "bound_why": why,

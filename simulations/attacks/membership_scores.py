@@ -18,7 +18,8 @@ def balanced(guesses: BoolArray, members: BoolArray) -> Rate:
     right = guesses == members
     inside, outside = _shares(right, members)
     error = math.sqrt(sum(share * (1 - share) / n for share, n in (inside, outside))) / 2
-    return Rate((inside[0] + outside[0]) / 2, error)
+    n, least = inside[1] + outside[1], min(inside[1], outside[1])
+    return Rate((inside[0] + outside[0]) / 2, error, n, 2 * least / n)
 
 
 def area(evidence: FloatArray, members: BoolArray) -> Rate:
@@ -27,7 +28,7 @@ def area(evidence: FloatArray, members: BoolArray) -> Rate:
     inside, outside = evidence[members], evidence[~members]
     wins = (inside[:, None] > outside[None]) + 0.5 * (inside[:, None] == outside[None])
     spread = wins.mean(axis=1).var() / len(inside) + wins.mean(axis=0).var() / len(outside)
-    return Rate(float(wins.mean()), math.sqrt(spread))
+    return Rate(float(wins.mean()), math.sqrt(spread), min(len(inside), len(outside)))
 
 
 def found_at(evidence: FloatArray, members: BoolArray, rate: float) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 from client.node import Node, load_node
 from mechanisms.catalogue import nearest
 from simulations.attacks import embeddings as attack_embeddings
+from simulations.attacks import intervals
 from simulations.attacks import membership as attack_membership
 from simulations.attacks import statistics as attack_statistics
 from simulations.attacks import word_attributes as attack_word_attributes
@@ -79,6 +80,7 @@ def run(attack: Attack, *, progress: Progress = lambda line: None) -> dict[str, 
             raise UserError(f"--attack {why[0] if why else f'{name}: applies to none of the arms'}")
     if not entries and not skipped:
         raise UserError(f"{attack.run}: holds nothing that can be attacked; run an experiment whose users release")
+    entries = intervals.judged(entries)
     return {
         "name": study.name, "run": str(attack.run), "limit": attack.limit, "entries": entries, "skipped": skipped,
     }  # fmt: skip
@@ -127,9 +129,18 @@ def _checked(attack: Attack) -> tuple[Experiment, list[Node], list[Arm]]:
 
 
 HEADINGS = (
-    "arm", "attack", "success", "± s.e.", "baseline", "best possible", "the theorem allows", "worst-case ε", "of",
-    "note",
+    "arm", "attack", "success", "95 % interval", "baseline", "best possible", "the theorem allows",
+    "who knows the counts", "worst-case ε", "of", "note",
 )  # fmt: skip
+
+
+#: How the columns that all kinds share are read.
+ALLOWED = (
+    "Intervals are exact, each for itself. The theorem allows: to an adversary who knows the mechanism and how "
+    "frequent each value is, and guesses from one release at a time, as these attacks do; who knows the counts: to one "
+    "who looks at all releases together, and knows how many there are of each value, but not whose. ALARM: success "
+    f"that a true theorem allows with a probability below {intervals.FAMILY:g}, shared among all rows of the run."
+)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -137,14 +148,17 @@ def table(results: dict[str, Any]) -> str:
     rows = []
     for e in results["entries"]:
         of = f"{e['texts']:,} texts" if e["tokens"] is None else f"{e['tokens']:,} tokens"
-        figures = (markdown.number(e[k]) for k in ("success", "error", "baseline", "best", "bound"))
+        within = "{} to {}".format(*(markdown.number(end) for end in e["interval"]))
+        figures = (markdown.number(e[k]) for k in ("baseline", "best", "bound", "bound_counts"))
         worst = markdown.number(e["worst_case_epsilon"])
-        rows.append([e["arm"], e["attack"], *figures, worst, of, e.get("note", "")])
+        note = "; ".join(said for said in ("ALARM" if e["alarm"] else "", e.get("note", "")) if said)
+        rows.append([e["arm"], e["attack"], markdown.number(e["success"]), within, *figures, worst, of, note])
     named = set(e["attack"] for e in results["entries"])
     said = [f"{name}: {about}" for name, about in ATTACKS.items() if name in named]
     notes = [
         "Attacks: " + "; ".join(said) + ".",
         *(kind.READING for kind, _ in KINDS if named & set(kind.ATTACKS)),
+        ALLOWED,
         *_left_out(results["skipped"]),
     ]
     return "\n".join([markdown.table(HEADINGS, rows), "", *notes])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,27 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Rate:
-    """A success rate and its standard error; one text, or one user, is one observation, however many tokens it has."""
+    """A success rate and its standard error; one text, or one user, is one observation, however many tokens it has.
+
+    observations, weight: n and c of `simulations.attacks.intervals`. Where all observations are alike, so that they
+    show no spread, the error is that of a rate with one half more right and one half more wrong.
+    """
 
     success: float
     error: float
+    observations: int = 1
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.error < 1e-9:  # nothing but rounding
+            p = (self.success * self.observations + 0.5) / (self.observations + 1)
+            object.__setattr__(self, "error", math.sqrt(p * (1 - p) / (self.observations * self.weight)))
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What an entry says of it."""
+        names = ("success", "error", "observations", "weight")
+        return {name: getattr(self, name) for name in names}
 
 
 def scored(released: IntArray, truth: IntArray, size: int) -> NDArray[np.bool_]:
@@ -38,18 +56,17 @@ def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
     right = (guesses == truth) if guesses.ndim == 2 else (guesses == truth[:, :, None]).any(axis=2)
     hits, tokens = (right & where).sum(axis=1), where.sum(axis=1)
     success = hits.sum() / tokens.sum()
-    return Rate(float(success), float(math.sqrt(((hits - success * tokens) ** 2).sum()) / tokens.sum()))
+    error = float(math.sqrt(((hits - success * tokens) ** 2).sum()) / tokens.sum())
+    return Rate(float(success), error, len(tokens), float(tokens.mean() / tokens.max()))
 
 
 @dataclass(frozen=True)
 class Words:
-    """Of guessed sets of words, over all texts together: precision, recall, F1, and the standard error of F1, where one
-    text is one observation."""
+    """Of guessed sets of words, over all texts together: precision, recall, F1, where one text is one observation."""
 
     precision: float
     recall: float
-    f1: float
-    error: float
+    f1: Rate
 
 
 def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray) -> Words:
@@ -57,17 +74,18 @@ def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray
     hits, guessed = (guesses & truth).sum(axis=1), guesses.sum(axis=1)
     true = truth.sum(axis=1) + beyond
     f1 = 2 * hits.sum() / max(1, guessed.sum() + true.sum())
-    away = 2 * hits - f1 * (guessed + true)
+    away, both = 2 * hits - f1 * (guessed + true), guessed + true
+    error = float(math.sqrt((away**2).sum()) / max(1, both.sum()))
     return Words(
-        float(hits.sum() / max(1, guessed.sum())), float(hits.sum() / max(1, true.sum())), float(f1),
-        float(math.sqrt((away**2).sum()) / max(1, guessed.sum() + true.sum())),
+        float(hits.sum() / max(1, guessed.sum())), float(hits.sum() / max(1, true.sum())),
+        Rate(float(f1), error, len(both), float(both.mean() / max(1, both.max())) or 1.0),
     )  # fmt: skip
 
 
 def guesses_right(guesses: IntArray, truth: IntArray) -> Rate:
     """How many of n guesses are right."""
     right = (guesses == truth).astype(np.float64)
-    return Rate(float(right.mean()), _error(right))
+    return Rate(float(right.mean()), _error(right), len(right))
 
 
 def matched(evidence: FloatArray) -> Rate:
@@ -75,7 +93,7 @@ def matched(evidence: FloatArray) -> Rate:
     best, one of these is taken by chance."""
     best = evidence == evidence.max(axis=1, keepdims=True)
     credit = np.diagonal(best) / best.sum(axis=1)
-    return Rate(float(credit.mean()), _error(credit))
+    return Rate(float(credit.mean()), _error(credit), len(credit))
 
 
 def area(evidence: FloatArray) -> Rate:
@@ -83,7 +101,7 @@ def area(evidence: FloatArray) -> Rate:
     own = np.diagonal(evidence)[:, None]
     others = ~np.eye(len(evidence), dtype=bool)
     wins = ((own > evidence) + 0.5 * (own == evidence)).mean(axis=1, where=others)
-    return Rate(float(wins.mean()), _error(wins))
+    return Rate(float(wins.mean()), _error(wins), len(wins))
 
 
 def _error(values: FloatArray) -> float:

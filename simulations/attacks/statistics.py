@@ -27,7 +27,7 @@ from server.attacks.presence import embedding_evidence
 from server.attacks.statistic import Asked, Pool
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Encoding
-from server.training.statistic_head import simplex_codes
+from server.protocols.statistics import codes_asked
 from simulations.artifacts.public import CachedEncoder
 from simulations.artifacts.text_channel import as_lines
 from simulations.attacks import attributes, membership_scores, releases, scores
@@ -150,8 +150,8 @@ class _Vectors:
         evidence = statistic.matching(asked, self._seen(asked)[who], self._means(asked)[who])
         found, auc = scores.matched(evidence), scores.area(evidence)
         return self._about(asked, f"AUC {auc.success:.3f} ± {auc.error:.3f}") | {
-            "success": found.success, "error": found.error, "texts": n, "baseline": 1 / n,
-            "bound": allowed.guess(allowed.curve(asked.mechanism), np.full(n, 1 / n)), "auc": auc.success,
+            **found.shown, "texts": n, "baseline": 1 / n,
+            **_allowed(asked, np.full(n, 1 / n)), "auc": auc.success,
             "auc_error": auc.error,
         }  # fmt: skip
 
@@ -173,8 +173,8 @@ class _Vectors:
         rate, share = scores.guesses_right(guesses, truth), np.bincount(truth, minlength=count) / len(truth)
         gain = rate.success - share.max()
         return self._about(asked, f"{attribute}, {count} values; gain {gain:+.3f}") | {
-            "attribute": attribute, "success": rate.success, "error": rate.error, "texts": len(who),
-            "baseline": float(share.max()), "bound": allowed.guess(allowed.curve(asked.mechanism), share),
+            "attribute": attribute, **rate.shown, "texts": len(who),
+            "baseline": float(share.max()), **_allowed(asked, share),
             "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
         }  # fmt: skip
 
@@ -225,10 +225,11 @@ class _Vectors:
         rate = membership_scores.balanced(evidence[scored] > cut, members[scored])
         auc = membership_scores.area(evidence, members)
         at = membership_scores.found_at(evidence, members, FALSE_ALARMS)
+        most = 1.0 if isinstance(asked.mechanism, Identity) else membership.bound([(asked.mechanism, 1)])
         note = f"AUC {auc.success:.3f} ± {auc.error:.3f}; {at:.3f} found at {FALSE_ALARMS:.0%} false alarms"
         return self._about(asked, f"{note}; among {len(self.seen):,} vectors") | {
-            "success": rate.success, "error": rate.error, "texts": n, "others": n, "baseline": 0.5,
-            "bound": 1.0 if isinstance(asked.mechanism, Identity) else membership.bound([(asked.mechanism, 1)]),
+            **rate.shown, "texts": n, "others": n, "baseline": 0.5,
+            "bound": most, "bound_counts": most,
             "auc": auc.success, "auc_error": auc.error, "found_at_1_percent": at,
         }  # fmt: skip
 
@@ -289,12 +290,18 @@ class _Vectors:
         return drawn.astype(np.float64) if asked.mechanism.grid is None else asked.mechanism.grid.decode(drawn)
 
 
+def _allowed(asked: Asked, share: FloatArray) -> dict[str, float]:
+    """What the theorem allows of guessing one of several values of these shares."""
+    curves = (allowed.curve(asked.mechanism), allowed.curve(asked.mechanism, 2))
+    return dict(zip(("bound", "bound_counts"), (allowed.guess(points, share) for points in curves), strict=True))
+
+
 def _asked(target: Target, ready: Prepared, rows: list[Row], progress: Progress) -> tuple[Encoding, Asked, list[Row]]:
     """The encoder and the maps that some of the releases `rows` answer, by their digest, and which these are: those
     that were asked last, where there were rounds. Raises Skipped where the run no longer holds either."""
     build, folder = target.study.statistic_of(target.arm), target.run / "models" / slug(target.arm.name)
     assert build is not None and ready.public.encoder is not None
-    codes = simplex_codes(len(ready.public.classes))
+    codes = codes_asked(ready.public, target.study.training.self_training)
     trained = [CachedEncoder(path, progress=progress) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
     stages = {row.released.digest: row.released.stage for row in rows}
     for maps in maps_sent(folder):

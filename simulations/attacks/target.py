@@ -22,8 +22,10 @@ class Target:
     Each kind of attack is a module with ATTACKS, what its attacks do by name, and entries(target, names, *, progress):
     a JSON-ready object for each result, and a line for each attack that does not apply, with the reason. `names` are
     some of its ATTACKS. An entry has the keys of ENTRY, of which `success` is a rate from 0 to 1, `error` its standard
-    error, `baseline` what a guess without any release gives, `best` the most that any such attack can give and
-    `expected` what this one should, where theory says so, and `bound` what the theorem allows; None what is not known.
+    error, `observations` and `weight` of how many (`simulations.attacks.intervals`), `baseline` what a guess without
+    any release gives, `best` the most that any such attack can give and `expected` what this one should, where theory
+    says so, and `bound` what the theorem allows to who guesses from one release at a time, `bound_counts` to who looks
+    at all of them and knows how many there are of each value (`server.attacks.allowed`); None what is not known.
     """
 
     run: Path
@@ -58,5 +60,5 @@ def each(
 #: Keys that every entry has.
 ENTRY = (
     "attack", "arm", "mechanism", "epsilon", "worst_case_epsilon", "stage", "texts", "tokens", "success", "error",
-    "baseline", "best", "bound", "expected",
+    "observations", "weight", "baseline", "best", "bound", "bound_counts", "expected",
 )  # fmt: skip

@@ -41,7 +41,8 @@ ATTACKS = {
 READING = (
     "Attributes from words: success is the share of right guesses; baseline: the most frequent value. Relative gain is "
     "U/U' - P/P' (Mattern et al. 2022; Meisenbacher et al. 2024), with U the accuracy of the arm's model and P the "
-    "success of the attack, U' and P' the same without noise: below 0 the text has lost more use than it hides."
+    "success of the attack, U' and P' the same without noise: below 0 the text has lost more use than it hides. The "
+    "worst-case ε is between texts that agree in what is exposed."
 )
 #: Draws of each public text that the adaptive network learns on.
 _DRAWS = 4
@@ -86,13 +87,16 @@ class _Attributes:
         gain = rate.success - float(share.max())
         relative = self._relative(rate.success, before.success)
         self.progress(f"{self.target.arm.name}: {name} of {attribute}: {rate.success:.3f} ± {rate.error:.3f}")
-        exposed = bool(self.text.guarantee.exposes)
+        theorem = self.text.guarantee
+        one = both = 1.0  # what is exposed may say everything
+        if not theorem.exposes:
+            one, both = (allowed.guess(allowed.curve(self.text, n), share) for n in (1, 2))
         return {
             "attack": name, "arm": self.target.arm.name, "mechanism": self.text.name,
             "epsilon": getattr(self.text.word, "epsilon", None), "stage": self.held.stage,
-            "worst_case_epsilon": self.text.guarantee.worst_case(), "texts": len(found.truth), "tokens": None,
-            "success": rate.success, "error": rate.error, "baseline": float(share.max()), "best": None,
-            "bound": 1.0 if exposed else allowed.guess(allowed.curve(self.text), share), "expected": None,
+            "worst_case_epsilon": theorem.worst_case(declared=theorem.exposes), "texts": len(found.truth),
+            **rate.shown, "baseline": float(share.max()), "best": None,
+            "bound": one, "bound_counts": both, "expected": None, "tokens": None,
             "attribute": attribute, "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
             "without_noise": before.success, "relative_gain": relative,
             "by_value": attributes.by_value(guesses, found),

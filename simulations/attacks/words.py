@@ -208,7 +208,7 @@ class _Words:
             self.held.released, progress=lambda line: self.progress(f"{self.target.arm.name}: mask: {line}")
         )
         # it reads the words around: what single tokens allow does not bound it
-        return self._tokens(guesses) | {"best": None, "bound": None}
+        return self._tokens(guesses, alone=False)
 
     def _context(self) -> dict[str, Any]:
         channel = self._channel
@@ -217,18 +217,16 @@ class _Words:
         table = Table.of(channel, chain.states, self.held.released)
         note = f"{len(chain.states):,} words, {len(public):,} public texts"
         # it reads the words around too
-        return self._tokens(context.guessed(chain, table, self.held.released)) | {
-            "best": None, "bound": None, "note": note
-        }  # fmt: skip
+        return self._tokens(context.guessed(chain, table, self.held.released), alone=False) | {"note": note}
 
     def _query(self) -> dict[str, Any]:
         if self.text.word.reads:
             raise Skipped("each of its draws takes a language model")
         again = [self._drawn(len(self.held.lines), f"attack-query-{i}") for i in range(1, _QUERIES)]
         guesses = tokens.most_frequent(np.stack([self.held.released, *again]))
-        return self._tokens(guesses) | {
-            "best": None,
+        return self._tokens(guesses, alone=False) | {
             "bound": tokens.bound(self.text, self._frequencies, releases=_QUERIES),
+            "bound_counts": tokens.bound(self.text, self._frequencies, releases=2 * _QUERIES),
             "note": f"{_QUERIES} releases of each text, each charged: what asking again gives away",
         }
 
@@ -241,15 +239,16 @@ class _Words:
         )  # fmt: skip
         return drawn.astype(np.int64)
 
-    def _tokens(self, guesses: IntArray) -> dict[str, Any]:
+    def _tokens(self, guesses: IntArray, *, alone: bool = True) -> dict[str, Any]:
+        """alone: whether each guess looks at one released word, so that what these allow bounds it."""
         found = self._rate(guesses)
         return {
-            "success": found.success,
-            "error": found.error,
+            **found.shown,
             "tokens": int(self._scored.sum()),
             "baseline": float(self._frequencies[self._prior.argmax()]),
-            "best": float(self._decoded.best[1]) if self._exact else None,
-            "bound": tokens.bound(self.text, self._frequencies),
+            "best": float(self._decoded.best[1]) if alone and self._exact else None,
+            "bound": tokens.bound(self.text, self._frequencies) if alone else None,
+            "bound_counts": tokens.bound(self.text, self._frequencies, releases=2) if alone else None,
             "expected": None,
         }
 
@@ -334,13 +333,13 @@ class _Words:
         evidence, n = self._linked.scores(self.text), min(len(self.held.lines), _LINKED)
         found, auc = scores.matched(evidence), scores.area(evidence)
         return {
-            "success": found.success,
-            "error": found.error,
+            **found.shown,
             "texts": n,
             "tokens": None,
             "baseline": 1 / n,
             "best": None,
             "bound": linkage.bound(self.text, n),
+            "bound_counts": linkage.bound(self.text, n),
             "expected": None,
             "auc": auc.success,
             "auc_error": auc.error,

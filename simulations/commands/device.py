@@ -44,6 +44,9 @@ Records = Annotated[
         help="How many records of a user may teach, and how many ask (default: 1, where the study says so).",
     ),
 ]
+Window = Annotated[
+    float, typer.Option("--window", min=0.0, max=3600.0, help="Seconds within which an answer leaves, drawn at random.")
+]
 SignKey = Annotated[
     Path | None,
     typer.Option(
@@ -78,6 +81,7 @@ def bundle_(
         typer.Option("--precision", help="Of the encoder: fp32, or int8 (default: the study's).", show_default=False),
     ] = None,
     records: Records = None,
+    window: Window = 10.0,
     sign_key: SignKey = None,
     seal_to: SealTo = None,
     data: Data = None,
@@ -98,7 +102,8 @@ def bundle_(
         from simulations.devices import bundle as device
 
         signer, seal = (None if path is None else read_key(path) for path in (sign_key, seal_to))
-        more: dict[str, Any] = {"precision": precision, "records": records, "signer": signer, "seal": seal}
+        more: dict[str, Any] = {"precision": precision, "records": records, "window": window}
+        more |= {"signer": signer, "seal": seal}
         if run is not None:
             made = device.bundle_of_run(run, arm, out, progress=progress, **more)
         else:

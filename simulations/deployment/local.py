@@ -65,6 +65,8 @@ from simulations.transport.quiet import QUIET
 
 #: Seconds that a party may take to be up. It loads libraries first, and all of them do so at once.
 STARTING = 120.0
+#: Seconds within which a device's answers leave: whoever runs `up` waits for them.
+WINDOW = 1.0
 #: Questions that the user who asks the trained model has agreed to, at most.
 QUESTIONS = 100
 _HOST = "127.0.0.1"
@@ -219,7 +221,7 @@ class _Deployment:
         bundle = bundle_of_experiment(
             self.experiment, self.arm.name, self.folder / "bundle", public=public, progress=self.progress,
             records=max(held.holders.most, held.test_holders.most), signer=read_key(self.publisher / "sign.key"),
-            seal=read_key(self.server / "seal.pub"),
+            seal=read_key(self.server / "seal.pub"), window=WINDOW,
         )  # fmt: skip
         self.progress(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
         save_public(self.experiment, public, self.server / "public")

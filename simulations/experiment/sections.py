@@ -97,6 +97,11 @@ class Data(Section):
     public: Public = field(default_factory=Public)
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether the public texts are of another domain than users'."""
+        return self.source != "built-in" and self.public.split == "built-in"
+
+    @property
     def classes(self) -> int:
         """Of the task; two where the classes are in data that nobody has read yet."""
         return CLASSES.get(self.task or "", 2)

@@ -118,6 +118,9 @@ class Lattice:
         assert k == 1
         return (np.arange(rows)[:, None] + 0.5) / rows
 
+    def further(self, rows: np.ndarray, k: int) -> np.ndarray:
+        raise AssertionError("nobody draws on")
+
 
 def test_any_two_texts_by_enumeration() -> None:
     """Embeddings of every direction, and of none: all draws of each, and no ratio of their shares is above e^ε."""

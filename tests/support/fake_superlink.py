@@ -10,6 +10,7 @@ from collections import Counter
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.fab_pb2 import Fab, GetFabResponse
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesRequest
@@ -47,6 +48,7 @@ class Fake:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 name = self.path.rpartition("/")[2]
                 fake.asked[name] += 1
+                fake.headers = self.headers
                 if name == "push-messages":
                     fake.replies += PushMessagesRequest.FromString(body).messages_list
                 said = fake.says.get(name, b"")
@@ -88,7 +90,7 @@ class Fake:
         parts = {name: part for asked in messages for name, part in objects(asked).items()}
         waiting = [
             PullMessagesResponse(
-                messages_list=[message_to_proto(asked)],
+                messages_list=[message_to_proto(remove_content_from_message(asked))],
                 message_object_trees=[get_object_tree(asked) if tree is None else tree],
             ).SerializeToString()
             for asked in messages
@@ -119,8 +121,8 @@ class Fake:
 class Served:
     """A device that is served in a thread of this process."""
 
-    def __init__(self, node, **options):
-        self.lines, self.failure, self.stop = [], None, threading.Event()
+    def __init__(self, node, *, stop=None, **options):
+        self.lines, self.failure, self.stop = [], None, stop or threading.Event()
 
         def work():
             try:

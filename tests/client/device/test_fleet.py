@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -21,6 +24,7 @@ from client.node import load_node
 from mechanisms.messages.refusals import REFUSALS
 from tests.support.clients import make_node, message, request
 from tests.support.fake_superlink import FAB, NODE, Served, bundle, objects
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
 
@@ -79,6 +83,21 @@ def test_objects_that_hold_each_other_are_left():
     parts = {n * 64: f"RecordDict {o * 64} 2\0{{}}".encode() for n, o in ("ab", "ba")}
     with pytest.raises(Unusable):
         assemble(tree, parts.__getitem__, limit=2**20)
+
+
+def test_only_pieces_of_arrays_may_be_large():
+    """What is read as many small parts takes many times its own memory: a description of 2 MB, and a head of a piece
+    that names a thousand others."""
+    asked = message(RecordDict({"x": ConfigRecord({"y": bytes(2_000_000)})}))
+    with pytest.raises(Unusable, match="too large"):
+        assemble(get_object_tree(asked), objects(asked).__getitem__, limit=2**26)
+    tree = ObjectTree(object_id="a" * 64)
+    for head in (b"ArrayChunk " + b"a" * 100 + b" ", b"Array  "):
+        content = head + b"2000000\0" + bytes(2_000_000)
+        with pytest.raises(Unusable, match="too large"):
+            assemble(tree, lambda name, content=content: content, limit=2**26)
+    piece = b"ArrayChunk  2000000\0" + bytes(2_000_000)
+    assert len(assemble(tree, lambda name: piece, limit=2**26).data) == 2_000_000
 
 
 @pytest.fixture
@@ -157,6 +176,7 @@ HOSTILE = {
     "compressed": (200, {"content-encoding": "gzip"}, gzip.compress(bytes(2**20))),
     "more than it says": (200, {"content-length": str(2**40)}, bytes(2**20)),
     "too large": bytes(fleet.MAX_RESPONSE + 1),
+    "more than its kind needs": bytes(fleet.MAX_SMALL + 1),
     "too large, and does not say so": (
         200,
         {"content-length": "", "connection": "close"},
@@ -262,6 +282,27 @@ def test_a_superlink_that_forgets_the_node_ends_it_in_one_line(fake, device):
     assert "does not accept this node's key" in str(served.failure)
 
 
+@pytest.mark.parametrize(("seconds", "words"), [(7, "7 s ahead of"), (400, "400 s ahead of"), (-400, "400 s behind")])
+def test_a_clock_that_is_wrong_is_said_and_made_up_for(fake, device, monkeypatch, seconds, words):
+    """Flower takes no time that is 5 s ahead of its own or 305 s behind, and answers as if the key were wrong."""
+    monkeypatch.setattr("client.device.fleet._now", lambda: datetime.now(UTC) + timedelta(seconds=seconds))
+    activated = fake.says["activate-node"]
+
+    def strict(body):
+        late = (datetime.now(UTC) - datetime.fromisoformat(fake.headers["flwr-timestamp"])).total_seconds()
+        return activated if -5 < late < 305 else (401, {}, b"{}")
+
+    fake.says["activate-node"] = strict
+    fake.send(message(request(arm="")))
+    served = device()
+    served.until(lambda: fake.replies)
+    assert not fake.replies[0].HasField("error")
+    (said,) = (line for line in served.lines if "clock" in line)
+    number, unit = words.split(" ", 1)
+    assert said.endswith(f"{unit} the SuperLink's; set it right; until then the SuperLink's time is signed")
+    assert abs(int(said.split(" is ")[1].split(" ")[0]) - int(number)) <= 2
+
+
 def test_the_node_is_taken_off_the_superlink_at_the_end(fake, device):
     served = device()
     served.until(lambda: fake.asked["pull-messages"])
@@ -285,3 +326,52 @@ def test_a_node_that_ended_without_a_word_is_let_in_again(fake, device, tmp_path
     served = device()
     served.until(lambda: fake.asked["pull-messages"])
     assert (fake.asked["deactivate-node"], fake.asked["activate-node"]) == (1, 2)
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from client.device.fleet import Fleet, Unusable
+
+def most():
+    with open("/proc/self/status") as status:
+        return int(next(line for line in status if line.startswith("VmHWM")).split()[1])
+
+fleet = Fleet(sys.argv[2], Path(sys.argv[3], "ca.pem"), Path(sys.argv[3], "node.key"))
+fleet.activate(None)
+before = most()
+try:
+    print(len(fleet.fetch(*fleet.receive()).content), end=" ")
+except Unusable as error:
+    print(str(error).replace(" ", "-"), end=" ")
+print((most() - before) // 1024)
+"""
+
+
+def nested(size):
+    """A message whose tree of objects is nothing but empty branches, in so many bytes."""
+    branch = ObjectTree(children=[ObjectTree()]).SerializeToString()
+    field = PullMessagesResponse.DESCRIPTOR.fields_by_name["message_object_trees"].number
+    inner, length, rest = branch * (size // len(branch)), b"", size // len(branch) * len(branch)
+    while rest > 127:
+        length, rest = length + bytes([rest & 127 | 128]), rest >> 7
+    told = PullMessagesResponse(messages_list=[message_to_proto(message(RecordDict()))]).SerializeToString()
+    return told + bytes([field << 3 | 2]) + length + bytes([rest]) + inner
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("what", ["empty branches", "an array"])
+def test_a_message_of_64_mb_takes_no_more_than_300_mb_of_a_device(fake, keys, what):
+    """On the way that a served device goes, TLS and all: the tree took 1.6 GB."""
+    if what == "an array":
+        array = Array(dtype="float32", shape=(2**24 - 2**18,), stype="sottovoce.raw", data=bytes(2**26 - 2**20))
+        fake.send(message(RecordDict({"request.arrays": ArrayRecord({"m1": array})})))
+    else:
+        fake.says["pull-messages"] = nested(2**26)
+    command = [sys.executable, "-c", PROGRAM, str(ROOT), fake.address, str(keys)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    outcome, megabytes = done.stdout.split()
+    assert outcome == ("1" if what == "an array" else "an-answer-of-the-SuperLink-is-too-large")
+    assert int(megabytes) < 300

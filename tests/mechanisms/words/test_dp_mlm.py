@@ -16,7 +16,7 @@ from scipy import stats
 
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.mechanism import parameters
-from mechanisms.streams import SimulationStreams
+from mechanisms.streams import SeededUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
@@ -179,12 +179,9 @@ def test_rows_alone_and_rows_in_a_cohort_are_drawn_alike(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_of_another_shape_are_refused(kind):
     with pytest.raises(ValueError, match=r"expected scores \(1, 8\), got \(1, 7\)"):
-        kind(1.0, LOW, HIGH, V8).sample(np.zeros((1, 2), int), rng=_Half(), scores=lambda p, w, r: np.zeros((1, 7)))
-
-
-class _Half:
-    def uniform(self, rows, k):
-        return np.full((rows, k), 0.5)
+        kind(1.0, LOW, HIGH, V8).sample(
+            np.zeros((1, 2), int), rng=SeededUniforms(1), scores=lambda p, w, r: np.zeros((1, 7))
+        )
 
 
 # --- antonyms

@@ -79,6 +79,18 @@ def test_without_noise_the_head_is_that_of_all_users_records(folder: Path) -> No
     assert np.mean(model.classify(ready.held.test.texts) == ready.held.test.labels) > 0.9  # chance is 1/3
 
 
+def test_users_of_another_domain_say_where_their_text_is(folder: Path) -> None:
+    """By a coordinate of their codes that classes share, unless the head is to label public text; and what they say
+    makes a model."""
+    made = study({"name": "a", "statistic": PRIVUNIT})
+    ready = prepared(made)
+    ready = ready._replace(public=replace(ready.public, elsewhere=True))
+    assert way.codes_asked(ready.public, self_training=False).shape == (CLASSES, CLASSES)
+    assert way.codes_asked(ready.public, self_training=True).shape == (CLASSES, CLASSES - 1)
+    line = ran(made, folder, ready)["a"].line
+    assert (line["delivered"], line["errors"]) == (USERS, {}) and line["accuracy_clean_test"] > 0.5  # chance is 1/3
+
+
 def test_a_user_releases_one_vector_and_pays_once(folder: Path) -> None:
     made = study({"name": "a", "statistic": PRIVUNIT})
     line = ran(made, folder)["a"].line

@@ -19,6 +19,7 @@ from server.training.statistic_head import (
     mean_noise,
     of_labels,
     of_users,
+    shared_codes,
     simplex_codes,
 )
 
@@ -113,6 +114,36 @@ def test_labels_of_another_kind_weigh_less_than_users() -> None:
     right = np.mean(guesses(linear_head(features, codes, users=users), features) == labels)
     beside = np.mean(guesses(linear_head(features, codes, users=users, labels=inverted), features) == labels)
     assert beside > right - 0.01 > 0.7
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_shared_codes_say_the_same_and_where_users_are(classes: int) -> None:
+    features, labels = world(500, classes)
+    codes = shared_codes(classes)
+    assert codes.shape == (classes, classes)
+    np.testing.assert_allclose(np.linalg.norm(codes, axis=1), 1.0, atol=1e-6)
+    released, known = users_of(features, labels, codes), of_labels(features, labels, simplex_codes(classes))
+    np.testing.assert_allclose(released.cross, known.cross, atol=1e-7)
+    np.testing.assert_allclose(released.constant, known.constant, atol=1e-7)
+    np.testing.assert_allclose(released.mean, features.mean(axis=0), atol=1e-7)
+
+
+@pytest.mark.parametrize("mechanism", [None, PrivUnit(2 * (DIM + 1), 3.0)])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_public_text_of_another_domain_moves_no_threshold(mechanism: PrivUnit | None, labelled: bool) -> None:
+    """Users' features lie elsewhere than public text's, and their classes are not equally frequent: with shared codes
+    the head is as good as beside public text of their own; with simplex codes it guesses one class."""
+    codes, (features, labels) = simplex_codes(2), world(12_000, 2)
+    public = features[8_000:] + 1.5 * np.random.default_rng(3).normal(size=DIM)
+    known = of_labels(public, labels[8_000:], codes) if labelled else None
+
+    def right(asked: np.ndarray, drawn: PrivUnit | None, at: np.ndarray) -> float:
+        users = users_of(features[:8_000], labels[:8_000], asked, drawn)
+        return float(np.mean(guesses(linear_head(at, codes, users=users, labels=known), features) == labels))
+
+    assert right(shared_codes(2), mechanism, public) > right(codes, None, features[8_000:]) - 0.02
+    narrow = None if mechanism is None else PrivUnit(DIM + 1, 3.0)
+    assert right(codes, narrow, public) < right(codes, None, features[8_000:]) - 0.1
 
 
 def test_nobody_knows_anything() -> None:

@@ -15,6 +15,8 @@ from simulations.artifacts.public import _public_labels, load_public, save_publi
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment
+from simulations.experiment.sections import Data
+from simulations.experiment.sections import Public as Part
 from tests.support.studies import experiment
 
 CORPUS = Corpus([f"text {i}" for i in range(50)], np.arange(50) % 2, ("bad", "good"))
@@ -65,6 +67,16 @@ def test_a_training_server_reads_what_was_written(part: dict[str, Any], tmp_path
     if wanted is not None:
         np.testing.assert_array_equal(again.labels, wanted)
     assert Path(again.checkpoint) == place / "checkpoint" and (place / "checkpoint" / "config.json").is_file()
+
+
+def test_built_in_text_beside_others_sentences_is_of_another_domain(tmp_path: Path) -> None:
+    files = Data("files", path="a", train="a.tsv", test="b.tsv", text="text", label="label", public=Part(fraction=0.5))
+    reviews = replace(files, task="sentiment", public_size=50, public=Part(split="built-in"))
+    for data, elsewhere in ((reviews, True), (files, False)):
+        made, place = replace(study(), data=data), tmp_path / str(elsewhere)
+        place.mkdir()
+        assert load_public(made, written(made, place), progress=quiet).elsewhere is elsewhere
+    assert not study().data.elsewhere
 
 
 def test_what_is_of_another_study_or_damaged_is_one_line(tmp_path: Path) -> None:

@@ -101,7 +101,8 @@ def test_a_run_under_attack(finished, tmp_path, capsys):
     assert entries["santext ε=6", "query"]["bound"] >= entries["santext ε=6", "copy"]["bound"]
     assert entries["madlib", "bayes"]["best"] is None and entries["madlib", "bayes"]["law"].startswith("estimated")
     said = (finished / "attacks.md").read_text()
-    assert "| no noise | bayes | 1 | 0 |" in said and "Best possible" in said
+    assert "| no noise | bayes | 1 | 0." in said and "exact, each for itself" in said and "Best possible" in said
+    assert not any(e["alarm"] for e in results["entries"])
     assert main(["attack", str(finished), "--attack", "copy", "--arm", "random", "--limit", "20"]) == 0
     out = capsys.readouterr().out
     assert out.count("| copy |") == 1 and "bayes" not in out

@@ -1,0 +1,155 @@
+"""What a text holds, and how long it is, shows neither in whether a device answers nor in when."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.app import answer
+from client.device.bundle import Bundle
+from client.device.records import add_records, encode_records
+from client.models.embeddings import embeddings_path
+from client.models.encoder import Encoder
+from client.node import load_node, write_node
+from client.policy import Policy
+from client.shard import write_shard
+from mechanisms.messages.wire import reply_from_record, request_to_record
+from simulations.commands import cli
+from tests.support.clients import make_node, message, request
+from tests.support.devices import POLICY, SENTENCES, make_bundle
+from tests.support.fake_superlink import Fake, Served
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
+ROOMY = replace(POLICY, embedding=1000.0, total=10_000.0)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_bundle(tmp_path_factory.mktemp("timing"))
+
+
+@pytest.fixture
+def node(made: Bundle, tmp_path: Path) -> Path:
+    write_node(tmp_path / "node", encoder=made.encoder, policy=ROOMY)
+    return tmp_path / "node"
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on nothing is encoded any more."""
+
+    def encode(*_: object) -> None:
+        raise AssertionError("a text is encoded while a server waits")
+
+    monkeypatch.setattr(Encoder, "encode", encode)
+
+
+def answered(made: Bundle, node: Path, split: str = "train") -> int:
+    asked = replace(made.request, split=split, label=None)
+    return len(reply_from_record(answer(request_to_record(asked), load_node(node))))
+
+
+def test_half_a_character_in_a_record(made: Bundle, node: Path, tmp_path: Path) -> None:
+    """The command asks for a better file; a record that came otherwise is answered like any other, and so are those
+    beside it."""
+    (tmp_path / "a.jsonl").write_text('{"text": "a film"}\n' + json.dumps({"text": "half \ud83d"}) + "\n")
+    assert cli.main(["device", "add", str(node), "--file", str(tmp_path / "a.jsonl"), "--text", "text"]) == 2
+    add_records(node, "train", ["a film", "half \ud83d"], None)
+    assert answered(made, node) == 2
+    ids = np.arange(2, dtype=np.int64)
+    write_shard(node, "test", 0 * ids, ids + 2, ["a film", "half \ud83d"], None)
+    assert answered(made, node, "test") == 2
+
+
+def test_texts_are_encoded_when_they_are_added(made: Bundle, node: Path, request: pytest.FixtureRequest) -> None:
+    add_records(node, "train", SENTENCES[:2], None)
+    add_records(node, "train", [*SENTENCES[2:4], "long " * 100_000], None)
+    add_records(node, "test", SENTENCES[4:5], None)
+    whole = load_node(node).shard("train").embeddings(made.request.encoder).take(np.arange(4))
+    expected = Encoder(made.encoder or "", threads=1).encode(SENTENCES[:4])
+    np.testing.assert_array_equal(whole, expected)
+    request.getfixturevalue("idle")
+    assert answered(made, node) == 5 and answered(made, node, "test") == 1
+
+
+def test_what_came_otherwise_is_encoded_before_anybody_asks(
+    made: Bundle, node: Path, request: pytest.FixtureRequest
+) -> None:
+    """Records that were written by hand, or under another bundle's encoder, and what a full disk left out."""
+    ids = np.arange(3, dtype=np.int64)
+    write_shard(node, "train", 0 * ids, ids, SENTENCES[:3], None)
+    encode_records(load_node(node))
+    kept = embeddings_path(node, "train", made.request.encoder)
+    before = kept.stat().st_mtime_ns
+    request.getfixturevalue("idle")
+    encode_records(load_node(node))  # which has nothing left to do
+    assert kept.stat().st_mtime_ns == before and answered(made, node) == 3
+
+
+def test_records_that_are_being_added_do_not_trouble_who_reads(made: Bundle, node: Path) -> None:
+    add_records(node, "train", SENTENCES[:2], None)
+    before = load_node(node).shard("train")
+    add_records(node, "train", SENTENCES[2:4], None)
+    assert before.embeddings(made.request.encoder).take(np.arange(2)).shape[0] == 2
+
+
+def test_an_encoded_record_that_cannot_be_kept_is_encoded_later(
+    made: Bundle, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("client.device.records.write_embeddings", full)
+        add_records(node, "train", SENTENCES[:2], None)
+    assert not embeddings_path(node, "train", made.request.encoder).exists() and answered(made, node) == 2
+
+
+# -- when an answer leaves --------------------------------------------------------------------------------------------
+
+
+class Waits(threading.Event):
+    """Waits for nothing, and remembers for how long it would have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.long: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is not None and timeout > 100.0:
+            self.long.append(timeout)
+            return self.is_set()
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize("what", ["answered", "refused", "malformed", "other code"])
+def test_every_answer_leaves_at_a_moment_drawn_before(
+    what: str, fake: Fake, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a window of 3,000 s and the draw .5: 2,250 s after the question came, less what has passed since."""
+    folder = make_node(tmp_path / "node", seed=None, policy=Policy(embedding=100.0, label=9.0, window=3000.0))
+    monkeypatch.setattr("client.device.serve._RANDOM.random", lambda: 0.5)
+    waits = Waits()
+    asked: Any = request(arm="other" if what == "refused" else "")
+    if what == "other code":
+        fake.send(message(asked), fab=b"no archive")
+    else:
+        fake.send(message(asked), damage=(lambda data: data[:5]) if what == "malformed" else None)
+    where = {"superlink": fake.address, "root_certificates": keys / "ca.pem", "key": keys / "node.key"}
+    served = Served(folder, stop=waits, **where)
+    served.until(lambda: fake.replies)
+    served.end()
+    (left,) = waits.long
+    assert 2150.0 < left <= 2250.0 and fake.replies[0].HasField("error") == (what != "answered")
+
+
+@pytest.mark.parametrize("bad", [-1.0, 3601.0, float("nan"), float("inf"), "1", True])
+def test_a_window_is_seconds_within_an_hour(bad: Any) -> None:
+    with pytest.raises(ValueError, match="window must be seconds, from 0 to 3600"):
+        Policy(window=bad)
