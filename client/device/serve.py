@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import logging
 import os
-import random
+import secrets
 import signal
 import threading
 import time
@@ -41,9 +41,6 @@ _POLL = 0.5
 _AGAIN = (0.5, 10.0)
 #: Runs whose code is remembered to be this client's, or not.
 _RUNS = 64
-
-#: When an answer leaves is drawn from the operating system's generator.
-_RANDOM = random.SystemRandom()
 
 T = TypeVar("T")
 
@@ -140,7 +137,8 @@ class _Server:
 
     def _answer(self, message: Message, tree: Any) -> None:
         run = message.metadata.run_id
-        leaves = time.monotonic() + self._window * (1 + _RANDOM.random()) / 2
+        # drawn from the operating system's generator, before the question is looked at
+        leaves = time.monotonic() + self._window * (1 + secrets.randbelow(2**32) / 2**32) / 2
         reply = self._reply(message, tree) if self._ours(run) else Message(Error(*REFUSALS["code"]), reply_to=message)
         about, objects = self._fleet.parts(reply)
         if self._stop.wait(max(0.0, leaves - time.monotonic())):

@@ -79,8 +79,11 @@ def test_embeddings_of_a_file_and_of_shared_tables(tmp_path: Path) -> None:
         assert found is not None and found.width == 5
         np.testing.assert_array_equal(found.take(np.array([4, 0, 2])), values[rows[[4, 0, 2]]])
         assert found.take(np.zeros(0, np.int64)).shape == (0, 5)
+        fewer = read_embeddings(tmp_path, split, "e", 4)  # somebody is adding a fifth behind them
+        assert fewer is not None
+        np.testing.assert_array_equal(fewer.take(np.arange(4)), values[rows[:4]])
         with pytest.raises(ValueError, match="does not fit"):
-            read_embeddings(tmp_path, split, "e", 4)
+            read_embeddings(tmp_path, split, "e", 6)
     assert read_embeddings(tmp_path, "train", "other", 5) is None
     write_embeddings(tmp_path, "train", "e", TableEmbeddings(tables, np.array([20])))
     with pytest.raises(ValueError, match="does not fit"):

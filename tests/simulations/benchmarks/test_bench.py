@@ -87,6 +87,7 @@ def test_tables_of_every_section() -> None:
         "encoder": ways | {"texts": 5, "cores": 2, "plain_batch": 256, "source": "built-in",
                            "round": {"users": 5, "round_per_second": 1.0, "share": 0.75}},
         "round": {"rounds": rounds, "exponent": 1.01, "bytes_of_memory_per_user": 150.0},
+        "statistic": {"rounds": rounds},
         "flower": {"nodes": 50, "per_second": 300.0},
         "pfl": per | {"users": 9, "version": "0.6.0"},
     }  # fmt: skip
