@@ -120,7 +120,7 @@ def test_another_seed_is_told_apart(one: dict[str, Any], tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("actors", "nodes"), [(1, 64), pytest.param(2, 8, marks=pytest.mark.soak), (4, 1)])
+@pytest.mark.parametrize(("actors", "nodes"), [(1, 64), *(pytest.param(*case, marks=pytest.mark.soak) for case in ((2, 8), (4, 1)))])
 def test_any_number_of_processes(
     actors: int, nodes: int, one: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +344,7 @@ def test_a_command_that_is_killed_at_several_moments_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_node_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stage goes on at its timeout, and the run ends though the node never does. Each of its messages keeps a
     process busy, so there are more of these; all have started before time counts."""

@@ -62,6 +62,7 @@ def test_a_round_delivers_everybody(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_round_of_one_vector_each(tmp_path: Path) -> None:
     found = run(300, nodes=3, seed=1, folder=tmp_path, statistic=True)
     assert found["delivered"] == 300 and found["bytes_per_user"] == 16 + 2 * 64
