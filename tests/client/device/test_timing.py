@@ -6,6 +6,7 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ def test_every_answer_leaves_at_a_moment_drawn_before(
 ) -> None:
     """With a window of 3,000 s and the draw .5: 2,250 s after the question came, less what has passed since."""
     folder = make_node(tmp_path / "node", seed=None, policy=Policy(embedding=100.0, label=9.0, window=3000.0))
-    monkeypatch.setattr("client.device.serve._RANDOM.random", lambda: 0.5)
+    monkeypatch.setattr("client.device.serve.secrets", SimpleNamespace(randbelow=lambda below: below // 2))
     waits = Waits()
     asked: Any = request(arm="other" if what == "refused" else "")
     if what == "other code":
