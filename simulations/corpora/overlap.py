@@ -30,6 +30,8 @@ PAIRS = (("public", "train"), ("test", "train"), ("test", "public"))
 SHINGLE, NEARLY = 5, 0.7
 #: Texts of either part that are compared at once, pairs whose sketches are, and bits of a sketch.
 _AT_ONCE, _BLOCK, _PAIRS, _BITS = 1 << 12, 1 << 12, 1 << 16, 1 << 10
+#: Texts that are compared pair by pair rather than by tables.
+_FEW = 16
 _SHINGLES, _SIX = (1 << 8 * SHINGLE) - 1, np.uint64(63)
 _BETWEEN = re.compile(r"[\W_]+")
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -95,6 +97,33 @@ def nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
     for first in range(0, len(texts), _AT_ONCE):
         found |= _nearly(texts[first : first + _AT_ONCE], others)
     return found
+
+
+def near_another(texts: Sequence[str]) -> set[str]:
+    """Some of the distinct normalized texts, so that of those that are left no two are nearly the same; of two that
+    are, the later one. Every pair is compared at one level of a recursion by halves."""
+    if len(texts) <= _FEW:
+        return _near_another(texts)
+    half = len(texts) // 2
+    gone = near_another(texts[:half]) | near_another(texts[half:])
+    first, second = ([text for text in part if text not in gone] for part in (texts[:half], texts[half:]))
+    return gone | nearly(second, first)
+
+
+def _near_another(texts: Sequence[str]) -> set[str]:
+    """The same of a few texts, pair by pair."""
+    kept: list[set[bytes]] = []
+    gone: set[str] = set()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        own = {data[i : i + SHINGLE] for i in range(len(data) - SHINGLE + 1)}
+        # two of index t or more have sizes of a ratio of t or more, which rules out most
+        alike = (other for other in kept if min(len(own), len(other)) >= NEARLY * max(len(own), len(other)) - 1e-6)
+        if own and any((1 + NEARLY) * len(own & other) >= NEARLY * (len(own) + len(other)) - 1e-6 for other in alike):
+            gone.add(text)
+        else:
+            kept.append(own)
+    return gone
 
 
 def _nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
