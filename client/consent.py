@@ -8,6 +8,7 @@ public parameters alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from client.node import Node, write_node
@@ -73,7 +74,7 @@ def keep_question(node: Node, request: Request) -> None:
     if len(data := _bytes(request)) > LARGEST:
         return
     folder = node.folder / FOLDER
-    path = folder / f"{request.digest(request.channels[0])[:16]}.question"
+    path = folder / _name(request)
     try:
         if path.exists():
             return
@@ -104,8 +105,14 @@ def allow_question(node: Node, request: Request) -> None:
         seal=node.seal, publisher=node.publisher,
     )  # fmt: skip
     for path in kept_questions(node):
-        if path.name.startswith(request.digest(request.channels[0])[:16]):
+        if path.name == _name(request):
             path.unlink(missing_ok=True)
+
+
+def _name(request: Request) -> str:
+    """Of the file that keeps a question: by all that agreeing to it puts on the list, so that a server that has seen
+    one read cannot put another in its place."""
+    return sha256("".join(request.digest(channel) for channel in request.channels).encode()).hexdigest() + ".question"
 
 
 def _bytes(request: Request) -> bytes:

@@ -140,6 +140,24 @@ def test_a_question_waits_for_the_user_who_reads_it_in_words_and_agrees(
     assert refusal(folder, own_maps(6)) == "question"
 
 
+def test_a_question_that_was_read_is_not_put_away_for_another_of_its_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server asks for little, and once that was read for other things until it is gone, and then for more beside the
+    same embedding: the file that the user names does not come to hold that."""
+    write_node(folder, policy=replace(PINNED, label=2.0, mechanisms=("purkayastha", "randomized-response")))
+    little, much = (
+        replace(own_maps(), label={"mechanism": "randomized-response", "epsilon": epsilon}) for epsilon in (0.1, 2.0)
+    )
+    assert refusal(folder, little) == "question"
+    (read,) = kept_questions(load_node(folder))
+    for seed in range(10, 10 + MOST):
+        assert refusal(folder, own_maps(seed)) == "question"
+    assert refusal(folder, much) == "question"
+    assert command(folder, "--question", read, "--yes") == 2 and "cannot be read" in capsys.readouterr().err
+    assert refusal(folder, much) == "question"
+
+
 def test_a_question_of_the_publisher_needs_no_consent_and_one_of_a_stranger_does(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
