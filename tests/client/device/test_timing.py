@@ -150,6 +150,28 @@ def test_every_answer_leaves_at_a_moment_drawn_before(
     assert 2150.0 < left <= 2250.0 and fake.replies[0].HasField("error") == (what != "answered")
 
 
+def test_the_window_is_that_of_the_policy_as_it_is_now(fake: Fake, keys: Path, tmp_path: Path) -> None:
+    """A bundle is installed over a device that is served: answers keep to its window, as to the rest of its policy; and
+    to that one while the file cannot be read."""
+    policy = Policy(embedding=100.0, label=9.0)
+    folder = make_node(tmp_path / "node", seed=None, policy=policy)
+    waits = Waits()
+    where = {"superlink": fake.address, "root_certificates": keys / "ca.pem", "key": keys / "node.key"}
+    served = Served(folder, stop=waits, **where)
+    fake.send(message(request(arm="")))
+    served.until(lambda: len(fake.replies) == 1)
+    assert not waits.long
+    write_node(folder, policy=replace(policy, window=3000.0))
+    fake.send(message(request(arm="")))
+    served.until(lambda: len(fake.replies) == 2)
+    assert len(waits.long) == 1
+    (folder / "node.json").write_text("{")
+    fake.send(message(request(arm="")))
+    served.until(lambda: len(fake.replies) == 3)
+    served.end()
+    assert len(waits.long) == 2 and fake.replies[2].HasField("error")
+
+
 @pytest.mark.parametrize("bad", [-1.0, 3601.0, float("nan"), float("inf"), "1", True])
 def test_a_window_is_seconds_within_an_hour(bad: Any) -> None:
     with pytest.raises(ValueError, match="window must be seconds, from 0 to 3600"):
