@@ -23,7 +23,7 @@ from client.shard import write_shard
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from simulations.commands import cli
 from tests.support.clients import make_node, message, request
-from tests.support.devices import POLICY, SENTENCES, make_bundle
+from tests.support.devices import POLICY, PUBLISHER, SENTENCES, make_bundle
 from tests.support.fake_superlink import Fake, Served
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
@@ -91,6 +91,18 @@ def test_what_came_otherwise_is_encoded_before_anybody_asks(
     request.getfixturevalue("idle")
     encode_records(load_node(node))  # which has nothing left to do
     assert kept.stat().st_mtime_ns == before and answered(made, node) == 3
+
+
+def test_a_bundle_s_encoder_reads_the_records_when_it_is_installed(
+    made: Bundle, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Over a device that is served meanwhile, too: the next question finds them encoded."""
+    made.install(tmp_path / "node", PUBLISHER)
+    ids = np.arange(3, dtype=np.int64)
+    write_shard(tmp_path / "node", "train", ids, 0 * ids, SENTENCES[:3], None)
+    made.install(tmp_path / "node")
+    request.getfixturevalue("idle")
+    assert answered(made, tmp_path / "node") == 3
 
 
 def test_records_that_are_being_added_do_not_trouble_who_reads(made: Bundle, node: Path) -> None:
