@@ -203,9 +203,9 @@ class LocalDPSGD(Descent):
     """Each user once sends one gradient of the head, clipped and drawn by PrivUnit; groups of users one after another,
     each at the head that those before have made, behind a shuffler. Nobody is trusted for the local ε.
 
-    groups: how many; who is in which is public. users: in all, as expected, by which PrivUnit is planned: its local ε is
-    the largest whose shuffled ε among one group's users is `epsilon` (a user is in one group, and only its batch depends
-    on them); where fewer answer, by these.
+    groups: how many; who is in which is public. users: in all, as expected; by them PrivUnit is planned, or by those
+    who came where they are fewer: its local ε is the largest whose shuffled ε among one group's users is `epsilon` (a
+    user is in one group, and only its batch depends on them).
     Of one group all gradients are at a head of zeros, the vectors of `mechanisms.projection.statistic_vectors`, and
     nothing descends. On the built-in reviews, with 20,000 users and ε of .25, 1 and 4, 5 groups are within .004 of the
     best of 5 and 10, four learning rates, two momenta and two clips.
