@@ -63,7 +63,7 @@ def summarize(folders: Sequence[Path | str]) -> str:
             f"| {first['name']}{' †' if first['reference'] else ''} | {_accuracy(arms, 'accuracy')} | "
             f"{_added(runs, first['name'])} | {_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
             f"{_worst(budget)} | {_epsilon(budget['label_epsilon'])} | "
-            f"{_trust(first) if trusted else ''}{_range(arms, 'delivered')} |"
+            f"{_trust(arms) if trusted else ''}{_range(arms, 'delivered')} |"
         )
     if any(arm["reference"] for arm in runs[0]["arms"]):
         lines += ["", "† a reference: not private."]
@@ -210,9 +210,9 @@ def _range(arms: Sequence[dict[str, Any]], key: str) -> str:
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,}–{values[-1]:,}"
 
 
-def _trust(arm: dict[str, Any]) -> str:
-    """The cells of `trust.COLUMNS`, of the first run: the crowd of another may differ by a user who is late."""
-    epsilon, whom = trust.central(arm)
+def _trust(arms: Sequence[dict[str, Any]]) -> str:
+    """The cells of `trust.COLUMNS`, of the dearest run."""
+    epsilon, whom = trust.central(*arms)
     return f"{_epsilon(epsilon)} | {whom} | "
 
 
