@@ -13,6 +13,7 @@ import numpy as np
 from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.numbers import is_finite
 from simulations.study import trust
+from simulations.study.figures import over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,8 +48,7 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
         _draw(axes, arms, names, price, apart)
         axes.set_xlabel(label, fontsize=9)
     left.set_ylabel("test accuracy, on the device", fontsize=9)
-    seeds = f"seed {runs[0]['seed']}" if len(runs) == 1 else f"mean ± standard error over {len(runs)} seeds"
-    left.set_title(f"{runs[0]['name']}: {seeds}", loc="left", fontsize=9)
+    left.set_title(over_seeds(runs), loc="left", fontsize=9)
     shown = [axes.get_legend_handles_labels() for axes in (left, right)]
     marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
     order = sorted(marks, key=lambda label: label not in names)

@@ -15,6 +15,7 @@ from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.comparison import added, gap, matrices
+from simulations.study.figures import over_seeds
 from simulations.study.frontier import frontier_figure
 from simulations.study.journal import refuse_unfinished
 from simulations.study.public_labels import by_labels, labels_figure, labels_table
@@ -156,7 +157,7 @@ def figure(folders: Sequence[Path]) -> Figure:
     axes.set_yticks(rows, [a["name"] + (" (not private)" if a["reference"] else "") for a in runs[0]["arms"]])
     axes.invert_yaxis()
     axes.set_xlabel("test accuracy")
-    axes.set_title(f"{runs[0]['name']}: mean ± standard error over {len(runs)} seeds", loc="left", fontsize=9)
+    axes.set_title(over_seeds(runs), loc="left", fontsize=9)
     drawn.legend(loc="outside right upper", fontsize=8, frameon=False)
     return drawn
 
