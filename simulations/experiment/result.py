@@ -30,10 +30,10 @@ class ArmResult:
 
     epsilon, label_epsilon: as the arm names them; parameters: all that its mechanism tables say, by "table.key". dim:
     m'. accuracy: on sanitized test sentences, None where none could be scored; accuracy_clean_test: on the device;
-    *_se: standard errors. users: training users; delivered: those of whom something reached the server. dropped, errors: rows, and nodes, that came to nothing, by the reason.
-    bytes_per_user: of releases; None where nothing is released. budget: what one user's release promises. ladder,
-    test_ladder: what a training user and a test user spent, rung by rung; None where they released nothing. model: the
-    trained model's folder, in the run's.
+    *_se: standard errors. users: training users; delivered: those of whom something reached the server. dropped,
+    errors: rows, and nodes, that came to nothing, by the reason. bytes_per_user: of releases; None where nothing is
+    released. budget: what one user's release promises. ladder, test_ladder: what a training user and a test user
+    spent, rung by rung; None where they released nothing. model: the trained model's folder, in the run's.
     """
 
     name: str
