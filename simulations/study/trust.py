@@ -39,6 +39,14 @@ def central(*runs: Arm) -> tuple[float | None, str]:
     return max(map(_central, runs), key=lambda said: math.inf if said[0] is None else said[0])
 
 
+def metric(*runs: Arm) -> float | None:
+    """The ε of one unit of the metric that an arm's training users' release is private in; None of a reference, and
+    where there is none. Of one arm in several runs, the dearest's."""
+    found = [None if arm.get("reference") else (arm.get("budget") or {}).get("metric_epsilon") for arm in runs]
+    known = [float(epsilon) for epsilon in found if is_finite(epsilon)]
+    return max(known) if len(known) == len(found) else None
+
+
 def _local(arm: Arm) -> float | None:
     budget = arm.get("budget") or {}
     if budget.get("simulated_epsilon") is not None:
