@@ -211,6 +211,7 @@ def _run(
 
 def _place(point: Mapping[str, Any]) -> str:
     """A folder's name for a point: readable, and no other point's."""
-    words = slug(" ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.items()))
+    said = {key.rpartition(".")[2]: value for key, value in point.items() if not key.startswith("arm.")}
+    words = slug(" ".join(f"{key} {value}" for key, value in said.items())) or "arms"
     digest = hashlib.sha256(json.dumps(list(point.items())).encode()).hexdigest()[:6]
     return f"{words[:48].strip('-')}-{digest}"

@@ -134,15 +134,16 @@ def differences(points: Sequence[_Point]) -> Iterator[Row]:
 
 def overview(study: Study, points: Sequence[_Point]) -> list[list[str]]:
     """Headings, and a row for each point and arm: accuracies with their errors, and what users pay."""
-    rows = [[*study.axes, "arm", "accuracy, sanitized", "on device", "local ε", "central ε", "metric ε"]]
+    axes = [axis for axis in study.axes if not axis.startswith("arm.")]  # those are in the arms' prices
+    rows = [[*axes, "arm", "accuracy, sanitized", "on device", "local ε", "central ε", "metric ε"]]
     best = _front(points)
     for point in points:
         for same in point.arms:
             shown = [_accuracy([arm.get(key) for arm in same]) for key in _ACCURACIES]
             prices = (trust.local(*same), trust.central(*same)[0], trust.metric(*same))
             mark = " †" if same[0]["reference"] else " *" if (id(point), same[0]["name"]) in best else ""
-            axes = [str(point.point.get(axis, "–")) for axis in study.axes]
-            rows.append([*axes, same[0]["name"] + mark, *shown, *map(epsilon_said, prices)])
+            at = [str(point.point.get(axis, "–")) for axis in axes]
+            rows.append([*at, same[0]["name"] + mark, *shown, *map(epsilon_said, prices)])
     return rows
 
 
@@ -167,7 +168,7 @@ def _notes(points: Sequence[_Point]) -> list[str]:
 
 def _named(point: _Point, same: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """An arm's results with the point in its name."""
-    said = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.point.items())
+    said = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.point.items() if key[:4] != "arm.")
     return [arm | {"name": f"{said}: {arm['name']}" if said else arm["name"]} for arm in map(dict, same)]
 
 
