@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from simulations.errors import UserError
 from simulations.experiment import load
+from simulations.experiment.ladder import of_experiment
 from simulations.grid.definition import bundled, load_study
 
 BASE = """
@@ -122,3 +125,19 @@ def test_files_that_are_none() -> None:
 @pytest.mark.parametrize("name", bundled())
 def test_bundled_studies_load(name: str) -> None:
     assert load_study(name).runs
+
+
+@pytest.mark.slow
+def test_what_is_called_of_equal_cost_costs_about_the_same_and_never_more() -> None:
+    study = load_study("composition")
+    points = {json.dumps(dict(run.point)): run.experiment for run in study.runs}
+    assert len(points) == 4 and len(study.runs) == 12
+    for experiment in list(points.values())[1:3]:  # of two stages, of more users
+        for line in of_experiment(experiment):
+            (shuffled,) = (rung for rung in line["ladder"] if rung["rung"] == "shuffled")
+            assert 3.75 < shuffled["epsilon"] <= 4.0, (line["arm"], shuffled)
+            (arm,) = (arm for arm in experiment.arms if arm.name == line["arm"])
+            assert arm.embedding is not None
+            dearer = replace(arm, embedding=arm.embedding | {"epsilon": arm.embedding["epsilon"] + 0.15})
+            (line,) = of_experiment(replace(experiment, arms=(dearer,)))
+            assert next(r["epsilon"] for r in line["ladder"] if r["rung"] == "shuffled") > 4.0
