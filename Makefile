@@ -34,9 +34,10 @@ lint: env
 fast: env
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow"
 
-# What starts Ray is one group, and runs one after another; its workers would give way to the other tests.
+# What starts Ray is one group, and runs one after another; its workers would give way to the other tests. What starts
+# parties is another: both wait more than they work, so a third process has room beside them on two cores.
 slow: env
-	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n auto --maxprocesses 2 --dist loadgroup \
+	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n 3 --dist loadgroup \
 		-m "slow and not soak" $$(grep -rlw "slow" --include="test_*.py" tests)
 
 # Sweeps of kills and fuzz in full, of which `make test` runs a fixed part; before a release.

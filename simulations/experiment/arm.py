@@ -185,13 +185,13 @@ def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
         )
     spec = dict(arm.curator)
     kind = DESCENTS.get(spec["mechanism"])
+    names = ["epsilon", "delta"] if kind is None else [f.name for f in fields(kind) if f.name != "users"]
     try:
+        if unknown := spec.keys() - {"mechanism", *names}:
+            raise ValueError(f"{spec['mechanism']}: unknown parameter {min(unknown)}; known are {', '.join(names)}")
         if kind is None:
             noise: Gaussian = catalogue.build(spec, channel="embedding", dim=1)
             return noise
-        names = [f.name for f in fields(kind) if f.name != "users"]
-        if unknown := spec.keys() - {"mechanism", *names}:
-            raise ValueError(f"{kind.name}: unknown parameter {min(unknown)}; known are {', '.join(names)}")
         crowd = {"users": users} if kind is LocalDPSGD else {}
         return kind(**{name: value for name, value in spec.items() if name != "mechanism"}, **crowd)
     except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,12 @@ REFERENCE_MARK = "†"
 def title(results: Results) -> str:
     """What a run is called."""
     return f"{results['name']}, seed {results['seed']}, way {results['way']}"
+
+
+def over_seeds(runs: Sequence[Mapping[str, Any]]) -> str:
+    """What a figure of runs of one study is called: their mean with its error, or, of one run, its seed."""
+    of = f"seed {runs[0]['seed']}" if len(runs) == 1 else f"mean ± standard error over {len(runs)} seeds"
+    return f"{runs[0]['name']}: {of}"
 
 
 def on_text(results: Results) -> bool:

@@ -12,6 +12,7 @@ from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
 from simulations.study.comparison import KINDS, gap
+from simulations.study.figures import over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,9 +64,7 @@ def labels_figure(groups: Groups) -> Figure:
     axes.set_xticks(list(at), [_number(number) for number in numbers])
     axes.set_xlabel("public texts with a label")
     axes.set_ylabel("test accuracy, on the device")
-    seeds = len(next(iter(groups.values())))
-    title = f"{first['name']}: " + (f"seed {first['seed']}" if seeds == 1 else f"mean ± standard error, {seeds} seeds")
-    axes.set_title(title, loc="left", fontsize=9)
+    axes.set_title(over_seeds(next(iter(groups.values()))), loc="left", fontsize=9)
     axes.legend(loc="lower right", fontsize=8, frameon=False)
     return figure
 

@@ -15,6 +15,7 @@ from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.comparison import added, gap, matrices
+from simulations.study.figures import over_seeds
 from simulations.study.frontier import frontier_figure
 from simulations.study.journal import refuse_unfinished
 from simulations.study.public_labels import by_labels, labels_figure, labels_table
@@ -63,7 +64,7 @@ def summarize(folders: Sequence[Path | str]) -> str:
             f"| {first['name']}{' †' if first['reference'] else ''} | {_accuracy(arms, 'accuracy')} | "
             f"{_added(runs, first['name'])} | {_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
             f"{_worst(budget)} | {_epsilon(budget['label_epsilon'])} | "
-            f"{_trust(first) if trusted else ''}{_range(arms, 'delivered')} |"
+            f"{_trust(arms) if trusted else ''}{_range(arms, 'delivered')} |"
         )
     if any(arm["reference"] for arm in runs[0]["arms"]):
         lines += ["", "† a reference: not private."]
@@ -156,7 +157,7 @@ def figure(folders: Sequence[Path]) -> Figure:
     axes.set_yticks(rows, [a["name"] + (" (not private)" if a["reference"] else "") for a in runs[0]["arms"]])
     axes.invert_yaxis()
     axes.set_xlabel("test accuracy")
-    axes.set_title(f"{runs[0]['name']}: mean ± standard error over {len(runs)} seeds", loc="left", fontsize=9)
+    axes.set_title(over_seeds(runs), loc="left", fontsize=9)
     drawn.legend(loc="outside right upper", fontsize=8, frameon=False)
     return drawn
 
@@ -210,9 +211,9 @@ def _range(arms: Sequence[dict[str, Any]], key: str) -> str:
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,}–{values[-1]:,}"
 
 
-def _trust(arm: dict[str, Any]) -> str:
-    """The cells of `trust.COLUMNS`, of the first run: the crowd of another may differ by a user who is late."""
-    epsilon, whom = trust.central(arm)
+def _trust(arms: Sequence[dict[str, Any]]) -> str:
+    """The cells of `trust.COLUMNS`, of the dearest run."""
+    epsilon, whom = trust.central(*arms)
     return f"{_epsilon(epsilon)} | {whom} | "
 
 

@@ -7,7 +7,7 @@ import tomli_w
 
 from simulations.commands.cli import main
 from simulations.errors import UserError
-from simulations.study.summary import summarize
+from simulations.study.summary import figure, summarize
 
 STUDY = {"name": "study", "data": {"path": "a"}, "arm": [{"name": "a", "arm": {"embedding": {"epsilon": 1.0}}}]}
 
@@ -78,6 +78,11 @@ def test_a_figure_is_what_its_suffix_says(three, tmp_path):
             made.append(picture.read_bytes())
         assert made[0].startswith(start) and made[0] == made[1]
     assert b"public-only" in made[0]  # text is text
+
+
+def test_a_figure_says_of_how_many_seeds_it_is(three):
+    titles = [figure(runs).axes[0].get_title(loc="left") for runs in (three, three[:1])]
+    assert titles == ["study: mean ± standard error over 3 seeds", "study: seed 1"]
 
 
 @pytest.mark.parametrize("name", ["means", "means.jpg", "means.pdf.txt"])
