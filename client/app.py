@@ -134,10 +134,13 @@ def answer(content: RecordDict, node: Node) -> RecordDict:
 def find_node(context: Context) -> Node:
     """The node this process speaks for: a folder named by its partition, in $SOTTOVOCE_NODES, or, in a
     simulation, in `nodes` of the run's folder. The run's folder comes with the run, so a device is not found
-    through it."""
+    through it. Nor is one whose answers leave within a window: they would leave at once."""
     partition = str(int(context.node_config["partition-id"]))
     if NODES in os.environ:
-        return load_node(Path(os.environ[NODES]) / partition)
+        node = load_node(Path(os.environ[NODES]) / partition)
+        if not node.simulated and node.policy("").window:
+            raise ValueError("node: `device serve` keeps its policy's window, and nothing does here")
+        return node
     node = load_node(Path(str(context.run_config["out"])).expanduser() / "nodes" / partition)
     if not node.simulated:
         raise ValueError(f"node: a device's folder is named by ${NODES}")

@@ -8,9 +8,10 @@ public parameters alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
-from client.node import Node, write_node
+from client.node import Node, changing, load_node, write_node
 from client.policy import Refused
 from client.store.durable import replacing
 from mechanisms.messages.request import Request
@@ -73,7 +74,7 @@ def keep_question(node: Node, request: Request) -> None:
     if len(data := _bytes(request)) > LARGEST:
         return
     folder = node.folder / FOLDER
-    path = folder / f"{request.digest(request.channels[0])[:16]}.question"
+    path = folder / _name(request)
     try:
         if path.exists():
             return
@@ -94,18 +95,26 @@ def kept_questions(node: Node) -> list[Path]:
 
 def allow_question(node: Node, request: Request) -> None:
     """Put a question on the list of a device's policy, for good. Raises ValueError where its limits forbid it."""
-    policy = node.policy("").listing(request)
-    try:
-        policy.check(request)
-    except Refused as error:
-        raise ValueError(f"{node.folder}: its policy does not allow this question in any case: {error}") from None
-    write_node(
-        node.folder, encoder=node.encoder, vocabulary=node.vocabulary_folder, masked_lm=node.masked_lm, policy=policy,
-        seal=node.seal, publisher=node.publisher,
-    )  # fmt: skip
+    with changing(node.folder):
+        node = load_node(node.folder)  # as it is now: a bundle may have been installed since
+        policy = node.policy("").listing(request)
+        try:
+            policy.check(request)
+        except Refused as error:
+            raise ValueError(f"{node.folder}: its policy does not allow this question in any case: {error}") from None
+        write_node(
+            node.folder, encoder=node.encoder, vocabulary=node.vocabulary_folder, masked_lm=node.masked_lm,
+            policy=policy, seal=node.seal, publisher=node.publisher,
+        )  # fmt: skip
     for path in kept_questions(node):
-        if path.name.startswith(request.digest(request.channels[0])[:16]):
+        if path.name == _name(request):
             path.unlink(missing_ok=True)
+
+
+def _name(request: Request) -> str:
+    """Of the file that keeps a question: by all that agreeing to it puts on the list, so that a server that has seen
+    one read cannot put another in its place."""
+    return sha256("".join(request.digest(channel) for channel in request.channels).encode()).hexdigest() + ".question"
 
 
 def _bytes(request: Request) -> bytes:

@@ -10,9 +10,12 @@ Only a simulation has a seed; anywhere else it is an error.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,6 +150,20 @@ def write_node(
     Path(folder).mkdir(parents=True, exist_ok=True)
     with replacing(Path(folder) / NODE) as (draft,):
         draft.write_text(json.dumps(values, indent=1) + "\n")
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """One at a time changes a device, its records or its node.json; the next one waits."""
+    while True:
+        opened = os.open(folder / NODE, os.O_RDONLY)  # not the folder: its lock is the witness's
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            if os.fstat(opened).st_ino == (folder / NODE).stat().st_ino:  # whoever was waited for may have replaced it
+                yield
+                return
+        finally:
+            os.close(opened)
 
 
 def _folder(values: Mapping[str, Any], name: str, path: Path) -> Path | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-_CONTRACTS = Path(__file__).parents[1] / "mechanisms" / "contracts" / "test_mechanism.py"
+_CONTRACTS = Path(__file__).parent / "contracts" / "test_mechanism.py"
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -26,7 +26,7 @@ def pytest_configure(config: Any) -> None:
     import pytest
 
     from mechanisms.catalogue import admit
-    from mechanisms.contracts.cases import instances
+    from sottovoce.contracts.cases import instances
 
     try:
         for name in named:

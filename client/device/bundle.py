@@ -18,17 +18,19 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from client.device.records import encode_records
 from client.models import encoder as encoders
 from client.models import masked_lm as models
 from client.models import vocabulary as vocabularies
 from client.models.content import file_hash
-from client.node import NODE, load_node, write_node
+from client.node import NODE, changing, load_node, write_node
 from client.policy import Policy
 from client.store.durable import creating_folder, require_free
 from mechanisms.catalogue import admit_installed
@@ -126,10 +128,13 @@ class Bundle:
                 f"bundle: {self.folder} lets releases go only among those of {self.policy.minimum_users:,} users, and "
                 "holds no key to seal them to; make it with one"
             )
-        write_node(
-            node, encoder=self.encoder, vocabulary=self.vocabulary, masked_lm=self.masked_lm, policy=self.policy,
-            seal=self.seal, publisher=publisher,
-        )  # fmt: skip
+        if there.exists() and self.encoder is not None:  # before a server asks by it: how long that takes tells
+            encode_records(replace(load_node(node), encoder=self.encoder))
+        with changing(node) if there.exists() else nullcontext():
+            write_node(
+                node, encoder=self.encoder, vocabulary=self.vocabulary, masked_lm=self.masked_lm, policy=self.policy,
+                seal=self.seal, publisher=publisher,
+            )  # fmt: skip
 
     def _part(self, name: str) -> Path | None:
         return self.folder / name if self.manifest[name] else None

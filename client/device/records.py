@@ -10,10 +10,8 @@ Records are encoded here, and not when a server asks: how long that takes tells 
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +19,7 @@ from numpy.typing import NDArray
 
 from client.models import encoder as encoders
 from client.models.embeddings import embeddings_path, keeps_embeddings, read_embeddings, write_embeddings
-from client.node import Node, load_node
+from client.node import Node, changing, load_node
 from client.shard import extend_shard
 from client.store.ledger import LedgerError
 from client.store.questions import FIRST_RECORD, QuestionRecords
@@ -42,7 +40,7 @@ def add_records(
         raise ValueError(f"{folder}: has no split {split}; its records are of {' or '.join(SPLITS)}")
     if node.encoder is None and keeps_embeddings(folder, split):
         raise ValueError(f"{folder}: keeps embeddings, and has no encoder for those of new records")
-    with _alone(folder):
+    with changing(folder):
         try:
             owner = _owner(node, user)
             numbers = _numbers(node, owner, len(texts))
@@ -64,7 +62,7 @@ def encode_records(node: Node) -> None:
     A disk that is full is no reason not to answer: they are then encoded when they are asked about. Raises ValueError
     where the device's files cannot be read.
     """
-    with _alone(node.folder):
+    with changing(node.folder):
         for split in SPLITS:
             _encode(node, split, _kept(node, split))
 
@@ -125,14 +123,3 @@ def _numbers(node: Node, user: int, n: int) -> range:
     if start + n > FIRST_RECORD:
         raise ValueError(f"{node.folder}: there are no numbers left for {n:,} more records of user {user}")
     return range(start, start + n)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One at a time adds records to a device; the next one waits."""
-    opened = os.open(folder / "node.json", os.O_RDONLY)  # not the folder: its lock is the witness's
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)

@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,15 +73,13 @@ def serve(
     fleet = Fleet(superlink, root_certificates, key)
     with _alone(node) as mark:
         encode_records(device)
-        _Server(node, fleet, superlink, progress, stop or threading.Event(), device.policy("").window).run(mark)
+        _Server(node, fleet, superlink, progress, stop or threading.Event()).run(mark)
 
 
 class _Server:
-    def __init__(
-        self, node: Path, fleet: Fleet, address: str, progress: Progress, stop: threading.Event, window: float
-    ) -> None:
+    def __init__(self, node: Path, fleet: Fleet, address: str, progress: Progress, stop: threading.Event) -> None:
         self._node = node
-        self._window = window
+        self._window = 0.0
         self._fleet = fleet
         self._address = address
         self._progress = progress
@@ -138,7 +136,7 @@ class _Server:
     def _answer(self, message: Message, tree: Any) -> None:
         run = message.metadata.run_id
         # drawn from the operating system's generator, before the question is looked at
-        leaves = time.monotonic() + self._window * (1 + secrets.randbelow(2**32) / 2**32) / 2
+        leaves = time.monotonic() + self._within() * (1 + secrets.randbelow(2**32) / 2**32) / 2
         reply = self._reply(message, tree) if self._ours(run) else Message(Error(*REFUSALS["code"]), reply_to=message)
         about, objects = self._fleet.parts(reply)
         if self._stop.wait(max(0.0, leaves - time.monotonic())):
@@ -149,6 +147,12 @@ class _Server:
                 self._patiently(partial(self._fleet.push, run, session, name, objects[name]))
         said = f"refused: {reply.error.reason}" if reply.has_error() else "answered"
         self._progress(f"run {run}: {said}")
+
+    def _within(self) -> float:
+        """The window of the policy as it is now: a bundle may have been installed since the device is served."""
+        with suppress(ValueError):  # of a file that somebody is writing: the window that there was
+            self._window = load_node(self._node).policy("").window
+        return self._window
 
     def _reply(self, message: Message, tree: Any) -> Message:
         """What this device says to a message; a constant text where it does not come whole or cannot be read, so that

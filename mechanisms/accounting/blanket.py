@@ -288,9 +288,9 @@ def _window(
     def growth(t: float) -> float:
         return _growth(masses, values, gamma, t)
 
-    tilted = masses * np.exp(theta * values)
+    tilted, here = masses * np.exp(theta * values), growth(theta)
     spread = math.sqrt(float(tilted @ values**2) / float(tilted.sum()))
-    deviation = math.sqrt(n * gamma * float(tilted @ values**2) / math.exp(growth(theta)))
+    deviation = math.sqrt(n * gamma * float(tilted @ values**2) / math.exp(here))
     tilts = [t / deviation for t in (0.25, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0)] + [
         t / largest for t in (1.0, 4.0, 16.0)
     ]
@@ -298,7 +298,7 @@ def _window(
     def reach(sign: float) -> float:  # where Chernoff leaves e^_LOG_OUTSIDE
         best = math.inf
         for t in tilts:
-            best = min(best, (n * (growth(theta + sign * t) - growth(theta)) - _LOG_OUTSIDE) / t)
+            best = min(best, (n * (growth(theta + sign * t) - here) - _LOG_OUTSIDE) / t)
         return best
 
     return _Window(max(reach(1.0), 0.0), max(reach(-1.0), 0.0), spread, deviation, tilts)

@@ -29,8 +29,8 @@ def descent_epsilon(noise: float, *, rate: float, steps: int, delta: float) -> f
     ValueError where noise, rate, steps or delta are out of range.
     """
     check_delta(delta)
-    if isinstance(steps, bool) or steps < 1 or delta == 0:
-        raise ValueError(f"descent: at least one step, and delta above 0; got {steps} and {delta}")
+    if isinstance(steps, bool) or not steps >= 1 or steps % 1 or delta == 0:
+        raise ValueError(f"descent: at least one step, a whole number, and delta above 0; got {steps} and {delta}")
     return compose([_whole(noise, rate, steps)], tail=delta * _TAIL).epsilon(delta)
 
 

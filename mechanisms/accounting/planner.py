@@ -116,6 +116,7 @@ def privunit_of(epsilon: float, delta: float, users: int) -> PrivUnit | None:
     """The best PrivUnit of users who answer together and each cost `epsilon` shuffled, or a hair less, so that a
     ladder, which reckons on another grid, never says more. Of D = 64, on which its ε0 and p hardly depend. None where
     none fits."""
+    epsilon = checks.real("plan", "epsilon", epsilon, 0, MOST)
     return best_privunit(_PLANNED_AT, Target(epsilon * (1 - _MARGIN), delta, users))
 
 

@@ -31,9 +31,10 @@ FloatArray = NDArray[np.float64]
 _QUANTILES = (1e-10, 1e-6, 1e-3, 0.05, 0.3)
 #: Standard deviations around the means of the counts that are summed; the rest is given up.
 _DEVIATIONS = 8.0
-#: Rows of a batch, at which a trinomial's logarithm, of terms up to 1.5e8, is off by at most 1e-7.
+#: Rows of a batch, at which a trinomial's logarithm, of terms up to 1.5e8, is off by at most 1e-7; and what each chance
+#: is taken to be off by, relatively. Where δ is a small difference of chances, it is off by far more.
 MOST_ROWS = 10**7
-_ARITHMETIC = 1e-6
+_ARITHMETIC = 2e-7
 
 
 def messages_delta(mechanism: PrivUnit, messages: int, users: int, epsilon: float) -> float:
@@ -61,7 +62,7 @@ def messages_delta(mechanism: PrivUnit, messages: int, users: int, epsilon: floa
         for n, share in zip(least, shares, strict=True)
     )
     lost = price(epsilon, users * messages * mechanism.guarantee.numeric_delta)
-    return min(1.0, delta * (1 + _ARITHMETIC) * math.exp(numeric) + lost)
+    return min(1.0, delta * math.exp(numeric) + lost)
 
 
 def _delta_among(mass: float, base: float, messages: int, uniform: int, epsilon: float) -> float:
@@ -77,7 +78,8 @@ def _delta_among(mass: float, base: float, messages: int, uniform: int, epsilon:
     law = np.zeros((size, size))  # of (A - low, B - low) under x; under x' transposed
     for i, j in zip(*np.nonzero(own), strict=True):
         law[i : i + len(others), j : j + len(others)] += own[i, j] * others
-    return float(np.maximum(law - math.exp(epsilon) * law.T, 0.0).sum()) + outside
+    most, least = law * (1 + _ARITHMETIC), law.T * (1 - _ARITHMETIC)
+    return float(np.maximum(most - math.exp(epsilon) * least, 0.0).sum()) + outside * (1 + _ARITHMETIC)
 
 
 def _trinomial(rows: int, first: float, second: float, counts: range) -> FloatArray:

@@ -23,14 +23,15 @@ IntArray = NDArray[np.int64]
 
 def through_channel(table: Table, texts: IntArray, values: IntArray, count: int, released: IntArray) -> IntArray:
     """The likeliest of `count` values behind each release (n, L), (n,), by public texts (p, L) of these values (p,), as
-    numbers of words. table: of the words of both."""
+    numbers of words. table: of the public texts' words and of what was released."""
     laws = by_value(table, texts, values, count) @ np.exp(table.logs[:-1].astype(np.float64))
     columns = np.where(released == NOTHING, -1, table.of_releases(released))
     return _likeliest(laws, columns, values, count)
 
 
 def as_written(table: Table, texts: IntArray, values: IntArray, count: int, seen: IntArray) -> IntArray:
-    """The same of texts (n, L) whose words are taken for what was written: the attack where there is no noise."""
+    """The same of texts (n, L) whose words are taken for what was written: the attack where there is no noise. Words
+    that the table has not are unknown."""
     return _likeliest(
         by_value(table, texts, values, count), np.where(seen == NOTHING, -1, table.of_words(seen)), values, count
     )

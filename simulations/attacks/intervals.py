@@ -31,7 +31,7 @@ LEVEL = 0.95
 
 def beyond(success: float, observations: int, weight: float, bound: float) -> float:
     """At most the probability of this success or a larger one, if its mean is at most `bound`. observations: n; weight:
-    c, 1 where all weigh the same."""
+    c, 1 where all weigh the same and each is right or wrong."""
     if success <= bound:
         return 1.0
     if bound <= 0:

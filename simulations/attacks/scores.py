@@ -14,6 +14,9 @@ from mechanisms.vocabulary import NOTHING
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+#: The weight of observations that are shares, at most: 1 says that each is right or wrong, and its tail the binomial.
+_SHARES = 1 - 1e-9
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -57,7 +60,8 @@ def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
     hits, tokens = (right & where).sum(axis=1), where.sum(axis=1)
     success = hits.sum() / tokens.sum()
     error = float(math.sqrt(((hits - success * tokens) ** 2).sum()) / tokens.sum())
-    return Rate(float(success), error, len(tokens), float(tokens.mean() / tokens.max()))
+    alike = float(tokens.mean() / tokens.max())
+    return Rate(float(success), error, len(tokens), alike if tokens.max() == 1 else min(alike, _SHARES))
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray
     error = float(math.sqrt((away**2).sum()) / max(1, both.sum()))
     return Words(
         float(hits.sum() / max(1, guessed.sum())), float(hits.sum() / max(1, true.sum())),
-        Rate(float(f1), error, len(both), float(both.mean() / max(1, both.max())) or 1.0),
+        Rate(float(f1), error, len(both), min(_SHARES, float(both.mean() / max(1, both.max())) or 1.0)),
     )  # fmt: skip
 
 
@@ -92,8 +96,7 @@ def matched(evidence: FloatArray) -> Rate:
     """How many first releases are matched with the second of their own text, row i with column i; where several look
     best, one of these is taken by chance."""
     best = evidence == evidence.max(axis=1, keepdims=True)
-    credit = np.diagonal(best) / best.sum(axis=1)
-    return Rate(float(credit.mean()), _error(credit), len(credit))
+    return _shares(np.diagonal(best) / best.sum(axis=1))
 
 
 def area(evidence: FloatArray) -> Rate:
@@ -101,7 +104,14 @@ def area(evidence: FloatArray) -> Rate:
     own = np.diagonal(evidence)[:, None]
     others = ~np.eye(len(evidence), dtype=bool)
     wins = ((own > evidence) + 0.5 * (own == evidence)).mean(axis=1, where=others)
-    return Rate(float(wins.mean()), _error(wins), len(wins))
+    return _shares(wins)
+
+
+def _shares(values: FloatArray) -> Rate:
+    """The mean of what n texts got, each from 0 to 1: coins where every one is right or wrong. Halves may add up to a
+    whole number, and are none all the same."""
+    whole = bool(np.isin(values, (0.0, 1.0)).all())
+    return Rate(float(values.mean()), _error(values), len(values), 1.0 if whole else _SHARES)
 
 
 def _error(values: FloatArray) -> float:

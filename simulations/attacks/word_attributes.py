@@ -116,11 +116,12 @@ class _Attributes:
 
     @cached_property
     def _table(self) -> Table:
+        """Of the words of public texts; which others users wrote, nobody knows before the scores."""
         try:
             channel = Channel(self.text, self.target.study.seed)
         except ValueError as error:
             raise Skipped(str(error)) from error
-        return Table.of(channel, np.vstack([self._public, self.held.truth]), self.held.released)
+        return Table.of(channel, self._public, self.held.released)
 
     # --- guesses, and those from the texts as they were written
 

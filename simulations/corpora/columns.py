@@ -60,8 +60,8 @@ def require_columns(source: str, wanted: Iterable[str | None], present: Iterable
     for name in wanted:
         if name is not None and name not in present:
             near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
-            named = ", ".join(map(_plain, present[:20])) + (", ..." if len(present) > 20 else "")
-            mend = f'did you mean "{_plain(near[0])}"?' if near else f"there are: {named or 'none'}"
+            named = ", ".join(map(plain_name, present[:20])) + (", ..." if len(present) > 20 else "")
+            mend = f'did you mean "{plain_name(near[0])}"?' if near else f"there are: {named or 'none'}"
             raise UserError(f'{source}: has no column "{name}"; {mend}')
 
 
@@ -159,7 +159,14 @@ def is_text(value: str) -> bool:
     return _NO_TEXT.search(value) is None
 
 
-def _plain(name: str) -> str:
+def is_missing(value: object) -> bool:
+    """Whether a cell says nothing: empty, or what programs write where there is no value."""
+    if isinstance(value, float):
+        return value != value  # not a number
+    return value is None or (isinstance(value, str) and value.strip().casefold() in ("", *_MISSING))
+
+
+def plain_name(name: str) -> str:
     """A column's name as an error shows it: a key of an object may be anything."""
     said = name if name.isprintable() else ascii(name)[1:-1]
     return said if len(said) <= 60 else f"{said[:57]}..."

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from client.store.text_column import TextColumnWriter
 from simulations.corpora import reading
@@ -62,6 +63,24 @@ def _header(file: Path) -> list[str]:
         first = reading.decoded(opened, str(file))
         rows = reading.tab_separated(first) if file.suffix == ".tsv" else reading.comma_separated(first, str(file))
         return [name.strip() for name in next(iter(rows), (1, []))[1]]
+
+
+def column_names(file: Path) -> list[str]:
+    """The names of a file's columns; of JSON lines, the keys of the first. Raises UserError."""
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file")
+    _reader(file)
+    with _readable(file):
+        if file.suffix == ".jsonl":
+            first = next(((number, line) for number, line in lines(file) if line.strip()), None)
+            names = [] if first is None else list(reading.parsed(first[1], str(file), first[0], "text"))
+        elif file.suffix == ".parquet":
+            names = _schema(file).names
+        else:
+            names = [name for name in _header(file) if name]
+    if not names:
+        raise UserError(f"{file}: names no columns; its first line must")
+    return names
 
 
 def _renamed(train: list[str], test: list[str], text: str) -> dict[str, str]:
@@ -147,16 +166,29 @@ def _parquet(file: Path, wanted: list[str]) -> Columns:
     import pyarrow
     from pyarrow import parquet
 
+    names = _schema(file).names
+    for name in wanted:
+        reading.column(names, name, str(file))
     try:
-        names = parquet.read_schema(file).names
-        for name in wanted:
-            reading.column(names, name, str(file))
         table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
         values = {name: table.column(name).to_pylist() for name in wanted}
     except (pyarrow.ArrowException, ValueError, OverflowError, KeyError) as error:
-        reason = (str(error).splitlines() or ["?"])[0]
-        raise UserError(f"{file}: is not a readable Parquet file: {reason}") from error
+        raise _damaged(file, error) from error
     return Columns(str(file), values, RowNames("row", range(1, table.num_rows + 1)))
+
+
+def _schema(file: Path) -> Any:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_schema(file)
+    except (pyarrow.ArrowException, ValueError, OverflowError, KeyError) as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: BaseException) -> UserError:
+    return UserError(f"{file}: is not a readable Parquet file: {(str(error).splitlines() or ['?'])[0]}")
 
 
 _READERS: dict[str, Callable[[Path, list[str]], Columns]] = {

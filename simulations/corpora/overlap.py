@@ -1,10 +1,11 @@
 """What the parts of a study have in common: texts, texts that are nearly the same, people; and what one part repeats.
 
-Texts are compared by their letters and digits alone, in one case, with single spaces between: punctuation makes no
-other text. Two are nearly the same where of all runs of five bytes that occur in either, at least 70 % occur in both
-(Jaccard's index of shingles, Broder 1997): of a text of twelve words that is about one word. The comparison is exact:
-two sets of index t or more share one of the |x| - ⌈t·|x|⌉ + 1 rarest of each (Bayardo, Ma and Srikant 2007, prefix
-filtering), so pairs that share none need not be looked at; of those that do, most are ruled out by their sketches.
+Texts are compared by their letters (with the marks that these bear) and digits alone, in one case, with single spaces
+between: punctuation makes no other text, nor does what nobody sees, such as a space of no width. Two are nearly the
+same where of all runs of five bytes that occur in either, at least 70 % occur in both (Jaccard's index of shingles,
+Broder 1997): of a text of twelve words that is about one word. The comparison is exact: two sets of index t or more
+share one of the |x| - ⌈t·|x|⌉ + 1 rarest of each (Bayardo, Ma and Srikant 2007, prefix filtering), so pairs that share
+none need not be looked at; of those that do, most are ruled out by their sketches.
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ PAIRS = (("public", "train"), ("test", "train"), ("test", "public"))
 SHINGLE, NEARLY = 5, 0.7
 #: Texts of either part that are compared at once, pairs whose sketches are, and bits of a sketch.
 _AT_ONCE, _BLOCK, _PAIRS, _BITS = 1 << 12, 1 << 12, 1 << 16, 1 << 10
+#: Texts that are compared pair by pair rather than by tables.
+_FEW = 16
 _SHINGLES, _SIX = (1 << 8 * SHINGLE) - 1, np.uint64(63)
+#: What nobody sees in a text: Default_Ignorable_Code_Point (The Unicode Standard, 5.21), which NFKC_Casefold drops too.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+#: What stands between words; of other letters than ASCII's, unless it is a mark of one, such as a vowel sign.
 _BETWEEN = re.compile(r"[\W_]+")
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -65,8 +74,19 @@ def normalized(text: Text) -> str:
     """The letters and digits of a text, or of a pair in two lines; a text that has none is itself."""
     if isinstance(text, tuple):
         return f"{normalized(text[0])}\n{normalized(text[1])}"
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    return _BETWEEN.sub(" ", plain).strip() or plain.strip()
+    if text.isascii():
+        plain = text.casefold()
+        return _BETWEEN.sub(" ", plain).strip() or plain.strip()
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", _UNSEEN.sub("", text)).casefold())
+    return _BETWEEN.sub(_marks, plain).strip() or plain.strip()
+
+
+def _marks(between: re.Match[str]) -> str:
+    """The marks that the letter before bears, and a space for what else there is; no letter, no mark."""
+    run = between.group()
+    first = next((i for i, sign in enumerate(run) if unicodedata.category(sign)[0] != "M"), len(run))
+    kept = run[:first] if between.start() else ""
+    return kept + (" " if first < len(run) or not between.start() else "")
 
 
 def compared(split: Split, *, people: bool) -> tuple[list[Overlap], dict[str, int]]:
@@ -95,6 +115,33 @@ def nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
     for first in range(0, len(texts), _AT_ONCE):
         found |= _nearly(texts[first : first + _AT_ONCE], others)
     return found
+
+
+def near_another(texts: Sequence[str]) -> set[str]:
+    """Some of the distinct normalized texts, so that of those that are left no two are nearly the same; of two that
+    are, the later one. Every pair is compared at one level of a recursion by halves."""
+    if len(texts) <= _FEW:
+        return _near_another(texts)
+    half = len(texts) // 2
+    gone = near_another(texts[:half]) | near_another(texts[half:])
+    first, second = ([text for text in part if text not in gone] for part in (texts[:half], texts[half:]))
+    return gone | nearly(second, first)
+
+
+def _near_another(texts: Sequence[str]) -> set[str]:
+    """The same of a few texts, pair by pair."""
+    kept: list[set[bytes]] = []
+    gone: set[str] = set()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        own = {data[i : i + SHINGLE] for i in range(len(data) - SHINGLE + 1)}
+        # two of index t or more have sizes of a ratio of t or more, which rules out most
+        alike = (other for other in kept if min(len(own), len(other)) >= NEARLY * max(len(own), len(other)) - 1e-6)
+        if own and any((1 + NEARLY) * len(own & other) >= NEARLY * (len(own) + len(other)) - 1e-6 for other in alike):
+            gone.add(text)
+        else:
+            kept.append(own)
+    return gone
 
 
 def _nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:

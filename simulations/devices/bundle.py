@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from client.device.bundle import Bundle, write_bundle
 from client.models.encoder import Encoder
-from mechanisms.messages.request import SPLITS, Request
+from mechanisms.messages.request import Request
 from server.maps import Maps
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Channels, Public
@@ -147,11 +147,11 @@ def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: P
 
 
 def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...]:
-    """The digests of what a device may be asked: of training users, and of those who ask the model by the same."""
-    splits = [split for split, there in zip(SPLITS, (teaching, asking), strict=True) if there]
-    asked = [replace(request, split=split) for split in splits]
-    if "text" in request.channels and not asking:  # whoever asks releases a text, as those who teach do
-        asked.append(replace(request, split="test", label=None))
+    """The digests of what a device may be asked: of training users, and of those who ask the model by the same, who
+    have no label to tell."""
+    asked = [replace(request, split="train")] if teaching else []
+    if asking or "text" in request.channels:  # whoever asks releases a text, as those who teach do
+        asked.append(replace(request, split="test", label=None, prior=None))
     return tuple(sorted({one.digest(channel) for one in asked for channel in one.channels}))
 
 

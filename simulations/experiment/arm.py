@@ -24,6 +24,7 @@ from simulations.experiment.sections import RELEASE_ONCE, Section, setting
 PUBLIC_ONLY = "public-only"
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
+_TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
 #: In an arm's statistic, the shuffled ε that a user may cost.
 CENTRAL = "central_epsilon"
 #: Of a masked language model's logits, where a mechanism's price is asked for and none is drawn: it does not depend on
@@ -91,6 +92,12 @@ class Arm(Section):
         """Candidates for m'; empty where the arm leaves it to the run (identity, public-only)."""
         dim = (self.embedding or {}).get("dim", [])
         return tuple(dim) if isinstance(dim, list) else (dim,)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All that the arm's tables say, by "table.key": "embedding.dim", "statistic.cap_probability"."""
+        tables = {name: getattr(self, name) or {} for name in _TABLES}
+        return {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
 
 
 def embedding_mechanism(spec: dict[str, Any], dim: int) -> Mechanism:
@@ -185,13 +192,13 @@ def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
         )
     spec = dict(arm.curator)
     kind = DESCENTS.get(spec["mechanism"])
+    names = ["epsilon", "delta"] if kind is None else [f.name for f in fields(kind) if f.name != "users"]
     try:
+        if unknown := spec.keys() - {"mechanism", *names}:
+            raise ValueError(f"{spec['mechanism']}: unknown parameter {min(unknown)}; known are {', '.join(names)}")
         if kind is None:
             noise: Gaussian = catalogue.build(spec, channel="embedding", dim=1)
             return noise
-        names = [f.name for f in fields(kind) if f.name != "users"]
-        if unknown := spec.keys() - {"mechanism", *names}:
-            raise ValueError(f"{kind.name}: unknown parameter {min(unknown)}; known are {', '.join(names)}")
         crowd = {"users": users} if kind is LocalDPSGD else {}
         return kind(**{name: value for name, value in spec.items() if name != "mechanism"}, **crowd)
     except ValueError as error:

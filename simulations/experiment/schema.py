@@ -61,7 +61,7 @@ def page() -> str:
         place = "arm" if section is Arm else section.place
         own = [row for row in keys() if row[0].rpartition(".")[0] == place]
         title = "[[arm]]" if section is Arm else f"[{place}]"
-        lines += ["", f"## {title}", "", *_about(section), "", *_rows(own)]
+        lines += ["", f"## {title}", "", *about(section), "", *_rows(own)]
     return "\n".join(lines) + "\n"
 
 
@@ -70,8 +70,10 @@ def _table(section: type[Section]) -> dict[str, Any]:
     if any(f.name == "public" for f in fields(section)):
         properties["public"] = _table(Public)
     required = {"required": ["name"]} if section is Arm else {}
-    about = " ".join(_about(section))
-    return {"type": "object", "description": about, **required, "additionalProperties": False, "properties": properties}
+    return {
+        "type": "object", "description": " ".join(about(section)), **required, "additionalProperties": False,
+        "properties": properties,
+    }  # fmt: skip
 
 
 def _value(section: type[Section], name: str) -> dict[str, Any]:
@@ -98,12 +100,12 @@ def _sanitizes(kind: Any, channel: str) -> bool:
     return getattr(kind, "channel", None) == channel
 
 
-def _about(section: type[Section]) -> list[str]:
+def about(section: type[Section]) -> list[str]:
     """The section's docstring, with names of fields as they stand in the file."""
-    about = inspect.getdoc(section) or ""
+    said = inspect.getdoc(section) or ""
     for f in fields(section):
-        about = re.sub(rf"\b{f.name}\b", key(f.name), about) if "_" in f.name else about
-    return about.splitlines()
+        said = re.sub(rf"\b{f.name}\b", key(f.name), said) if "_" in f.name else said
+    return said.splitlines()
 
 
 def _words(value: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any
 
 
@@ -29,5 +30,5 @@ def epsilon(value: Any) -> str:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether there is a number, and a finite one."""
-    return value is not None and math.isfinite(value)
+    """Whether there is a number, and a finite one; "inf", as JSON has it, is none."""
+    return isinstance(value, Real) and math.isfinite(value)

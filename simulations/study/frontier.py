@@ -13,6 +13,7 @@ import numpy as np
 from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.numbers import is_finite
 from simulations.study import trust
+from simulations.study.figures import over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 Results = Mapping[str, Any]
 Arm = Mapping[str, Any]
-#: ε, mean accuracy, its standard error over runs (or, of one run, by test text).
+#: ε (the dearest run's), mean accuracy, its standard error over runs (or, of one run, by test text).
 Point = tuple[float, float, float]
 
 #: By which factor lines that share their ε stand apart, or one would hide the other.
 _APART = 1.025
-_SAYS_EPSILON = re.compile(r",? ε = [0-9.]+.*")
+_SAYS_EPSILON = re.compile(r",? (?:label )?ε = (?:[0-9.]+(?:e-?[0-9]+)?|∞)")
 
 
 def frontier_figure(runs: Sequence[Results]) -> Figure:
@@ -33,22 +34,21 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
 
     Left, arms by their central ε (whom it trusts is in the legend); right, those of users who trust nobody by the
     worst-case ε of all that they release, labels too. Arms whose names differ in ε alone share a line. Lines across:
-    reference arms without any ε, and chance.
+    arms without any ε, references and public text alone.
     """
     figure, _ = new_figure(7.2, 3.9)
     figure.clear()
     left, right = figure.subplots(1, 2, sharey=True)
     arms = list(zip(*(run["arms"] for run in runs), strict=True))
-    names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same[0])))
+    names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same)))
     for axes, price, apart, label in (
-        (left, lambda arm: trust.central(arm)[0], _APART, "central ε (whom users trust, is said below)"),
+        (left, lambda *same: trust.central(*same)[0], _APART, "central ε (whom users trust, is said below)"),
         (right, trust.local, 1.0, "local ε (users trust nobody)"),
     ):
         _draw(axes, arms, names, price, apart)
         axes.set_xlabel(label, fontsize=9)
     left.set_ylabel("test accuracy, on the device", fontsize=9)
-    seeds = f"seed {runs[0]['seed']}" if len(runs) == 1 else f"mean ± standard error over {len(runs)} seeds"
-    left.set_title(f"{runs[0]['name']}: {seeds}", loc="left", fontsize=9)
+    left.set_title(over_seeds(runs), loc="left", fontsize=9)
     shown = [axes.get_legend_handles_labels() for axes in (left, right)]
     marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
     order = sorted(marks, key=lambda label: label not in names)
@@ -60,7 +60,7 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
 
 
 def _draw(
-    axes: Axes, arms: Sequence[Sequence[Arm]], names: Sequence[str], price: Callable[[Arm], float | None], apart: float
+    axes: Axes, arms: Sequence[Sequence[Arm]], names: Sequence[str], price: Callable[..., float | None], apart: float
 ) -> None:
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -69,10 +69,9 @@ def _draw(
     axes.set_xscale("log")
     points: dict[str, list[Point]] = {}
     for same in arms:
-        accuracy = _accuracy(same)
-        prices = [price(arm) for arm in same]
-        if accuracy is not None and all(is_finite(p) for p in prices) and _paid(same[0]):
-            points.setdefault(_series(same[0]), []).append((fmean(p for p in prices if p is not None), *accuracy))
+        accuracy, paid = _accuracy(same), price(*same)
+        if accuracy is not None and paid is not None and _paid(same):
+            points.setdefault(_series(same[0]), []).append((paid, *accuracy))
     for name, line in points.items():
         i = names.index(name)
         x, y, error = map(np.array, zip(*sorted(line), strict=True))
@@ -89,15 +88,15 @@ def _draw(
     axes.minorticks_off()
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
     for same in arms:
-        if not _paid(same[0]) and (accuracy := _accuracy(same)) is not None:
-            label = same[0]["name"] + (" (not private)" if same[0].get("reference") else "")
-            axes.axhline(accuracy[0], color="#333333", linewidth=1.0, linestyle=next(dashes), label=label)
+        if not _paid(same) and (accuracy := _accuracy(same)) is not None:
+            style = {"color": "#333333", "linewidth": 1.0, "linestyle": next(dashes)}
+            axes.axhline(accuracy[0], label=trust.marked(*same), **style)
 
 
-def _paid(arm: Arm) -> bool:
+def _paid(same: Sequence[Arm]) -> bool:
     """Whether an arm has a price to be drawn at; what costs next to nothing less than everything has none."""
-    central = trust.central(arm)[0]
-    return trust.local(arm) is not None or (central is not None and central < _NO_PRICE)
+    central = trust.central(*same)[0]
+    return trust.local(*same) is not None or (central is not None and central < _NO_PRICE)
 
 
 #: An ε from which on nothing is promised that is worth drawing.
@@ -105,12 +104,15 @@ _NO_PRICE = 100.0
 
 
 def _series(arm: Arm) -> str:
-    return _SAYS_EPSILON.sub("", arm["name"])
+    name = _SAYS_EPSILON.sub("", arm["name"])
+    return f"{name}, labels public" if trust.public_labels(arm) else name
 
 
 def _trusts(arms: Sequence[Sequence[Arm]], name: str) -> str:
-    whom = trust.central(next(same[0] for same in arms if _series(same[0]) == name))[1]
-    return f"trusting {whom}"
+    """Whom the central ε of some arm of a line needs; nobody where none has one."""
+    said = [trust.central(*same) for same in arms if _series(same[0]) == name]
+    whom = dict.fromkeys(who for epsilon, who in said if epsilon is not None)
+    return f"trusting {' or '.join(whom) or 'nobody'}"
 
 
 def _accuracy(same: Sequence[Arm]) -> tuple[float, float] | None:

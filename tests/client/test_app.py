@@ -171,6 +171,13 @@ def test_a_damaged_ledger_answers_nothing(nodes, damage):
     assert (nodes / "0" / "ledger-a.sqlite").read_bytes() == damage
 
 
+def test_a_device_whose_answers_leave_within_a_window_gives_none_at_once(nodes):
+    """Flower's own SuperNode would send it when it is ready; `client.device.serve` waits."""
+    make_node(nodes / "0", seed=None, policy=replace(OPEN, window=10.0))
+    assert reason(release(message(request(arm="")), context())) == "failed"
+    assert not list((nodes / "0").glob("ledger*"))
+
+
 def test_a_device_without_its_ledger_answers_nothing(nodes):
     make_node(nodes / "0", seed=None)
     assert release(message(request(arm="")), context()).has_content()

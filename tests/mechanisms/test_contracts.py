@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from mechanisms.catalogue import build
-from mechanisms.contracts.cases import extras, inputs, streams, unit
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.spherical import PlanarLaplace, Purkayastha
+from sottovoce.contracts.cases import extras, inputs, streams, unit
 from tests.support.mechanisms import every_mechanism, instances
 
-pytest.register_assert_rewrite("mechanisms.contracts.test_mechanism")
+pytest.register_assert_rewrite("sottovoce.contracts.test_mechanism")
 
-from mechanisms.contracts import test_mechanism as contracts  # noqa: E402
+from sottovoce.contracts import test_mechanism as contracts  # noqa: E402
 
 globals().update({name: test for name, test in vars(contracts).items() if name.startswith("test_")})
 

@@ -228,6 +228,30 @@ def test_what_does_not_fit_together_with_files(overrides: list[str], words: str,
     assert words in complaint(tmp_path, MINIMAL + FILES, *overrides)
 
 
+STATISTICS = """
+name = "small"
+training = { way = "statistics" }
+[[arm]]
+name = "a"
+reference = true
+"""
+CURATED = 'statistic = {{ mechanism = "identity" }}\ncurator = {{ epsilon = 1.0, delta = 1e-6, {} }}'
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('statistic = { mechanism = "privunit", central_epsilon = "x" }', "epsilon must be a number from 0 to 1000"),
+        ('statistic = { mechanism = "privunit", central_epsilon = true }', "epsilon must be a number from 0 to 1000"),
+        (CURATED.format('mechanism = "gaussian", dim = 3'), "gaussian: unknown parameter dim; known are epsilon"),
+        (CURATED.format('mechanism = "gaussian", sigma = 3.0'), "unknown parameter sigma; known are epsilon, delta"),
+        (CURATED.format('mechanism = "dp-sgd", lr = 3'), "dp-sgd: unknown parameter lr; known are epsilon, delta,"),
+    ],
+)
+def test_mistakes_in_what_a_server_is_trusted_with(line: str, words: str, tmp_path: Path) -> None:
+    assert words in complaint(tmp_path, STATISTICS + line)
+
+
 def test_unlabelled_public_text_means_principal_components(tmp_path: Path) -> None:
     experiment = load(written(tmp_path, MINIMAL + FILES), ["data.public.labels=false"])
     assert experiment.training.maps == "principal-components"

@@ -7,12 +7,12 @@ import pytest
 from scipy import stats
 
 from mechanisms.catalogue import CATALOGUE, OWN_KINDS
-from mechanisms.contracts.cases import Recorder as Recorder
-from mechanisms.contracts.cases import inputs as inputs
-from mechanisms.contracts.cases import small_vocabulary
-from mechanisms.contracts.cases import streams as streams
-from mechanisms.contracts.cases import unit as unit
 from mechanisms.vocabulary import Vocabulary
+from sottovoce.contracts.cases import Recorder as Recorder
+from sottovoce.contracts.cases import inputs as inputs
+from sottovoce.contracts.cases import small_vocabulary
+from sottovoce.contracts.cases import streams as streams
+from sottovoce.contracts.cases import unit as unit
 
 ALARM = 1e-6
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from client import consent
 from client.app import answer, respond
 from client.consent import FOLDER, MOST, kept_questions, read_question, write_question
 from client.device.ask import _refusal
-from client.node import Node, load_node, write_node
+from client.node import Node, changing, load_node, write_node
 from client.policy import Policy, Refused
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import generate_keys as sealing_keys
 from mechanisms.messages.signature import generate_keys
 from mechanisms.messages.wire import request_to_record
 from simulations.commands import cli
@@ -140,6 +142,24 @@ def test_a_question_waits_for_the_user_who_reads_it_in_words_and_agrees(
     assert refusal(folder, own_maps(6)) == "question"
 
 
+def test_a_question_that_was_read_is_not_put_away_for_another_of_its_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server asks for little, and once that was read for other things until it is gone, and then for more beside the
+    same embedding: the file that the user names does not come to hold that."""
+    write_node(folder, policy=replace(PINNED, label=2.0, mechanisms=("purkayastha", "randomized-response")))
+    little, much = (
+        replace(own_maps(), label={"mechanism": "randomized-response", "epsilon": epsilon}) for epsilon in (0.1, 2.0)
+    )
+    assert refusal(folder, little) == "question"
+    (read,) = kept_questions(load_node(folder))
+    for seed in range(10, 10 + MOST):
+        assert refusal(folder, own_maps(seed)) == "question"
+    assert refusal(folder, much) == "question"
+    assert command(folder, "--question", read, "--yes") == 2 and "cannot be read" in capsys.readouterr().err
+    assert refusal(folder, much) == "question"
+
+
 def test_a_question_of_the_publisher_needs_no_consent_and_one_of_a_stranger_does(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,6 +178,44 @@ def test_a_question_of_the_publisher_needs_no_consent_and_one_of_a_stranger_does
     write_question(file, replace(own_maps(), embedding={"mechanism": "purkayastha", "epsilon": 11.0}), SIGNER)
     assert command(folder, "--question", file) == 2
     assert "does not allow this question in any case: the policy does not allow so large" in capsys.readouterr().err
+
+
+def test_what_is_agreed_to_joins_the_policy_of_a_bundle_that_was_installed_meanwhile(folder: Path) -> None:
+    """And does not bring the older one's limits and keys back."""
+    before = load_node(folder)
+    _, key = sealing_keys()
+    write_node(folder, policy=replace(PINNED, total=50.0), publisher=PUBLISHER, seal=key)
+    consent.allow_question(before, own_maps())
+    node = load_node(folder)
+    assert node.policy("").total == 50.0 and node.seal == key and node.policy("").lists(own_maps())
+
+
+def test_one_at_a_time_changes_a_device(folder: Path) -> None:
+    """Whoever waits for a change that replaces node.json comes after the next one too, which locks the new file."""
+    order: list[str] = []
+    inside, leave, held = threading.Event(), threading.Event(), threading.Event()
+
+    def waiting() -> None:
+        with changing(folder):
+            order.append("waited")
+            held.set()
+            leave.wait(10)
+            order.append("gone")
+
+    waiter = threading.Thread(target=waiting)
+    with changing(folder):
+        waiter.start()
+        inside.wait(0.05)  # time to find the file locked
+        write_node(folder, policy=LIMITS, publisher=PUBLISHER)
+    assert held.wait(10)
+    third = threading.Thread(target=lambda: consent.allow_question(load_node(folder), own_maps()))
+    third.start()
+    third.join(0.1)
+    assert third.is_alive() and order == ["waited"]
+    leave.set()
+    waiter.join(10)
+    third.join(10)
+    assert not third.is_alive()
 
 
 def test_what_is_no_question_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

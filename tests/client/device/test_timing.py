@@ -23,7 +23,7 @@ from client.shard import write_shard
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from simulations.commands import cli
 from tests.support.clients import make_node, message, request
-from tests.support.devices import POLICY, SENTENCES, make_bundle
+from tests.support.devices import POLICY, PUBLISHER, SENTENCES, make_bundle
 from tests.support.fake_superlink import Fake, Served
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
@@ -93,6 +93,18 @@ def test_what_came_otherwise_is_encoded_before_anybody_asks(
     assert kept.stat().st_mtime_ns == before and answered(made, node) == 3
 
 
+def test_a_bundle_s_encoder_reads_the_records_when_it_is_installed(
+    made: Bundle, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Over a device that is served meanwhile, too: the next question finds them encoded."""
+    made.install(tmp_path / "node", PUBLISHER)
+    ids = np.arange(3, dtype=np.int64)
+    write_shard(tmp_path / "node", "train", ids, 0 * ids, SENTENCES[:3], None)
+    made.install(tmp_path / "node")
+    request.getfixturevalue("idle")
+    assert answered(made, tmp_path / "node") == 3
+
+
 def test_records_that_are_being_added_do_not_trouble_who_reads(made: Bundle, node: Path) -> None:
     add_records(node, "train", SENTENCES[:2], None)
     before = load_node(node).shard("train")
@@ -148,6 +160,28 @@ def test_every_answer_leaves_at_a_moment_drawn_before(
     served.end()
     (left,) = waits.long
     assert 2150.0 < left <= 2250.0 and fake.replies[0].HasField("error") == (what != "answered")
+
+
+def test_the_window_is_that_of_the_policy_as_it_is_now(fake: Fake, keys: Path, tmp_path: Path) -> None:
+    """A bundle is installed over a device that is served: answers keep to its window, as to the rest of its policy; and
+    to that one while the file cannot be read."""
+    policy = Policy(embedding=100.0, label=9.0)
+    folder = make_node(tmp_path / "node", seed=None, policy=policy)
+    waits = Waits()
+    where = {"superlink": fake.address, "root_certificates": keys / "ca.pem", "key": keys / "node.key"}
+    served = Served(folder, stop=waits, **where)
+    fake.send(message(request(arm="")))
+    served.until(lambda: len(fake.replies) == 1)
+    assert not waits.long
+    write_node(folder, policy=replace(policy, window=3000.0))
+    fake.send(message(request(arm="")))
+    served.until(lambda: len(fake.replies) == 2)
+    assert len(waits.long) == 1
+    (folder / "node.json").write_text("{")
+    fake.send(message(request(arm="")))
+    served.until(lambda: len(fake.replies) == 3)
+    served.end()
+    assert len(waits.long) == 2 and fake.replies[2].HasField("error")
 
 
 @pytest.mark.parametrize("bad", [-1.0, 3601.0, float("nan"), float("inf"), "1", True])

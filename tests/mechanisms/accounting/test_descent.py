@@ -88,8 +88,9 @@ def test_the_least_noise_costs_what_was_asked_for_and_hardly_less() -> None:
     assert descent_epsilon(noise * 2 / 3, rate=0.25, steps=20, delta=DELTA) > 3.0
     with pytest.raises(ValueError, match="epsilon must be"):
         least_noise(0.0, rate=0.25, steps=20, delta=DELTA)
-    with pytest.raises(ValueError, match="at least one step"):
-        descent_epsilon(1.0, rate=0.25, steps=0, delta=DELTA)
+    for steps in (0, 2.9, math.nan, True):  # 2.9 steps would be reckoned as 2
+        with pytest.raises(ValueError, match="at least one step"):
+            descent_epsilon(1.0, rate=0.25, steps=steps, delta=DELTA)
     with pytest.raises(ValueError, match="rate must be"):
         descent_epsilon(1.0, rate=1.5, steps=1, delta=DELTA)
     with pytest.raises(ValueError, match="noise must be"):

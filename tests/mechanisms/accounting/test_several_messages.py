@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from mechanisms.accounting import several_messages
 from mechanisms.accounting.blanket import blanket_delta
 from mechanisms.accounting.several_messages import messages_delta
 from mechanisms.privunit import PrivUnit
@@ -75,6 +76,23 @@ def test_a_lone_user_has_the_composition_of_the_draws() -> None:
         p, q = np.prod(chances[list(draws)]), np.prod(np.roll(chances, 1)[list(draws)])
         exact += max(0.0, p - math.exp(0.7) * q)
     assert messages_delta(mechanism, 2, 1, 0.7) == pytest.approx(exact, rel=1e-5, abs=1e-9)
+
+
+def test_chances_that_are_off_in_their_seventh_digit_make_it_no_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many rows δ is a small difference of large chances, and logarithms of factorials have no more digits there."""
+    mechanism, users, epsilon = PrivUnit(16, 1.0, 0.5), 3_000, 0.1
+    exact = several_messages._trinomial
+
+    def off(rows: int, first: float, second: float, counts: range) -> np.ndarray:
+        a, b = np.meshgrid(counts, counts, indexing="ij")
+        return exact(rows, first, second, counts) * (1 - 1e-7 * np.sign(a - b))
+
+    bound = messages_delta(mechanism, 2, users, epsilon)
+    monkeypatch.setattr(several_messages, "_ARITHMETIC", 0.0)
+    true = messages_delta(mechanism, 2, users, epsilon)
+    monkeypatch.undo()
+    monkeypatch.setattr(several_messages, "_trinomial", off)
+    assert true <= messages_delta(mechanism, 2, users, epsilon) < bound < true * (1 + 1e-3)
 
 
 @pytest.mark.parametrize(("messages", "users"), [(0, 5), (2, 0), (2, 10**7)])

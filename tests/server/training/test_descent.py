@@ -130,6 +130,20 @@ def test_a_group_is_the_crowd_of_local_gradients() -> None:
         local(epsilon=1e-5).planned  # noqa: B018
 
 
+def test_fewer_users_than_expected_draw_by_what_hides_so_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third stayed away. At the ε0 of the expected crowd each would cost more than is claimed."""
+    drawn: list[PrivUnit] = []
+    sample = PrivUnit.sample
+    monkeypatch.setattr(PrivUnit, "sample", lambda self, x, *, rng: drawn.append(self) or sample(self, x, rng=rng))
+    features, labels = users()
+    came = USERS * 2 // 3
+    local().descend(features[:came], labels[:came], nothing(), seed=3)
+    (used,) = {(m.epsilon, m.cap_probability) for m in drawn}
+    asked = [amplify((PrivUnit(64, *own),), users=came // 3, delta=1e-6).epsilon
+             for own in (used, (local().planned.epsilon, local().planned.cap_probability))]  # fmt: skip
+    assert asked[0] <= 2.0 < asked[1]
+
+
 def test_local_gradients_teach_and_at_a_tiny_epsilon_they_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = {"much": PrivUnit(64, 40.0), "none": PrivUnit(64, 1e-3)}
     learned = {}

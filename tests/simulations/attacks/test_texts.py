@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 from server.attacks import context, presence, text_attributes, tokens
 from server.attacks.channel import Channel
 from server.attacks.sequences import LEAST, Table
+from simulations.attacks import attributes
 from simulations.attacks import membership_scores as scores
+from simulations.attacks.word_attributes import _Attributes
+from simulations.attacks.words import Held
 from tests.support.attacked_words import LENGTH, SIZE, again, law, text
 
 #: Four words at the corners of a square, texts of two of them.
@@ -211,6 +215,25 @@ def test_an_attribute_without_noise_and_from_noise_alone():
         table = Table.of(Channel(mechanism), texts, sent)
         guesses = text_attributes.through_channel(table, texts[:100], values[:100], 2, sent[100:])
         assert least <= (guesses == values[100:]).mean() <= most
+
+
+def test_what_users_wrote_is_no_part_of_what_guesses_an_attribute():
+    """The same releases, of texts in words that no public text holds, or of others: the same law, the same guesses."""
+    mechanism = square(1.0)
+    public, values = np.array([[0, 0]] * 30 + [[0, 1]] * 3), np.repeat([0, 1], [30, 3])
+    found = attributes.Collected(("x", "y"), np.arange(33), values, np.arange(16), np.zeros(16, np.int64))
+
+    def guessed(truth):
+        target = SimpleNamespace(study=SimpleNamespace(seed=1))
+        held = Held("train", PAIRS, truth, [""] * 16, np.arange(16), np.zeros(16, np.int64))
+        attacked = _Attributes(target, mechanism, held, lambda line: None)
+        vars(attacked)["_public"] = public
+        exact, plain = attacked._exact(found)
+        return attacked._table.inputs.tolist(), exact.tolist(), plain.tolist()
+
+    known, of_other_words = guessed(np.zeros((16, 2), np.int64)), guessed(np.full((16, 2), 3))
+    assert known[0] == of_other_words[0] == [0, 1, 4] and known[1] == of_other_words[1]
+    assert known[2] == [0] * 16
 
 
 def test_vectors_of_texts():

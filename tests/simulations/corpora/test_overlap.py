@@ -37,6 +37,23 @@ def test_letters_and_digits_make_a_text() -> None:
     assert normalized(("Who?", "Ann.")) == "who\nann" != normalized("who ann")
 
 
+UNSEEN = ("\u200b", "\u00ad", "\u2060", "\ufeff", "\u034f", "\u200d", "\ufe0f", "\U000e0061")
+
+
+@pytest.mark.parametrize("sign", UNSEEN)
+def test_what_nobody_sees_makes_no_other_text(sign: str) -> None:
+    """A space of no width between all letters would hide a text from the comparison, and from what is nearly it."""
+    assert normalized(sign.join(SENTENCE)) == normalized(SENTENCE) == SENTENCE
+    found, _ = compared(Split(part(["public"]), part([SENTENCE]), part([sign.join(SENTENCE)])), people=False)
+    assert [each.texts for each in found] == [0, 1, 0]
+
+
+def test_marks_of_letters_tell_texts_apart() -> None:
+    """Where vowels are marks, they are no punctuation: he and she, I and in, would be one text."""
+    assert normalized("मैं!") == "मैं" != normalized("में") and normalized("ไป่") != normalized("ไป")
+    assert normalized("किताब, दो") == "किताब दो" and normalized("x̂ ~̂ y") == "x̂ y" and normalized("❤️") == "❤"
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_nearly_the_same_is_what_the_definition_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "_AT_ONCE", 16)

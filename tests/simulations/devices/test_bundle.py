@@ -238,6 +238,9 @@ def test_of_a_run_with_the_maps_that_it_was_left_with(shared: Path, tmp_path: Pa
     run = a_run(shared, tmp_path / "run", study(shared))
     made = device.bundle_of_run(run, "private", tmp_path / "b", progress=quiet)
     np.testing.assert_array_equal(made.request.m1, Maps.load(run / "models" / "private").m1)
+    question = replace(made.request, split="test", label=None)  # whoever asks has no label to tell
+    listed = {made.request.digest("embedding"), made.request.digest("label"), question.digest("embedding")}
+    assert set(made.policy.questions or ()) == listed and made.policy.lists(question)
     small = device.bundle_of_run(run, None, tmp_path / "small", precision="int8", progress=quiet)
     assert small.manifest["encoder"]["precision"] == "int8" and small.request.encoder != made.request.encoder
     assert small.size < made.size

@@ -22,7 +22,15 @@ import pytest
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import OWN_KINDS, find
-from mechanisms.contracts.cases import (
+from mechanisms.grid import SPHERE
+from mechanisms.guarantee import Guarantee
+from mechanisms.identity import Identity
+from mechanisms.mechanism import parameters
+from mechanisms.metrics import DISTANCES
+from mechanisms.own import PROTECTS
+from mechanisms.streams import SecureStreams, SeededUniforms
+from mechanisms.vocabulary import NOTHING
+from sottovoce.contracts.cases import (
     TOKENS,
     Constant,
     Recorder,
@@ -35,14 +43,6 @@ from mechanisms.contracts.cases import (
     unit,
     width,
 )
-from mechanisms.grid import SPHERE
-from mechanisms.guarantee import Guarantee
-from mechanisms.identity import Identity
-from mechanisms.mechanism import parameters
-from mechanisms.metrics import DISTANCES
-from mechanisms.own import PROTECTS
-from mechanisms.streams import SecureStreams, SeededUniforms
-from mechanisms.vocabulary import NOTHING
 
 
 def has_density(mechanism: Any) -> bool:

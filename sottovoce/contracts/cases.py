@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,11 @@ def instances(name: str) -> Iterator[tuple[str, Any]]:
 
 def unit(n: int, dim: int, seed: int = 0) -> Array:
     """Vectors of length 1, (n, dim)."""
+    return _unit(n, dim, seed).copy()
+
+
+@lru_cache(maxsize=4)  # a contract asks for the same rows of one mechanism after another
+def _unit(n: int, dim: int, seed: int) -> Array:
     x = np.random.default_rng(seed).normal(size=(n, dim))
     vectors: Array = x / np.linalg.norm(x, axis=1, keepdims=True)
     return vectors

@@ -1,0 +1,153 @@
+"""A first experiment on somebody's own table: its rows cleaned and divided, a file of keys that says why, and it runs.
+
+The rows are copied, test apart from train, into the folder of the proposal, so that what was changed can be looked at
+and the file that they come from stays as it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulations.artifacts.lengths import token_lengths
+from simulations.corpora.cleaned import Chosen, Cleaned, chosen, cleaned
+from simulations.corpora.parts import load_split
+from simulations.corpora.splits import stratified
+from simulations.errors import UserError
+from simulations.experiment import Experiment, load, slug
+from simulations.experiment.commented import commented
+from simulations.experiment.sections import Data, Encoder, Population, Public, Shuffle
+from simulations.output.atomic import staged
+
+#: Shares of the rows: asked about at the end, and public of the rest. Of fewer rows than LEAST nothing can be learned
+#: that a figure would show.
+TEST, PUBLIC, LEAST = 0.2, 0.2, 200
+#: Where the encoder may cut, and the largest share of texts that it should.
+CUTS, CUT = (32, 64, 128, 256), 0.05
+STUDY, TRAIN, TESTED = "study.toml", "train.csv", "test.csv"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What was written: the experiment, its file, and what was found, a line each."""
+
+    experiment: Experiment
+    file: Path
+    found: tuple[str, ...]
+
+
+def propose(
+    file: Path, out: Path, *, text: str | None = None, label: str | None = None, user: str | None = None, seed: int = 1
+) -> Proposal:
+    """Looks at the table and writes the folder `out`: train.csv, test.csv and study.toml. text, label, user: columns;
+    those that are not given are found by their names.
+
+    Raises UserError, in one line: where `out` is there already, columns cannot be told, or too little is left.
+    """
+    columns = chosen(file, text=text, label=label, user=user)
+    if out.exists():
+        raise UserError(f"{out}: is there already; name another: sottovoce init NAME")
+    if not slug(out.name):
+        raise UserError(f"{out}: its name must have a letter or a digit; name another: sottovoce init NAME")
+    table = cleaned(file, columns)
+    if len(table.texts) < LEAST:
+        raise UserError(f"{file}: {len(table.texts)} of {table.rows} rows can be used, and a study needs {LEAST}")
+    tested = _tested(file, table, seed)
+    lengths = token_lengths(Encoder().model, table.texts)
+    cut = next((most for most in CUTS if np.mean(lengths > most) <= CUT), CUTS[-1])
+    found = (*_seen(file, columns, table, lengths), *table.notes)
+    with staged(out) as part:
+        _write(part / TESTED, columns, table, np.flatnonzero(tested))
+        _write(part / TRAIN, columns, table, np.flatnonzero(~tested))
+        experiment = _experiment(out, part, columns, seed, cut, int(tested.sum()))
+        why = _why(experiment, lengths, int((~tested).sum()), table.users is not None)
+        (part / STUDY).write_text(commented(experiment, why, first="\n".join(found)), encoding="utf-8")
+    return Proposal(experiment, out / STUDY, found)
+
+
+def _tested(file: Path, table: Cleaned, seed: int) -> NDArray[np.bool_]:
+    """Which rows are for the test: of each class its share; where rows have users, all rows of a share of these."""
+    tested = np.zeros(len(table.texts), np.bool_)
+    if table.users is None:
+        tested[stratified(table.labels, round(TEST * len(tested)), seed)] = True
+    else:
+        names, owners = np.unique(np.asarray(table.users), return_inverse=True)
+        if len(names) < LEAST // 4:
+            raise UserError(
+                f"{file}: --user: the column has {len(names)} users, and a study needs {LEAST // 4}; name another, or "
+                "take it out of the file where it does not say whose a row is"
+            )
+        tested = np.isin(owners, stratified(np.zeros(len(names), np.int64), round(TEST * len(names)), seed))
+    there = np.arange(len(table.classes))
+    for part, rows in (("test", tested), ("train", ~tested)):
+        if missing := set(there) - set(table.labels[rows].tolist()):
+            raise UserError(f'{file}: label "{table.classes[min(missing)]}" is on too few rows to be in {part}')
+    return tested
+
+
+def _write(path: Path, columns: Chosen, table: Cleaned, rows: NDArray[np.int64]) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as opened:
+        writer = csv.writer(opened, lineterminator="\n")
+        writer.writerow([name for name in columns if name is not None])
+        for row in rows.tolist():
+            owner = [] if table.users is None else [table.users[row]]
+            writer.writerow([table.texts[row], table.classes[table.labels[row]], *owner])
+
+
+def _experiment(out: Path, part: Path, columns: Chosen, seed: int, cut: int, tests: int) -> Experiment:
+    """The demo's arms and policy on the rows in `part`, which will be `out`."""
+    demo = load("demo")
+    data = Data(
+        source="files", path=str(part), train=TRAIN, test=TESTED, text=columns.text, label=columns.label,
+        user=columns.user, public=Public(fraction=PUBLIC, labels=False),
+    )  # fmt: skip
+    experiment = replace(
+        demo, name=slug(out.name), seed=seed, data=data, encoder=Encoder(max_length=cut),
+        population=Population(users=1), shuffle=Shuffle(minimum_users=1),
+    )  # fmt: skip
+    split, _ = load_split(experiment)
+    users, asked = (len(set(part.users or range(len(part)))) for part in (split.train, split.test))
+    least = min(Shuffle.minimum_users, users, asked)
+    return replace(
+        experiment, data=replace(data, path=str(out)), population=Population(users=users),
+        shuffle=Shuffle(minimum_users=least),
+    )  # fmt: skip
+
+
+def _seen(file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64]) -> list[str]:
+    """What the table holds."""
+    counts = Counter(table.labels.tolist())
+    classes = ", ".join(f"{table.classes[i]} {counts[i]:,}" for i in sorted(counts))
+    whose = "each row a user's own" if table.users is None else f"of {len(set(table.users)):,} users by {columns.user}"
+    median, most = np.median(lengths), lengths.max()
+    return [
+        f"From {json.dumps(file.name, ensure_ascii=False)}: {len(table.texts):,} of {table.rows:,} rows, {whose}.",
+        f"Texts by {columns.text}, {median:,.0f} tokens in the median and {most:,} at most; labels by {columns.label}: "
+        f"{classes}.",
+    ]
+
+
+def _why(experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: bool) -> dict[str, Any]:
+    """What is said above the keys that the data decided."""
+    cut, public = experiment.encoder.max_length, experiment.data.public.fraction
+    row = "users, with all their rows" if owned else "train.csv"
+    return {
+        "data.path": "Relative to where the command runs.",
+        "data.public.fraction": f"{public:.0%} of {row}, drawn by the seed: what anyone may see, and maps are learned "
+        f"on. {TEST:.0%} were set aside for the test before, "
+        + ("whole users" if owned else "of each class its share") + ".",
+        "data.public.labels": "Users teach what goes with which. With true, public labels help, and say more of users "
+        "than a stranger may know.",
+        "population.users": f"All whose rows are not public, of {train:,} rows.",
+        "encoder.max-length": f"Tokens after these are cut: of {np.mean(lengths > cut):.1%} of the texts. Twice as "
+        "many take more than twice as long.",
+        "arm": "These are the arms of `sottovoce simulate demo`; `sottovoce check` says what each costs, and "
+        "what a run takes.",
+    }  # fmt: skip
