@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from client.draw import signed_directions
 from client.policy import Policy, Refused
 from client.store.ledger import Charge, Ledger, LedgerError, Recalled
-from mechanisms.accounting.privacy_filter import FREE, Account
+from mechanisms.accounting.privacy_filter import Account
 from mechanisms.catalogue import build
 from mechanisms.mechanism import parameters
 from mechanisms.messages.release import digest
@@ -170,7 +170,7 @@ class Accountant:
                 raise Refused("channel")
         if new and not self.policy.allows(total, "total")[0]:
             raise Refused("total")
-        if new and not self.policy.allows_number(total.plus(FREE, np.zeros(1, np.int64)))[0]:
+        if new and not self.policy.allows_number(total)[0]:
             raise Refused("releases")
         return recalled
 

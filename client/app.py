@@ -84,10 +84,14 @@ def accounted(
 
 def _content(record: RecordDict) -> dict[str, dict[str, Any]]:
     """A message's records, arrays as NumPy's. Raises ValueError where one cannot be read."""
-    return {
-        name: {key: value.numpy().copy() if isinstance(value, Array) else value for key, value in values.items()}
-        for name, values in record.items()
-    }
+
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Array):
+            return value.numpy().copy()
+        return f"bytes {value.hex()}" if isinstance(value, bytes) else value
+
+    return {name: {key: plain(value) for key, value in values.items()} for name, values in record.items()}
 
 
 def _reply(message: Message, make: Callable[[], RecordDict]) -> Message:
