@@ -83,9 +83,12 @@ class Trigrams:
 
     def log_probs(self, states: IntArray, words: IntArray) -> FloatArray:
         """(b,) states and (k,) words -> (b, k) log Pr[word | state], -inf where a word may not stand at all."""
-        before = states % self.size
+        before, of = np.unique(states % self.size, return_inverse=True)
         below = self.two.share(before, words, self.size) + self.two.leaves(before)[:, None] * self.words[words]
-        found = self.three.share(states, words, self.size) + self.three.leaves(states)[:, None] * below
+        left = self.three.leaves(states)
+        found = left[:, None] * below[of]
+        seen = left < 1
+        found[seen] += self.three.share(states[seen], words, self.size)
         with np.errstate(divide="ignore"):
             logs: FloatArray = np.log(found)
         return logs

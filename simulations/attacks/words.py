@@ -65,7 +65,7 @@ _UNKNOWN = 0.1
 #: The same of the chain of words, beside what public text itself says of it.
 _UNSEEN = 0.01
 #: Candidates of each place, and states of a beam; sweeps of Gibbs sampling.
-_CANDIDATES, _BEAM, _SWEEPS = 24, 48, 3
+_CANDIDATES, _BEAM, _SWEEPS = 96, 64, 3
 #: Texts that linkage matches, at most: every pair is looked at, place by place.
 _LINKED = 250
 #: Releases of each text that `query` counts in, the one in the run among them.
