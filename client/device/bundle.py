@@ -34,6 +34,7 @@ from client.models.content import file_hash
 from client.node import NODE, changing, load_node, write_node
 from client.policy import Policy
 from client.store.durable import creating_folder, require_free
+from mechanisms.catalogue import admit_installed
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.messages.sealed import require_public_key
 from mechanisms.messages.signature import SIGNATURE_BYTES, public_of, sign, verified
@@ -159,11 +160,12 @@ def open_bundle(folder: Path | str) -> Bundle:
     signed = [] if manifest["publisher"] is None else [SIGNATURE]
     _verify(folder, manifest["files"], beside=(MANIFEST, *signed))
     try:
+        policy = Policy.from_dict(json.loads((folder / "policy.json").read_text()))
+        admit_installed(policy.mechanisms)
         about = json.loads((folder / "request.json").read_text())
         there = [name for name in _ARRAYS if f"{name}.npy" in manifest["files"]]
         arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in there}
         request = Request.from_parts(arrays, about, lambda identity: _vocabulary(folder, identity))
-        policy = Policy.from_dict(json.loads((folder / "policy.json").read_text()))
     except (ValueError, EOFError) as error:
         raise ValueError(f"bundle: {folder}: {' '.join(str(error).split())}") from None
     if manifest["digests"] != _digests(request):
