@@ -7,7 +7,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: env demo test fast slow soak lint bench house clean
+.PHONY: env demo test fast slow soak lint bench house docs clean
 
 env: $(STAMP)
 
@@ -34,9 +34,10 @@ lint: env
 fast: env
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow"
 
-# What starts Ray is one group, and runs one after another; its workers would give way to the other tests.
+# What starts Ray is one group, and runs one after another; its workers would give way to the other tests. What starts
+# parties is another: both wait more than they work, so a third process has room beside them on two cores.
 slow: env
-	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n auto --maxprocesses 2 --dist loadgroup \
+	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n 3 --dist loadgroup \
 		-m "slow and not soak" $$(grep -rlw "slow" --include="test_*.py" tests)
 
 # Sweeps of kills and fuzz in full, of which `make test` runs a fixed part; before a release.
@@ -54,5 +55,11 @@ bench: env
 house: env
 	$(BIN)/python docs/house.py
 
+# The documentation as a site that opens from a file, site/index.html. A link that leads nowhere fails.
+docs: env
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "site/index.html"
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs site

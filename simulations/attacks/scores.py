@@ -113,8 +113,7 @@ def matched(evidence: FloatArray) -> Rate:
     """How many first releases are matched with the second of their own text, row i with column i; where several look
     best, one of these is taken by chance."""
     best = evidence == evidence.max(axis=1, keepdims=True)
-    credit = np.diagonal(best) / best.sum(axis=1)
-    return Rate(float(credit.mean()), _error(credit), len(credit))
+    return _shares(np.diagonal(best) / best.sum(axis=1))
 
 
 def area(evidence: FloatArray) -> Rate:
@@ -122,7 +121,14 @@ def area(evidence: FloatArray) -> Rate:
     own = np.diagonal(evidence)[:, None]
     others = ~np.eye(len(evidence), dtype=bool)
     wins = ((own > evidence) + 0.5 * (own == evidence)).mean(axis=1, where=others)
-    return Rate(float(wins.mean()), _error(wins), len(wins))
+    return _shares(wins)
+
+
+def _shares(values: FloatArray) -> Rate:
+    """The mean of what n texts got, each from 0 to 1: coins where every one is right or wrong. Halves may add up to a
+    whole number, and are none all the same."""
+    whole = bool(np.isin(values, (0.0, 1.0)).all())
+    return Rate(float(values.mean()), _error(values), len(values), 1.0 if whole else _SHARES)
 
 
 def _error(values: FloatArray) -> float:

@@ -23,6 +23,7 @@ from simulations.commands import attack as attack_command
 from simulations.commands import audit as audit_command
 from simulations.commands import bench as bench_command
 from simulations.commands import budget, sanitize
+from simulations.commands import check as check_command
 from simulations.commands import deniability as deniability_command
 from simulations.commands import deploy as deploy_command
 from simulations.commands import device as device_command
@@ -61,6 +62,7 @@ app.add_typer(budget.app, name="budget")
 app.add_typer(device_command.app, name="device")
 app.add_typer(deploy_command.app, name="deploy")
 app.command("init")(init_command.command)
+app.command("check")(check_command.command)
 app.command("sanitize")(sanitize.command)
 app.command("deniability")(deniability_command.command)
 app.command("audit")(audit_command.command)

@@ -92,14 +92,7 @@ def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
     """Reads the data, gives each user their records, makes the encoder and embeds every text once."""
     data = experiment.data
     split, holders, about = parts(experiment, progress=progress)
-    test_rows = np.tile(np.arange(len(split.test), dtype=np.int64), data.test_repeats)
-    test_holders = _test_holders(experiment, split.test, len(test_rows))
-    tests, least = test_holders.people, experiment.shuffle.minimum_users
-    if experiment.shuffle.enabled and tests < least:
-        raise UserError(
-            f"shuffle.minimum-users: {least} is more than the {tests} test users, whose batch would be discarded; "
-            "lower it, or raise data.test-repeats"
-        )
+    test_rows, test_holders = check_asked(experiment, split.test)
     public = prepare_public(experiment, split.public, progress=progress)
     train_embeddings = test_embeddings = None
     if isinstance(public.encoder, CachedEncoder):
@@ -115,6 +108,20 @@ def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
         test_embeddings=None if test_embeddings is None else np.asarray(test_embeddings),
     )
     return Prepared(public, held, about | sizes | {"test_repeats": data.test_repeats})
+
+
+def check_asked(experiment: Experiment, test: Corpus) -> tuple[NDArray[np.int64], Holders]:
+    """The test sentence of each row that test users hold, and who holds it. UserError where they are too few for a
+    batch."""
+    rows = np.tile(np.arange(len(test), dtype=np.int64), experiment.data.test_repeats)
+    holders = _test_holders(experiment, test, len(rows))
+    tests, least = holders.people, experiment.shuffle.minimum_users
+    if experiment.shuffle.enabled and tests < least:
+        raise UserError(
+            f"shuffle.minimum-users: {least} is more than the {tests} test users, whose batch would be discarded; "
+            "lower it, or raise data.test-repeats"
+        )
+    return rows, holders
 
 
 def _in_common(experiment: Experiment, split: Split) -> dict[str, Any]:

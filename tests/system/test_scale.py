@@ -321,7 +321,11 @@ KILLED = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moments", [KILLED[3:], pytest.param(KILLED, marks=pytest.mark.soak)], ids=["two", "all"])
+@pytest.mark.parametrize(
+    "moments",
+    [[("prior: learning maps", signal.SIGTERM)], pytest.param(KILLED, marks=pytest.mark.soak)],
+    ids=["once", "at every moment"],
+)
 def test_a_command_that_is_killed_at_several_moments_goes_on(
     moments: list[tuple[str, signal.Signals]], command: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
