@@ -115,7 +115,8 @@ def test_the_same_question_again_is_the_same_bytes_at_no_cost_and_the_app_is_not
 
 
 @pytest.mark.parametrize(
-    "change", [{"server-round": 2}, {"steps": 1}, {"key": b"\xff"}, {"epsilon": 100.0, "norm": 1e9, "mechanism": "identity"}]
+    "change",
+    [{"server-round": 2}, {"steps": 1}, {"key": b"\xff"}, {"epsilon": 100.0, "norm": 1e9, "mechanism": "identity"}],
 )
 def test_any_other_question_is_charged_anew_under_the_same_mechanism(app, ledger, change):
     """Whatever a server puts into its settings: none of it is about what leaves."""
