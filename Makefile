@@ -7,7 +7,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: env demo test fast slow soak lint bench house clean
+.PHONY: env demo test fast slow soak lint bench house docs clean
 
 env: $(STAMP)
 
@@ -55,5 +55,11 @@ bench: env
 house: env
 	$(BIN)/python docs/house.py
 
+# The documentation as a site that opens from a file, site/index.html. A link that leads nowhere fails.
+docs: env
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "site/index.html"
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs site

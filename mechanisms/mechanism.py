@@ -32,7 +32,7 @@ class Uniforms(Protocol):
 class Mechanism(Protocol):
     """A randomizer with its theorem.
 
-    name: its catalogue name. channel: what it sanitizes, "embedding" or "label" (or "text").
+    name: its catalogue name. channel: what it sanitizes, "embedding" or "label" (or "text"). guarantee: the theorem.
     grid: what its outputs are rounded to on the wire; None where they are integers already.
     """
 

@@ -173,6 +173,7 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
+        """Lets go of the file; what was committed is in it."""
         self._connection.close()
 
     @contextmanager

@@ -17,6 +17,8 @@ NOTE = (
     "trusts is honest: the server, which sees all and adds the noise, or the shuffler. Worst case ε trusts nobody."
 )
 
+UNPROTECTED = "not private: a reference, or some ε of what its users send is infinite."
+
 
 def anybody(arms: Iterable[Arm]) -> bool:
     """Whether users of some arm trust the server, so that a table has to say so."""
@@ -45,6 +47,26 @@ def metric(*runs: Arm) -> float | None:
     found = [None if arm.get("reference") else (arm.get("budget") or {}).get("metric_epsilon") for arm in runs]
     known = [float(epsilon) for epsilon in found if is_finite(epsilon)]
     return max(known) if len(known) == len(found) else None
+
+
+def unprotected(*runs: Arm) -> bool:
+    """Whether nothing, or not everything, that an arm's users release is protected, in any of its runs: a reference, or
+    an infinite ε of what they teach, of their labels (unless these are declared public), or of what they ask."""
+    budgets = [arm.get("budget") or {} for arm in runs]
+    each = (budget.get(f"{name}_epsilon") for budget in budgets for name in ("worst_case", "label", "asking"))
+    return any(arm.get("reference") for arm in runs) or any(float(epsilon or 0) == math.inf for epsilon in each)
+
+
+def public_labels(arm: Arm) -> bool:
+    """Whether users send their labels in clear, declared public."""
+    return bool((arm.get("budget") or {}).get("public_label"))
+
+
+def marked(*runs: Arm) -> str:
+    """The name of one arm, with what a legend must say of it."""
+    said = ["labels public"] if public_labels(runs[0]) else []
+    said += ["not private"] if unprotected(*runs) else []
+    return runs[0]["name"] + (f" ({', '.join(said)})" if said else "")
 
 
 def _local(arm: Arm) -> float | None:

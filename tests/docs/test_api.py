@@ -12,6 +12,7 @@ import pytest
 
 import sottovoce
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.mechanism import Mechanism, WordMechanism
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -88,6 +89,20 @@ def test_every_public_name_says_what_it_is(name: str) -> None:
     documented = value.__dict__.get("__doc__") if inspect.isclass(value) else value.__doc__
     # a dataclass without words of its own is given its signature for a docstring
     assert documented and not documented.startswith(f"{name}("), "it has a docstring of its own"
+
+
+def test_every_member_of_a_public_class_says_what_it_is() -> None:
+    """Its own docstring, or that of what every mechanism is: what `make docs` shows has words beside it."""
+    promised = set(re.findall(r"(\w+): ", f"{Mechanism.__doc__} {WordMechanism.__doc__}"))
+    silent = [
+        f"{name}.{member}"
+        for name in sottovoce.__all__
+        if inspect.isclass(kind := getattr(sottovoce, name))
+        for member, value in vars(kind).items()
+        if not member.startswith("_") and (isinstance(value, property) or inspect.isroutine(value))
+        if member not in promised and not inspect.getdoc(getattr(kind, member))
+    ]
+    assert {"guarantee", "grid"} <= promised and not silent
 
 
 def test_every_mechanism_of_the_catalogue_is_public() -> None:
