@@ -64,6 +64,23 @@ def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
     return Rate(float(success), error, len(tokens), alike if tokens.max() == 1 else min(alike, _SHARES))
 
 
+def chosen_by_the_other_half(
+    guesses: dict[str, IntArray], truth: IntArray, where: NDArray[np.bool_]
+) -> tuple[IntArray, tuple[str, str]]:
+    """Of several attacks' guesses (n, L) at one truth those, in each half of the texts, of the attack that did best on
+    the other half, and the names of the two. The largest of several successes is larger than that of the best attack,
+    by chance alone; what is chosen on other texts is not."""
+    halves = np.arange(len(truth)) % 2
+    chosen = []
+    out = np.full(truth.shape, NOTHING, dtype=np.int64)
+    for half in (0, 1):
+        other = where & (halves != half)[:, None]
+        right = {name: int(((each == truth) & other).sum()) for name, each in guesses.items()}
+        chosen.append(max(right, key=lambda name: right[name]))
+        out[halves == half] = guesses[chosen[-1]][halves == half]
+    return out, (chosen[0], chosen[1])
+
+
 @dataclass(frozen=True)
 class Words:
     """Of guessed sets of words, over all texts together: precision, recall, F1, where one text is one observation."""
@@ -96,8 +113,7 @@ def matched(evidence: FloatArray) -> Rate:
     """How many first releases are matched with the second of their own text, row i with column i; where several look
     best, one of these is taken by chance."""
     best = evidence == evidence.max(axis=1, keepdims=True)
-    credit = np.diagonal(best) / best.sum(axis=1)
-    return Rate(float(credit.mean()), _error(credit), len(credit))
+    return _shares(np.diagonal(best) / best.sum(axis=1))
 
 
 def area(evidence: FloatArray) -> Rate:
@@ -105,7 +121,14 @@ def area(evidence: FloatArray) -> Rate:
     own = np.diagonal(evidence)[:, None]
     others = ~np.eye(len(evidence), dtype=bool)
     wins = ((own > evidence) + 0.5 * (own == evidence)).mean(axis=1, where=others)
-    return Rate(float(wins.mean()), _error(wins), len(wins))
+    return _shares(wins)
+
+
+def _shares(values: FloatArray) -> Rate:
+    """The mean of what n texts got, each from 0 to 1: coins where every one is right or wrong. Halves may add up to a
+    whole number, and are none all the same."""
+    whole = bool(np.isin(values, (0.0, 1.0)).all())
+    return Rate(float(values.mean()), _error(values), len(values), 1.0 if whole else _SHARES)
 
 
 def _error(values: FloatArray) -> float:

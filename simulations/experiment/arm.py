@@ -24,6 +24,7 @@ from simulations.experiment.sections import RELEASE_ONCE, Section, setting
 PUBLIC_ONLY = "public-only"
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
+_TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
 #: In an arm's statistic, the shuffled ε that a user may cost.
 CENTRAL = "central_epsilon"
 #: Of a masked language model's logits, where a mechanism's price is asked for and none is drawn: it does not depend on
@@ -92,6 +93,12 @@ class Arm(Section):
         dim = (self.embedding or {}).get("dim", [])
         return tuple(dim) if isinstance(dim, list) else (dim,)
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All that the arm's tables say, by "table.key": "embedding.dim", "statistic.cap_probability"."""
+        tables = {name: getattr(self, name) or {} for name in _TABLES}
+        return {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
+
 
 def embedding_mechanism(spec: dict[str, Any], dim: int) -> Mechanism:
     """The embedding mechanism of an arm, of one m' out of those that it names. ValueError as `catalogue.build`."""
@@ -103,8 +110,7 @@ def text_mechanism(
 ) -> TextMechanism:
     """The text mechanism of an arm. bounds: of a masked language model's logits, where the mechanism has such
     parameters and the arm does not name them. ValueError as `catalogue.build`."""
-    kind = catalogue.CATALOGUE.get(str(spec.get("mechanism")))
-    takes = {f.name for f in fields(kind)} if kind is not None else set()
+    takes = {f.name for f in fields(catalogue.admit(spec["mechanism"]))}
     given = dict(zip(("low", "high"), bounds, strict=True)) if bounds and {"low", "high"} <= takes else {}
     built: TextMechanism = catalogue.build(given | spec, channel="text", vocabulary=vocabulary)
     return built
@@ -127,6 +133,8 @@ def label_of(arm: Arm, classes: int) -> Mechanism:
         built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel="label", classes=classes)
     except ValueError as error:
         raise UserError(f'arm "{arm.name}": label: {error}') from error
+    if arm.label is not None and built.name != "identity" and not hasattr(built, "log_prob"):
+        raise UserError(f'arm "{arm.name}": label: {built.name} has no log_prob, by which released labels are read')
     return built
 
 

@@ -29,7 +29,8 @@ class Promise:
     for Gaussian noise and else 0; a label's is always 0. asking_epsilon: worst case of a user who asks the model, where
     that is another release than a training user's; None where nobody asks so. central_epsilon, central_delta: what the
     model says of a user who trusts the server with everything; None where the arm's server is not trusted.
-    simulated_epsilon: what such a user would release at worst, where the arm simulates users who trust nobody."""
+    simulated_epsilon: what such a user would release at worst, where the arm simulates users who trust nobody.
+    public_label: labels are sent in clear, declared public."""
 
     metric_epsilon: float | None
     metric: str | None
@@ -41,6 +42,7 @@ class Promise:
     central_epsilon: float | None = None
     central_delta: float | None = None
     simulated_epsilon: float | None = None
+    public_label: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready but for infinity."""
@@ -115,6 +117,7 @@ def promise(policy: Policy, what: Released) -> Promise:
         max(embeddings.worst_case_epsilon or 0.0, texts.worst_case_epsilon or 0.0),
         embeddings.label_epsilon,
         embeddings.delta,
+        public_label=what.public_label,
     )
 
 
@@ -178,6 +181,7 @@ def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
         None if data is None else policy.cost(data.guarantee).epsilon,
         None if label is None else policy.cost(label).epsilon,
         policy.delta if data is not None and data.guarantee.sigma is not None else 0.0,
+        public_label=what.public_label,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from server.protocols.drive import Driver
@@ -28,12 +28,12 @@ class Score:
 class ArmResult:
     """One line of the table, and what stands behind it.
 
-    epsilon, label_epsilon: as the arm names them. dim: m'. accuracy: on sanitized test sentences, None where none could
-    be scored; accuracy_clean_test: on the device; *_se: standard errors. users: training users; delivered: those of
-    whom something reached the server. dropped, errors: rows, and nodes, that came to nothing, by the reason.
-    bytes_per_user: of releases; None where nothing is released. budget: what one user's release promises. ladder,
-    test_ladder: what a training user and a test user spent, rung by rung; None where they released nothing. model: the
-    trained model's folder, in the run's.
+    epsilon, label_epsilon: as the arm names them; parameters: all that its mechanism tables say, by "table.key". dim:
+    m'. accuracy: on sanitized test sentences, None where none could be scored; accuracy_clean_test: on the device;
+    *_se: standard errors. users: training users; delivered: those of whom something reached the server. dropped,
+    errors: rows, and nodes, that came to nothing, by the reason. bytes_per_user: of releases; None where nothing is
+    released. budget: what one user's release promises. ladder, test_ladder: what a training user and a test user
+    spent, rung by rung; None where they released nothing. model: the trained model's folder, in the run's.
     """
 
     name: str
@@ -58,6 +58,7 @@ class ArmResult:
     ladder: Rungs = None
     test_ladder: Rungs = None
     model: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def scored(self, sanitized: Score | None, clean: Score | None) -> ArmResult:
         """The same with accuracies; None where there is nothing to score."""
@@ -107,6 +108,7 @@ def arm_result(
         reference=arm.reference,
         way=arm.way or experiment.training.way,
         budget=promise(client_policy(experiment, arm), what),
+        parameters=arm.parameters,
     )
 
 

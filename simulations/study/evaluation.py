@@ -21,6 +21,7 @@ from simulations.shuffler.shuffle import Origin
 from simulations.study.prepare import Held
 
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 _HEADINGS = ("text", "class", "sentences", "right on device", "answers", "right")
 
@@ -81,33 +82,54 @@ def _counts(held: Held, guesses: IntArray, sentences: IntArray) -> Counts:
 
 def score(counts: Counts) -> Score | None:
     """The share of right guesses, with a standard error over the texts that were guessed at all: guesses of one text
-    are a cluster, whose residuals are added before they are squared. With one guess for each of g texts it is
-    sqrt(p(1 - p)/(g - 1)). None where there is no guess; the error is not a number where there is one text alone."""
-    accuracy, residuals = _residuals(counts)
-    return None if residuals is None else Score(accuracy, _error(residuals, counts.guesses > 0))
+    are a cluster, whose residuals are added before they are squared. None where there is no guess; the error is not a
+    number where there is one text alone.
+
+    The error is that of these texts and four more, two of them right (Agresti and Coull 1998), each guessed as often as
+    the others are on average: nothing is certain because it never failed so far. With one guess for each of g texts it
+    is sqrt(p'(1 - p')/(g + 3)), p' = (right + 2)/(g + 4).
+    """
+    if not counts.guesses.sum():
+        return None
+    more = np.array([1.0, 1.0, 0.0, 0.0])
+    return Score(_accuracy(counts), _error(_residuals(counts, more), counts.guesses > 0))
 
 
 def difference(one: Counts, other: Counts) -> Difference | None:
     """One's accuracy less the other's. The error pairs by text: what a text adds to the one and to the other is set off
-    before it is squared, so that a text that is hard for both adds nothing. None where either has no guess."""
-    (a, ours), (b, theirs) = _residuals(one), _residuals(other)
-    if ours is None or theirs is None:
+    before it is squared, so that a text that is hard for both adds nothing. None where either has no guess.
+
+    The error is that of these texts and two more, of which each arm alone gets one right (Bonett and Price 2012): arms
+    that agree on every text are not known to be equal.
+    """
+    if not one.guesses.sum() or not other.guesses.sum():
         return None
-    return Difference(a - b, _error(ours - theirs, (one.guesses > 0) | (other.guesses > 0)))
+    more = np.array([1.0, 0.0])
+    residuals = _residuals(one, more) - _residuals(other, 1 - more)
+    return Difference(_accuracy(one) - _accuracy(other), _error(residuals, (one.guesses > 0) | (other.guesses > 0)))
 
 
-def _residuals(counts: Counts) -> tuple[float, NDArray[np.float64] | None]:
-    """The accuracy, and what each text adds to its deviation, to first order in the counts; None without guesses."""
-    n = int(counts.guesses.sum())
-    if not n:
-        return math.nan, None
-    accuracy = float(counts.right.sum() / n)
-    return accuracy, (counts.right - accuracy * counts.guesses) / n
+def _accuracy(counts: Counts) -> float:
+    return float(counts.right.sum() / counts.guesses.sum())
 
 
-def _error(residuals: NDArray[np.float64], there: NDArray[np.bool_]) -> float:
+def _residuals(counts: Counts, more: FloatArray) -> FloatArray:
+    """What each of g texts, and each of the k that are added, adds to the deviation of the accuracy over all of them,
+    to first order in the counts, (g + k,). more: (k,) which share of an added text's guesses is right."""
+    often = float(counts.guesses[counts.guesses > 0].mean())
+    guesses = np.concatenate([counts.guesses, np.full(len(more), often)])
+    right = np.concatenate([counts.right, often * more])
+    found: FloatArray = (right - right.sum() / guesses.sum() * guesses) / guesses.sum()
+    return found
+
+
+def _error(residuals: FloatArray, there: NDArray[np.bool_]) -> float:
+    """there: (g,) which texts were guessed; all that were added count."""
     texts = int(there.sum())
-    return math.sqrt(texts / (texts - 1) * float(np.sum(residuals**2))) if texts > 1 else math.nan
+    if texts < 2:
+        return math.nan
+    texts += len(residuals) - len(there)
+    return math.sqrt(texts / (texts - 1) * float(np.sum(residuals**2)))
 
 
 def chance(labels: IntArray) -> float:

@@ -11,7 +11,8 @@ import numpy as np
 
 from simulations.experiment import PUBLIC_ONLY, STATISTICS
 from simulations.output.figures import COLOURS, MARKERS, new_figure
-from simulations.output.numbers import epsilon, is_finite
+from simulations.output.numbers import epsilon, is_finite, plain
+from simulations.study import trust
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +58,7 @@ def accuracy_figure(results: Results) -> Figure:
         points.remove(public[0])  # what public data achieve alone is a line to compare with
     series: dict[str, list[Arm]] = {}
     for arm in points:
-        series.setdefault(_series(arm, channel), []).append(arm)
+        series.setdefault(_series(arm, channel, points), []).append(arm)
     scale = _scale(axes, [_spent(a)[channel] for a in points])
     for i, (name, members) in enumerate(series.items()):
         members = sorted(members, key=lambda a: _spent(a)[channel])
@@ -91,8 +92,7 @@ def accuracy_figure(results: Results) -> Figure:
     for arm in arms:
         level = arm["accuracy"] if is_finite(arm.get("accuracy")) else arm.get("accuracy_clean_test")
         if arm not in points and is_finite(level):
-            label = arm["name"] + (" (not private)" if arm.get("reference") else "")
-            axes.axhline(level, color="#333333", linewidth=1.2, linestyle=next(styles), label=label)
+            axes.axhline(level, color="#333333", linewidth=1.2, linestyle=next(styles), label=trust.marked(arm))
     axes.axhline(results["chance"], color="#999999", linewidth=2.2, linestyle=(0, (1, 2)), label="chance")
     of = "a text's words" if on_text(results) else "the embedding"
     axis = f"metric ε of {of} (each in its own metric)"
@@ -126,11 +126,7 @@ def spent_figure(results: Results) -> Figure:
         for k, (channel, _, colour) in enumerate(channels):
             value, y = _worst(arm)[channel], row + (k - (len(channels) - 1) / 2) * width
             if value is None:
-                none = (
-                    "none sent"
-                    if channel in ("embedding", "asking") or arm.get("way") == PUBLIC_ONLY
-                    else "declared public"
-                )
+                none = "declared public" if channel == "label" and trust.public_labels(arm) else "none sent"
                 axes.text(edge * 0.008, y, none, va="center", fontsize=7, color="#555555")
             elif math.isinf(value):
                 axes.barh(
@@ -152,7 +148,7 @@ def spent_figure(results: Results) -> Figure:
         axes.barh([0], [0], color=colour, label=label)
     axes.barh([0], [0], facecolor="white", edgecolor="#555555", hatch="////", label="∞: nothing promised")
     axes.set_yticks(
-        range(len(arms)), [a["name"] + (f" {REFERENCE_MARK}" if a.get("reference") else "") for a in arms]
+        range(len(arms)), [a["name"] + (f" {REFERENCE_MARK}" if trust.unprotected(a) else "") for a in arms]
     )
     axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_xlim(0, edge)
@@ -193,8 +189,33 @@ def _varied(arms: list[Arm]) -> str:
     return "label" if len(values["label"]) > len(values["embedding"]) else "embedding"
 
 
-def _series(arm: Arm, channel: str) -> str:
-    """Arms that differ in nothing but the ε of the axis share a line."""
+def _series(arm: Arm, channel: str, points: Sequence[Arm]) -> str:
+    """Arms that differ in nothing but the ε of the axis share a line; what else the points of a name differ in is said
+    behind it."""
+    name = _kind(arm, channel)
+    found = [_others(other, channel) for other in points if _kind(other, channel) == name]
+    ours = _others(arm, channel)
+    varied = [key for key in dict.fromkeys(key for other in found for key in other)
+              if any(other.get(key) != ours.get(key) for other in found)]
+    return ", ".join([name, *(f"{_PARAMETERS.get(key, key)} = {plain(ours.get(key))}" for key in varied)])
+
+
+#: What a parameter is called beside a curve, where it has a shorter name than its key.
+_PARAMETERS = {"embedding.dim": "m'", "statistic.dim": "features", "way": "way"}
+
+
+def _others(arm: Arm, channel: str) -> dict[str, Any]:
+    """What an arm is, but for the ε on the axis and what its name says."""
+    given = arm.get("parameters") or {}
+    if channel == "label":
+        axis: tuple[str, ...] = ("label",)
+    else:
+        axis = ("statistic",) if any(key.startswith("statistic.") for key in given) else ("text", "embedding")
+    left_out = {f"{table}.{key}" for table in axis for key in ("mechanism", "epsilon", "central_epsilon")}
+    return {"way": arm.get("way")} | {key: value for key, value in given.items() if key not in left_out}
+
+
+def _kind(arm: Arm, channel: str) -> str:
     spent = _spent(arm)
     if channel == "label":
         return str(arm.get("label_mechanism") or f"randomized labels, {arm['mechanism']}")

@@ -89,8 +89,8 @@ def _draw(
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
     for same in arms:
         if not _paid(same) and (accuracy := _accuracy(same)) is not None:
-            label = same[0]["name"] + (" (not private)" if same[0].get("reference") else "")
-            axes.axhline(accuracy[0], color="#333333", linewidth=1.0, linestyle=next(dashes), label=label)
+            style = {"color": "#333333", "linewidth": 1.0, "linestyle": next(dashes)}
+            axes.axhline(accuracy[0], label=trust.marked(*same), **style)
 
 
 def _paid(same: Sequence[Arm]) -> bool:
@@ -104,7 +104,8 @@ _NO_PRICE = 100.0
 
 
 def _series(arm: Arm) -> str:
-    return _SAYS_EPSILON.sub("", arm["name"])
+    name = _SAYS_EPSILON.sub("", arm["name"])
+    return f"{name}, labels public" if trust.public_labels(arm) else name
 
 
 def _trusts(arms: Sequence[Sequence[Arm]], name: str) -> str:

@@ -94,6 +94,7 @@ class PaperArm:
             reference=arm.reference,
             way="paper",
             budget=self._promise(label),
+            parameters=arm.parameters,
         )
         self.progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
         spent = Spent(embedding=self.mechanism, label=label, train=(len(self.held.train),), test=None)

@@ -11,6 +11,7 @@ from simulations.experiment import PUBLIC_ONLY
 from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
+from simulations.study import trust
 from simulations.study.comparison import KINDS, gap
 from simulations.study.figures import over_seeds
 
@@ -37,7 +38,7 @@ def labels_table(groups: Groups) -> str:
     arms = [arm["name"] for arm in first["arms"]]
     alone = _alone(first)
     added = [] if alone is None else [name for name in arms if name != alone]
-    shown = [arm["name"] + (" †" if arm["reference"] else "") for arm in first["arms"]]
+    shown = [arm["name"] + (" †" if trust.unprotected(arm) else "") for arm in first["arms"]]
     rows = [["public labels", *shown, *(f"{name}: users added" for name in added)]]
     for number, runs in groups.items():
         accuracies = [_said(_accuracies(runs, name), ".3f") for name in arms]
@@ -46,7 +47,7 @@ def labels_table(groups: Groups) -> str:
     seeds = ", ".join(str(run["seed"]) for run in next(iter(groups.values())))
     said = f"{first['name']}, seeds {seeds}: accuracy on the device, mean ± standard error over seeds"
     lines = [said, "", markdown_table(rows[0], rows[1:])]
-    return "\n".join(lines + (["", "† a reference: not private."] if shown != arms else []))
+    return "\n".join(lines + (["", f"† {trust.UNPROTECTED}"] if shown != arms else []))
 
 
 def labels_figure(groups: Groups) -> Figure:
@@ -57,7 +58,7 @@ def labels_figure(groups: Groups) -> Figure:
     for i, arm in enumerate(first["arms"]):
         moments = [_moments(_accuracies(runs, arm["name"])) or (math.nan, math.nan) for runs in groups.values()]
         means, errors = zip(*moments, strict=True)
-        label = arm["name"] + (" (not private)" if arm["reference"] else "")
+        label = trust.marked(arm)
         style: dict[str, Any] = {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "markersize": 5, "linewidth": 1.4}
         aside = 0.06 * (i - (len(first["arms"]) - 1) / 2)  # or one would hide the other
         axes.errorbar([x + aside for x in at], means, yerr=errors, capsize=2, label=label, **style)

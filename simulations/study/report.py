@@ -136,14 +136,14 @@ def cells(arm: Arm) -> tuple[str, ...]:
     if budget.get("metric") in DISTANCES and budget.get("metric_epsilon") not in (None, math.inf):
         metric += f"·{DISTANCES[budget['metric']]}"
     return (
-        arm["name"] + (f" {REFERENCE_MARK}" if arm.get("reference") else ""),
+        arm["name"] + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else ""),
         share(arm.get("accuracy"))
         + (f" ± {arm['accuracy_se']:.3f}" if is_finite(arm.get("accuracy_se")) else ""),
         share(arm.get("accuracy_clean_test")),
         metric,
         worst_said(budget)
         + (f", {epsilon(asking)} to ask" if (asking := budget.get("asking_epsilon")) is not None else ""),
-        epsilon(budget.get("label_epsilon")),
+        "public" if trust.public_labels(arm) else epsilon(budget.get("label_epsilon")),
         count(arm.get("delivered")),
         count(arm.get("bytes_per_user")),
         f"{arm['seconds']:.1f}" if is_finite(arm.get("seconds")) else "–",
@@ -167,16 +167,14 @@ def notes(results: Results) -> list[str]:
     if len(statistics) < len(results["arms"]):
         lines.append(
             f"{_METRIC['text' if on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
-            "at δ = 0 where none is said. Label ε –: none sent, or declared public. Users: delivered and validated."
+            "at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: delivered and validated."
         )
     lines += [trust.NOTE] if trust.anybody(results["arms"]) else []
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
-    if any(arm.get("reference") for arm in results["arms"]):
-        lines.append(
-            f"{REFERENCE_MARK} a reference: not private, its users send what no policy should accept."
-        )
+    if any(trust.unprotected(arm) for arm in results["arms"]):
+        lines.append(f"{REFERENCE_MARK} {trust.UNPROTECTED}")
     others = (arm for arm in results["arms"] if not _asked_in_vain(arm))
     lines += [f"{arm['name']}: {lost}." for arm in others if (lost := _lost(arm))]
     return lines + [f"{line}." for line in undelivered(results)]
@@ -301,7 +299,7 @@ def _ladders(arms: list[Arm]) -> list[str]:
     lines.append("| arm | " + " | ".join(heading for heading, _, _ in columns) + " |")
     lines.append("| --- |" + " ---: |" * len(columns))
     for arm in arms:
-        row = [arm["name"].replace("|", "\\|") + (f" {REFERENCE_MARK}" if arm.get("reference") else "")]
+        row = [arm["name"].replace("|", "\\|") + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else "")]
         for _, whose, name in columns:
             rung = next((r for r in arm.get(whose) or [] if r["rung"] == name), None)
             row.append(_spent_on(rung))

@@ -59,15 +59,14 @@ def summarize(folders: Sequence[Path | str]) -> str:
     ]
     for arms in zip(*(run["arms"] for run in runs), strict=True):
         first = arms[0]
-        budget = first["budget"]
         lines.append(
-            f"| {first['name']}{' †' if first['reference'] else ''} | {_accuracy(arms, 'accuracy')} | "
+            f"| {first['name']}{' †' if trust.unprotected(*arms) else ''} | {_accuracy(arms, 'accuracy')} | "
             f"{_added(runs, first['name'])} | {_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
-            f"{_worst(budget)} | {_epsilon(budget['label_epsilon'])} | "
+            f"{_worst(arms)} | {_label(arms)} | "
             f"{_trust(arms) if trusted else ''}{_range(arms, 'delivered')} |"
         )
-    if any(arm["reference"] for arm in runs[0]["arms"]):
-        lines += ["", "† a reference: not private."]
+    if any(trust.unprotected(arm) for run in runs for arm in run["arms"]):
+        lines += ["", f"† {trust.UNPROTECTED}"]
     lines += ["", trust.NOTE] if trusted else []
     if runs[0].get("way_sentence"):
         lines += ["", runs[0]["way_sentence"]]
@@ -154,7 +153,7 @@ def figure(folders: Sequence[Path]) -> Figure:
                 shown.append(row - 0.12 if key == "accuracy" else row + 0.12)  # or one would hide the other
         style = {"fmt": marker, "color": colour, "markerfacecolor": face, "markersize": 6, "capsize": 3}
         axes.errorbar(means, shown, xerr=errors, label=label, **style)
-    axes.set_yticks(rows, [a["name"] + (" (not private)" if a["reference"] else "") for a in runs[0]["arms"]])
+    axes.set_yticks(rows, [trust.marked(*same) for same in zip(*(run["arms"] for run in runs), strict=True)])
     axes.invert_yaxis()
     axes.set_xlabel("test accuracy")
     axes.set_title(over_seeds(runs), loc="left", fontsize=9)
@@ -217,10 +216,24 @@ def _trust(arms: Sequence[dict[str, Any]]) -> str:
     return f"{_epsilon(epsilon)} | {whom} | "
 
 
-def _worst(budget: dict[str, Any]) -> str:
-    """The worst-case ε, with its δ where that is above 0."""
+def _worst(arms: Sequence[dict[str, Any]]) -> str:
+    """The worst-case ε of the dearest run, with its δ where that is above 0."""
+    budget = _dearest(arms, "worst_case_epsilon")
     delta = budget.get("delta")
     return _epsilon(budget["worst_case_epsilon"]) + (f" (δ {delta:g})" if delta else "")
+
+
+def _label(arms: Sequence[dict[str, Any]]) -> str:
+    """The ε of a label in the dearest run; "public" where labels are declared so."""
+    if any(trust.public_labels(arm) for arm in arms):
+        return "public"
+    return _epsilon(_dearest(arms, "label_epsilon")["label_epsilon"])
+
+
+def _dearest(arms: Sequence[dict[str, Any]], key: str) -> dict[str, Any]:
+    """The budget of the run in which an arm's users pay most; a run that says nothing is cheaper than any."""
+    budgets: list[dict[str, Any]] = [arm["budget"] for arm in arms]
+    return max(budgets, key=lambda budget: -math.inf if budget[key] is None else float(budget[key]))
 
 
 def _epsilon(value: float | str | None) -> str:

@@ -17,6 +17,8 @@ NOTE = (
     "trusts is honest: the server, which sees all and adds the noise, or the shuffler. Worst case ε trusts nobody."
 )
 
+UNPROTECTED = "not private: a reference, or some ε of what its users send is infinite."
+
 
 def anybody(arms: Iterable[Arm]) -> bool:
     """Whether users of some arm trust the server, so that a table has to say so."""
@@ -37,6 +39,26 @@ def central(*runs: Arm) -> tuple[float | None, str]:
     shuffler" not to say who sent what, "nobody" where there is no central ε, or the worst case is all that is said. Of
     one arm in several runs, the dearest's: what one of them has none of, is promised in none."""
     return max(map(_central, runs), key=lambda said: math.inf if said[0] is None else said[0])
+
+
+def unprotected(*runs: Arm) -> bool:
+    """Whether nothing, or not everything, that an arm's users release is protected, in any of its runs: a reference, or
+    an infinite ε of what they teach, of their labels (unless these are declared public), or of what they ask."""
+    budgets = [arm.get("budget") or {} for arm in runs]
+    each = (budget.get(f"{name}_epsilon") for budget in budgets for name in ("worst_case", "label", "asking"))
+    return any(arm.get("reference") for arm in runs) or any(float(epsilon or 0) == math.inf for epsilon in each)
+
+
+def public_labels(arm: Arm) -> bool:
+    """Whether users send their labels in clear, declared public."""
+    return bool((arm.get("budget") or {}).get("public_label"))
+
+
+def marked(*runs: Arm) -> str:
+    """The name of one arm, with what a legend must say of it."""
+    said = ["labels public"] if public_labels(runs[0]) else []
+    said += ["not private"] if unprotected(*runs) else []
+    return runs[0]["name"] + (f" ({', '.join(said)})" if said else "")
 
 
 def _local(arm: Arm) -> float | None:

@@ -20,6 +20,7 @@ def line(
     way: str = "release-once",
     reference: bool = False,
 ) -> dict[str, Any]:
+    public_label = label == math.inf and not reference
     diameter = math.pi if metric == "angular" else 2.0
     return {
         "name": name,
@@ -45,7 +46,8 @@ def line(
             "metric": metric,
             "statement": "10·d_angular",
             "worst_case_epsilon": None if epsilon is None else epsilon * diameter,
-            "label_epsilon": label,
+            "label_epsilon": None if public_label else label,
+            "public_label": public_label,
         },
     }
 

@@ -81,6 +81,16 @@ def test_shares_of_texts_of_one_length_are_no_coins():
     assert intervals.beyond(1.0, one_word.observations, one_word.weight, 0.49) == pytest.approx(0.49**2)
 
 
+def test_halves_that_add_up_are_no_coins():
+    """The smallest world: two texts, each of which looks as near to both with probability .98, and is else not matched,
+    a mean of .49. One right in all is had with .98²; a binomial of two texts would have it with less, 1 - .51²."""
+    tied = scores.matched(np.ones((2, 2)))
+    assert tied.success == 0.5 and 1 - 0.51**2 < 0.98**2
+    assert intervals.beyond(tied.success, tied.observations, tied.weight, 0.49) >= 0.98**2
+    alone = scores.matched(np.eye(2))
+    assert intervals.beyond(alone.success, alone.observations, alone.weight, 0.49) == pytest.approx(0.49**2)
+
+
 def test_intervals_hold_the_truth_as_often_as_they_say():
     """Of 400 intervals each, exact ones miss at most 5 %: more than 40 misses have probability below 2e-5. Weighted:
     tokens of texts of 1 to 8, each text's all right or all wrong."""

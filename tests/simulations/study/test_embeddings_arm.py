@@ -33,11 +33,11 @@ from tests.support.studies import (
 FIELDS = {
     "name", "mechanism", "label_mechanism", "epsilon", "label_epsilon", "dim", "accuracy", "accuracy_se",
     "accuracy_clean_test", "accuracy_clean_test_se", "users", "delivered", "dropped", "errors", "bytes_per_user",
-    "seconds", "reference", "way", "budget", "ladder", "test_ladder", "model",
+    "seconds", "reference", "way", "budget", "ladder", "test_ladder", "model", "parameters",
 }  # fmt: skip
 BUDGET = {
     "metric_epsilon", "metric", "statement", "worst_case_epsilon", "label_epsilon", "delta", "asking_epsilon",
-    "central_epsilon", "central_delta", "simulated_epsilon",
+    "central_epsilon", "central_delta", "simulated_epsilon", "public_label",
 }  # fmt: skip
 ARMS = {
     "public-only": {"way": "public-only", "embedding": PURKAYASTHA},
@@ -125,7 +125,7 @@ def test_what_a_user_spends(
     assert budget["worst_case_epsilon"] == pytest.approx(worst, rel=1e-6)
     assert budget["worst_case_epsilon"] >= worst  # numerical loss is never in one's favour
     assert budget["label_epsilon"] == label
-    assert ("declared public" in budget["statement"]) == (name in ("purkayastha", "laplace"))
+    assert ("declared public" in budget["statement"]) == (name in ("purkayastha", "laplace")) == budget["public_label"]
     assert (budget["statement"] == "no protection") == (name == "no noise") and "inf" not in budget["statement"]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binom, multinomial
 
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
@@ -48,7 +49,8 @@ def test_the_error_counts_what_arrived() -> None:
     found, unknown = sanitized(truth, guesses, origin([100 + 20 * i for i in range(34)]))
     scored = score(found)
     assert unknown == 0 and scored is not None and scored.accuracy == 20 / 34
-    assert scored.error == pytest.approx(math.sqrt(20 / 34 * 14 / 34 / 33)) and scored.error > 0.08
+    # with four more, two of them right, by hand
+    assert scored.error == pytest.approx(math.sqrt(22 / 38 * 16 / 38 / 37)) and scored.error > 0.08
 
 
 def test_a_text_that_is_asked_about_often_is_one_text() -> None:
@@ -79,14 +81,66 @@ def test_where_there_is_nothing_to_say_nothing_is_said() -> None:
 
 def test_a_difference_is_paired_by_text() -> None:
     """Of 200 texts, 30 only the one gets right, 12 only the other: the error is that of the 42 on which they differ
-    (McNemar 1947), by hand; unpaired it would be nearly twice that."""
+    (McNemar 1947), and one more each, by hand; unpaired it would be nearly twice that."""
     one = counts([1] * 200, [1] * 130 + [1] * 30 + [0] * 12 + [0] * 28)
     other = counts([1] * 200, [1] * 130 + [0] * 30 + [1] * 12 + [0] * 28)
     found, unpaired = difference(one, other), [score(c) for c in (one, other)]
     assert found is not None and found.difference == pytest.approx(0.09)
-    assert found.error == pytest.approx(math.sqrt((42 / 200 - 0.09**2) / 199))
+    assert found.error == pytest.approx(math.sqrt((44 / 202 - (18 / 202) ** 2) / 201))
     assert found.error < 0.8 * math.hypot(*(s.error for s in unpaired if s is not None))
-    assert difference(one, one) == Difference(0.0, 0.0)
+    assert difference(one, one) == Difference(0.0, pytest.approx(math.sqrt(2 / 202 / 201)))
+
+
+def test_nothing_is_certain_because_it_never_failed() -> None:
+    """All 100 texts right, or none: two errors are nearly the three of a hundred of the rule of three (Hanley and
+    Lippman-Hand 1983), however often each text was asked about."""
+    for right in (0, 7):
+        scored = score(counts([7] * 100, [right] * 100))
+        assert scored is not None and scored.accuracy == right / 7 and 0.025 < 2 * scored.error < 0.03
+    every, none = counts([7] * 100, [7] * 100), counts([7] * 100, [0] * 100)
+    for one, other, gap in ((every, every, 0), (every, none, 1), (none, every, -1)):
+        found = difference(one, other)
+        assert found is not None and found.difference == gap and 0.013 < found.error < 0.03
+
+
+#: Shares of right answers, dense where nearly all are.
+SHARES = np.concatenate([np.linspace(0.5, 0.99, 50), 1 - np.geomspace(1e-5, 0.01, 50)])
+
+
+@pytest.mark.parametrize(("scale", "holds"), [(1, True), (2 / 3, False)])
+def test_two_errors_hold_an_accuracy_wherever_it_is(scale: float, holds: bool) -> None:
+    """Of 100 texts, exactly, by all 101 outcomes: two errors miss at most 7 %, however near to 1 the truth is. Without
+    the four texts they would miss nearly always there."""
+    n, right = 100, np.arange(101)
+    errors = [s.error for k in right if (s := score(counts([1] * n, [1] * k + [0] * (n - k)))) is not None]
+    plain = np.sqrt(right / n * (1 - right / n) / (n - 1))
+    law = binom.pmf(right, n, SHARES[:, None])
+    held_by, plainly = (
+        np.where(np.abs(right / n - SHARES[:, None]) <= 2 * e, law, 0).sum(axis=1).min()
+        for e in (scale * np.array(errors), plain)
+    )
+    assert (held_by > 0.93) == holds and plainly < 0.01
+
+
+@pytest.mark.parametrize(("scale", "holds"), [(1, True), (2 / 3, False)])
+def test_two_errors_hold_a_difference_of_arms_that_hardly_differ(scale: float, holds: bool) -> None:
+    """Of 40 texts, by all outcomes: as above, where each arm alone is right about some."""
+    n, misses, plainly = 40, [], []
+    every = [(a, b) for a in range(n + 1) for b in range(n + 1 - a)]
+    ours, theirs = np.array(every).T
+    gaps = (ours - theirs) / n
+    errors = []
+    for a, b in every:
+        one, other = ([1] * a + [0] * b, [0] * a + [1] * b)
+        found = difference(*(counts([1] * n, each + [1] * (n - a - b)) for each in (one, other)))
+        errors.append(math.nan if found is None else found.error)
+    plain = np.sqrt(((ours + theirs) / n - gaps**2) / (n - 1))
+    for p in (1e-4, 0.003, 0.01, 0.03, 0.1, 0.3):
+        for q in (0, 1e-4, 0.003, 0.01, 0.03, 0.1, 0.3):
+            law = multinomial.pmf(np.stack([ours, theirs, n - ours - theirs], axis=1), n, [p, q, 1 - p - q])
+            for found, error in ((misses, scale * np.array(errors)), (plainly, plain)):
+                found.append(law[np.abs(gaps - (p - q)) > 2 * error].sum())
+    assert (max(misses) < 0.07) == holds and max(plainly) > 0.99
 
 
 def drawn(rng: np.random.Generator, n: int) -> tuple[Counts, Counts]:
@@ -147,5 +201,6 @@ def test_an_arms_error_is_of_the_test_users_who_were_delivered(
     arrived = 40 - line["dropped"]["test: late"]
     p = line["accuracy"]
     assert arrived < 25 and 0 < p < 1
-    assert line["accuracy_se"] == pytest.approx(math.sqrt(p * (1 - p) / (arrived - 1)))
+    p = (p * arrived + 2) / (arrived + 4)
+    assert line["accuracy_se"] == pytest.approx(math.sqrt(p * (1 - p) / (arrived + 3)))
 

@@ -64,6 +64,17 @@ def test_each_arm_lies_at_the_epsilon_of_its_trust() -> None:
     assert "seed 1" in frontier_figure([run(1)]).axes[0].get_title(loc="left")
 
 
+def test_the_legend_says_what_is_not_private_and_whose_labels_are_public() -> None:
+    """A reference or not: what has no finite ε is not private. A row of public labels shares no line with another."""
+    clear, hidden = arm("in clear", 0.9), arm("one vector, ε = 1", 0.8, shuffled=1.0, worst_case_epsilon=6.0)
+    public = arm("one vector, ε = 4", 0.85, shuffled=4.0, worst_case_epsilon=10.0, public_label=True)
+    shown = frontier_figure([run(1) | {"arms": [clear, hidden, public]}]).legends[0].get_texts()
+    assert [text.get_text() for text in shown] == [
+        "one vector (trusting the shuffler)", "one vector, labels public (trusting the shuffler)",
+        "in clear (not private)",
+    ]  # fmt: skip
+
+
 def test_an_arm_without_an_accuracy_is_left_out() -> None:
     short = run(1)
     short["arms"][4]["accuracy_clean_test"] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from rich.console import Console
 from simulations.errors import UserError
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
-from simulations.study import report
+from simulations.study import report, trust
 from simulations.study.figures import accuracy_figure, spent_figure
 from simulations.study.report import cells, markdown, notes, print_table, table, write
 from tests.support.results import curve, demo, genre
@@ -171,7 +172,51 @@ def test_the_axis_is_the_epsilon_that_varies() -> None:
     assert "metric ε" in metric.get_xlabel() and label.get_xlabel() == "label ε"
     assert [t.get_text() for t in label.get_xticklabels()] == ["1", "2", "4"]
     names = label.get_legend_handles_labels()[1]
-    assert {"public-only", "labels in clear", "chance", "randomized-response-prior"} <= set(names)
+    assert {"public-only", "labels in clear (labels public)", "chance", "randomized-response-prior"} <= set(names)
+
+
+def test_arms_that_differ_in_more_than_epsilon_share_no_line() -> None:
+    """In m', in the cap, in how they are asked: what they differ in stands behind the name."""
+    results = curve()
+    for arm in results["arms"]:
+        epsilon = arm["budget"]["metric_epsilon"]
+        arm["parameters"] = {"embedding.mechanism": "purkayastha", "embedding.epsilon": epsilon, "embedding.dim": 16}
+    private = [arm for arm in results["arms"] if arm["name"].startswith("Purk")]
+    assert _curves(results) == {"purkayastha": 3, "public-only, purkayastha": 3}
+    private[2]["parameters"]["embedding.dim"] = 8
+    assert _curves(results) == {
+        "purkayastha, m' = 16": 2, "purkayastha, m' = 8": 1, "public-only, purkayastha": 3,
+    }  # fmt: skip
+    for arm, cap in zip(private, (0.5, None, 0.9), strict=True):
+        arm["parameters"] = {"statistic.mechanism": "privunit", "statistic.epsilon": arm["budget"]["metric_epsilon"]}
+        arm["parameters"] |= {"statistic.cap_probability": cap} if cap else {}
+        arm["mechanism"] = "privunit"
+    assert set(_curves(results)) == {
+        *(f"privunit, statistic.cap_probability = {cap}" for cap in ("0.5", "–", "0.9")), "public-only, purkayastha",
+    }  # fmt: skip
+    for arm in private:
+        del arm["parameters"]["statistic.epsilon"]
+        arm["parameters"] |= {"statistic.cap_probability": 0.5, "embedding.epsilon": arm["budget"]["metric_epsilon"]}
+    assert len(_curves(results)) == 4  # the ε of what they ask is none of the axis
+
+
+def _curves(results: dict[str, Any]) -> dict[str, int]:
+    """Of each curve how many points it has."""
+    lines = accuracy_figure(results).axes[0].containers
+    return {line.get_label(): len(line[0].get_xdata()) for line in lines}
+
+
+def test_what_protects_nothing_is_marked_whether_or_not_it_is_a_reference() -> None:
+    """And public labels are named in the row."""
+    results = demo()
+    assert cells(results["arms"][2])[0] == "Purkayastha, ε = 10" and cells(results["arms"][2])[5] == "public"
+    for name in ("worst_case_epsilon", "label_epsilon", "asking_epsilon"):
+        for infinite in (math.inf, "inf"):
+            arm = copy.deepcopy(results["arms"][4])
+            arm["budget"][name] = infinite
+            assert not trust.unprotected(results["arms"][4]) and trust.unprotected(arm)
+    results["arms"][4]["budget"]["worst_case_epsilon"] = math.inf
+    assert "Purkayastha, ε = 10, label ε = 2 †" in markdown(results)
 
 
 def test_public_only_is_a_line_alone_and_a_curve_with_others() -> None:

@@ -94,7 +94,30 @@ def test_a_figure_of_no_known_kind_is_refused(name, tmp_path, capsys):
 
 
 def test_one_run_has_no_error_over_seeds_and_infinity_is_shown(tmp_path):
-    assert "| a | 0.700 (0.010) | – | 0.900 | 16 | ∞ | – |" in summarize([run(tmp_path, 1, 0.7, worst="inf")])
+    said = summarize([run(tmp_path, 1, 0.7, worst="inf")])
+    assert "| a † | 0.700 (0.010) | – | 0.900 | 16 | ∞ | – |" in said and "† not private" in said
+
+
+def test_what_users_paid_is_that_of_the_dearest_run(tmp_path):
+    dear = arm("a", 0.7) | {"budget": {"worst_case_epsilon": 40.0, "label_epsilon": 2.0, "delta": 1e-6}}
+    none = arm("a", 0.7, worst=None)
+    for arms in ([arm("a", 0.7), dear, none], [dear, none, arm("a", 0.7)]):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        runs = [run(folder, seed, 0, arms=[each]) for seed, each in enumerate(arms)]
+        assert "| 16 | 40 (δ 1e-06) | 2 | 2,000 |" in summarize(runs)
+    endless = [run(tmp_path, seed, 0.7, worst=worst) for seed, worst in ((1, 31.4), (2, "inf"))]
+    assert "| 16 | ∞ | – |" in summarize(endless) and "| a † |" in summarize(endless)
+
+
+def test_labels_that_are_declared_public_are_named_in_the_row(tmp_path):
+    public = arm("a", 0.7)
+    public["budget"]["public_label"] = True
+    folder = run(tmp_path, 1, 0, arms=[public, arm("b", 0.7)])
+    said = summarize([folder])
+    assert "| 16 | 31.4 | public | 2,000 |" in said and "| 16 | 31.4 | – | 2,000 |" in said
+    ticks = figure([folder]).axes[0].get_yticklabels()
+    assert [tick.get_text() for tick in ticks] == ["a (labels public)", "b"]
 
 
 EPSILON = [{"name": "a", "arm": {"embedding": {"epsilon": 2.0}}}]
