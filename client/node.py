@@ -25,6 +25,7 @@ from client.policy import Policy, Refused
 from client.shard import Shard
 from client.store.durable import replacing
 from client.store.ledger import Ledger
+from mechanisms.catalogue import admit, admit_installed
 from mechanisms.messages.sealed import require_public_key
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.vocabulary import Vocabulary
@@ -113,9 +114,10 @@ def load_node(folder: Path | str) -> Node:
         raise ValueError(f'node: {path}: randomness must be "secure" on a device')
     if "policy" not in values:
         raise ValueError(f"node: {path}: a device needs a policy")
-    policies = {"": Policy.from_dict(values["policy"])}
+    policy = Policy.from_dict(values["policy"])
+    admit_installed(policy.mechanisms)
     seal, publisher = values.get("seal"), _public_key(values.get("publisher"), "publisher", path)
-    return Node(path.parent, encoder, None, policies, vocabulary, masked_lm, _seal(seal, path), publisher)
+    return Node(path.parent, encoder, None, {"": policy}, vocabulary, masked_lm, _seal(seal, path), publisher)
 
 
 def write_node(
@@ -196,7 +198,10 @@ def _simulation(values: Any, path: Path) -> tuple[int, dict[str, Policy]]:
     seed, arms = values.get("seed"), values.get("arms")
     if type(seed) is not int or not isinstance(arms, dict):
         raise ValueError(f"node: {path}: a simulation needs an integer seed and a table of arms")
-    return seed, {arm: Policy.from_dict(policy) for arm, policy in arms.items()}
+    policies = {arm: Policy.from_dict(policy) for arm, policy in arms.items()}
+    for name in {name for policy in policies.values() for name in policy.mechanisms}:
+        admit(name)  # by its place too: whoever runs the simulation has named it
+    return seed, policies
 
 
 def _known(values: Mapping[str, Any], keys: set[str], path: Path) -> None:

@@ -1,12 +1,18 @@
-"""Mechanisms by the names that experiment files, requests and commands use: one line for each."""
+"""Mechanisms by the names that experiment files, requests and commands use: one line for each, and those of other
+people's packages (`mechanisms.own`), which a process knows once its user has named them.
+
+Who names one matters: `build` and `admit` import what they are told to, and are for what the user wrote; `rebuild`
+never imports, and is for what somebody else sent.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
+from mechanisms import own
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.privunit import PrivUnit
@@ -40,8 +46,58 @@ OWN_KINDS: dict[tuple[str, str], type[Any]] = {
     (RandomizedResponse.name, RandomizedAnswer.channel): RandomizedAnswer,
 }
 
+#: Other people's mechanisms that this process has been told of, by the names that their releases carry.
+_ADMITTED: dict[str, type[Any]] = {}
+
+
+def find(name: str) -> type[Any] | None:
+    """The class of a name that this process knows; None where it knows none. Imports nothing."""
+    return CATALOGUE.get(name) or _ADMITTED.get(name)
+
+
+def admit(name: str) -> type[Any]:
+    """The class of a mechanism that this process's user has named: of the catalogue, installed as an entry point, or
+    "package.module:Class"; from now on `find` and `rebuild` know it. It imports other people's code: never for a name
+    that came with a message. ValueError, one line."""
+    if (kind := find(name)) is not None:
+        return kind
+    if not own.is_reference(name) and name not in (there := own.installed()):
+        raise ValueError(f"unknown mechanism {name!r}; {nearest(name, {*CATALOGUE, *there})}")
+    kind = own.load(name, frozenset(CATALOGUE))
+    return _ADMITTED.setdefault(kind.name, kind)
+
+
+def admit_installed(names: Iterable[str]) -> None:
+    """Admit those of a policy's names that are not of the catalogue: what is installed here as an entry point, and
+    nothing by its place, since policies travel in bundles. ValueError for any other."""
+    for name in names:
+        if own.is_reference(name):
+            raise ValueError(
+                f"policy: {name}: a device takes mechanisms of the catalogue, and those that are installed on it as "
+                f"entry points of {own.GROUP}, by their names"
+            )
+        if find(name) is None and name not in own.installed():
+            raise ValueError(f"policy: {name}: no mechanism of that name is installed here")
+        admit(name)
+
 
 def build(
+    spec: Mapping[str, Any], *, channel: str, dim: int | None = None, classes: int | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> Any:  # fmt: skip
+    """As `rebuild`, of a spec that this process's user wrote: it may name other people's mechanisms (`admit`)."""
+    name = spec.get("mechanism")
+    if isinstance(name, str):
+        try:
+            kind = admit(name)
+        except ValueError as error:
+            raise ValueError(f"{channel}: {error}") from error
+        if kind.name != name:  # named by its place, installed under its name
+            spec = {**spec, "mechanism": kind.name}
+    return rebuild(spec, channel=channel, dim=dim, classes=classes, vocabulary=vocabulary)
+
+
+def rebuild(
     spec: Mapping[str, Any], *, channel: str, dim: int | None = None, classes: int | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> Any:  # fmt: skip
@@ -58,10 +114,11 @@ def build(
     name = given.pop("mechanism", None)
     if not isinstance(name, str):
         raise ValueError(f'{channel}: the mechanism has no name; write mechanism = "..."')
-    if name not in CATALOGUE:
+    known_kind = find(name)
+    if known_kind is None:
         raise ValueError(f"{channel}: unknown mechanism {name!r}; {nearest(name, CATALOGUE)}")
-    kind = OWN_KINDS.get((name, channel), CATALOGUE[name])
-    own = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if channel == "text" else {}
+    kind = OWN_KINDS.get((name, channel), known_kind)
+    of_text = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if channel == "text" else {}
 
     known = {f.name for f in fields(kind)}
     sizes: dict[str, Any] = {"dim": dim, "classes": classes}
@@ -92,11 +149,24 @@ def build(
     missing = sorted(needed - given.keys())
     if missing:
         raise ValueError(f"{name}: missing parameter {', '.join(missing)}")
-    mechanism = Gaussian.calibrated(**given) if calibrate else kind(**given)
+    mechanism = Gaussian.calibrated(**given) if calibrate else _made(kind, given)
     if mechanism.channel != channel:
         raise ValueError(f"{name}: sanitizes the {mechanism.channel}, not the {channel}")
     built: Any = mechanism
-    return TextMechanism(built, **own) if channel == "text" else built
+    return TextMechanism(built, **of_text) if channel == "text" else built
+
+
+def _made(kind: type[Any], given: Mapping[str, Any]) -> Any:
+    """A mechanism of a class; other people's is looked at, and whatever its code raises is a ValueError."""
+    if kind.name in CATALOGUE:
+        return kind(**given)
+    try:
+        made = kind(**given)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{kind.name}: cannot be made of {dict(given)!r} ({' '.join(str(error).split())})") from error
+    return own.checked(made)
 
 
 def nearest(word: str, known: Any) -> str:

@@ -1,6 +1,8 @@
 # Every public name and where it lives: read by type checkers and editors, and by __init__.py.
 # Nothing may be imported here but what a user is to see; docs/api.md has an example of each.
 
+from client.app import accounted as accounted
+from client.embed import SanitizedEncoder as SanitizedEncoder
 from client.policy import Policy as Policy
 from client.policy import Refused as Refused
 from client.rewrite import Rewriter as Rewriter
@@ -22,6 +24,7 @@ from mechanisms.identity import Identity as Identity
 from mechanisms.messages.release import Release as Release
 from mechanisms.messages.reply import Reply as Reply
 from mechanisms.messages.request import Request as Request
+from mechanisms.own import OwnMechanism as OwnMechanism
 from mechanisms.privunit import PrivUnit as PrivUnit
 from mechanisms.randomized_answer import RandomizedAnswer as RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse as RandomizedResponse

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from client.device.records import encode_records
+from client.embed import SanitizedEncoder
 from client.models import encoder as encoders
 from client.models import masked_lm as models
 from client.models import vocabulary as vocabularies
@@ -33,6 +34,7 @@ from client.models.content import file_hash
 from client.node import NODE, changing, load_node, write_node
 from client.policy import Policy
 from client.store.durable import creating_folder, require_free
+from mechanisms.catalogue import admit_installed
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.messages.sealed import require_public_key
 from mechanisms.messages.signature import SIGNATURE_BYTES, public_of, sign, verified
@@ -98,6 +100,14 @@ class Bundle:
         """The training server's public key, 32 bytes; None where releases leave in clear."""
         return None if self.manifest["seal"] is None else bytes.fromhex(self.manifest["seal"])
 
+    def sanitized_encoder(self) -> SanitizedEncoder:
+        """What the bundle's own question takes of a text's embedding, for a program of one's own, which charges by
+        itself. ValueError where it asks for none."""
+        if self.encoder is None or "embedding" not in self.request.channels:
+            raise ValueError(f"bundle: {self.folder} asks for no embeddings")
+        mechanism = self.request.mechanism("embedding")
+        return SanitizedEncoder(encoders.Encoder(self.encoder), mechanism, mean=self.request.mean, m1=self.request.m1)
+
     def install(self, node: Path | str, publisher: bytes | None = None) -> None:
         """Make a folder a device's, which answers by this bundle and from now on trusts its publisher alone; or give
         the device that is there this bundle in place of its own.
@@ -150,11 +160,12 @@ def open_bundle(folder: Path | str) -> Bundle:
     signed = [] if manifest["publisher"] is None else [SIGNATURE]
     _verify(folder, manifest["files"], beside=(MANIFEST, *signed))
     try:
+        policy = Policy.from_dict(json.loads((folder / "policy.json").read_text()))
+        admit_installed(policy.mechanisms)
         about = json.loads((folder / "request.json").read_text())
         there = [name for name in _ARRAYS if f"{name}.npy" in manifest["files"]]
         arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in there}
         request = Request.from_parts(arrays, about, lambda identity: _vocabulary(folder, identity))
-        policy = Policy.from_dict(json.loads((folder / "policy.json").read_text()))
     except (ValueError, EOFError) as error:
         raise ValueError(f"bundle: {folder}: {' '.join(str(error).split())}") from None
     if manifest["digests"] != _digests(request):

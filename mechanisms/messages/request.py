@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.catalogue import build
+from mechanisms.catalogue import rebuild
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.messages.release import digest
 from mechanisms.vocabulary import Vocabulary
@@ -136,15 +136,15 @@ class Request:
         built: dict[str, Mechanism] = {}
         try:
             if self.text is not None:
-                built["text"] = build(self.text, channel="text", vocabulary=self.vocabulary)
+                built["text"] = rebuild(self.text, channel="text", vocabulary=self.vocabulary)
             if self.embedding is not None:
-                built["embedding"] = build(self.embedding, channel="embedding", dim=self.dim)
+                built["embedding"] = rebuild(self.embedding, channel="embedding", dim=self.dim)
             if self.statistic is not None:
-                built["statistic"] = build(self.statistic, channel="statistic", dim=self.statistic_dim)
+                built["statistic"] = rebuild(self.statistic, channel="statistic", dim=self.statistic_dim)
             if self.answer is not None:
-                built["answer"] = build(self.answer, channel="answer", classes=self.classes)
+                built["answer"] = rebuild(self.answer, channel="answer", classes=self.classes)
             if self.label is not None:
-                built["label"] = build(self.label, channel="label", classes=self.classes)
+                built["label"] = rebuild(self.label, channel="label", classes=self.classes)
         except (TypeError, KeyError, OverflowError):
             raise ValueError("request: a mechanism's parameter is of the wrong kind") from None
         return built

@@ -48,9 +48,7 @@ class Release:
         """The embedding's or label's mechanism, then the label's beside it. ValueError as `catalogue.build`; UserError
         for a label beside a label."""
         name = self.mechanism
-        if name not in catalogue.CATALOGUE:
-            catalogue.build({"mechanism": name}, channel="embedding")  # raises, and says which names there are
-        channel = "embedding" if name == "identity" else catalogue.CATALOGUE[name].channel
+        channel = "embedding" if name == "identity" else catalogue.admit(name).channel
         spec: dict[str, Any] = {"mechanism": name}
         spec |= {k: v for k, v in (("epsilon", self.epsilon), ("sigma", self.sigma)) if v is not None}
         if self.raw:

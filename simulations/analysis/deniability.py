@@ -128,8 +128,7 @@ def run(study: Study, vocabulary: Vocabulary, *, progress: Progress) -> dict[str
 def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarray, progress: Progress) -> list[Any]:
     """The word mechanisms to measure: one for each ε, or one at the calibrated ε, or one where there is no ε."""
     spec = spec_of(text)
-    kind = catalogue.CATALOGUE.get(spec["mechanism"])
-    takes = kind is not None and "epsilon" in getattr(kind, "__dataclass_fields__", {})
+    takes = "epsilon" in catalogue.admit(spec["mechanism"]).__dataclass_fields__
 
     def build(epsilon: float | None) -> Any:
         given = {"epsilon": epsilon} if takes and "epsilon" not in spec else {}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.catalogue import CATALOGUE
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
@@ -34,7 +33,6 @@ from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
 from mechanisms.words.text import TextMechanism
 from server.attacks.audit import Fit, finite, known, learned, looked_at
-from simulations.errors import UserError
 
 FloatArray = NDArray[np.float64]
 
@@ -133,11 +131,13 @@ def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> Callab
 # --- embeddings
 
 
-def sphere_game(mechanism: Any, delta: float) -> Game:
-    """The antipodal pair, released on the public grid. Where the density is known, its likelihood ratio; elsewhere a
-    linear score, learned; and beside it all that is to be seen of the coordinates."""
-    inputs = np.zeros((2, mechanism.size if isinstance(mechanism, Identity) else mechanism.dim))
-    inputs[:, 0] = 1.0, -1.0
+def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None, shown: str = "antipodal") -> Game:
+    """The antipodal pair (`along`, a unit vector, and its opposite; None: the first axis), released on the public grid.
+    Where the density is known, its likelihood ratio; elsewhere a linear score, learned; and beside it all that is to be
+    seen of the coordinates."""
+    size = mechanism.size if isinstance(mechanism, Identity) else mechanism.dim
+    first = np.eye(1, size)[0] if along is None else along
+    inputs = np.stack([first, -first])
 
     grid = mechanism.grid
 
@@ -154,9 +154,9 @@ def sphere_game(mechanism: Any, delta: float) -> Game:
 
     closed = hasattr(mechanism, "log_prob") and not getattr(mechanism, "normalize", False)
     return Game(
-        name=mechanism.name, about=_about(mechanism), pair="antipodal", worst=mechanism.guarantee.worst_case(),
+        name=mechanism.name, about=_about(mechanism), pair=shown, worst=mechanism.guarantee.worst_case(),
         theorem=claim(mechanism.privacy_loss(), mechanism.guarantee, delta),
-        draw=_drawn(mechanism.name + _about(mechanism), sample),
+        draw=_drawn(mechanism.name + _about(mechanism) + ("" if along is None else shown), sample),
         fits=(known(ratio) if closed else learned, *(() if grid is None else (looked_at(grid.step),))),
     )  # fmt: skip
 
@@ -222,7 +222,7 @@ def word_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = N
     size = len(mechanism.vocabulary)
     table = mechanism.log_probs(np.arange(size + 1))
     x, y = worst_pair(table, together)
-    apart = _distances(mechanism.vocabulary) if distances is None else distances
+    apart = distances_of(mechanism.vocabulary) if distances is None else distances
     euclidean = mechanism.guarantee.metric == "euclidean"
     return finite_game(
         mechanism, (x, y), delta, shown=f"{_shown(mechanism.vocabulary, x)} / {_shown(mechanism.vocabulary, y)}",
@@ -247,7 +247,7 @@ def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple
 
 def farthest_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = None) -> Game:
     """The two words that lie farthest apart, their outputs' probabilities learned."""
-    apart = _distances(mechanism.vocabulary)
+    apart = distances_of(mechanism.vocabulary)
     if together is not None:
         apart = np.where(together[:, None] == together[None], apart, -1.0)
     x, y = np.unravel_index(int(np.argmax(apart)), apart.shape)
@@ -259,7 +259,7 @@ def farthest_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None
     )
 
 
-def _distances(vocabulary: Vocabulary) -> FloatArray:
+def distances_of(vocabulary: Vocabulary) -> FloatArray:
     points = vocabulary.points.astype(np.float64)
     distances: FloatArray = np.linalg.norm(points[:, None] - points[None], axis=2)
     return distances
@@ -350,7 +350,7 @@ def text_game(text: TextMechanism, delta: float) -> Game:
 def text_distance(text: TextMechanism, x: NDArray[Any], y: NDArray[Any]) -> float:
     """Of two texts (L,), over their places; where there is no word, an unknown one is filled in."""
     x, y = (np.where(i == NOTHING, text.vocabulary.unknown, i) for i in (x, y))
-    return float(_distances(text.vocabulary)[x, y].sum())
+    return float(distances_of(text.vocabulary)[x, y].sum())
 
 
 def text_law(text: TextMechanism) -> tuple[NDArray[np.int64], Callable[[NDArray[Any]], FloatArray]]:
@@ -403,7 +403,7 @@ def _madlib_syntax(delta: float) -> list[Game]:
     vocabulary = words()
     tags = np.append(np.asarray(vocabulary.tags, dtype=np.int64), 99)
     repaired = MadlibSyntax(1.0, vocabulary)
-    apart = _distances(vocabulary) + repaired.penalty * (tags[:, None] != tags[None])
+    apart = distances_of(vocabulary) + repaired.penalty * (tags[:, None] != tags[None])
     paper = MadlibSyntax(1.0, vocabulary, k=8, mode="paper")
     return [word_game(repaired, delta, distances=apart), farthest_game(paper, delta, together=tags)]
 
@@ -452,38 +452,6 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
     Length.name: lambda delta: [length_game(Length(0.5, 4), delta)],
     "text": lambda delta: [text_game(TextMechanism(SanText(1.0, words()), tokens=1), delta)],
 }
-#: What a mechanism without a line of its own is audited with: parameters that have no default, and its channel's game.
-_USUAL: dict[str, Callable[[], Any]] = {
-    "epsilon": lambda: 1.0, "dim": lambda: 16, "classes": lambda: 10, "vocabulary": words
-}  # fmt: skip
-
-
-def names() -> tuple[str, ...]:
-    """Of everything that has a game: the catalogue's mechanisms, those that are given there at run time too."""
-    return tuple(dict.fromkeys((*GAMES, *CATALOGUE)))
-
-
-def games_of(name: str, delta: float) -> list[Game]:
-    """The games of one of `names`. Raises UserError for a mechanism that needs a line in GAMES and has none."""
-    if name in GAMES:
-        return GAMES[name](delta)
-    kind = CATALOGUE[name]
-    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    if kind.channel not in ("embedding", "statistic", "label", "text") or not _USUAL.keys() >= set(needed):
-        raise UserError(
-            f"{name}: the audit does not know what to tell apart; add a line to simulations/audit/games.py: GAMES"
-        )
-    return [_usual_game(kind(**{key: _USUAL[key]() for key in needed}), delta)]
-
-
-def _usual_game(mechanism: Any, delta: float) -> Game:
-    """The pair of inputs of a mechanism's channel; what it does not say of its probabilities is learned."""
-    if mechanism.channel == "text":
-        return (word_game if hasattr(mechanism, "log_probs") else farthest_game)(mechanism, delta)
-    if mechanism.channel == "label":
-        known = hasattr(mechanism, "log_prob")
-        return label_game(mechanism, delta) if known else finite_game(mechanism, (0, 1), delta, shown="two labels")
-    return sphere_game(mechanism, delta)
 
 
 def _about(mechanism: Any) -> str:

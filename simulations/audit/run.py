@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechanisms.catalogue import nearest
+from mechanisms.catalogue import admit, nearest
+from mechanisms.own import installed, is_reference
 from server.attacks import audit as adversary
 from simulations.audit.client_games import DEVICE, PARTS
 from simulations.audit.clients import Clients
-from simulations.audit.games import Game, games_of
-from simulations.audit.games import names as mechanisms
+from simulations.audit.games import Game
+from simulations.audit.own import games_of
+from simulations.audit.own import names as mechanisms
+from simulations.audit.timing import TIMING, Timed, pairs_of, timed
 from simulations.errors import UserError
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
@@ -35,13 +38,13 @@ _MOST_DRAWS = 2_000_000
 
 def names() -> tuple[str, ...]:
     """What can be audited."""
-    return (*mechanisms(), *PARTS)
+    return (*mechanisms(), *PARTS, TIMING)
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What to audit. mechanisms: names of `names`, all where there are none. draws: of each input. delta: at which ε is
-    compared beside the pure one. seed: of the draws."""
+    """What to audit. mechanisms: names of `names`, or other people's; all of `names` where there are none. draws: of
+    each input. delta: at which ε is compared beside the pure one. seed: of the draws."""
 
     mechanisms: tuple[str, ...] = ()
     draws: int = 200_000
@@ -79,8 +82,11 @@ class Finding:
 def check(audit: Audit) -> None:
     """UserError on what cannot be audited."""
     for name in audit.mechanisms:
-        if name not in names():
-            raise UserError(f"--mechanism {name}: there is none of that name; {nearest(name, names())}")
+        if name not in names() and (is_reference(name) or name in installed()):
+            admit(name)
+        elif name not in names():
+            near = nearest(name, (*names(), *installed()))
+            raise UserError(f"--mechanism {name}: there is none of that name; {near}")
     if not 0 < audit.delta < 1:
         raise UserError(f"--delta {audit.delta:g}: must be above 0 and below 1")
     if audit.seed < 0:
@@ -99,16 +105,21 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
     check(audit)
     games: list[Game] = []
     clients: dict[str, Clients] = {}
+    times: list[Timed] = []
     with tempfile.TemporaryDirectory(prefix="sottovoce-audit-") as folder:
         for name in dict.fromkeys(audit.mechanisms or names()):
-            if name in mechanisms():
+            if name == TIMING:
+                times = timed(Clients(Path(folder) / name, deployed=True), pairs_of(audit.draws), audit.seed)
+                continue
+            if name not in PARTS:
                 games += games_of(name, audit.delta)
                 continue
             clients[name] = Clients(Path(folder) / name, deployed=name == DEVICE)
             games += PARTS[name](clients[name], audit.delta)
-        findings = measure(games, audit, family=family, progress=progress)
+        figures = max(1, tests(games) + sum(each.promised for each in times))
+        findings = measure(games, audit, family=family * tests(games) / figures, progress=progress)
         ledgers = {name: asked.charged() for name, asked in clients.items() if asked.answered}
-    entries = [entry(finding) for finding in findings]
+    entries = [entry(finding) for finding in findings] + [each.entry(family / figures) for each in times]
     for name, charged in ledgers.items():
         entries.append(
             {
@@ -125,8 +136,8 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
         "delta": audit.delta,
         "seed": audit.seed,
         "false_alarm_rate": family,
-        "tests": tests(games),
-        "confidence_each": 1 - family / tests(games),
+        "tests": figures,
+        "confidence_each": 1 - family / figures,
         "violated": sum(e["verdict"] == "violated" for e in entries),
         "entries": entries,
     }
@@ -138,7 +149,8 @@ def audit(
 ) -> dict[str, Any]:  # fmt: skip
     """Lower bounds of ε, measured, beside what is claimed: what the command `audit` does.
 
-    mechanisms: names of `names`, all where there are none. draws: of each of two inputs. delta: at which ε is compared
+    mechanisms: names of `names`, all where there are none; or other people's, by the name that their package installs
+    or as "package.module:Class". draws: of each of two inputs. delta: at which ε is compared
     beside the pure one. out: a folder for audit.json and audit.md, new or empty. Returns the results of `run`, with
     infinities as floats; `violated` counts the claims that do not hold. UserError as in `check`.
     """
@@ -226,7 +238,7 @@ def table(results: dict[str, Any]) -> str:
     rows = []
     for e in results["entries"]:
         name = f"{e['name']}: {e['about']}" if e["about"] else e["name"]
-        if "releases" in e:
+        if "deltas" not in e:
             cells = [name, e["pair"], *[""] * 8, e["verdict"]]
         else:
             shown = [d for d in e["deltas"] if d["what"] == "shown"]

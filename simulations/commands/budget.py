@@ -324,10 +324,10 @@ def plan_(
 
 def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path | None) -> dict[str, Any]:
     """The plan of a text, or of an embedding, which takes none of a text's options."""
-    from mechanisms.catalogue import CATALOGUE
+    from mechanisms.catalogue import admit
     from simulations.analysis import plan
 
-    if getattr(CATALOGUE.get(mechanism), "channel", None) == "text":
+    if admit(mechanism).channel == "text":
         if out is not None:
             raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
         return plan.plan_text(terms, text.by_epsilon(mechanism), public=text.public, crowd=text.crowd)

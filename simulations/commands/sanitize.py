@@ -108,15 +108,14 @@ def _spec(
     mechanism: str, epsilon: float | None, tokens: int | None, length: str | None, mode: str, set_: Sequence[str]
 ) -> dict[str, Any]:
     """The description of a text mechanism that the options give. UserError where they contradict each other."""
-    from mechanisms.catalogue import CATALOGUE
+    from mechanisms.catalogue import admit
 
     if mode not in ("repaired", "paper"):
         raise UserError(f'--mode: must be "repaired" or "paper", got "{mode}"')
     given: dict[str, Any] = {"epsilon": epsilon, "tokens": tokens}
     if length is not None:
         given["length"] = _value(length)
-    kind = CATALOGUE.get(mechanism)
-    if kind is not None and "mode" in {f.name for f in fields(kind)}:
+    if "mode" in {f.name for f in fields(admit(mechanism))}:
         given["mode"] = mode
     spec = {"mechanism": mechanism} | {key: value for key, value in given.items() if value is not None}
     for pair in set_:
@@ -145,13 +144,11 @@ def _rewriter(
 ) -> Rewriter:
     from client.models import vocabulary as vocabularies
     from client.rewrite import Rewriter
-    from mechanisms.catalogue import CATALOGUE, build
+    from mechanisms.catalogue import admit
     from simulations.artifacts.vocabulary import vocabulary_folder
 
     name = spec["mechanism"]
-    kind = CATALOGUE.get(name)
-    if kind is None:
-        build(spec, channel="text")  # says which name is near
+    kind = admit(name)
     channel = getattr(kind, "channel", "text")
     if not isinstance(channel, str) or channel != "text":
         raise UserError(f"{name}: sanitizes the {channel}, not texts")

@@ -110,8 +110,7 @@ def text_mechanism(
 ) -> TextMechanism:
     """The text mechanism of an arm. bounds: of a masked language model's logits, where the mechanism has such
     parameters and the arm does not name them. ValueError as `catalogue.build`."""
-    kind = catalogue.CATALOGUE.get(str(spec.get("mechanism")))
-    takes = {f.name for f in fields(kind)} if kind is not None else set()
+    takes = {f.name for f in fields(catalogue.admit(spec["mechanism"]))}
     given = dict(zip(("low", "high"), bounds, strict=True)) if bounds and {"low", "high"} <= takes else {}
     built: TextMechanism = catalogue.build(given | spec, channel="text", vocabulary=vocabulary)
     return built
@@ -134,6 +133,8 @@ def label_of(arm: Arm, classes: int) -> Mechanism:
         built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel="label", classes=classes)
     except ValueError as error:
         raise UserError(f'arm "{arm.name}": label: {error}') from error
+    if arm.label is not None and built.name != "identity" and not hasattr(built, "log_prob"):
+        raise UserError(f'arm "{arm.name}": label: {built.name} has no log_prob, by which released labels are read')
     return built
 
 

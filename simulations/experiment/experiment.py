@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from client.policy import Policy as ClientPolicy
-from mechanisms.catalogue import CATALOGUE
+from mechanisms.catalogue import CATALOGUE, admit
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.release import CHANNELS
 from mechanisms.words.text import TextMechanism
@@ -234,6 +235,16 @@ def _in_clear(arm: Arm) -> bool:
     return labels or (arm.text is not None and bool(trial_text_of(arm).guarantee.exposes))
 
 
+def _allowed(experiment: Experiment) -> tuple[str, ...]:
+    """What users may be asked for: all of the catalogue, and other people's mechanisms that arms name."""
+    allowed = dict.fromkeys(CATALOGUE)
+    for arm in experiment.arms:
+        for spec in (getattr(arm, channel) for channel in CHANNELS):
+            with suppress(ValueError):  # of a mechanism that is not there: who builds it says so
+                allowed |= {} if spec is None else {admit(spec["mechanism"]).name: None}
+    return tuple(allowed)
+
+
 def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
     """What the clients of an arm accept: the experiment's policy, or, in a reference arm, anything."""
     policy = experiment.policy
@@ -241,12 +252,12 @@ def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
         reason = "a reference arm, not private"
         return ClientPolicy(
             delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf, answer=math.inf,
-            releases=policy.releases, mechanisms=tuple(CATALOGUE),
+            releases=policy.releases, mechanisms=_allowed(experiment),
             accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
         )  # fmt: skip
     return ClientPolicy(
         delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
         statistic=policy.statistic, answer=policy.answer, total=policy.total, total_delta=policy.total_delta,
-        releases=policy.releases, mechanisms=tuple(CATALOGUE), minimum_users=experiment.shuffle.least,
+        releases=policy.releases, mechanisms=_allowed(experiment), minimum_users=experiment.shuffle.least,
         accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip

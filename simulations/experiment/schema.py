@@ -12,6 +12,7 @@ from typing import Any
 from mechanisms.catalogue import CATALOGUE, OWN_KINDS
 from mechanisms.identity import Identity
 from mechanisms.messages.release import CHANNELS
+from mechanisms.own import installed
 from server.training.descent import DESCENTS
 from simulations.experiment.arm import Arm
 from simulations.experiment.names import key
@@ -79,7 +80,9 @@ def _value(section: type[Section], name: str) -> dict[str, Any]:
     field = next(f for f in fields(section) if f.name == name)
     value: dict[str, Any] = dict(field.metadata["check"].schema)
     if section is Arm and name in (*CHANNELS, "curator"):
-        value["properties"] = {"mechanism": {"enum": _mechanisms(name)}}
+        places = [] if name == "curator" else [{"type": "string", "pattern": ":"}]  # package.module:Class
+        known = {"enum": [*_mechanisms(name), *(installed() if places else ())]}
+        value["properties"] = {"mechanism": {"anyOf": [known, *places]}}
     if field.default not in (MISSING, None, math.inf):
         value["default"] = list(field.default) if isinstance(field.default, tuple) else field.default
     return value
@@ -113,8 +116,8 @@ def _words(value: dict[str, Any]) -> str:
         return ", ".join(f'"{name}"' for name in value.get("enum", [value.get("const")]))
     kind = value["type"]
     if kind == "object":
-        named = value.get("properties", {}).get("mechanism", {}).get("enum")
-        return "a table" if named is None else f"a mechanism: {', '.join(named)}"
+        named = value.get("properties", {}).get("mechanism", {}).get("anyOf")
+        return "a table" if named is None else f"a mechanism: {', '.join(named[0]['enum'])}"
     if kind == "array":
         return "a list of " + ("whole numbers" if value["items"]["type"] == "integer" else '"name: reason"')
     if kind in ("integer", "number"):

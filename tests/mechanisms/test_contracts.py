@@ -1,112 +1,32 @@
 """Contracts that every catalogue entry passes; the catalogue itself."""
 
-import dataclasses
-import inspect
-import itertools
-import json
 import math
-import pickle
-import random
 
 import numpy as np
 import pytest
 
-from mechanisms.catalogue import CATALOGUE, OWN_KINDS, build
+from mechanisms.catalogue import build
 from mechanisms.gaussian import Gaussian
-from mechanisms.grid import SPHERE
-from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
-from mechanisms.mechanism import parameters
-from mechanisms.metrics import DISTANCES
 from mechanisms.spherical import PlanarLaplace, Purkayastha
-from mechanisms.streams import SecureStreams, SeededUniforms
-from mechanisms.vocabulary import NOTHING
-from tests.support.mechanisms import (
-    TOKENS,
-    Constant,
-    Recorder,
-    every_mechanism,
-    extras,
-    inputs,
-    instances,
-    part_of,
-    rebuilt,
-    streams,
-    unit,
-    width,
-)
+from sottovoce.contracts.cases import extras, inputs, streams, unit
+from tests.support.mechanisms import every_mechanism, instances
+
+pytest.register_assert_rewrite("sottovoce.contracts.test_mechanism")
+
+from sottovoce.contracts import test_mechanism as contracts  # noqa: E402
+
+globals().update({name: test for name, test in vars(contracts).items() if name.startswith("test_")})
 
 # --- contracts
 # ----------------------------------------------------------------------------------------------------
 
 
-@every_mechanism
-def test_is_a_frozen_value_that_its_parameters_rebuild(mechanism):
-    spec = json.loads(json.dumps(parameters(mechanism)))
-    assert spec["mechanism"] == mechanism.name
-    assert OWN_KINDS.get((mechanism.name, mechanism.channel), CATALOGUE[mechanism.name]) is type(mechanism)
-    again = rebuilt(mechanism, spec)
-    assert (
-        again == mechanism
-        and hash(again) == hash(mechanism)
-        and pickle.loads(pickle.dumps(mechanism)) == again
-    )
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(mechanism, dataclasses.fields(mechanism)[0].name, 1)
-
-
-@every_mechanism
-def test_the_guarantee_is_a_sound_value(mechanism):
-    guarantee = mechanism.guarantee
-    assert Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict()))) == guarantee
-    allowed = {
-        "embedding": ("sequence",), "label": ("label",), "text": ("token", "sequence"), "statistic": ("record",),
-        "answer": ("sequence",),
-    }  # fmt: skip
-    assert guarantee.protects in allowed[mechanism.channel]
-    assert guarantee.worst_case(1e-6) >= guarantee.loss(0.0) == 0.0
-    assert guarantee.numeric_epsilon < 1e-6
-    assert guarantee.numeric_delta < (1e-6 if mechanism.grid in (SPHERE, None) else 1e-2)
-
-
-@every_mechanism
-def test_draws_are_valid_and_fit_the_grid(mechanism):
-    x = inputs(mechanism, 300)
-    before = x.copy()
-    y = mechanism.sample(x, rng=streams(300), **extras(mechanism, 300))
-    np.testing.assert_array_equal(x, before)
-    if mechanism.channel == "text":  # dp-mlm-resized may answer longer texts than it is given
-        assert len(y) == len(x) and y.dtype == np.int64
-        assert y.min() >= NOTHING and y.max() < len(mechanism.vocabulary)
-        return
-    assert y.shape == x.shape and np.isfinite(y).all()
-    if mechanism.grid is None:
-        assert y.dtype == np.int64 and y.min() >= 0 and y.max() < width(mechanism)
-        return
-    assert y.dtype == np.float64
-    decoded = mechanism.grid.decode(mechanism.grid.encode(y))
-    inside = np.abs(y) <= mechanism.grid.limit * mechanism.grid.step
-    assert np.all(np.abs(decoded - y)[inside] <= mechanism.grid.step / 2 * (1 + 1e-9))
-    if mechanism.grid is SPHERE:
-        np.testing.assert_allclose(np.linalg.norm(y, axis=1), 1.0, atol=1e-12)
-
-
-@every_mechanism
-def test_two_groupings_of_rows_give_identical_draws(mechanism):
-    n = 60
-    x, more = inputs(mechanism, n), extras(mechanism, n)
-    whole = mechanism.sample(x, rng=streams(n), **more)
-    for size in (1, 7):
-        parts = [
-            mechanism.sample(
-                x[i : i + size],
-                rng=streams(len(x[i : i + size]), offset=i),
-                **part_of(more, slice(i, i + size)),
-            )
-            for i in range(0, n, size)
-        ]
-        np.testing.assert_array_equal(np.concatenate(parts), whole)
-    np.testing.assert_array_equal(mechanism.sample(np.asfortranarray(x), rng=streams(n), **more), whole)
+def pytest_generate_tests(metafunc):
+    """Every entry of the catalogue, where a contract does not name its mechanisms itself."""
+    if "mechanism" in metafunc.fixturenames and metafunc.function.__module__ != __name__:
+        applies = contracts.ONLY.get(metafunc.function.__name__, lambda mechanism: True)
+        metafunc.parametrize("mechanism", [p for p in instances() if applies(p.values[0])])
 
 
 @every_mechanism
@@ -116,155 +36,6 @@ def test_chunks_do_not_matter(mechanism, monkeypatch):
     for module in ("spherical", "words.exponential", "words.custext"):
         monkeypatch.setattr(f"mechanisms.{module}._CHUNK", 9)
     np.testing.assert_array_equal(mechanism.sample(x, rng=streams(40), **more), whole)
-
-
-@every_mechanism
-def test_every_row_uses_the_same_number_of_uniforms_whatever_its_value(mechanism):
-    asked = []
-    for seed in (0, 1):
-        recorder = Recorder(streams(20))
-        mechanism.sample(inputs(mechanism, 20, seed), rng=recorder, **extras(mechanism, 20, seed))
-        asked.append(recorder.asked)
-    assert asked[0] == asked[1] and all(rows == 20 for rows, _ in asked[0])
-
-
-@every_mechanism
-def test_a_row_depends_on_no_other(mechanism):
-    x, other, more = inputs(mechanism, 30), inputs(mechanism, 30, 5), extras(mechanism, 30)
-    other[11] = x[11]
-    a, b = (mechanism.sample(v, rng=streams(30), **more) for v in (x, other))
-    np.testing.assert_array_equal(a[11], b[11])
-
-
-@every_mechanism
-def test_the_generator_is_required_and_global_ones_stay_untouched(mechanism):
-    x, more = inputs(mechanism, 10), extras(mechanism, 10)
-    with pytest.raises(TypeError):
-        mechanism.sample(x, **more)
-    assert inspect.signature(mechanism.sample).parameters["rng"].kind is inspect.Parameter.KEYWORD_ONLY
-    before = random.getstate(), pickle.dumps(np.random.get_state())  # noqa: NPY002
-    secure = SecureStreams()
-    for rng in (streams(10), secure.rows(np.arange(10), np.arange(10), stage="s", channel="c"), secure):
-        mechanism.sample(x, rng=rng, **more)
-    assert (random.getstate(), pickle.dumps(np.random.get_state())) == before  # noqa: NPY002
-
-
-@every_mechanism
-def test_sampling_by_hand_repeats_or_says_what_it_needs(mechanism):
-    x, more = inputs(mechanism, 10), extras(mechanism, 10)
-    one, same = (mechanism.sample(x, rng=SeededUniforms(3), **more) for _ in range(2))
-    np.testing.assert_array_equal(one, same)
-    if mechanism.name != Identity.name:  # which draws nothing
-        with pytest.raises(TypeError, match=r"SecureStreams\(\), or SeededUniforms\(seed\).* got Generator"):
-            mechanism.sample(x, rng=np.random.default_rng(3), **more)
-
-
-@every_mechanism
-@pytest.mark.parametrize("uniform", [2.0**-53, 0.5 + 2.0**-53, 1 - 2.0**-53])
-def test_extreme_uniforms_give_finite_draws(mechanism, uniform):
-    n = 10 if getattr(mechanism, "dim", 1) < 100 else 2  # each row is settled in decimals, which takes its time
-    x, more = inputs(mechanism, n), extras(mechanism, n)
-    assert np.isfinite(mechanism.sample(x, rng=Constant(uniform), **more)).all()
-
-
-@every_mechanism
-def test_an_empty_batch_is_a_batch(mechanism):
-    x = inputs(mechanism, 5)[:0]
-    y = mechanism.sample(x, rng=streams(0), **extras(mechanism, 0))
-    assert y.shape == x.shape or (mechanism.channel == "text" and len(y) == 0)
-
-
-@every_mechanism
-def test_bad_inputs_are_refused_in_one_line(mechanism):
-    n, bad = 3, []
-    if mechanism.channel in ("answer", "label"):
-        bad += [
-            np.array([0, 1, width(mechanism)]),
-            np.array([0, -1, 0]),
-            np.array([0.5, 0, 0]),
-            np.zeros((3, 1), int),
-        ]
-    elif mechanism.channel == "text":
-        x = np.zeros((n, TOKENS), int)
-        outside = np.arange(TOKENS) == 2
-        bad += [np.where(outside, len(mechanism.vocabulary) + 1, x), np.where(outside, -2, x), x + 0.5, x[None]]
-    else:
-        x = unit(n, width(mechanism))
-        bad += [np.where(np.arange(n)[:, None] == 1, np.nan, x), x[:, :-1], x[0]]
-        if getattr(mechanism, "normalize", True):
-            bad += [x * 1.00001, np.zeros_like(x)]
-    for values in bad:
-        with pytest.raises(ValueError, match=mechanism.name) as caught:
-            mechanism.sample(values, rng=streams(3), **extras(mechanism, 3))
-        assert "\n" not in str(caught.value)
-
-
-def has_density(mechanism):
-    closed = hasattr(mechanism, "log_prob") and getattr(mechanism, "normalize", False) is False
-    return closed and mechanism.channel != "text"
-
-
-def densities():
-    return pytest.mark.parametrize("mechanism", [p for p in instances() if has_density(p.values[0])])
-
-
-@densities()
-def test_the_log_likelihood_ratio_never_exceeds_the_guarantee(mechanism):
-    """10,000 random triples, half of them with y drawn from the mechanism at x, where ratios are largest."""
-    n = 10_000
-    x, other, more = inputs(mechanism, n, 1), inputs(mechanism, n, 2), extras(mechanism, n)
-    y = inputs(mechanism, n, 3)
-    y[: n // 2] = mechanism.sample(x, rng=streams(n), **more)[: n // 2]
-    first, second = mechanism.log_prob(y, x, **more), mechanism.log_prob(y, other, **more)
-    possible = np.isfinite(first)
-    np.testing.assert_array_equal(possible, np.isfinite(second))  # no output rules an input out
-    distance = DISTANCES[mechanism.guarantee.metric](x, other)
-    guarantee = mechanism.guarantee
-    bound = np.array([guarantee.loss(d) for d in distance]) - guarantee.numeric_epsilon
-    ratio = np.abs(first[possible] - second[possible])
-    assert np.all(ratio <= bound[possible] + 1e-9)
-
-
-# --- text mechanisms
-# ----------------------------------------------------------------------------------------------------
-
-
-def words_alone():
-    """Text mechanisms that read nothing but the word, and give its probabilities."""
-    every = [p for p in instances() if p.values[0].channel == "text" and not p.values[0].reads]
-    return pytest.mark.parametrize("mechanism", [p for p in every if hasattr(p.values[0], "log_probs")])
-
-
-@every_mechanism
-def test_the_loss_distribution_is_no_larger_than_the_guarantee(mechanism):
-    if mechanism.channel == "text":
-        worst = mechanism.guarantee.worst_case(declared=mechanism.guarantee.exposes)
-        assert mechanism.privacy_loss().epsilon(0.0) <= worst * (1 + 1e-12)
-        assert mechanism.privacy_loss(0.0).epsilon(0.0) == 0.0
-
-
-@words_alone()
-def test_all_pairs_of_words_keep_the_guarantee(mechanism):
-    """Where nothing is exposed; what exposes something has tests of its own."""
-    vocabulary, guarantee = mechanism.vocabulary, mechanism.guarantee
-    x = np.arange(len(vocabulary) + 1)
-    try:
-        table = mechanism.log_probs(x)
-    except NotImplementedError:
-        return
-    np.testing.assert_allclose(np.exp(table).sum(axis=1), 1.0, rtol=0, atol=1e-12)
-    first, other = np.repeat(x, len(vocabulary)), np.tile(x[:-1], len(x))
-    np.testing.assert_allclose(mechanism.log_prob(other, first), table.ravel(), rtol=0, atol=1e-9)
-    if guarantee.exposes:
-        return
-    points = vocabulary.points.astype(np.float64)
-    for a, b in itertools.permutations(x, 2):
-        apart = np.linalg.norm(points[a] - points[b]) if guarantee.metric == "euclidean" else 1.0
-        apart = min(apart, guarantee.diameter) if guarantee.inputs == "all" else guarantee.diameter
-        possible = np.isfinite(table[a])
-        assert np.all(possible == np.isfinite(table[b]))
-        bound = guarantee.epsilon * apart + guarantee.offset + 1e-9
-        assert np.abs(table[a][possible] - table[b][possible]).max() <= bound
 
 
 # --- the catalogue

@@ -1,0 +1,74 @@
+"""Texts in, sanitized embeddings out: what a device releases of a text, for a program of one's own.
+
+    from sottovoce import Purkayastha, SanitizedEncoder
+    vectors = SanitizedEncoder(encoder, Purkayastha(dim=384, epsilon=300.0)).encode(["a fine film", "a dull one"])
+
+Each call draws anew, and costs anew: what is drawn here is charged on no ledger. `client.sanitizer` charges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.guarantee import Guarantee
+from mechanisms.identity import Identity
+from mechanisms.mechanism import Mechanism, Uniforms, parameters
+from mechanisms.projection import project
+from mechanisms.streams import SecureStreams
+
+
+class Encodes(Protocol):
+    """Embeddings of texts, (n, m): `client.models.encoder.Encoder`, or a model of sentence-transformers."""
+
+    def encode(self, texts: Sequence[str], /) -> Any: ...
+
+
+class SanitizedEncoder:
+    """An encoder whose every embedding is drawn by a mechanism before anybody sees it.
+
+    encoder: whose `encode` gives each text an embedding that depends on no other text. mechanism: of the channel
+    "embedding". mean, m1: public maps to the mechanism's m' dimensions, (m,) and (m, m'): drawn from is (e - mean)·m1,
+    normalized. Without them embeddings are drawn from in full width. ValueError, one line, on what does not fit.
+    """
+
+    def __init__(
+        self, encoder: Encodes, mechanism: Mechanism, *, mean: NDArray[Any] | None = None,
+        m1: NDArray[Any] | None = None,
+    ) -> None:  # fmt: skip
+        if mechanism.channel != "embedding":
+            raise ValueError(f"sanitized encoder: {mechanism.name} is a mechanism of {mechanism.channel}s")
+        self._encoder, self.mechanism = encoder, mechanism
+        self.dim = int(parameters(mechanism)["size" if isinstance(mechanism, Identity) else "dim"])
+        if m1 is not None and np.shape(m1)[1:] != (self.dim,):
+            raise ValueError(
+                f"sanitized encoder: m1 gives {np.shape(m1)[-1]} dimensions, the mechanism takes {self.dim}"
+            )
+        if mean is not None and m1 is not None and np.shape(mean) != (np.shape(m1)[0],):
+            raise ValueError("sanitized encoder: mean and m1 are of embeddings of different widths")
+        self._mean, self._m1 = mean, m1
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds of one text's vector; the same text again, or k texts of one user, cost k of it."""
+        return self.mechanism.guarantee
+
+    def encode(self, texts: Sequence[str], *, rng: Uniforms | None = None) -> NDArray[np.float64]:
+        """One draw for each text, (n, m'), in their order, on the mechanism's public grid.
+
+        rng: uniforms of as many rows, for reproducible results that are not private; else they come from the operating
+        system's secure generator. ValueError where the encoder's embeddings have another width.
+        """
+        width = self.dim if self._m1 is None else len(self._m1)
+        embeddings = np.asarray(self._encoder.encode(list(texts)) if len(texts) else np.empty((0, width)), np.float32)
+        if embeddings.shape != (len(texts), width):
+            raise ValueError(f"sanitized encoder: embeddings of {embeddings.shape[-1]} dimensions, {width} expected")
+        mean = np.zeros(width, np.float32) if self._mean is None else np.asarray(self._mean, np.float32)
+        m1 = np.eye(width, dtype=np.float32) if self._m1 is None else np.asarray(self._m1, np.float32)
+        x = project(embeddings, mean, m1)
+        drawn = self.mechanism.sample(x, rng=SecureStreams() if rng is None else rng)
+        grid = self.mechanism.grid
+        return np.asarray(drawn if grid is None else grid.decode(grid.encode(drawn)), dtype=np.float64)

@@ -1,0 +1,228 @@
+"""Mechanisms of other people's packages: what they may leave to a base class, where they are found, and what they must
+say of themselves before anything is drawn from them.
+
+A package installs one as an entry point of the group `sottovoce.mechanisms`, whose name is the mechanism's; without
+that it is named by its place, "package.module:Class". Finding one imports other people's code: `load` does, and
+nothing that a message, a bundle or a server says may lead to it (`mechanisms.catalogue.build` and `rebuild`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar
+
+from mechanisms import categorical, checks
+from mechanisms.grid import SPACE, Grid
+from mechanisms.guarantee import METRICS, Guarantee
+from mechanisms.losses.categorical import pure_loss
+from mechanisms.losses.loss import LossCells, checked_distance, no_loss
+from mechanisms.mechanism import parameters
+
+#: The group of entry points in which packages name their mechanisms.
+GROUP = "sottovoce.mechanisms"
+#: What an input of each channel is, as guarantees call it.
+PROTECTS = {
+    "embedding": ("sequence",), "label": ("label",), "text": ("token", "sequence"), "statistic": ("record",),
+    "answer": ("sequence",),
+}  # fmt: skip
+#: A field that says which channel a mechanism is of, where it does not say so itself.
+_BY_FIELD = {"classes": "label", "vocabulary": "text", "dim": "embedding"}
+#: How far apart two inputs are at most: two things that differ, and two vectors of length 1.
+_DIAMETERS = {"discrete": 1.0, "euclidean": 2.0, "angular": math.pi}
+_REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+#: By how much a loss may be above its guarantee in rounding alone.
+_SLACK = 1e-9
+
+
+class OwnMechanism:
+    """What a mechanism of one's own need not say, given its `metric` and a field `epsilon`: a frozen dataclass that
+    adds its fields and `sample`.
+
+    metric: of the theorem, Pr[M(x) in O] <= exp(epsilon·d(x, x'))·Pr[M(x') in O] for all x, x', O: "discrete" (d is 1
+    for any two inputs that differ: ε-LDP), or, of vectors, "euclidean" or "angular". It has no default: the guarantee
+    and the loss, that of a pair which dominates every mechanism of that ε (Kairouz, Oh and Viswanath 2015), follow from
+    it. One with another theorem writes `guarantee` and `privacy_loss` itself, both. numeric_delta: how far, in total
+    variation, a draw may be from the theorem's; of vectors it must be stated, of classes and words it is that of
+    `mechanisms.categorical.sample`.
+
+    name: that of the entry point, and without one the class's place, "package.module:Class". channel: "label" where
+    there is a field `classes`, "text" where there is a `vocabulary`, "embedding" where there is a `dim`; or stated.
+    grid: of vectors ±32,768 in steps of 2^-16. `parameters`, and with them what a request's digest covers, are the
+    fields.
+    """
+
+    name: ClassVar[str]
+    channel: ClassVar[str]
+    metric: ClassVar[str]
+    needs_prior: ClassVar[bool] = False
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **words: Any) -> None:
+        super().__init_subclass__(**words)
+        if "name" not in cls.__dict__:
+            cls.name = f"{cls.__module__}:{cls.__qualname__}"
+        if not hasattr(cls, "channel"):
+            named = {name for each in cls.__mro__ for name in inspect.get_annotations(each)}
+            found = [channel for field, channel in _BY_FIELD.items() if field in named]
+            if found:
+                cls.channel = found[0]
+
+    @property
+    def grid(self) -> Grid | None:
+        return SPACE if self.channel in ("embedding", "statistic") else None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        own: Any = self
+        delta = getattr(own, "numeric_delta", None)
+        if delta is None:
+            delta = categorical.numeric_delta(own.classes if hasattr(own, "classes") else len(own.vocabulary))
+        return Guarantee(
+            own.epsilon, self.metric, _DIAMETERS[self.metric], PROTECTS[self.channel][0], numeric_delta=delta
+        )
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Of a pair that dominates all within `distance` (None: any two). ValueError for no distance of the metric."""
+        own: Any = self
+        if self.metric == "discrete":
+            return pure_loss(own.epsilon) if checks.differs(self.name, distance) else no_loss()
+        apart = checked_distance(self.name, distance, _DIAMETERS[self.metric])
+        return pure_loss(own.epsilon * apart) if apart > 0 else no_loss()
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name is of the form "package.module:Class"."""
+    return ":" in name
+
+
+def installed() -> dict[str, EntryPoint]:
+    """The entry points of the group, by name. Imports nothing. ValueError where two packages give one name to
+    different mechanisms."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise ValueError(
+                f"{point.name}: two installed packages have a mechanism of that name, {other.value} and {point.value}; "
+                "uninstall one"
+            )
+    return found
+
+
+def load(name: str, taken: frozenset[str]) -> type[Any]:
+    """The class of an installed mechanism, or of a reference. Imports it: `name` must be this process's user's.
+
+    taken: names that are the catalogue's. ValueError, one line: nothing of that name is there, it cannot be imported,
+    it is no mechanism, it does not state its guarantee, or it calls itself otherwise than it is called.
+    """
+    if is_reference(name):
+        reference = name
+        if not _REFERENCE.fullmatch(name):
+            raise ValueError(f'{name}: is no mechanism\'s place; write "package.module:Class"')
+    else:
+        if name not in (points := installed()):
+            raise ValueError(f"{name}: no installed package has a mechanism of that name")
+        reference = points[name].value
+    module, _, attribute = reference.partition(":")
+    try:
+        kind = getattr(import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # whatever somebody else's code raises
+        raise ValueError(
+            f"{name}: cannot be imported ({type(error).__name__}: {_line(error)}); is its package installed, or its "
+            "folder on PYTHONPATH?"
+        ) from error
+    _check_kind(name, kind)
+    if kind.name in taken:
+        raise ValueError(f"{name}: calls itself {kind.name!r}, as a mechanism of the catalogue does; rename it")
+    if kind.name != name and not (kind.name in (points := installed()) and points[kind.name].value == reference):
+        raise ValueError(
+            f"{name}: calls itself {kind.name!r}, and it is by its name that a release says what drew it; leave `name` "
+            f"out, or install it as an entry point of {GROUP} under that name"
+        )
+    found: type[Any] = kind
+    return found
+
+
+def _check_kind(name: str, kind: Any) -> None:
+    """Raise ValueError unless the class is one of a mechanism, and states what it promises."""
+    if not isinstance(kind, type):
+        raise ValueError(f"{name}: is no class but a {type(kind).__name__}; name the mechanism's class")
+    if not (is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
+        raise ValueError(f"{name}: is no frozen dataclass; its fields are the mechanism's public parameters")
+    channel = getattr(kind, "channel", None)
+    if channel not in PROTECTS:
+        raise ValueError(f"{name}: states no channel; give it one of {', '.join(PROTECTS)}, got {channel!r}")
+    if not isinstance(getattr(kind, "name", None), str):
+        raise ValueError(f"{name}: states no name; derive it from mechanisms.own.OwnMechanism, or give it one")
+    for needed in ("guarantee", "privacy_loss", "sample", "grid"):
+        if not hasattr(kind, needed):
+            raise ValueError(f"{name}: has no {needed}; derive it from mechanisms.own.OwnMechanism, or write it")
+    sample: Any = kind.sample  # type: ignore[attr-defined]
+    rng = inspect.signature(sample).parameters.get("rng")
+    if rng is None or rng.kind is not inspect.Parameter.KEYWORD_ONLY or rng.default is not inspect.Parameter.empty:
+        raise ValueError(f"{name}: its sample must take its randomness as `*, rng`, required and by keyword")
+    if issubclass(kind, OwnMechanism):
+        _check_stated(name, kind)
+
+
+def _check_stated(name: str, kind: type[OwnMechanism]) -> None:
+    """Raise ValueError unless the base class has all that it derives a theorem from, or both halves are written."""
+    theirs = {half for half in ("guarantee", "privacy_loss") if getattr(kind, half) is getattr(OwnMechanism, half)}
+    if not theirs:
+        return
+    if len(theirs) < 2:
+        raise ValueError(f"{name}: writes one of guarantee and privacy_loss, and they go together; write {min(theirs)}")
+    named = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    metrics = METRICS if kind.channel in ("embedding", "statistic") else ("discrete",)
+    if getattr(kind, "metric", None) not in metrics or not ("epsilon" in named or hasattr(kind, "epsilon")):
+        raise ValueError(
+            f"{name}: does not state its guarantee; give it a field epsilon and a metric, {' or '.join(metrics)}, or "
+            "write guarantee and privacy_loss"
+        )
+    if kind.channel in ("embedding", "statistic") and not hasattr(kind, "numeric_delta"):
+        raise ValueError(f"{name}: does not state numeric_delta, how far its draws may be from its theorem's")
+
+
+@lru_cache(maxsize=16)
+def check(mechanism: Any) -> None:
+    """Raise ValueError, one line, unless what a mechanism says of itself is of the right type and goes together."""
+    name = mechanism.name
+    guarantee, loss = mechanism.guarantee, mechanism.privacy_loss()
+    if not isinstance(guarantee, Guarantee):
+        raise ValueError(f"{name}: its guarantee is a {type(guarantee).__name__}, and must be a Guarantee")
+    if not isinstance(loss, LossCells):
+        raise ValueError(f"{name}: its privacy_loss gives a {type(loss).__name__}, and must give LossCells")
+    if not (mechanism.grid is None or isinstance(mechanism.grid, Grid)):
+        raise ValueError(f"{name}: its grid is a {type(mechanism.grid).__name__}, and must be a Grid or None")
+    if guarantee.protects not in PROTECTS[mechanism.channel]:
+        allowed = " or a ".join(PROTECTS[mechanism.channel])
+        raise ValueError(f"{name}: its guarantee is of a {guarantee.protects}, and the channel's is of a {allowed}")
+    for delta in (0.0, 1e-6):
+        charged, lost = guarantee.worst_case(delta, declared=guarantee.exposes), loss.epsilon(delta)
+        if lost > charged * (1 + _SLACK) + _SLACK:
+            raise ValueError(
+                f"{name}: its guarantee says ε = {charged:.6g} at δ = {delta:g} and its privacy_loss {lost:.6g}; it is "
+                "charged by the guarantee, which must not be the smaller"
+            )
+    parameters(mechanism)
+
+
+def checked(mechanism: Any) -> Any:
+    """The mechanism, checked. ValueError, whatever its own code raises."""
+    try:
+        check(mechanism)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{mechanism.name}: does not say what it promises ({_line(error)})") from error
+    return mechanism
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

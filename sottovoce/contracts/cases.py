@@ -1,0 +1,152 @@
+"""Mechanisms to test, inputs for them, and sources of randomness that look at what is asked of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.catalogue import admit, build
+from mechanisms.mechanism import Uniforms
+from mechanisms.streams import SimulatedUniforms, SimulationStreams
+from mechanisms.vocabulary import NOTHING, Vocabulary
+
+Array = NDArray[Any]
+
+#: Places of a text.
+TOKENS = 6
+
+
+def small_vocabulary() -> Vocabulary:
+    """Twelve words in four dimensions, two of them at one place, two of them stop words; counted and tagged."""
+    rng = np.random.default_rng(3)
+    vectors = rng.normal(size=(12, 4)).astype(np.float32)
+    vectors[7] = vectors[2]
+    words = (*(f"word{i}" for i in range(10)), "the", "of")
+    return Vocabulary(words, vectors, rng.integers(1, 50, 12), rng.integers(0, 3, 12).astype(np.int8))
+
+
+#: What is tried for a parameter without a default, by its name.
+USUAL: dict[str, tuple[Any, ...]] = {
+    "epsilon": (0.5, 10.0), "dim": (2, 16), "classes": (2, 12), "vocabulary": (small_vocabulary(),),
+}  # fmt: skip
+
+
+def instances(name: str) -> Iterator[tuple[str, Any]]:
+    """(id, mechanism) of one that this process's user names, with each usual value of what has no default. ValueError,
+    one line, where it is none, or needs what nobody knows."""
+    kind = admit(name)
+    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    if unknown := [parameter for parameter in needed if parameter not in USUAL]:
+        raise ValueError(f"{name}: nobody knows what to try as {', '.join(unknown)}; give defaults")
+    for values in itertools.product(*(USUAL[parameter] for parameter in needed)):
+        spec = dict(zip(needed, values, strict=True))
+        vocabulary = spec.pop("vocabulary", small_vocabulary())
+        built = build({"mechanism": name} | spec, channel=kind.channel, vocabulary=vocabulary)
+        shown = ", ".join(f"{key}={value}" for key, value in spec.items())
+        yield f"{kind.name}({shown})", built.word if kind.channel == "text" else built
+
+
+def unit(n: int, dim: int, seed: int = 0) -> Array:
+    """Vectors of length 1, (n, dim)."""
+    return _unit(n, dim, seed).copy()
+
+
+@lru_cache(maxsize=4)  # a contract asks for the same rows of one mechanism after another
+def _unit(n: int, dim: int, seed: int) -> Array:
+    x = np.random.default_rng(seed).normal(size=(n, dim))
+    vectors: Array = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return vectors
+
+
+def width(mechanism: Any) -> int:
+    """Of its vectors, or how many classes there are."""
+    return int(next(getattr(mechanism, f) for f in ("dim", "classes", "size") if hasattr(mechanism, f)))
+
+
+def inputs(mechanism: Any, n: int, seed: int = 0) -> Array:
+    """n inputs of a mechanism: vectors of length 1, texts of word ids, or classes."""
+    if mechanism.channel in ("embedding", "statistic"):
+        return unit(n, width(mechanism), seed)
+    if mechanism.channel == "text":
+        rng = np.random.default_rng(seed)
+        numbers = rng.integers(0, len(mechanism.vocabulary) + 1, (n, TOKENS))
+        return np.where(np.arange(TOKENS) < rng.integers(0, TOKENS + 1, n)[:, None], numbers, NOTHING)
+    return np.random.default_rng(seed).integers(0, width(mechanism), n)
+
+
+def extras(mechanism: Any, n: int, seed: int = 7) -> dict[str, Any]:
+    """Further arguments of `sample`, and of `log_prob`: public priors, or what else of a text is read."""
+    if mechanism.channel == "text":
+        return {name: READ[name](mechanism, n, seed) for name in mechanism.reads}
+    if not mechanism.needs_prior:
+        return {}
+    return {"prior": np.random.default_rng(seed).dirichlet(np.ones(width(mechanism)), n)}
+
+
+def made_up_scores(mechanism: Any, n: int, seed: int) -> Callable[..., Array]:
+    """Logits that depend on the place and on the words around it, and on nothing else."""
+    table = np.random.default_rng(seed).normal(size=(64, 14, len(mechanism.vocabulary)))
+
+    def scores(positions: Array, words: Array, rows: Array) -> Array:
+        before = np.where(positions > 0, words[rows, np.maximum(positions - 1, 0)], NOTHING)
+        chosen: Array = table[positions % 64, before]
+        return chosen
+
+    return scores
+
+
+READ: dict[str, Callable[[Any, int, int], Any]] = {
+    "importance": lambda mechanism, n, seed: np.random.default_rng(seed).random((n, TOKENS)),
+    "scores": made_up_scores,
+}
+
+
+def part_of(more: dict[str, Any], rows: slice) -> dict[str, Any]:
+    """The same arguments for some of the rows."""
+    return {k: v if callable(v) else v[rows] for k, v in more.items()}
+
+
+def rebuilt(mechanism: Any, spec: dict[str, Any]) -> Any:
+    """What the catalogue makes of a mechanism's parameters."""
+    if mechanism.channel != "text":
+        return build(spec, channel=mechanism.channel)
+    return build(spec, channel="text", vocabulary=mechanism.vocabulary).word
+
+
+def streams(n: int, seed: int = 1, offset: int = 0) -> SimulatedUniforms:
+    """The streams of n rows, from number `offset` on."""
+    users = np.arange(offset, offset + n)
+    return SimulationStreams(seed).rows(users, np.zeros(n, np.int64), stage="test", channel="any")
+
+
+class Recorder:
+    """A source that remembers what was asked of it."""
+
+    def __init__(self, source: Uniforms) -> None:
+        self.source, self.asked = source, list[tuple[int, int]]()
+
+    def uniform(self, rows: int, k: int) -> Array:
+        self.asked.append((rows, k))
+        return self.source.uniform(rows, k)
+
+    def further(self, rows: Array, k: int) -> Array:
+        return self.source.further(rows, k)
+
+
+class Constant:
+    """A source whose every uniform is one given lattice point."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def uniform(self, rows: int, k: int) -> Array:
+        return np.full((rows, k), self.value)
+
+    def further(self, rows: Array, k: int) -> Array:
+        return np.full((len(rows), k), 0.5)

@@ -1,0 +1,39 @@
+"""pytest's plugin: `pytest --sottovoce package.module:Class` runs the contracts of mechanisms on one of your own.
+
+A run without the option imports nothing for it but this file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+_CONTRACTS = Path(__file__).parent / "contracts" / "test_mechanism.py"
+
+
+def pytest_addoption(parser: Any) -> None:
+    group = parser.getgroup("sottovoce", "mechanisms of Sottovoce")
+    group.addoption(
+        "--sottovoce", action="append", metavar="MECHANISM",
+        help="test the contracts of this mechanism: package.module:Class, or what an installed package calls it",
+    )  # fmt: skip
+
+
+def pytest_configure(config: Any) -> None:
+    named = config.getoption("sottovoce")
+    if not named:
+        return
+    import pytest
+
+    from mechanisms.catalogue import admit
+    from sottovoce.contracts.cases import instances
+
+    try:
+        for name in named:
+            admit(name)
+            list(instances(name))
+    except ValueError as error:
+        raise pytest.UsageError(f"--sottovoce {error}") from None
+    contracts = str(_CONTRACTS)
+    asked = config.args_source is config.ArgsSource.ARGS  # files that are named run beside it, no others
+    config.args[:] = [*(config.args if asked else ()), contracts]

@@ -1,0 +1,109 @@
+"""Somebody else's mechanism at a client: what its own folder names it knows; what a server names it never imports."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from client.app import NODES, release
+from client.node import NODE, load_node
+from client.policy import Policy
+from mechanisms import catalogue
+from mechanisms.messages.refusals import REFUSALS
+from mechanisms.messages.wire import reply_from_record, request_to_record
+from tests.support.clients import OPEN, context, make_node, message, request
+from tests.support.own_package import write_package
+
+LABEL = {"mechanism": "quiet-coin", "epsilon": 2.0, "classes": 3}
+ALLOWED = replace(OPEN, mechanisms=("purkayastha", "quiet-coin"))
+#: Modules whose import would be seen, since nothing else here needs them.
+HARMFUL = ("this", "antigravity", "quiet", "quiet.noise", "turtledemo")
+
+
+@pytest.fixture
+def nodes(tmp_path, monkeypatch):
+    """A folder of nodes, on a machine on which the package `quiet` is installed, and nothing of it imported."""
+    monkeypatch.setenv(NODES, str(tmp_path))
+    monkeypatch.setattr(catalogue, "_ADMITTED", {})
+    monkeypatch.syspath_prepend(str(write_package(tmp_path / "installed")))
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget():
+    for name in [name for name in sys.modules if name.partition(".")[0] in HARMFUL]:
+        del sys.modules[name]
+
+
+def asking(label):
+    """A request as it travels whose label's mechanism is described so, whatever that is: the sender is hostile."""
+    content = request_to_record(request(arm=""))
+    content["request.about"]["label"] = json.dumps(label)
+    return message(content)
+
+
+def refused(answer, name):
+    assert answer.has_error() and not answer.has_content()
+    return (answer.error.code, answer.error.reason) == REFUSALS[name]
+
+
+HOSTILE = ("os:system", "this:s", "antigravity:geohash", "quiet.noise:Coin", "quiet.noise:Installed", "quiet-coin",
+           "turtledemo:__path__", "quiet", "../quiet:Coin", "__main__:x", ":", "builtins:eval", "")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_server_that_names_a_module_has_nothing_imported(nodes, name, monkeypatch):
+    """Though it is installed: nobody at this device has said that it may be asked for."""
+    make_node(nodes / "0", seed=None)
+    asked = []
+    monkeypatch.setattr("mechanisms.own.import_module", lambda module: asked.append(module))
+    assert refused(release(asking({"mechanism": name, "epsilon": 1.0, "classes": 3}), context(0)), "malformed")
+    assert asked == [] and not {*HARMFUL} & set(sys.modules)
+    with load_node(nodes / "0").ledger("") as ledger:
+        assert not ledger.rows()
+
+
+def test_what_is_installed_and_allowed_answers_under_its_name_and_is_charged(nodes):
+    make_node(nodes / "0", seed=None, policy=ALLOWED)
+    answer = release(asking(LABEL), context(0))
+    label = next(r for r in reply_from_record(answer.content).releases if r.channel == "label")
+    assert label.guarantee.worst_case() == 2.0
+    with load_node(nodes / "0").ledger("") as ledger:
+        assert {row.guarantee.epsilon for row in ledger.rows() if row.channel == "label"} == {2.0}
+    # and its place, as good a name for it elsewhere, is none in a message
+    assert refused(release(asking(LABEL | {"mechanism": "quiet.noise:Installed"}), context(0)), "malformed")
+
+
+def test_allowed_at_one_node_is_not_allowed_at_another(nodes):
+    """Both in one process, which has imported it for the first."""
+    make_node(nodes / "0", seed=None, policy=ALLOWED)
+    make_node(nodes / "1", seed=None)
+    assert release(asking(LABEL), context(0)).has_content()
+    assert refused(release(asking(LABEL), context(1)), "mechanism")
+
+
+@pytest.mark.parametrize("name", ["quiet.noise:Coin", "os:system", "this:s", "not-installed"])
+def test_a_devices_policy_takes_no_place_and_nothing_that_is_not_installed(nodes, name):
+    """A policy may have come in a bundle: a place in it is as good as a server's."""
+    make_node(nodes / "0", seed=None, policy=replace(OPEN, mechanisms=("purkayastha", name)))
+    with pytest.raises(ValueError, match=f"policy: {name}"):
+        load_node(nodes / "0")
+    assert refused(release(asking(LABEL), context(0)), "failed")
+    assert not {*HARMFUL} & set(sys.modules)
+
+
+def test_a_simulation_takes_what_its_own_folder_names(nodes):
+    make_node(nodes / "0", policy=replace(OPEN, mechanisms=("purkayastha", "quiet.noise:Coin")))
+    assert "quiet.noise:Coin" in json.loads((nodes / "0" / NODE).read_text())["simulation"]["arms"]["a"]["mechanisms"]
+    content = request_to_record(request())
+    content["request.about"]["label"] = json.dumps(LABEL | {"mechanism": "quiet.noise:Coin"})
+    assert release(message(content), context(0)).has_content()
+
+
+def test_nothing_but_the_catalogue_is_allowed_by_default(nodes):
+    catalogue.admit("quiet-coin")
+    assert "quiet-coin" not in Policy().mechanisms

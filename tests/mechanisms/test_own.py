@@ -1,0 +1,243 @@
+"""Mechanisms of other people's packages: found, admitted, refused."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mechanisms import catalogue, own
+from mechanisms.accounting.ladder import ladder
+from mechanisms.catalogue import admit, admit_installed, build, find, rebuild
+from mechanisms.guarantee import Guarantee
+from mechanisms.mechanism import parameters
+from tests.support.own_package import POINTS, write_package
+from tests.support.paths import ROOT
+
+COIN = "quiet.noise:Coin"
+HEAD = "\n@dataclass(frozen=True)\nclass Odd(OwnMechanism):\n    epsilon: float\n    classes: int\n"
+SAMPLE = "    def sample(self, x, *, rng):\n        return x\n"
+METRIC = "    metric: ClassVar[str] = 'discrete'\n"
+
+
+@pytest.fixture
+def path(monkeypatch):
+    """Puts a folder on Python's path, with nothing of the package known before or after."""
+
+    def forget():
+        for name in [name for name in sys.modules if name.partition(".")[0] == "quiet"]:
+            del sys.modules[name]
+
+    monkeypatch.setattr(catalogue, "_ADMITTED", {})
+    forget()
+    yield lambda folder: monkeypatch.syspath_prepend(str(folder))
+    forget()
+
+
+@pytest.fixture
+def package(tmp_path, path):
+    path(write_package(tmp_path))
+
+
+def test_a_place_is_built_with_what_the_base_class_derives(package):
+    mechanism = build({"mechanism": COIN, "epsilon": 1.5}, channel="label", classes=4)
+    assert parameters(mechanism) == {"mechanism": COIN, "epsilon": 1.5, "classes": 4}
+    assert mechanism.guarantee.worst_case() == 1.5 and mechanism.guarantee.protects == "label"
+    assert mechanism.privacy_loss().epsilon(0.0) == pytest.approx(1.5)
+    assert mechanism.channel == "label" and mechanism.grid is None
+    (rung,) = (r for r in ladder(None, mechanism, users=None, delta=1e-6) if r.name == "label")
+    assert rung.worst_case == 1.5
+    vectors = build({"mechanism": "quiet.noise:Direction", "epsilon": 2.0}, channel="embedding", dim=4)
+    assert vectors.guarantee.protects == "sequence" and vectors.guarantee.numeric_delta == 2.0**-40
+
+
+@pytest.mark.parametrize(("metric", "apart", "worst"), [("euclidean", 2.0, 6.0), ("angular", math.pi, 3 * math.pi)])
+def test_a_metric_gives_a_guarantee_and_a_loss_at_each_distance(tmp_path, path, metric, apart, worst):
+    more = f"\n@dataclass(frozen=True)\nclass Near(Direction):\n    metric: ClassVar[str] = {metric!r}\n"
+    path(write_package(tmp_path, more=more))
+    near = build({"mechanism": "quiet.noise:Near", "epsilon": 3.0}, channel="embedding", dim=4)
+    assert near.guarantee.worst_case() == pytest.approx(worst)
+    for distance in (0.0, 0.5, apart):
+        assert near.privacy_loss(distance).epsilon(0.0) == pytest.approx(3.0 * distance)
+
+
+def test_an_installed_mechanism_goes_by_the_name_of_its_entry_point(package):
+    for name in ("quiet-coin", "quiet.noise:Installed"):
+        mechanism = build({"mechanism": name, "epsilon": 1.0}, channel="label", classes=3)
+        assert parameters(mechanism)["mechanism"] == "quiet-coin"
+    with pytest.raises(ValueError, match="did you mean 'quiet-coin'"):
+        build({"mechanism": "quiet-coins", "epsilon": 1.0}, channel="label", classes=3)
+
+
+REFUSED = {
+    "no-package:Coin": "write \"package.module:Class\"",
+    "nowhere.noise:Coin": "cannot be imported .*No module named 'nowhere'.*PYTHONPATH",
+    "quiet.noise:Nobody": "cannot be imported",
+    "quiet.broken:Coin": "cannot be imported .*SyntaxError",
+    "quiet.leaves:Coin": "cannot be imported .*SystemExit",
+    "quiet.noise:math": "is no class but a module",
+    "os:system": "is no class but a builtin",
+    "quiet.noise:OwnMechanism": "no frozen dataclass",
+    "quiet.noise:Odd": None,
+}
+ODD = {
+    HEAD + SAMPLE: "does not state its guarantee; give it a field epsilon and a metric, discrete",
+    HEAD + "    metric: ClassVar[str] = 'angular'\n" + SAMPLE: "does not state its guarantee",
+    HEAD.replace("    epsilon: float\n", "") + METRIC + SAMPLE: "does not state its guarantee",
+    HEAD.replace("classes", "dim") + METRIC + SAMPLE: "does not state numeric_delta",
+    HEAD.replace("classes", "size") + METRIC + SAMPLE: "states no channel",
+    HEAD + METRIC: "has no sample",
+    HEAD + METRIC + SAMPLE.replace("*, rng", "rng"): "required and by keyword",
+    HEAD + METRIC + SAMPLE + "    guarantee = None\n": "they go together; write privacy_loss",
+    HEAD + METRIC + SAMPLE + "    name: ClassVar[str] = 'purkayastha'\n": "as a mechanism of the catalogue does",
+    HEAD + METRIC + SAMPLE + "    name: ClassVar[str] = 'odd'\n": "leave `name` out",
+    HEAD.replace("OwnMechanism", "") + SAMPLE: "states no channel",
+    HEAD.replace("(frozen=True)", "") + METRIC + SAMPLE: "is no frozen dataclass",
+}
+
+
+@pytest.mark.parametrize("name", [name for name, words in REFUSED.items() if words])
+def test_what_is_no_mechanism_is_refused_in_one_line(tmp_path, path, name):
+    path(write_package(tmp_path))
+    (tmp_path / "quiet" / "broken.py").write_text("def (\n")
+    (tmp_path / "quiet" / "leaves.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(ValueError, match=REFUSED[name]) as caught:
+        admit(name)
+    assert "\n" not in str(caught.value) and find(name) is None
+
+
+@pytest.mark.parametrize(("code", "words"), ODD.items())
+def test_a_class_that_does_not_say_what_it_promises_is_refused(tmp_path, path, code, words):
+    path(write_package(tmp_path, more=code))
+    with pytest.raises(ValueError, match=words) as caught:
+        admit("quiet.noise:Odd")
+    assert "\n" not in str(caught.value) and find("quiet.noise:Odd") is None
+
+
+OWN = """
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.categorical import pure_loss
+""" + HEAD + SAMPLE
+SAID = {
+    "    guarantee = 3.0\n    privacy_loss = lambda self, distance=None: pure_loss(1.0)\n": "is a float",
+    "    guarantee = Guarantee(1.0, 'discrete', 1.0, 'label')\n    privacy_loss = lambda self, distance=None: 1.0\n":
+        "must give LossCells",
+    "    guarantee = Guarantee(1.0, 'discrete', 1.0, 'token')\n"
+    "    privacy_loss = lambda self, distance=None: pure_loss(1.0)\n": "of a token, and the channel's is of a label",
+    "    guarantee = Guarantee(1.0, 'discrete', 1.0, 'label')\n"
+    "    privacy_loss = lambda self, distance=None: pure_loss(1.01)\n": "must not be the smaller",
+    "    guarantee = property(lambda self: self.nothing)\n    privacy_loss = lambda self, distance=None: 1\n":
+        "does not say what it promises",
+    METRIC + "    def __post_init__(self):\n        1 / 0\n": "cannot be made",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "words"), SAID.items())
+def test_what_an_instance_says_is_looked_at_before_anything_is_drawn(tmp_path, path, code, words):
+    path(write_package(tmp_path, more=OWN + code))
+    with pytest.raises(ValueError, match=words) as caught:
+        build({"mechanism": "quiet.noise:Odd", "epsilon": 1.0}, channel="label", classes=3)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_equal_guarantee_and_loss_are_accepted(tmp_path, path):
+    code = "    guarantee = Guarantee(1.0, 'discrete', 1.0, 'label')\n"
+    code += "    privacy_loss = lambda self, distance=None: pure_loss(1.0)\n"
+    path(write_package(tmp_path, more=OWN + code))
+    made = build({"mechanism": "quiet.noise:Odd", "epsilon": 1.0}, channel="label", classes=3)
+    assert isinstance(made.guarantee, Guarantee)
+
+
+def test_a_name_of_two_packages_is_ambiguous(tmp_path, path):
+    path(write_package(tmp_path / "a"))
+    write_package(tmp_path / "b", points=POINTS.replace("Installed", "Coin"))
+    (tmp_path / "b" / "quiet_noise-1.0.dist-info" / "METADATA").write_text("Name: other\nVersion: 1.0\n")
+    (tmp_path / "b" / "quiet_noise-1.0.dist-info").rename(tmp_path / "b" / "other-1.0.dist-info")
+    path(tmp_path / "b")
+    with pytest.raises(ValueError, match="two installed packages"):
+        admit("quiet-coin")
+
+
+def test_an_entry_point_that_takes_a_name_of_the_catalogue_is_never_loaded(tmp_path, path):
+    path(write_package(tmp_path, points=POINTS.replace("quiet-coin", "randomized-response")))
+    made = build({"mechanism": "randomized-response", "epsilon": 1.0}, channel="label", classes=3)
+    assert type(made).__module__ == "mechanisms.randomized_response" and "quiet" not in sys.modules
+
+
+def test_what_somebody_else_sent_imports_nothing(package):
+    for name in (COIN, "quiet-coin", "quiet.noise:Installed"):
+        with pytest.raises(ValueError, match="unknown mechanism"):
+            rebuild({"mechanism": name, "epsilon": 1.0}, channel="label", classes=3)
+    with pytest.raises(ValueError, match="those that are installed on it"):
+        admit_installed((COIN,))
+    assert not [name for name in sys.modules if name.partition(".")[0] == "quiet"] and catalogue._ADMITTED == {}
+    admit_installed(("purkayastha", "quiet-coin"))
+    assert rebuild({"mechanism": "quiet-coin", "epsilon": 1.0}, channel="label", classes=3).epsilon == 1.0
+
+
+def pytest_on(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    folder = package / "project"
+    folder.mkdir(exist_ok=True)
+    (folder / "test_of_theirs.py").write_text("def test_theirs():\n    pass\n")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "sottovoce.pytest_plugin", "-p", "no:cacheprovider", "-q", *arguments],
+        cwd=folder, env={"PYTHONPATH": f"{ROOT}:{package}", "PATH": ""}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["quiet-coin", "quiet.noise:Direction", "quiet.noise:Words"])
+def test_the_contracts_of_an_honest_mechanism_pass(tmp_path, name):
+    ran = pytest_on(write_package(tmp_path), "--sottovoce", name)
+    assert ran.returncode == 0 and "passed" in ran.stdout and "failed" not in ran.stdout, ran.stdout
+
+
+CARELESS = """
+
+@dataclass(frozen=True)
+class Careless(Coin):
+    def sample(self, x, *, rng):
+        return np.random.default_rng(len(x)).integers(0, self.classes, len(x))
+
+
+@dataclass(frozen=True)
+class Promising(Open):
+    def log_prob(self, y, x):
+        return 2 * super().log_prob(y, x)
+"""
+
+
+def test_contracts_find_what_breaks_them(tmp_path):
+    ran = pytest_on(write_package(tmp_path, more=CARELESS), *("--sottovoce", "quiet.noise:Careless"))
+    assert ran.returncode == 1 and "test_two_groupings_of_rows_give_identical_draws" in ran.stdout
+    ran = pytest_on(tmp_path, "--sottovoce", "quiet.noise:Promising")
+    assert ran.returncode == 1 and "test_the_log_likelihood_ratio_never_exceeds_the_guarantee" in ran.stdout
+    assert "test_two_groupings" not in ran.stdout
+    ran = pytest_on(tmp_path, "--sottovoce", "quiet.noise:Nobody")
+    assert ran.returncode == 4 and "quiet.noise:Nobody: cannot be imported" in ran.stderr
+
+
+def test_a_run_without_the_option_loads_nothing_and_collects_what_it_would(tmp_path):
+    write_package(tmp_path)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "conftest.py").write_text(
+        "import sys\ndef pytest_unconfigure():\n    print('loaded', {'numpy', 'mechanisms'} & set(sys.modules))\n"
+    )
+    ran = pytest_on(tmp_path)
+    assert ran.returncode == 0 and "1 passed" in ran.stdout and "loaded set()" in ran.stdout, ran.stdout
+
+
+def test_the_plugin_is_installed_with_the_package():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert '[project.entry-points.pytest11]\nsottovoce = "sottovoce.pytest_plugin"\n' in text
+
+
+def test_draws_of_a_place_repeat(package):
+    from mechanisms.streams import SeededUniforms
+
+    coin = build({"mechanism": COIN, "epsilon": 1.0}, channel="label", classes=3)
+    one, same = (coin.sample(np.zeros(9, np.int64), rng=SeededUniforms(3)) for _ in range(2))
+    assert np.array_equal(one, same) and own.is_reference(coin.name)
