@@ -1,19 +1,23 @@
-"""The Flower ClientApp: one query, answered with releases or with a constant text."""
+"""The Flower ClientApp: one query, answered with releases or with a constant text; and the mod that has other people's
+ClientApps answer so."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable, Mod
 
+from client.accounted import Accountant
 from client.consent import keep_question
 from client.node import Node, load_node
-from client.policy import Refused
+from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.store.ledger import LedgerError
 from mechanisms.messages.sealed import seal
@@ -30,18 +34,70 @@ app = ClientApp()
 @app.query("release")
 def release(message: Message, context: Context) -> Message:
     """Answer a `query.release` message, for one user or a cohort."""
-    return _reply(message, lambda: find_node(context))
+    return _reply(message, lambda: answer(message.content, find_node(context)))
 
 
 def respond(message: Message, folder: Path) -> Message:
     """What the node in a folder, as it is now, says to a message: releases, or a constant text."""
-    return _reply(message, lambda: load_node(folder))
+    return _reply(message, lambda: answer(message.content, load_node(folder)))
 
 
-def _reply(message: Message, node: Callable[[], Node]) -> Message:
+def accounted(
+    ledger: Path | str, policy: Policy, releases: Mapping[str, Mapping[str, Mapping[str, Any]]], *,
+    instead: Mapping[str, float | None] | None = None,
+) -> Mod:  # fmt: skip
+    """A mod for somebody else's ClientApp: what its answers say leaves through mechanisms, charged first, or not.
+
+    ledger: the file of the user's ledger, made where there is none; clients of one simulation may share it, a user each
+    by partition-id. policy: what the user agrees to, with a finite total. releases: by message type, what leaves: all
+    arrays of a record as one update, {"train": {"arrays": {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}}}, or
+    a label, {"query": {"metrics.label": {"mechanism": "randomized-response", "epsilon": 1.0, "classes": 2}}}; any other
+    type of message is refused. instead: "record.key" -> the constant that leaves whatever the app says there; None:
+    nothing. What else the app's answer holds has the whole answer refused, with a constant text, as whatever it raises.
+    Raises ValueError, one line, where these do not go together.
+    """
+    accountant = Accountant.of(ledger, policy, releases, instead or {})
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        def run() -> dict[str, dict[str, Any]]:
+            answered = call_next(message, context)
+            if answered.has_error():
+                raise Refused("failed")
+            return _content(answered.content)
+
+        def make() -> RecordDict:
+            try:
+                asked = _content(message.content)
+            except (TypeError, ValueError):
+                raise Refused("malformed") from None
+            user = int(context.node_config.get("partition-id", 0))
+            arrays, numbers = accountant.answer(message.metadata.message_type, asked, user, run)
+            made: dict[str, Any] = {
+                name: ArrayRecord({key: Array(array) for key, array in of.items()}) for name, of in arrays.items()
+            }
+            return RecordDict(made | {name: MetricRecord({**values}) for name, values in numbers.items()})
+
+        return _reply(message, make)
+
+    return mod
+
+
+def _content(record: RecordDict) -> dict[str, dict[str, Any]]:
+    """A message's records, arrays as NumPy's. Raises ValueError where one cannot be read."""
+
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Array):
+            return value.numpy().copy()
+        return f"bytes {value.hex()}" if isinstance(value, bytes) else value
+
+    return {name: {key: plain(value) for key, value in values.items()} for name, values in record.items()}
+
+
+def _reply(message: Message, make: Callable[[], RecordDict]) -> Message:
     """Never raises: an exception's text would travel."""
     try:
-        return Message(answer(message.content, node()), reply_to=message)
+        return Message(make(), reply_to=message)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # tokenizers' panics are no Exception

@@ -21,6 +21,7 @@ REFUSALS = {
     "releases": (115, "the policy does not allow so many releases"),
     "unsealed": (116, "the policy asks for a larger batch than one, and this client has no key to seal to"),
     "question": (117, "the policy does not list this question, and the user has not been asked yet"),
+    "unaccounted": (118, "nothing accounts for what the answer would say"),
 }
 
 #: Flower's own codes, for nodes that could not answer at all.

@@ -12,6 +12,7 @@ that public text does not hold, in the same way.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from mechanisms.vocabulary import NOTHING
-from server.attacks.sequences import Table
+from server.attacks.beam import Candidates
+from server.attacks.sequences import LEAST, Table, ends
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -28,7 +30,7 @@ IntArray = NDArray[np.int64]
 #: Words that the chain knows, at most: the most frequent.
 STATES = 4096
 #: Probabilities of a state at a place that are held at once.
-_ENTRIES = 2**24
+_ENTRIES = 2**23
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,34 +85,60 @@ class Chain:
 def guessed(chain: Chain, table: Table, released: IntArray) -> IntArray:
     """The likeliest word behind each released one given all of its text, (n, L) -> (n, L); NOTHING for no word.
     table: of the chain's states and the releases. The unknown word is never guessed."""
-    rows, columns = table.of_words(chain.states), table.of_releases(released)
     out = np.full(released.shape, NOTHING, dtype=np.int64)
-    likely = np.exp(table.logs[rows].T.astype(np.float64))  # (c + 2, s)
     can = chain.states < table.channel.size
-    size = max(1, _ENTRIES // (len(chain.states) * max(1, released.shape[1])))
-    for at in range(0, len(released), size):
-        posterior = _posterior(chain, likely, columns[at : at + size])
-        best = chain.states[can][posterior[:, :, can].argmax(axis=2)]
-        out[at : at + size] = np.where(released[at : at + size] == NOTHING, NOTHING, best)
+    for rows, ahead, behind, _ in _read(chain, table, released):
+        best = chain.states[can][(ahead * behind)[:, :, can].argmax(axis=2)]
+        out[rows] = np.where(released[rows] == NOTHING, NOTHING, best)
     return out
 
 
-def _posterior(chain: Chain, likely: FloatArray, columns: IntArray) -> FloatArray:
-    """(n, L, s), up to a factor of each place. A place where no word was released says nothing."""
-    n, length = columns.shape
-    silent = likely.shape[0] - 2
-    ahead = np.empty((n, length, len(chain.states)))
-    here = np.tile(chain.first, (n, 1))
-    for i in range(length):
-        seen = np.where((columns[:, i] >= silent)[:, None], 1.0, likely[columns[:, i]])
-        ahead[:, i] = _scaled(here * seen)
-        here = chain.forward(ahead[:, i])
-    behind = np.ones((n, len(chain.states)))
-    for i in reversed(range(length)):
-        ahead[:, i] *= behind
-        seen = np.where((columns[:, i] >= silent)[:, None], 1.0, likely[columns[:, i]])
-        behind = chain.backward(_scaled(behind * seen))
-    return ahead
+def candidates(chain: Chain, table: Table, released: IntArray, count: int) -> Candidates:
+    """The `count` likeliest words of each place, as `guessed` sees them, for who knows more than a chain."""
+    count = min(count, len(chain.states))
+    shape = (*released.shape, count)
+    words, logs, rest = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
+    for rows, ahead, behind, seen in _read(chain, table, released):
+        posterior = ahead * behind
+        top = np.argpartition(-posterior, count - 1, axis=2)[:, :, :count]
+        top = np.take_along_axis(top, np.argsort(-np.take_along_axis(posterior, top, axis=2), axis=2), axis=2)
+        words[rows] = chain.states[top]
+        with np.errstate(divide="ignore"):
+            logs[rows] = np.log(np.stack([seen(i) for i in range(released.shape[1])], axis=1)[_own(top)])
+            rest[rows] = np.log(np.maximum(behind[_own(top)], np.exp(LEAST)))
+    return Candidates(words, np.maximum(logs, LEAST), rest, ends(released))
+
+
+def _own(top: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    n, length, _ = top.shape
+    return np.arange(n)[:, None, None], np.arange(length)[None, :, None], top
+
+
+def _read(
+    chain: Chain, table: Table, released: IntArray
+) -> Iterator[tuple[slice, FloatArray, FloatArray, Callable[[int], FloatArray]]]:
+    """Some rows; of each place (n, L, s) what the places up to it say of its word, and those behind it, each up to a
+    factor of the place; and what a place alone says, (n, s). A place where no word was released says nothing."""
+    rows, columns = table.of_words(chain.states), table.of_releases(released)
+    likely = np.exp(table.logs[rows].T.astype(np.float64))  # (c + 2, s)
+    likely[-2:] = 1.0
+    length = released.shape[1]
+    size = max(1, _ENTRIES // (len(chain.states) * max(1, length)))
+    for at in range(0, len(released), size):
+        here = columns[at : at + size]
+
+        def seen(i: int, here: IntArray = here) -> FloatArray:
+            return likely[here[:, i]]
+
+        ahead = np.empty((len(here), length, len(chain.states)))
+        behind = np.ones_like(ahead)
+        weights = np.tile(chain.first, (len(here), 1))
+        for i in range(length):
+            ahead[:, i] = _scaled(weights * seen(i))
+            weights = chain.forward(ahead[:, i])
+        for i in reversed(range(1, length)):
+            behind[:, i - 1] = chain.backward(_scaled(behind[:, i] * seen(i)))
+        yield slice(at, at + len(here)), ahead, behind, seen
 
 
 def _scaled(weights: FloatArray) -> FloatArray:

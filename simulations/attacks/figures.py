@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 #: Figures by file name: the attacks in them by the first part of their names, and what their success is.
 GROUPS = {
-    "words": (("bayes", "copy", "mask", "context"), "share of released words guessed"),
+    "words": (("bayes", "copy", "mask", "context", "strongest"), "share of released words guessed"),
     "inversion": (("inversion",), "F1 of the content words guessed"),
     "attributes": (("attribute",), "share of texts whose attribute is guessed"),
     "vectors": (("vector",), "share of vectors guessed right (membership: balanced accuracy)"),

@@ -64,6 +64,23 @@ def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
     return Rate(float(success), error, len(tokens), alike if tokens.max() == 1 else min(alike, _SHARES))
 
 
+def chosen_by_the_other_half(
+    guesses: dict[str, IntArray], truth: IntArray, where: NDArray[np.bool_]
+) -> tuple[IntArray, tuple[str, str]]:
+    """Of several attacks' guesses (n, L) at one truth those, in each half of the texts, of the attack that did best on
+    the other half, and the names of the two. The largest of several successes is larger than that of the best attack,
+    by chance alone; what is chosen on other texts is not."""
+    halves = np.arange(len(truth)) % 2
+    chosen = []
+    out = np.full(truth.shape, NOTHING, dtype=np.int64)
+    for half in (0, 1):
+        other = where & (halves != half)[:, None]
+        right = {name: int(((each == truth) & other).sum()) for name, each in guesses.items()}
+        chosen.append(max(right, key=lambda name: right[name]))
+        out[halves == half] = guesses[chosen[-1]][halves == half]
+    return out, (chosen[0], chosen[1])
+
+
 @dataclass(frozen=True)
 class Words:
     """Of guessed sets of words, over all texts together: precision, recall, F1, where one text is one observation."""

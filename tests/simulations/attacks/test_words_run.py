@@ -100,6 +100,9 @@ def test_a_run_under_attack(finished, tmp_path, capsys):
     assert entries["no noise", "query"]["success"] == 1.0
     assert entries["santext ε=6", "query"]["bound"] >= entries["santext ε=6", "copy"]["bound"]
     assert entries["madlib", "bayes"]["best"] is None and entries["madlib", "bayes"]["law"].startswith("estimated")
+    assert entries["no noise", "context-causal"]["success"] == entries["no noise", "strongest"]["success"] == 1.0
+    strongest = entries["santext ε=6", "strongest"]["note"]
+    assert strongest.endswith("of 6") and strongest.split(", ")[0].split(" and ")[0] in ATTACKS
     said = (finished / "attacks.md").read_text()
     assert "| no noise | bayes | 1 | 0." in said and "exact, each for itself" in said and "Best possible" in said
     assert not any(e["alarm"] for e in results["entries"])
@@ -139,7 +142,7 @@ def test_an_attribute_of_sanitized_texts(finished, monkeypatch):
 
 
 def test_the_same_run_gives_the_same_results(finished):
-    asked = Attack(finished, tuple(name for name in ATTACKS if name != "mask"), limit=30)
+    asked = Attack(finished, tuple(name for name in ATTACKS if "mask" not in name), limit=30)
     first, second = run(asked), run(asked)
     assert first == second and "Attacks: bayes: " in markdown(first)
     assert {e["texts"] for e in first["entries"]} == {30}
@@ -150,7 +153,7 @@ def test_mask_inference_reads_the_words_around(tmp_path):
     import torch
     from transformers import BertForMaskedLM
 
-    from server.attacks.masked_tokens import MaskAttack
+    from server.attacks.masked_tokens import MaskAttack, MaskedPrior
 
     checkpoint = tiny_masked_lm(tmp_path / "model")
     names = ("film", "book", "good", "plots", "zebra", ".")
@@ -169,9 +172,18 @@ def test_mask_inference_reads_the_words_around(tmp_path):
     model.cls.predictions.bias.data[pieces.index("book")] += 1e4
     model.save_pretrained(checkpoint)
     assert (MaskAttack(checkpoint, vocabulary).guesses(sent)[sent != NOTHING] == 1).all()
+    said, words = MaskAttack(checkpoint, vocabulary), np.array([[0, 1, 2, 3, 4, 5, 6]])
+    rows, logs = said.log_probs(np.array([[0, 2, 5]]), 1)
+    assert rows.tolist() == [0] and said.words[logs[0].argmax()] == 1
+    share = np.array([0.2, 0.2, 0.1, 0.2, 0.1, 0.1, 0.1])  # of which .6 are single pieces
+    found = np.exp(MaskedPrior(said, share).log_probs(np.array([[0, 2, 5]]), 1, words))[0]
+    assert found.sum() == pytest.approx(1.0) and found[1] == pytest.approx(0.6)
+    np.testing.assert_allclose(found[[3, 4, 6]], share[[3, 4, 6]])
     long = np.zeros((1, 80), dtype=np.int64)
     guesses = MaskAttack(checkpoint, vocabulary).guesses(long)[0]
     assert (guesses[:60] == 1).all() and (guesses[60:] == NOTHING).all(), "62 positions and two special ones"
+    behind = np.exp(MaskedPrior(said, share).log_probs(long, 70, words))[0]
+    np.testing.assert_allclose(behind, share, err_msg="what cannot be read is as frequent as anywhere")
     with pytest.raises(ValueError, match=r"^masked-lm: no word of the vocabulary is a single piece[^\n]*$"):
         MaskAttack(checkpoint, Vocabulary(("zebra", "yak"), np.eye(2, dtype=np.float32)))
 

@@ -1,0 +1,301 @@
+"""What of another app's answers may leave: each vector and label of it through a mechanism, charged before it is sent.
+
+The unit is the user of this client: whatever of an answer is declared to leave is a release of their record 0, and
+all that an app looks at stands behind it. A vector is the difference between what the app answers and what it was sent,
+clipped to a norm that this client's side has fixed: as `client.draw.signed_directions` makes it a unit vector of the
+same mean, any two users' are within the mechanism's domain. What the app's answer says never decides whether there is
+an answer: a vector that is not finite counts as zero, a label that is none as the first.
+
+A question is all that a message holds. The same one again is answered from the ledger, with the same bytes, and the app
+is not run; any other is charged anew, until the policy's total is spent. Nothing that a message says changes a
+mechanism, its parameters or a norm.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.draw import signed_directions
+from client.policy import Policy, Refused
+from client.store.ledger import Charge, Ledger, LedgerError, Recalled
+from mechanisms.accounting.privacy_filter import Account
+from mechanisms.catalogue import build
+from mechanisms.mechanism import parameters
+from mechanisms.messages.release import digest
+from mechanisms.streams import SecureStreams
+
+#: A message's or an answer's content: records by name, in each arrays or values by key.
+Content = Mapping[str, Mapping[str, Any]]
+
+#: Of a vector whose size is not known yet: a mechanism's price does not depend on it.
+_ANY_SIZE = 16
+_RECORDS = np.zeros(1, np.int64)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """One thing that leaves: all arrays of the record `name` as one vector, or the label at `name`, "record.key".
+
+    spec: its mechanism, as experiment files have it; norm: the length that the vector is clipped to, None of a label.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    norm: float | None
+
+    @classmethod
+    def of(cls, name: str, spec: Mapping[str, Any]) -> Outgoing:
+        """ValueError, one line, unless it is a vector's name with a norm, or a label's."""
+        norm = spec.get("norm")
+        given = {key: value for key, value in spec.items() if key != "norm"}
+        if "." in name:
+            if norm is not None:
+                raise ValueError(f"accounted: {name}: a label has no norm; name a whole record for its arrays")
+            return cls(name, given, None)
+        if isinstance(norm, bool) or not isinstance(norm, int | float) or not 0 < norm < math.inf:
+            raise ValueError(f"accounted: {name}: give the norm that its update is clipped to, above 0, got {norm!r}")
+        return cls(name, given, float(norm))
+
+    @property
+    def channel(self) -> str:
+        return "label" if self.norm is None else "statistic"
+
+    def mechanism(self, size: int) -> Any:
+        """The mechanism, of vectors of that many coordinates. ValueError where there is none."""
+        return _built(self.channel, tuple(sorted(self.spec.items())), size)
+
+
+@lru_cache(maxsize=32)
+def _built(channel: str, spec: tuple[tuple[str, Any], ...], size: int) -> Any:
+    mechanism = build(dict(spec), channel=channel, dim=size if channel == "statistic" else None)
+    if channel == "statistic" and mechanism.grid is None:
+        raise ValueError(f"{mechanism.name}: rounds to no grid, and no vector leaves unrounded")
+    return mechanism
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """Says what of an app's answers leaves, and charges it.
+
+    ledger: its file. policy: what the user agrees to; its total must be finite, and nothing in it declared public.
+    releases: by the type of a message ("train", "query.mine"), what of the answer leaves. instead: "record.key" -> the
+    constant that leaves whatever the app says there, or None for nothing. Anything else in an answer is refused.
+    ValueError, one line, where these do not go together, or the policy would refuse each.
+    """
+
+    ledger: Path
+    policy: Policy
+    releases: Mapping[str, tuple[Outgoing, ...]]
+    instead: Mapping[str, float | None]
+
+    @classmethod
+    def of(
+        cls, ledger: Path | str, policy: Policy, releases: Mapping[str, Mapping[str, Mapping[str, Any]]],
+        instead: Mapping[str, float | None],
+    ) -> Accountant:  # fmt: skip
+        made = {kind: tuple(Outgoing.of(name, spec) for name, spec in each.items()) for kind, each in releases.items()}
+        return cls(Path(ledger), policy, made, dict(instead))
+
+    def __post_init__(self) -> None:
+        if math.isinf(self.policy.total):
+            raise ValueError("accounted: the policy needs a finite total: a server may ask without end")
+        if self.policy.unprotected or self.policy.minimum_users:
+            raise ValueError("accounted: nothing is declared public here, and no batch is waited for; remove it")
+        for name, value in self.instead.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if "." not in name or not (value is None or number):
+                raise ValueError(f'accounted: instead: write "record.key" and a finite number or None, got {name!r}')
+        for kind, leaving in self.releases.items():
+            for out in leaving:
+                mechanism = out.mechanism(_ANY_SIZE)
+                if out.name in self.instead:
+                    raise ValueError(f"accounted: {out.name}: is released, and something else instead; remove one")
+                if mechanism.name not in self.policy.mechanisms:
+                    raise ValueError(f"accounted: {out.name}: the policy does not allow {mechanism.name}")
+                if (reason := self.policy.refusal(out.channel, self.policy.cost(mechanism.guarantee))) is not None:
+                    raise ValueError(f"accounted: {kind}: {out.name}: {Refused(reason).text}")
+
+    def answer(
+        self, kind: str, asked: Content, user: int, run: Callable[[], Content]
+    ) -> tuple[dict[str, dict[str, NDArray[Any]]], dict[str, dict[str, float]]]:
+        """The arrays and the numbers that leave in answer to a message, charged before this returns.
+
+        kind: the message's type. asked: its content. run: the app's answer to it, called unless all of it is on the
+        ledger. Raises Refused, or LedgerError; what `run` raises passes.
+        """
+        if kind not in self.releases:
+            raise Refused("unaccounted")
+        due = [_Due.of(kind, out, asked) for out in self.releases[kind]]
+        person = np.array([user], np.int64)
+        with Ledger(self.ledger) as ledger:
+            with ledger.exclusive():
+                recalled = self._recalled(ledger, due, person)
+            if not all(each.known.all() for each in recalled):
+                answered = run()
+                self._check(kind, answered)
+                values = [each.value(answered) for each in due]
+                with ledger.exclusive():  # somebody else may have answered meanwhile
+                    recalled = self._recalled(ledger, due, person)
+                    charges = [
+                        each.charge(value, known, person, self.policy)
+                        for each, value, known in zip(due, values, recalled, strict=True) if not known.known.all()
+                    ]  # fmt: skip
+                    ledger.commit(charges)
+                    recalled = self._recalled(ledger, due, person)  # what leaves is what lies on the ledger
+        return self._content(kind, due, recalled)
+
+    def _recalled(self, ledger: Ledger, due: list[_Due], person: NDArray[np.int64]) -> list[Recalled]:
+        """What of it is on the ledger. Raises Refused where the user cannot pay for the rest."""
+        recalled = [ledger.recall(each.stage, each.out.channel, each.digest, person, _RECORDS) for each in due]
+        new = [each for each, known in zip(due, recalled, strict=True) if not known.known.all()]
+        if self.policy.questions is not None and not {each.digest for each in due} <= set(self.policy.questions):
+            raise Refused("question")
+        one, total = np.ones(1, np.int64), self.policy.spent(ledger, person)
+        spent: dict[str, Account] = {}
+        for each in new:
+            cost, channel = self.policy.cost(each.mechanism.guarantee), each.out.channel
+            before = spent.get(channel) or self.policy.spent_on(ledger, channel, person, _RECORDS)
+            spent[channel], total = before.plus(cost, one), total.plus(cost, one)
+            if not self.policy.allows(spent[channel], channel)[0]:
+                raise Refused("channel")
+        if new and not self.policy.allows(total, "total")[0]:
+            raise Refused("total")
+        if new and not self.policy.allows_number(total)[0]:
+            raise Refused("releases")
+        return recalled
+
+    def _check(self, kind: str, answered: Content) -> None:
+        """Raise Refused where the app's answer holds anything that nothing accounts for: said here, and not sent."""
+        known = {out.name for out in self.releases[kind]} | set(self.instead)
+        for record, values in answered.items():
+            for key in values:
+                if record not in known and f"{record}.{key}" not in known:
+                    _log.warning("nothing accounts for %s.%s of the app's answer, so it is not sent", record, key)
+                    raise Refused("unaccounted")
+
+    def _content(
+        self, kind: str, due: list[_Due], recalled: list[Recalled]
+    ) -> tuple[dict[str, dict[str, NDArray[Any]]], dict[str, dict[str, float]]]:
+        arrays: dict[str, dict[str, NDArray[Any]]] = {}
+        numbers: dict[str, dict[str, float]] = {}
+        for each, known in zip(due, recalled, strict=True):
+            if each.out.norm is not None:
+                arrays[each.out.name] = each.vector(known.payloads[0])
+        named = {each.out.name: each.label(known.payloads[0]) for each, known in zip(due, recalled, strict=True)
+                 if each.out.norm is None}  # fmt: skip
+        fixed = {name: value for name, value in self.instead.items() if value is not None}
+        for name, value in (named | fixed).items():
+            record, _, key = name.partition(".")
+            numbers.setdefault(record, {})[key] = value
+        return arrays, numbers
+
+
+@dataclass(frozen=True)
+class _Due:
+    """One release that a message asks for. base: the arrays that the app was sent, by key; none of a label."""
+
+    out: Outgoing
+    stage: str
+    mechanism: Any
+    digest: str
+    base: Mapping[str, NDArray[Any]]
+
+    @classmethod
+    def of(cls, kind: str, out: Outgoing, asked: Content) -> _Due:
+        """Raises Refused where the message has no arrays to measure an update from, or too many."""
+        base: Mapping[str, NDArray[Any]] = {}
+        size = _ANY_SIZE
+        if out.norm is not None:
+            base = asked.get(out.name, {})
+            numeric = all(isinstance(array, np.ndarray) and array.dtype.kind in "fiu" for array in base.values())
+            size = sum(array.size for array in base.values()) if numeric else 0
+        try:
+            mechanism = out.mechanism(size)
+        except ValueError as error:
+            _log.warning("%s: %s", out.name, error)
+            raise Refused("malformed") from None
+        about = {"kind": kind, "asked": asked, "name": out.name, "norm": out.norm, "drawn": parameters(mechanism)}
+        return cls(out, f"{kind} {out.name}", mechanism, digest(about), base)
+
+    def value(self, answered: Content) -> NDArray[Any]:
+        """What is to be released, inside the mechanism's domain: a mean (1, D) of length 1 at most, or a class (1,)."""
+        if self.out.norm is None:
+            record, _, key = self.out.name.partition(".")
+            label = answered.get(record, {}).get(key)
+            within = type(label) is int and 0 <= label < self.mechanism.classes
+            return np.array([label if within else 0], np.int64)
+        arrays = answered.get(self.out.name, {})
+        if {key: np.shape(a) for key, a in arrays.items()} != {key: a.shape for key, a in self.base.items()}:
+            _log.warning("%s: the app's arrays are not of the shapes that it was sent", self.out.name)
+            raise Refused("failed")
+        with np.errstate(all="ignore"):
+            update = [np.asarray(arrays[key], np.float64) - self.base[key].astype(np.float64) for key in self.base]
+            mean = np.concatenate([part.ravel() for part in update]) / self.out.norm
+            mean = mean if np.isfinite(mean).all() else np.zeros_like(mean)
+            largest = max(1.0, float(np.abs(mean).max()))  # or the squares of very long ones would overflow
+            length = largest * float(np.sqrt(((mean / largest) ** 2).sum()))
+        return (mean / max(1.0, length))[None]
+
+    def charge(self, value: NDArray[Any], known: Recalled, person: NDArray[np.int64], policy: Policy) -> Charge:
+        """A draw, and what it costs. The stream's step counts other questions at this stage, as the sanitizer's."""
+        rng = SecureStreams().rows(
+            person, _RECORDS, stage=self.stage, channel=self.out.channel, step=int(known.earlier[0])
+        )
+        if self.out.norm is None:
+            drawn = np.asarray(self.mechanism.sample(value, rng=rng), np.int64)
+        else:
+            unit = signed_directions(value, rng.uniform(1, 1)[:, 0])
+            drawn = self.mechanism.grid.encode(self.mechanism.sample(unit, rng=rng))
+        rows = np.ascontiguousarray(drawn.astype(self._stored, copy=False)).reshape(1, -1).view(np.uint8)
+        guarantee = self.mechanism.guarantee
+        return Charge(
+            self.stage, self.out.channel, self.digest, guarantee, policy.cost(guarantee).epsilon, policy.delta,
+            person, _RECORDS, rows,
+        )  # fmt: skip
+
+    @property
+    def _stored(self) -> np.dtype[Any]:
+        plain = np.dtype(np.int64) if self.out.norm is None else self.mechanism.grid.dtype
+        return np.dtype(plain.newbyteorder("<"))
+
+    def label(self, payload: NDArray[np.uint8]) -> int:
+        return int(self._decoded(payload, 1)[0])
+
+    def vector(self, payload: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """The app's arrays as they leave: those that it was sent, moved by the released update."""
+        codes = self._decoded(payload, sum(array.size for array in self.base.values()))[None]
+        unbiased: Any = getattr(self.mechanism, "decoded_mean", None)
+        mean = self.mechanism.grid.decode(codes)[0] if unbiased is None else unbiased(codes)
+        moved, at = {}, 0
+        assert self.out.norm is not None
+        for key, array in self.base.items():
+            part = mean[at : at + array.size].reshape(array.shape) * self.out.norm
+            moved[key] = _like(array, part)
+            at += array.size
+        return moved
+
+    def _decoded(self, payload: NDArray[np.uint8], size: int) -> NDArray[Any]:
+        if len(payload) != size * self._stored.itemsize:
+            raise LedgerError("ledger: a payload does not have its length")
+        return payload.view(self._stored)
+
+
+def _like(array: NDArray[Any], update: NDArray[np.float64]) -> NDArray[Any]:
+    """The array and an update, in its own type; whole numbers are rounded, and stay within it."""
+    with np.errstate(all="ignore"):
+        total = array.astype(np.float64) + update
+        if array.dtype.kind in "iu":
+            bounds = np.iinfo(array.dtype)
+            total = np.clip(np.rint(total), float(bounds.min), np.nextafter(float(bounds.max), 0))
+        moved: NDArray[Any] = np.asarray(total, array.dtype)  # of no axes, it would be no array any more
+    return moved
