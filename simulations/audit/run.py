@@ -23,6 +23,7 @@ from simulations.audit.clients import Clients
 from simulations.audit.games import Game
 from simulations.audit.own import games_of
 from simulations.audit.own import names as mechanisms
+from simulations.audit.timing import TIMING, Timed, pairs_of, timed
 from simulations.errors import UserError
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
@@ -37,7 +38,7 @@ _MOST_DRAWS = 2_000_000
 
 def names() -> tuple[str, ...]:
     """What can be audited."""
-    return (*mechanisms(), *PARTS)
+    return (*mechanisms(), *PARTS, TIMING)
 
 
 @dataclass(frozen=True)
@@ -104,16 +105,21 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
     check(audit)
     games: list[Game] = []
     clients: dict[str, Clients] = {}
+    times: list[Timed] = []
     with tempfile.TemporaryDirectory(prefix="sottovoce-audit-") as folder:
         for name in dict.fromkeys(audit.mechanisms or names()):
+            if name == TIMING:
+                times = timed(Clients(Path(folder) / name, deployed=True), pairs_of(audit.draws), audit.seed)
+                continue
             if name not in PARTS:
                 games += games_of(name, audit.delta)
                 continue
             clients[name] = Clients(Path(folder) / name, deployed=name == DEVICE)
             games += PARTS[name](clients[name], audit.delta)
-        findings = measure(games, audit, family=family, progress=progress)
+        figures = max(1, tests(games) + sum(each.promised for each in times))
+        findings = measure(games, audit, family=family * tests(games) / figures, progress=progress)
         ledgers = {name: asked.charged() for name, asked in clients.items() if asked.answered}
-    entries = [entry(finding) for finding in findings]
+    entries = [entry(finding) for finding in findings] + [each.entry(family / figures) for each in times]
     for name, charged in ledgers.items():
         entries.append(
             {
@@ -130,8 +136,8 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
         "delta": audit.delta,
         "seed": audit.seed,
         "false_alarm_rate": family,
-        "tests": tests(games),
-        "confidence_each": 1 - family / tests(games),
+        "tests": figures,
+        "confidence_each": 1 - family / figures,
         "violated": sum(e["verdict"] == "violated" for e in entries),
         "entries": entries,
     }
@@ -232,7 +238,7 @@ def table(results: dict[str, Any]) -> str:
     rows = []
     for e in results["entries"]:
         name = f"{e['name']}: {e['about']}" if e["about"] else e["name"]
-        if "releases" in e:
+        if "deltas" not in e:
             cells = [name, e["pair"], *[""] * 8, e["verdict"]]
         else:
             shown = [d for d in e["deltas"] if d["what"] == "shown"]

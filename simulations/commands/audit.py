@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Measure lower bounds of ε beside what is claimed; exit code 1 where a claim is violated.
 
-    NAME: a mechanism of the catalogue, length, text, client, client-text or shuffler; or somebody else's, by its
+    NAME: a mechanism of the catalogue, length, text, client, client-timing or shuffler; or somebody else's, by its
     package's name for it or as package.module:Class.
     """
     from simulations.audit.run import audit, table
