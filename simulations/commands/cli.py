@@ -28,6 +28,7 @@ from simulations.commands import deniability as deniability_command
 from simulations.commands import deploy as deploy_command
 from simulations.commands import device as device_command
 from simulations.commands import init as init_command
+from simulations.commands import study as study_command
 from simulations.commands.options import AsJson, Data, Set, end_where_nobody_was_delivered, overrides
 from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
 from simulations.progress import progress_lines
@@ -63,6 +64,7 @@ app.add_typer(device_command.app, name="device")
 app.add_typer(deploy_command.app, name="deploy")
 app.command("init")(init_command.command)
 app.command("check")(check_command.command)
+app.command("study")(study_command.command)
 app.command("sanitize")(sanitize.command)
 app.command("deniability")(deniability_command.command)
 app.command("audit")(audit_command.command)

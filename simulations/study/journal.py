@@ -196,6 +196,20 @@ def resumed(out: Path) -> Iterator[tuple[Path, Experiment]]:
         where.__exit__(None, None, None)
 
 
+def begun(out: Path) -> bool:
+    """Whether a run into `out` was stopped after it had begun, so that it can be resumed. What one has left that was
+    stopped before that, with nothing in it, is deleted. UserError where one is at work."""
+    part = _part(Path(os.path.abspath(out)))
+    if not part.is_dir():
+        return False
+    if (part / UNFINISHED / "code.json").is_file():
+        return True
+    if _locked(part):
+        raise UserError(f"{out}: another process is at work on this run; wait for it")
+    shutil.rmtree(part)
+    return False
+
+
 def refuse_unfinished(folder: Path) -> None:
     """Raises UserError where the folder is of a run that is not finished, or will be."""
     folder = Path(os.path.abspath(folder))

@@ -39,7 +39,7 @@ def test_one_arm_is_one(arms: int, said: str, tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate._results(from_table(table), tmp_path, stop, None)
+        simulate._results(from_table(table), tmp_path, stop, None, None)
     assert lines[0].endswith(f", {said}")
 
 
