@@ -271,10 +271,13 @@ def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
 
 
 def _full_disk(error: BaseException) -> OSError | None:
-    """The error as the system's, where it says that a file could not grow. Rust's libraries put it into a text."""
+    """The error as the system's, where it says that a file could not grow. Libraries in Rust put it into a text, and of
+    an array that was written in part NumPy says how much was."""
     if isinstance(error, OSError):
+        if error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error)):
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return error if error.errno in _FULL else None
-    told = re.search(r"os error (\d+)", str(error)) if type(error).__name__ == "SafetensorError" else None
+    told = re.search(r"\(os error (\d+)\)", str(error))
     number = int(told[1]) if told else 0
     return OSError(number, os.strerror(number)) if number in _FULL else None
 
