@@ -299,7 +299,8 @@ class _Client(FleetHttpClient):
         self._signed = _Signed(key)
         super().__init__(url, interceptors=[self._signed], verify=context)
         self._client.close()
-        self._client = httpx.Client(transport=_Transport(context), timeout=_TIMEOUT, follow_redirects=False)
+        bounded = BoundedTransport(context, _LARGER)
+        self._client = httpx.Client(transport=bounded, timeout=_TIMEOUT, follow_redirects=False)
 
     def hurry(self) -> None:
         self._client.timeout = httpx.Timeout(_LAST)
@@ -340,13 +341,19 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class _Transport(httpx.BaseTransport):
-    def __init__(self, context: ssl.SSLContext) -> None:
+class BoundedTransport(httpx.BaseTransport):
+    """HTTP that reads each answer of a SuperLink up to a limit, and no compressed one; raises Unusable.
+
+    larger: the limits in bytes, by the last part of the path, of answers that may be larger than `MAX_SMALL`.
+    """
+
+    def __init__(self, context: ssl.SSLContext, larger: Mapping[str, int]) -> None:
         self._inner = httpx.HTTPTransport(verify=context)
+        self._larger = larger
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.headers["accept-encoding"] = "identity"
-        limit = _LARGER.get(request.url.path.rpartition("/")[2], MAX_SMALL)
+        limit = self._larger.get(request.url.path.rpartition("/")[2], MAX_SMALL)
         response = self._inner.handle_request(request)
         headers = response.headers
         size = headers.get("content-length", "0")

@@ -112,7 +112,10 @@ def shuffler(
     key: Key,
     port: Port,
     users: Annotated[
-        Path, typer.Option("--users", metavar="FILE", help='Who lives where: {"<node id>": [user, ...]}.')
+        Path,
+        typer.Option(
+            "--users", metavar="FILE", help='Who lives where, of how many records: {"<node id>": {"<user>": records}}.'
+        ),
     ],
     origins: Annotated[
         bool,

@@ -20,14 +20,13 @@ import json
 import os
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from client.device.allow import allow
 from client.device.bundle import Bundle, open_bundle
@@ -205,7 +204,7 @@ class _Deployment:
         self.ca = folder / "ca"
         self.server = folder / "server"
         self.publisher = folder / "publisher"
-        self.users: list[list[int]] = []
+        self.users: list[dict[str, int]] = []
         self.superlink = ""
 
     # -- files
@@ -236,7 +235,10 @@ class _Deployment:
         write_shard(node, "train", train.users[mine], train.records[mine], texts, labels)
         texts = held.test.texts.take(held.test_rows[theirs])
         write_shard(node, "test", test.users[theirs], test.records[theirs], texts, None)
-        self.users.append(np.unique(np.concatenate([train.users[mine], test.users[theirs]])).tolist())
+        here: Counter[int] = Counter()
+        for users in (train.users[mine], test.users[theirs]):  # a stage asks for one split
+            here |= Counter(users.tolist())
+        self.users.append({str(user): here[user] for user in sorted(here)})
 
     def _node(self, i: int) -> Path:
         return self.folder / "nodes" / str(i)

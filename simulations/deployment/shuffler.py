@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def _serve(
     new = threading.Event()
     grid: Any = None
 
-    def ask(record: RecordDict, nodes: Collection[int], timeout: float) -> Iterator[Any]:
+    def ask(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Any]:
         return superlinks.ask(grid, record, nodes, timeout=timeout)
 
     rounds = Rounds(store, enrolled, ask, progress)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +24,8 @@ from simulations.progress import Progress
 PATIENCE, AGAIN, LOOK = 120.0, 1.0, 0.5
 #: Seconds without a byte.
 _SILENT = 30.0
-#: The largest answer that is read, in bytes: rows of many millions of users.
-_LARGEST = 2**33
+#: Bytes of the rows that are read at most: of many millions of users. And of anything else.
+_LARGEST, _SMALL = 2**33, 2**16
 
 T = TypeVar("T")
 
@@ -80,13 +81,13 @@ class Shuffler:
         Raises UserError where the shuffler refuses, is not there for `PATIENCE` seconds, or says what it may not.
         """
         about = {"Row-Bytes": str(row_bytes), "Timeout": str(timeout)}
-        self._patiently(lambda: self._sent("POST", "/v1/stages", (202,), content=request, headers=about))
+        self._patiently(lambda: self._sent("POST", "/v1/stages", 0, content=request, headers=about))
         said = ""
         while True:
-            status, body = self._patiently(lambda: self._sent("GET", f"/v1/stages/{stage}", (200, 202)))
-            if status == 200:
-                return self._delivered(body, row_bytes)
-            now = self._table(body)
+            got = self._patiently(lambda: self._sent("GET", f"/v1/stages/{stage}", row_bytes))
+            if isinstance(got, Delivered):
+                return got
+            now = self._table(got)
             line = f"{now.get('answered', 0)} of {now.get('asked', 0)} nodes, {now.get('users', 0):,} users"
             if line != said:
                 progress(f"stage {stage}: {line}")
@@ -106,29 +107,45 @@ class Shuffler:
                     ) from error
             time.sleep(AGAIN)
 
-    def _sent(self, method: str, path: str, expected: tuple[int, ...], **content: Any) -> tuple[int, bytes]:
-        """The status and the body of an answer; UserError for another status than the expected ones."""
-        data = bytearray()
+    def _sent(self, method: str, path: str, row_bytes: int, **content: Any) -> bytes | Delivered:
+        """The body of an answer, 202; or, where a length of rows is given, a batch, 200. UserError for another one."""
         with self._client.stream(method, path, **content) as answer:
-            for piece in answer.iter_raw():
-                data += piece
-                if len(data) > _LARGEST:
-                    raise UserError(f"--shuffler {self.address}: answers with more than can be read")
-        if answer.status_code not in expected:
-            said = " ".join(bytes(data[:200]).decode(errors="replace").split())
+            if answer.status_code == 200 and row_bytes:
+                return self._delivered(answer.iter_raw(2**20), row_bytes)
+            data = self._head(answer.iter_raw(2**12), whole=True)[0]
+        if answer.status_code != 202:
+            said = " ".join(data[:200].decode(errors="replace").split())
             raise UserError(f"--shuffler {self.address}: refuses ({answer.status_code}): {said}")
-        return answer.status_code, bytes(data)
+        return data
 
-    def _delivered(self, body: bytes, row_bytes: int) -> Delivered:
-        """One line of JSON, then the rows."""
-        head, _, rows = body.partition(b"\n")
+    def _head(self, pieces: Iterator[bytes], *, whole: bool = False) -> tuple[bytes, bytes]:
+        """What is before the first line's end, or all of it, and what was read behind that."""
+        data = b""
+        for piece in pieces:
+            data += piece
+            if len(data) > _SMALL and (whole or b"\n" not in data[:_SMALL]):
+                raise UserError(f"--shuffler {self.address}: answers with more than can be read")
+            if not whole and b"\n" in data:
+                break
+        head, _, behind = (data, b"", b"") if whole else data.partition(b"\n")
+        return head, behind
+
+    def _delivered(self, pieces: Iterator[bytes], row_bytes: int) -> Delivered:
+        """One line of JSON, then the rows, which are read to where they stay."""
+        head, behind = self._head(pieces)
         said = self._table(head)
         try:
             count = int(said["rows"])
-            if int(said["row_bytes"]) != row_bytes or len(rows) != count * row_bytes:
-                raise ValueError("rows of another length")
+            if int(said["row_bytes"]) != row_bytes or not 0 <= count * row_bytes <= _LARGEST:
+                raise ValueError("rows of another length, or too many")
+            rows, at = np.empty(count * row_bytes, np.uint8), 0
+            for piece in chain([behind], pieces):
+                rows[at : at + len(piece)] = np.frombuffer(piece, np.uint8)  # another length is a ValueError
+                at += len(piece)
+            if at != len(rows):
+                raise ValueError("rows are missing")
             return Delivered(
-                str(said["batch"]), np.frombuffer(rows, np.uint8).reshape(count, row_bytes), int(said["users"]),
+                str(said["batch"]), rows.reshape(count, row_bytes), int(said["users"]),
                 int(said["duplicates"]), _counts(said["dropped"]), _counts(said["errors"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError):

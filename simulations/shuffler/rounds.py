@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,26 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 
 #: Sends a request to nodes, and gives each one's reply or error, as `simulations.transport.superlink.ask` does.
 Answer = tuple[int, RecordDict | None, str | None]
-Ask = Callable[[RecordDict, Collection[int], float], Iterator[Answer]]
-Enrolment = Mapping[int, NDArray[np.int64]]
+Ask = Callable[[RecordDict, Mapping[int, int], float], Iterator[Answer]]
+#: What a reply may have beside its rows, in bytes; and, of each row, whose it is.
+_BESIDE, _IDS = 2**20, 16
+#: The most records that enrolment may grant a user.
+_MOST = 2**20
+#: What is dropped of a user who sends more records than enrolment says they may have.
+TOO_MANY = "more records than the user is enrolled with"
+_LIKE = '{"<node id>": {"<user>": records, ...}}'
+
+
+@dataclass(frozen=True, eq=False)
+class Enrolled:
+    """Who lives on a node. users: (n,) int64, each once, rising. records: (n,) int64, of how many records user i may
+    have releases in a stage."""
+
+    users: NDArray[np.int64]
+    records: NDArray[np.int64]
+
+
+Enrolment = Mapping[int, Enrolled]
 
 
 @dataclass(frozen=True)
@@ -49,7 +67,8 @@ class StageTerms:
 class Rounds:
     """Asks nodes for the stages that are open, one after another, and closes them.
 
-    enrolled: the users of each node, by its id; those nodes are asked. ask: reaches them.
+    enrolled: the users of each node, by its id; those nodes are asked. ask: reaches them; it is given them with how
+        many bytes each one's reply may have.
     """
 
     def __init__(self, store: Store, enrolled: Enrolment, ask: Ask, progress: Progress) -> None:
@@ -83,7 +102,7 @@ class Rounds:
         part = read_request(record).part
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
-        for node, reply, error in self._answers(record, stage.timeout):
+        for node, reply, error in self._answers(record, stage):
             try:
                 if reply is None:
                     errors[_describe(error)] += 1
@@ -95,16 +114,19 @@ class Rounds:
         done = self.store.close(stage.name, dropped=+dropped, errors=errors)
         self._progress(f"stage {stage.name}: {done.state}, {done.rows:,} rows of {done.users:,} users")
 
-    def _answers(self, record: RecordDict, timeout: float) -> Iterator[Answer]:
+    def _answers(self, record: RecordDict, stage: Stage) -> Iterator[Answer]:
         """What each node answers in time. One that is not there is asked again once the others have answered: it may
         still come."""
-        end, left = time.monotonic() + timeout, timeout
-        waiting = list(self._enrolled)
+        end, left = time.monotonic() + stage.timeout, stage.timeout
+        waiting = {
+            node: _BESIDE + int(there.records.sum()) * (stage.row_bytes + _IDS)
+            for node, there in self._enrolled.items()
+        }
         while waiting:
-            absent = []
+            absent = {}
             for node, reply, error in self._ask(record, waiting, left):
                 if error == _ABSENT and time.monotonic() + _AGAIN < end:
-                    absent.append(node)
+                    absent[node] = waiting[node]
                 else:
                     yield node, reply, error
             waiting = absent
@@ -120,15 +142,20 @@ class Rounds:
             dropped["of another length"] += len(reply)
             return
         good = np.ones(len(reply), np.bool_)
+        there = self._enrolled[node]
         for reason, passed in (
-            ("not enrolled there", np.isin(reply.users, self._enrolled[node])),
+            ("not enrolled there", np.isin(reply.users, there.users)),
             ("user of another part", reply.users % part[1] == part[0]),
             ("record below 0", reply.records >= 0),
         ):
             dropped[reason] += int((good & ~passed).sum())
             good &= passed
         if good.any():
-            self.store.add(stage.name, Sealed(reply.users[good], reply.records[good], reply.rows[good]))
+            most = there.records[np.searchsorted(there.users, reply.users[good])]
+            _, _, refused = self.store.add(
+                stage.name, Sealed(reply.users[good], reply.records[good], reply.rows[good]), most
+            )
+            dropped[TOO_MANY] += refused
 
 
 def read_request(record: RecordDict) -> StageTerms:
@@ -145,18 +172,21 @@ def read_request(record: RecordDict) -> StageTerms:
     return StageTerms(stage, minimum, (index, count))
 
 
-def read_enrolment(path: Path) -> dict[int, NDArray[np.int64]]:
-    """Which users live on which node: a table of lists, by the node's id. Raises UserError."""
+def read_enrolment(path: Path) -> dict[int, Enrolled]:
+    """Which users live on which node, and how many records each may have: a table of tables, by the node's id and by
+    the user. Raises UserError."""
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as error:
         raise UserError(f"--users {path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         table = None
+    if isinstance(table, dict) and any(isinstance(users, list) for users in table.values()):
+        raise UserError(f"--users {path}: does not say how many records each user may have, as in {_LIKE}")
     if not isinstance(table, dict) or not all(_is_node(k) and _are_users(v) for k, v in table.items()):
-        raise UserError(f'--users {path}: is no table {{"<node id>": [user, ...]}} of whole numbers from 0')
-    enrolled = {int(node): np.array(users, np.int64) for node, users in table.items()}
-    everybody = np.concatenate([*enrolled.values(), np.zeros(0, np.int64)])
+        raise UserError(f"--users {path}: is no table {_LIKE} of whole numbers, each node and each user once")
+    enrolled = {int(node): _enrolled(users) for node, users in table.items()}
+    everybody = np.concatenate([*(there.users for there in enrolled.values()), np.zeros(0, np.int64)])
     if not len(everybody):
         raise UserError(f"--users {path}: has no users")
     people, times = np.unique(everybody, return_counts=True)
@@ -165,15 +195,35 @@ def read_enrolment(path: Path) -> dict[int, NDArray[np.int64]]:
     return enrolled
 
 
+def _enrolled(users: Mapping[str, int]) -> Enrolled:
+    pairs = np.array(sorted((int(user), records) for user, records in users.items()), np.int64).reshape(-1, 2)
+    return Enrolled(pairs[:, 0].copy(), pairs[:, 1].copy())
+
+
 def _describe(error: str | None) -> str:
     """What an error stands for, in constant words: the number of one that is not known could say anything."""
     meaning = describe_error(str(error))
     return "another error" if meaning.startswith("code ") else meaning
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table whose keys are there once each."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a key is there twice")
+    return table
+
+
 def _is_node(key: str) -> bool:
-    return key.isascii() and key.isdecimal() and len(key) <= 20 and 0 < int(key) < 2**64
+    return _is_number(key) and 0 < int(key) < 2**64
 
 
 def _are_users(users: Any) -> bool:
-    return isinstance(users, list) and all(type(user) is int and 0 <= user < 2**63 for user in users)
+    return isinstance(users, dict) and all(
+        _is_number(user) and int(user) < 2**63 and type(records) is int and 0 < records <= _MOST
+        for user, records in users.items()
+    )
+
+
+def _is_number(key: str) -> bool:
+    return key.isascii() and key.isdecimal() and len(key) <= 20

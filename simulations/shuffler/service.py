@@ -15,13 +15,14 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -80,12 +81,17 @@ def application(rounds: Rounds, on_opened: Callable[[], object]) -> Starlette:
         if there.state == OPEN:
             answered = rounds.answered(there.name)
             return JSONResponse({"asked": rounds.nodes, "answered": answered, "users": there.users}, 202)
-        rows = store.batch(there.name)
-        head = {
-            "batch": there.identity, "rows": len(rows), "row_bytes": there.row_bytes, "users": there.users,
-            "duplicates": there.duplicates, "dropped": dict(there.dropped), "errors": dict(there.errors),
+        size = sum(len(piece) for piece in store.pieces(there.name))  # whole and undamaged, or nothing of it is sent
+        about = {
+            "batch": there.identity, "rows": size // there.row_bytes, "row_bytes": there.row_bytes,
+            "users": there.users, "duplicates": there.duplicates, "dropped": dict(there.dropped),
+            "errors": dict(there.errors),
         }  # fmt: skip
-        return Response(json.dumps(head).encode() + b"\n" + rows.tobytes(), media_type="application/octet-stream")
+        head = json.dumps(about).encode() + b"\n"
+        return StreamingResponse(
+            chain([head], store.pieces(there.name)), media_type="application/octet-stream",
+            headers={"Content-Length": str(len(head) + size)},
+        )  # fmt: skip
 
     async def unusable(request: Request, error: Exception) -> Response:
         return _UNUSABLE

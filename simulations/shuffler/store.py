@@ -15,6 +15,7 @@ is not touched. Whoever runs a shuffler sees who sends which row, and is trusted
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -30,12 +31,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.messages.sealed import Sealed, batch_identity
+from mechanisms.messages.sealed import Sealed
 from simulations.output.atomic import whole
 
-SCHEMA = "sottovoce-shuffler-1"
+SCHEMA = "sottovoce-shuffler-2"
 OPEN, CLOSED, DISCARDED = "open", "closed", "discarded"
 
+#: Bytes of a batch that are one value of the table, and are held at once: SQLite's values end at 10^9 bytes.
+_PIECE = 2**24
+#: Before, a batch was one value; it is the one piece of its stage now.
+_BEFORE = "sottovoce-shuffler-1"
+
+_PIECES = """CREATE TABLE pieces (
+    stage INTEGER NOT NULL REFERENCES stages, number INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (stage, number)
+)"""
 _CREATE = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('schema', '{SCHEMA}');
@@ -45,7 +54,13 @@ CREATE TABLE stages (
     rows INTEGER NOT NULL, duplicates INTEGER NOT NULL, dropped TEXT NOT NULL, errors TEXT NOT NULL,
     identity TEXT NOT NULL
 );
-CREATE TABLE batches (stage INTEGER PRIMARY KEY REFERENCES stages, rows BLOB NOT NULL);
+{_PIECES};
+"""
+_RENEW = f"""
+{_PIECES};
+INSERT INTO pieces SELECT stage, 0, rows FROM batches;
+DROP TABLE batches;
+UPDATE meta SET value = '{SCHEMA}' WHERE name = 'schema';
 """
 # A table a stage, in the order of its key: the order in which rows came is nowhere, and its pages are dropped whole.
 _INTAKE = """
@@ -151,9 +166,12 @@ class Store:
             rows = self._connection.execute(f"SELECT {_COLUMNS} FROM stages WHERE state = ? ORDER BY id", (OPEN,))
             return [_stage(row) for row in rows]
 
-    def add(self, name: str, sealed: Sealed) -> tuple[int, int]:
-        """Adds rows, of each user and record the first that ever came. How many were added, and how many were not.
+    def add(self, name: str, sealed: Sealed, most: NDArray[np.int64] | None = None) -> tuple[int, int, int]:
+        """Adds rows, of each user and record the first that ever came. How many were added, how many were there before,
+        and how many were refused.
 
+        most: (n,), of how many records the user of each row may have releases in this stage; more are refused. None:
+        of any number.
         Raises Late where the stage is closed, ValueError where the rows are not of its length.
         """
         with self._transaction():
@@ -162,20 +180,39 @@ class Store:
                 raise Late
             if sealed.rows.shape[1] != stage.row_bytes:
                 raise ValueError("shuffler: rows of another length")
-            table = self._intake(name)
-            before = self._connection.total_changes
+            told = Counter[str]()
+            # user by user, so that what is known of no more than one is held
+            order = np.lexsort((sealed.records, sealed.users))
             self._connection.executemany(
-                f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?)",
-                zip(sealed.users.tolist(), sealed.records.tolist(), map(bytes, sealed.rows), strict=True),
+                f"INSERT INTO {self._intake(name)} VALUES (?, ?, ?)", self._new(name, sealed, order, most, told)
             )
-            added = self._connection.total_changes - before
-            again = len(sealed) - added
-            (users,) = self._connection.execute(f"SELECT COUNT(DISTINCT user) FROM {table}").fetchone()
+            added, again = told["added"], told["again"]
             self._connection.execute(
-                "UPDATE stages SET users = ?, rows = rows + ?, duplicates = duplicates + ? WHERE name = ?",
-                (users, added, again, name),
+                "UPDATE stages SET users = users + ?, rows = rows + ?, duplicates = duplicates + ? WHERE name = ?",
+                (told["users"], added, again, name),
             )
-            return added, again
+            return added, again, told["refused"]
+
+    def _new(
+        self, name: str, sealed: Sealed, order: NDArray[np.intp], most: NDArray[np.int64] | None, told: Counter[str]
+    ) -> Iterator[tuple[int, int, bytes]]:
+        """The rows that are not there yet and may come, in the order of the table's key; `told` is counted up."""
+        held: set[int] = set()
+        last = None
+        for i in order:
+            user, record = int(sealed.users[i]), int(sealed.records[i])
+            if user != last:
+                of_user = f"SELECT record FROM {self._intake(name)} WHERE user = ?"
+                held, last = {known for (known,) in self._connection.execute(of_user, (user,))}, user
+            if record in held:
+                told["again"] += 1
+            elif most is not None and len(held) >= most[i]:
+                told["refused"] += 1
+            else:
+                told["users"] += not held
+                told["added"] += 1
+                held.add(record)
+                yield user, record, sealed.rows[i].tobytes()
 
     def close(self, name: str, *, dropped: Mapping[str, int], errors: Mapping[str, int]) -> Stage:
         """Closes a stage for good: permutes its rows and forgets whose they are, or discards them where they are of
@@ -184,35 +221,63 @@ class Store:
             stage = self._existing(name)
             if stage.state != OPEN:
                 return stage
-            table, identity, state = self._intake(name), "", DISCARDED
+            identity, state = "", DISCARDED
             if stage.users >= max(stage.minimum_users, 1):
-                rows = self._connection.execute(f"SELECT user, record, sealed FROM {table}").fetchall()
-                secrets.SystemRandom().shuffle(rows)
-                batch = b"".join(sealed for _, _, sealed in rows)
-                identity, state = batch_identity(batch), CLOSED
-                if self._origins is not None:  # first: a batch that is there has its origins
-                    _write_origins(self._origins, name, [(user, record) for user, record, _ in rows])
-                self._connection.execute(
-                    "INSERT INTO batches SELECT id, ? FROM stages WHERE name = ?", (batch, name)
-                )
-            self._connection.execute(f"DROP TABLE {table}")
+                identity, state = self._permuted(stage), CLOSED
+            self._connection.execute(f"DROP TABLE {self._intake(name)}")
             self._connection.execute(
                 "UPDATE stages SET state = ?, identity = ?, dropped = ?, errors = ? WHERE name = ?",
                 (state, identity, json.dumps(dict(dropped)), json.dumps(dict(errors)), name),
             )
             return self._existing(name)
 
-    def batch(self, name: str) -> NDArray[np.uint8]:
-        """The rows of a stage that is closed, (n, row_bytes), the same for ever; none where it was discarded."""
-        with self._transaction():
-            stage = self._existing(name)
-            row = self._connection.execute(
-                "SELECT batches.rows FROM batches JOIN stages ON stage = id WHERE name = ?", (name,)
-            ).fetchone()
-        data = b"" if row is None else row[0]
-        if stage.state == OPEN or (stage.state == CLOSED and batch_identity(data) != stage.identity):
+    def _permuted(self, stage: Stage) -> str:
+        """Writes a stage's batch, piece by piece; its identity. Of all rows at once only their keys are held."""
+        table, number = self._intake(stage.name), self._number(stage.name)
+        keys = np.empty((stage.rows, 2), np.int64)
+        for i, key in enumerate(self._connection.execute(f"SELECT user, record FROM {table} ORDER BY user, record")):
+            keys[i] = key
+        # in the order of 128 random bits each: two are alike once in 10^24 batches of 10^7 rows
+        bits = np.frombuffer(secrets.SystemRandom().randbytes(16 * len(keys)), np.uint64).reshape(2, -1)
+        keys = keys[np.lexsort((bits[0], bits[1]))]
+        if self._origins is not None:  # first: a batch that is there has its origins
+            _write_origins(self._origins, stage.name, keys)
+        identity = hashlib.sha256()
+        at_once = max(1, _PIECE // stage.row_bytes)
+        find = f"SELECT sealed FROM {table} WHERE user = ? AND record = ?"
+        for i, start in enumerate(range(0, len(keys), at_once)):
+            here = keys[start : start + at_once].tolist()
+            piece = b"".join(self._connection.execute(find, key).fetchone()[0] for key in here)
+            identity.update(piece)
+            self._connection.execute("INSERT INTO pieces VALUES (?, ?, ?)", (number, i, piece))
+        return identity.hexdigest()
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The rows of a stage that is closed, in pieces of whole rows, the same for ever; none where it was discarded.
+
+        Raises StoreError where it is open, and after the last piece where they are not what they were.
+        """
+        stage, identity = self.stage(name), hashlib.sha256()
+        if stage is None:
+            raise KeyError(name)
+        i, piece = 0, self._piece(name, 0)
+        while piece is not None:
+            identity.update(piece)
+            yield piece
+            i, piece = i + 1, self._piece(name, i + 1)
+        if stage.state == OPEN or (stage.state == CLOSED and identity.hexdigest() != stage.identity):
             raise StoreError(f"shuffler: {self.path}: the batch of stage {name!r} is damaged or not there yet")
-        return np.frombuffer(data, np.uint8).reshape(-1, stage.row_bytes)
+
+    def batch(self, name: str) -> NDArray[np.uint8]:
+        """All of `pieces` at once, (n, row_bytes)."""
+        data = b"".join(self.pieces(name))
+        return np.frombuffer(data, np.uint8).reshape(-1, self._existing(name).row_bytes)
+
+    def _piece(self, name: str, i: int) -> bytes | None:
+        with self._transaction():
+            find = "SELECT rows FROM pieces WHERE stage = ? AND number = ?"
+            row = self._connection.execute(find, (self._number(name), i)).fetchone()
+        return None if row is None else row[0]
 
     def _begin(self) -> None:
         self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -224,13 +289,20 @@ class Store:
         self._connection.execute("PRAGMA temp_store = MEMORY")
         with self._transaction():
             if not self._connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                for statement in _CREATE.split(";"):  # not as a script, which would commit by itself
-                    self._connection.execute(statement)
-            schema = self._connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
-            if schema != (SCHEMA,):
+                self._statements(_CREATE)
+            if self._schema() == (_BEFORE,):
+                self._statements(_RENEW)
+            if self._schema() != (SCHEMA,):
                 raise StoreError(f"shuffler: {self.path} is not of schema {SCHEMA}")
             if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                 raise StoreError(f"shuffler: {self.path} is damaged")
+
+    def _statements(self, statements: str) -> None:
+        for statement in statements.split(";"):  # not as a script, which would commit by itself
+            self._connection.execute(statement)
+
+    def _schema(self) -> Any:
+        return self._connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -254,9 +326,12 @@ class Store:
             raise KeyError(name)
         return stage
 
-    def _intake(self, name: str) -> str:
+    def _number(self, name: str) -> int:
         (number,) = self._connection.execute("SELECT id FROM stages WHERE name = ?", (name,)).fetchone()
-        return f"intake_{number}"
+        return int(number)
+
+    def _intake(self, name: str) -> str:
+        return f"intake_{self._number(name)}"
 
 
 def _stage(row: tuple[Any, ...]) -> Stage:
@@ -264,11 +339,11 @@ def _stage(row: tuple[Any, ...]) -> Stage:
     return Stage(*values, Counter(json.loads(dropped)), Counter(json.loads(errors)), identity)
 
 
-def _write_origins(folder: Path, name: str, pairs: list[tuple[int, int]]) -> None:
+def _write_origins(folder: Path, name: str, pairs: NDArray[np.int64]) -> None:
     """STAGE.npy, whole and on the disk, in the place of one that a kill has left without its batch."""
     folder.mkdir(parents=True, exist_ok=True)
     with whole(folder / f"{name}.npy", synced=True) as file:
-        np.save(file, np.array(pairs, np.int64).reshape(-1, 2))
+        np.save(file, pairs)
 
 
 @contextmanager

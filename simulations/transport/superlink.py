@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -27,8 +27,10 @@ from simulations.transport.quiet import QUIET
 _POLL = 0.2
 #: Seconds for which a SuperLink that does not answer is asked again, and a reply that has begun is waited for.
 _PATIENCE = 30.0
-#: Bytes of a reply.
-_MAX_REPLY = 2**28
+#: Replies that are announced in one answer, which is read up to `client.device.fleet.MAX_SMALL`.
+_TOGETHER = 64
+#: Bytes of the SuperLink's own words about all nodes.
+_NAMES = 2**26
 _APP = """\
 [project]
 name = "sottovoce"
@@ -178,55 +180,84 @@ def finish(grid: Any, *, completed: bool = True) -> None:
 
 
 def ask(
-    grid: Any, record: Any, nodes: Collection[int], *, timeout: float
+    grid: Any, record: Any, nodes: Mapping[int, int], *, timeout: float
 ) -> Iterator[tuple[int, Any | None, str | None]]:
     """Send a request, as a RecordDict, to nodes, and yield (node id, reply or None, error or None), as they come.
 
+    nodes: by their id, how many bytes each one's reply may have.
     One for each node, and none twice. The node is the one that was asked, whatever its reply says. error: "code N" of
     the client's or of Flower's error, "unreadable reply", or "no answer" within `timeout` seconds, as in
     `server.query.Answer`. Nothing that a node sends can make this raise. Raises UserError where the SuperLink does not
     answer, or has ended the run.
     """
-    from flwr.app import Message
-    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+    end = time.monotonic() + timeout
+    waiting = _push(grid, record, list(nodes), timeout)
+    for node in set(nodes) - set(waiting.values()):
+        yield node, None, "no answer"  # the SuperLink does not know it
+    alone: dict[str, int] = {}
+    coming: dict[int, tuple[Any, Any, float]] = {}  # replies that nodes may still be sending, by the node
+    while waiting or alone or coming:
+        names = list(waiting)
+        groups = [names[i : i + _TOGETHER] for i in range(0, len(names), _TOGETHER)]
+        for group in [*groups, *([name] for name in alone)]:
+            announced = _announced(grid, group)
+            if announced is not None:
+                for about, tree in announced:
+                    name = about.metadata.reply_to_message_id
+                    if name in group:
+                        node = (waiting if name in waiting else alone).pop(name)
+                        coming[node] = about, tree, time.monotonic() + _PATIENCE
+            elif group[0] in alone:
+                yield alone.pop(group[0]), None, "unreadable reply"
+            else:  # one of them announces more than anybody may: they are asked again, each by itself
+                alone |= _push(grid, record, [waiting.pop(name) for name in group], end - time.monotonic())
+        for node, (about, tree, last) in list(coming.items()):
+            with _asking(grid.address):
+                reply = _read(grid, about, tree, nodes[node])
+            if reply is None and time.monotonic() < min(last, end):
+                continue
+            del coming[node]
+            yield node, *(reply or (None, "unreadable reply"))
+        if time.monotonic() > end:
+            yield from ((node, None, "no answer") for node in [*waiting.values(), *alone.values()])
+            waiting, alone = {}, {}
+        if waiting or alone or coming:
+            time.sleep(_POLL)
 
-    life = timeout + _PATIENCE  # or the SuperLink would give up first, with an error of its own
+
+def _push(grid: Any, record: Any, nodes: Sequence[int], timeout: float) -> dict[str, int]:
+    """Sends a request to nodes; who is asked, by the message's name."""
+    from flwr.app import Message
+
+    life = max(0.0, timeout) + _PATIENCE  # or the SuperLink would give up first, with an error of its own
     # Flower takes a reply from any node that knows the message's name, which is a hash: each holds a secret of its own.
     messages = [
         Message(record, dst_node_id=n, message_type="query.release", ttl=life, group_id=secrets.token_hex(16))
         for n in nodes
     ]
-    end = time.monotonic() + timeout
     with _asking(grid.address):
-        waiting = {m: n for m, n in zip(grid.push_messages(messages), nodes, strict=False) if m}
-    for node in set(nodes) - set(waiting.values()):
-        yield node, None, "no answer"  # the SuperLink does not know it
-    coming: dict[int, tuple[Any, Any, float]] = {}  # replies that nodes may still be sending, by the node
-    while waiting or coming:
-        if waiting:
-            with _asking(grid.address):
-                answer = grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=list(waiting)))
-            for about, tree in zip(answer.messages_list, answer.message_object_trees, strict=False):
-                name = about.metadata.reply_to_message_id
-                if name in waiting:
-                    coming[waiting.pop(name)] = about, tree, time.monotonic() + _PATIENCE
-        for node, (about, tree, last) in list(coming.items()):
-            with _asking(grid.address):
-                reply = _read(grid, about, tree)
-            if reply is None and time.monotonic() < min(last, end):
-                continue
-            del coming[node]
-            yield node, *(reply or (None, "unreadable reply"))
-        if waiting and time.monotonic() > end:
-            yield from ((node, None, "no answer") for node in waiting.values())
-            waiting = {}
-        if waiting or coming:
-            time.sleep(_POLL)
+        return {m: n for m, n in zip(grid.push_messages(messages), nodes, strict=False) if m}
 
 
-def _read(grid: Any, about: Any, tree: Any) -> tuple[Any | None, str | None] | None:
+def _announced(grid: Any, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
+    """The replies to these messages that are there, without their content, with the trees of their objects; None where
+    they announce more than is read. The SuperLink does not announce them again."""
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+
+    from client.device.fleet import Unusable
+
+    try:
+        with _asking(grid.address):
+            answer = grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=names))
+    except Unusable:
+        return None
+    return list(zip(answer.messages_list, answer.message_object_trees, strict=False))
+
+
+def _read(grid: Any, about: Any, tree: Any, limit: int) -> tuple[Any | None, str | None] | None:
     """A reply's content, or what is wrong with it; None while it is not all there. As Flower's `Grid.pull_messages`,
-    but one reply at a time, and bounded: there, one that cannot be read takes the others with it."""
+    but one reply at a time, and no further than `limit` bytes: there, one that cannot be read takes the others with
+    it."""
     import httpx
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
     from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
@@ -236,8 +267,9 @@ def _read(grid: Any, about: Any, tree: Any) -> tuple[Any | None, str | None] | N
     from client.device.fleet import assemble
 
     client, run, name = grid._runtime_client, grid.run.run_id, about.metadata.message_id
+    grid.larger["pull-object"] = limit + 2**12
     try:
-        message = assemble(tree, make_pull_object_fn_protobuf(client.PullObject, grid.node, run), limit=_MAX_REPLY)
+        message = assemble(tree, make_pull_object_fn_protobuf(client.PullObject, grid.node, run), limit=limit)
         done = ConfirmMessageReceivedRequest(node=grid.node, run_id=run, message_object_id=name)
         client.ConfirmMessageReceived(done)
         if message.has_error():
@@ -269,9 +301,15 @@ def _acquire(address: str, ca: Path, secret: Path) -> tuple[Any, str]:
 
 
 def _grid(address: str, ca: Path, token: str) -> Any:
-    """Flower's Grid over HTTP, which gives up in the end, and kills nobody."""
+    """Flower's Grid over HTTP, which gives up in the end, kills nobody, and reads an answer up to a limit of its kind.
+    larger: those limits, by the last part of an answer's path, where they are not `MAX_SMALL`."""
+    import ssl
+
     import httpx
     from flwr.superlink.grid import HttpGrid
+
+    from client.device.code import MAX_BUNDLE
+    from client.device.fleet import BoundedTransport
 
     grid: Any = HttpGrid(address, False, ca.read_bytes(), token=token)
     # Flower's own would try for ever, and would send this process a SIGINT where the SuperLink refuses the token.
@@ -280,6 +318,13 @@ def _grid(address: str, ca: Path, token: str) -> Any:
         isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in (502, 503, 504)
     )
     grid.address = address
+    grid.larger = {"pull-task-input": MAX_BUNDLE + 2**16, "push-messages": _NAMES, "get-nodes": _NAMES}
+    client = grid._runtime_client
+    client._client.close()
+    client._client = httpx.Client(
+        transport=BoundedTransport(ssl.create_default_context(cafile=str(ca)), grid.larger), timeout=_PATIENCE,
+        follow_redirects=False,
+    )  # fmt: skip
     return grid
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +18,16 @@ from mechanisms.messages.wire import (
     request_to_record,
     sealed_to_record,
 )
-from simulations.shuffler.rounds import Rounds
+from simulations.shuffler.rounds import Enrolled, Rounds
 from simulations.shuffler.store import Store
 from tests.server.test_sealed_batches import honest
 from tests.support.clients import request
 
 PRIVATE, PUBLIC = generate_keys()
-ENROLLED = {11: np.arange(100, 104), 2**63 + 5: np.arange(104, 108)}
+#: Each user with two records.
+ENROLLED = {
+    node: Enrolled(np.arange(first, first + 4), np.full(4, 2)) for node, first in ((11, 100), (2**63 + 5, 104))
+}
 ONE, TWO = ENROLLED
 Answer = tuple[int, RecordDict | None, str | None]
 
@@ -48,7 +51,7 @@ class Nodes:
     asked: list[tuple[Request, tuple[int, ...], float]] = field(default_factory=list)
     hold: threading.Event | None = None
 
-    def ask(self, record: RecordDict, nodes: Collection[int], timeout: float) -> Iterator[Answer]:
+    def ask(self, record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Answer]:
         self.asked.append((request_from_record(record), tuple(nodes), timeout))
         for node in nodes:
             reply = self.replies.get(node)

@@ -50,7 +50,7 @@ def wait_to_read(process, words):
 def ask(grid, node_id, timeout=60, **changes):
     """The records of the one node's reply, or its error."""
     asked = request_to_record(request(arm="", **changes))
-    ((node, record, error),) = superlink.ask(grid, asked, [node_id], timeout=timeout)
+    ((node, record, error),) = superlink.ask(grid, asked, {node_id: 2**26}, timeout=timeout)
     assert node == node_id
     return record if error is None else error
 

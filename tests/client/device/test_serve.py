@@ -174,7 +174,8 @@ def test_what_is_no_public_key_is_one_line(link):
 def test_nodes_that_are_not_there_are_no_answer_at_once(link, fab, tmp_path):
     _, registered = link.node(tmp_path)
     with run_of(link, fab) as grid:
-        found = sorted(superlink.ask(grid, request_to_record(request(arm="")), [registered, 5], timeout=60))
+        asked = request_to_record(request(arm=""))
+        found = sorted(superlink.ask(grid, asked, {registered: 2**20, 5: 2**20}, timeout=60))
     assert found == sorted([(registered, None, "no answer"), (5, None, "no answer")])
 
 

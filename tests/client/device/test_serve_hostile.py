@@ -184,7 +184,7 @@ def test_no_node_can_name_the_message_of_another_and_answer_for_it(link, fab, tm
             nodes[-1].activate(None)
             stack.callback(nodes[-1].close)
             ids.append(node_id)
-        answers = superlink.ask(grid, request_to_record(request(arm="")), ids, timeout=1)
+        answers = superlink.ask(grid, request_to_record(request(arm="")), dict.fromkeys(ids, 2**20), timeout=1)
         waiting = threading.Thread(target=lambda: list(answers))
         waiting.start()
         found = [receive(node).metadata for node in nodes]
@@ -238,7 +238,8 @@ def test_replies_that_cannot_be_read_do_not_stop_a_round(link, fab, tmp_path, mo
             nodes[node_id][0].activate(None)
             stack.callback(nodes[node_id][0].close)
         asked = request_to_record(request(arm=""))
-        asking = threading.Thread(target=lambda: found.extend(superlink.ask(grid, asked, list(nodes), timeout=20)))
+        limits = dict.fromkeys(nodes, 2**20)
+        asking = threading.Thread(target=lambda: found.extend(superlink.ask(grid, asked, limits, timeout=20)))
         asking.start()
         for node, way in nodes.values():
             way(node, grid.run.run_id, *node.parts(Message(reply_of(way), reply_to=receive(node))))

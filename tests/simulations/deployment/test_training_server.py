@@ -47,7 +47,7 @@ def files(tmp_path: Path) -> Path:
 @pytest.fixture()
 def nodes() -> Nodes:
     """Both nodes answer a stage "train" of `wanted()`: users 100 to 107."""
-    return Nodes({node: answer(wanted(), ENROLLED[node], seed=i) for i, node in enumerate((ONE, TWO))})
+    return Nodes({node: answer(wanted(), ENROLLED[node].users, seed=i) for i, node in enumerate((ONE, TWO))})
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def test_without_origins_nobody_knows_whose_rows_are(files: Path, nodes: Nodes) 
 
 def test_a_batch_of_too_few_users_is_discarded(files: Path, nodes: Nodes) -> None:
     asked = {"stage": "small", "minimum_users": 5}
-    nodes.replies = {ONE: answer(wanted(**asked), ENROLLED[ONE]), TWO: "code 5"}
+    nodes.replies = {ONE: answer(wanted(**asked), ENROLLED[ONE].users), TWO: "code 5"}
     with shuffler(files, nodes) as port, line(files, port) as there:
         found = collect(users(files, there), **asked)
     assert found.batch.releases == () and found.batch.users == 0
@@ -223,6 +223,6 @@ HEAD = b'{"batch": "ab", "rows": 1, "row_bytes": 2, "users": 1, "duplicates": 0,
 )  # fmt: skip
 def test_an_answer_of_another_kind_is_one_line(files: Path, body: bytes) -> None:
     with line(files, 1) as there:
-        assert there._delivered(HEAD + b"12", 2).rows.tolist() == [[49, 50]]
+        assert there._delivered(iter([HEAD[:9], HEAD[9:] + b"1", b"2"]), 2).rows.tolist() == [[49, 50]]
         with pytest.raises(UserError, match="is no shuffler of this version; is it the right port"):
-            there._delivered(body, 2)
+            there._delivered(iter([body]), 2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from mechanisms.messages.wire import (
     sealed_to_record,
 )
 from simulations.errors import UserError
-from simulations.shuffler.rounds import Rounds, read_enrolment, read_request
+from simulations.shuffler.rounds import TOO_MANY, Enrolled, Rounds, read_enrolment, read_request
 from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Stage, Store
 from tests.server.test_sealed_batches import honest
 from tests.support.fuzz import HUGE, Fuzzer
@@ -62,6 +63,40 @@ def test_every_row_is_counted_under_its_first_fault(store: Store) -> None:
     assert done.errors == {"no answer": 1}
 
 
+def test_a_user_has_as_many_rows_as_records_that_are_enrolled(store: Store) -> None:
+    """Two: 20,000 more of one user's, in one message and in the next after a restart, come to nothing and are counted;
+    the other users', and the same record again, are as ever."""
+    asked = wanted(minimum_users=1)
+    many = 20_000
+    flood = Sealed(
+        np.array([100] * many + [101], np.int64), np.array([*range(many), 0], np.int64),
+        np.zeros((many + 1, 112), np.uint8),
+    )  # fmt: skip
+    opened(store, asked)
+    rounds = Rounds(store, ENROLLED, Nodes({ONE: flood, TWO: answer(asked, range(104, 108))}).ask, lambda line: None)
+    (stage,) = store.open_stages()
+    dropped: Counter[str] = Counter()
+    rounds._take(stage, (0, 1), ONE, answer(asked, [100], records=[7]), dropped)  # by a process that was killed then
+    assert not +dropped
+    rounds.work()
+    done = store.stage("train")
+    assert done is not None and (done.users, done.rows, done.duplicates) == (6, 7, 1)
+    assert done.dropped == {TOO_MANY: many - 2}
+
+
+def test_a_node_may_send_what_its_users_may(store: Store) -> None:
+    """In bytes: 2 records of each of 4 users, and what is around them."""
+    asked, limits = wanted(), {}
+
+    def ask(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Answer]:
+        limits.update(nodes)
+        yield from ((node, None, "code 101") for node in nodes)
+
+    opened(store, asked)
+    Rounds(store, ENROLLED, ask, lambda line: None).work()
+    assert limits == dict.fromkeys(ENROLLED, 2**20 + 8 * (112 + 16))
+
+
 @pytest.mark.parametrize("width", [0, 1, 111, 113, 176])
 def test_rows_of_another_length_are_dropped(store: Store, width: int) -> None:
     """They would show who sent them."""
@@ -78,7 +113,7 @@ def test_what_nodes_answer_in_place_of_releases(store: Store) -> None:
         reply_to_record(honest(wanted())), RecordDict(), RecordDict({"ids": ConfigRecord({"HIV": 1})}),
         Sealed(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)),
     ]  # fmt: skip
-    enrolled = {node + 1: np.array([node]) for node in range(len(replies))}
+    enrolled = {node + 1: Enrolled(np.array([node]), np.array([1])) for node in range(len(replies))}
     nodes = Nodes(dict(enumerate(replies, start=1)))
     opened(store, wanted())
     Rounds(store, enrolled, nodes.ask, lambda line: None).work()
@@ -99,7 +134,7 @@ def test_a_node_that_comes_later_is_asked_again(store: Store, monkeypatch: pytes
     monkeypatch.setattr("simulations.shuffler.rounds._AGAIN", 0.01)
     late = Nodes({TWO: answer(wanted(), range(104, 108))})
 
-    def asked(record: RecordDict, nodes: Collection[int], timeout: float) -> Iterator[Answer]:
+    def asked(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Answer]:
         if len(late.asked) == 3:
             late.replies[ONE] = answer(wanted(), range(100, 104))
         return late.ask(record, nodes, timeout)
@@ -129,7 +164,7 @@ def test_a_round_that_was_stopped_goes_on(tmp_path: Path) -> None:
     class Stopped(BaseException):
         pass
 
-    def until_stopped(record: RecordDict, nodes: Collection[int], timeout: float) -> Iterator[Answer]:
+    def until_stopped(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Answer]:
         yield ONE, sealed_to_record(first), None
         raise Stopped
 
@@ -146,7 +181,7 @@ def test_a_round_that_was_stopped_goes_on(tmp_path: Path) -> None:
         assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, [*first.rows, *other.rows]))
 
 
-REASONS = {"of another length", "not enrolled there", "user of another part", "record below 0"}
+REASONS = {TOO_MANY, "of another length", "not enrolled there", "user of another part", "record below 0"}
 
 
 def check_replies(store: Store, n: int, seed: int) -> Any:
@@ -154,7 +189,7 @@ def check_replies(store: Store, n: int, seed: int) -> Any:
     asked = wanted(minimum_users=1)
     fuzzer = Fuzzer([sealed_to_record(answer(asked, [100, 101, 102, 103], records=[0, 1, 2, 0]))], seed)
     nodes = Nodes(dict(enumerate(fuzzer.messages(n), start=1)))
-    enrolled = {node: np.array([100, 102]) for node in nodes.replies}
+    enrolled = {node: Enrolled(np.array([100, 102]), np.array([1, 1])) for node in nodes.replies}
     opened(store, asked)
     Rounds(store, enrolled, nodes.ask, lambda line: None).work()
     done = store.stage("train")
@@ -223,19 +258,25 @@ def test_requests_that_are_none(about: dict[str, Any]) -> None:
 
 def test_enrolment_is_read(tmp_path: Path) -> None:
     path = tmp_path / "enrolment.json"
-    path.write_text(json.dumps({str(node): users.tolist() for node, users in ENROLLED.items()}))
+    table = {str(ONE): {"103": 7, "100": 1, "20": 2}, str(TWO): {"104": 1}}
+    path.write_text(json.dumps(table))
     read = read_enrolment(path)
-    assert {node: users.tolist() for node, users in read.items()} == {n: u.tolist() for n, u in ENROLLED.items()}
+    assert {node: (e.users.tolist(), e.records.tolist()) for node, e in read.items()} == {
+        ONE: ([20, 100, 103], [2, 1, 7]), TWO: ([104], [1]),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "is no table"), ("[]", "is no table"), ("[" * 100_000, "is no table"), ('{"a": [1]}', "is no table"),
-     ('{"0": [1]}', "is no table"), ('{"1": 3}', "is no table"), ('{"1": [-1]}', "is no table"),
-     ('{"1": [1.5]}', "is no table"), ('{"1": [true]}', "is no table"), ('{"1": [9223372036854775808]}', "is no table"),
-     ('{"1": ["1"]}', "is no table"), ('{"' + "9" * 5000 + '": [1]}', "is no table"), ("{}", "has no users"),
-     ('{"1": []}', "has no users"), ('{"1": [1, 2], "2": [2]}', "user 2 is there twice"),
-     ('{"1": [7, 7]}', "user 7 is there twice"), (None, "cannot be read")],
+    [("", "is no table"), ("[]", "is no table"), ("[" * 100_000, "is no table"), ('{"a": {"1": 1}}', "is no table"),
+     ('{"0": {"1": 1}}', "is no table"), ('{"1": 3}', "is no table"), ('{"1": {"-1": 1}}', "is no table"),
+     ('{"1": {"1.5": 1}}', "is no table"), ('{"1": {"1": true}}', "is no table"), ('{"1": {"1": 0}}', "is no table"),
+     ('{"1": {"1": -1}}', "is no table"), ('{"1": {"1": 1e3}}', "is no table"), ('{"1": {"1": 2000000}}', "no table"),
+     ('{"1": {"9223372036854775808": 1}}', "is no table"), ('{"' + "9" * 5000 + '": {"1": 1}}', "is no table"),
+     ("{}", "has no users"), ('{"1": {}}', "has no users"),
+     ('{"1": {"1": 1, "2": 1}, "2": {"2": 1}}', "user 2 is there twice"),
+     ('{"1": {"7": 1, "7": 1}}', "each user once"), ('{"1": {"7": 1}, "1": {"8": 1}}', "each node"),
+     ('{"1": [7]}', "does not say how many records each user may have, as in"), (None, "cannot be read")],
 )  # fmt: skip
 def test_enrolments_that_are_none(tmp_path: Path, text: str | None, words: str) -> None:
     path = tmp_path / "enrolment.json"

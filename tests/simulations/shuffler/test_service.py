@@ -336,7 +336,7 @@ def test_bytes_of_a_stage_are_what_nodes_are_asked(service: Service) -> None:
 
 def arguments(folder: Path, keys: Path, superlink: str = "127.0.0.1:1", **changes: Any) -> dict[str, Any]:
     """What `run` is given, with an enrolment and a secret that are there."""
-    (folder / "enrolment.json").write_text('{"1": [0, 1]}')
+    (folder / "enrolment.json").write_text('{"1": {"0": 1, "1": 1}}')
     (folder / "secret").write_bytes(bytes(32))
     return {
         "superlink": superlink, "root_certificates": keys / "ca" / "ca.pem", "secret": folder / "secret",
@@ -378,7 +378,7 @@ def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
             folder = make_node(tmp_path / f"node-{i}", mine, seed=None)
             write_node(folder, policy=ANYTHING, seal=PUBLIC)
             key, number = link.node(folder)
-            enrolment[str(number)] = mine
+            enrolment[str(number)] = dict.fromkeys(mine, 1)
             about = {"superlink": link.address, "root_certificates": link.ca, "key": key, "progress": print}
             devices.append(threading.Thread(target=serve, args=(folder,), kwargs={**about, "stop": stop}, daemon=True))
         (tmp_path / "enrolment.json").write_text(json.dumps(enrolment))

@@ -67,7 +67,7 @@ def test_a_stage_from_first_to_last(store: Store, path: Path) -> None:
     stage = opened(store)
     assert (stage.state, stage.users, stage.rows, stage.duplicates, stage.identity) == (OPEN, 0, 0, 0, "")
     one, two = sealed([1, 2, 2], [0, 0, 1]), sealed([7])
-    assert store.add("train", one) == (3, 0) and store.add("train", two) == (1, 0)
+    assert store.add("train", one) == (3, 0, 0) and store.add("train", two) == (1, 0, 0)
     now = store.stage("train")
     assert now is not None and (now.users, now.rows) == (3, 4)
     done = store.close("train", dropped={"not enrolled there": 2}, errors={"code 5": 1})
@@ -116,9 +116,9 @@ def test_the_first_release_of_a_record_counts(store: Store) -> None:
     """Of one message, of two, and of one sent again, whatever else it says."""
     opened(store)
     first = sealed([1, 1, 2], [0, 0, 0])
-    assert store.add("train", first) == (2, 1)
-    assert store.add("train", sealed([1, 2, 3], [0, 0, 0], seed=1)) == (1, 2)
-    assert store.add("train", first) == (0, 3)
+    assert store.add("train", first) == (2, 1, 0)
+    assert store.add("train", sealed([1, 2, 3], [0, 0, 0], seed=1)) == (1, 2, 0)
+    assert store.add("train", first) == (0, 3, 0)
     done = closed(store)
     assert (done.users, done.rows, done.duplicates) == (3, 3, 6)
     kept = [first.rows[0], first.rows[2], sealed([1, 2, 3], seed=1).rows[2]]
@@ -194,6 +194,52 @@ def test_any_numbers_of_users_and_records(store: Store) -> None:
     store.add("train", sealed([0] * 4, extremes))
     store.add("train", sealed([2**63 - 1] * 4, extremes))
     assert (closed(store).rows, opened(store).users) == (8, 2)
+
+
+def test_more_records_than_a_user_may_have_are_refused(store: Store) -> None:
+    """However they come: those that are there count, and come again at no cost."""
+    opened(store, minimum_users=0)
+    assert store.add("train", sealed([1, 1, 1, 2], [5, 3, 4, 0]), np.array([2, 2, 2, 1])) == (3, 0, 1)
+    assert store.add("train", sealed([1, 1, 2], [3, 9, 0]), np.array([2, 2, 1])) == (0, 2, 1)
+    assert store.add("train", sealed([1], [9]), np.array([3])) == (1, 0, 0)
+    done = closed(store)
+    assert (done.users, done.rows, done.duplicates) == (2, 4, 2)
+
+
+def test_a_batch_is_kept_and_given_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a value of SQLite's ends at 8 kB in the place of 10^9 bytes: 1,000 rows are 112 kB, as 9 million were."""
+    monkeypatch.setattr("simulations.shuffler.store._PIECE", 4000)
+    reply = sealed(range(1000))
+    with Store(path) as store:
+        store._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 8000)
+        opened(store)
+        store.add("train", reply)
+        done = closed(store)
+        pieces = list(store.pieces("train"))
+        assert done.state == CLOSED and sorted(map(bytes, store.batch("train"))) == rows_of(reply)
+        assert len(pieces) == 29 and {len(piece) for piece in pieces[:-1]} == {35 * WIDTH}
+        assert done.identity == batch_identity(b"".join(pieces))
+
+
+def test_a_store_of_before_goes_on(path: Path) -> None:
+    """Whose batches were one value each: the same batch under the same identity, and the stage that is open."""
+    with Store(path) as store:
+        for name in ("one", "two"):
+            opened(store, name)
+            store.add(name, sealed([1, 2, 3]))
+        before = closed(store, "one")
+        batch = store.batch("one").tobytes()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE batches (stage INTEGER PRIMARY KEY REFERENCES stages, rows BLOB NOT NULL)")
+        connection.execute("INSERT INTO batches SELECT stage, rows FROM pieces")
+        connection.execute("DROP TABLE pieces")
+        connection.execute("UPDATE meta SET value = 'sottovoce-shuffler-1'")
+    connection.close()
+    for _ in range(2):
+        with Store(path) as store:
+            assert store.stage("one") == before and store.batch("one").tobytes() == batch
+    with Store(path) as store:
+        assert store.add("two", sealed([3, 4])) == (1, 1, 0) and closed(store, "two").users == 4
 
 
 # -- in random order ------------------------------------------------------------------------------------------------
@@ -295,8 +341,8 @@ def test_what_the_tables_say_afterwards(path: Path) -> None:
         batch = store.batch("train").tobytes()
     with sqlite3.connect(path) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        assert sorted(tables) == ["batches", "meta", "stages"]
-        assert connection.execute("SELECT * FROM batches").fetchall() == [(1, batch)]
+        assert sorted(tables) == ["meta", "pieces", "stages"]
+        assert connection.execute("SELECT * FROM pieces").fetchall() == [(1, 0, batch)]
         (row,) = connection.execute("SELECT * FROM stages").fetchall()
     assert row == (1, "train", b"asked", WIDTH, 2, 60.0, CLOSED, 3, 3, 0, "{}", "{}", batch_identity(batch))
 
@@ -424,5 +470,5 @@ def test_a_full_disk(path: Path, store: Store) -> None:
         assert "\n" not in str(caught.value)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert store.add("train", sealed(range(500), seed=1)) == (498, 2)
+    assert store.add("train", sealed(range(500), seed=1)) == (498, 2, 0)
     assert closed(store).rows == 500

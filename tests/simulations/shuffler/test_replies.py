@@ -1,0 +1,158 @@
+"""Replies as a SuperLink passes them on, on the way that a shuffler goes: what one node sends, and what it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto, run_from_proto
+from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PullObjectResponse
+from flwr.proto.run_pb2 import Run
+from flwr.proto.runtime_pb2 import (
+    PullAppMessagesRequest,
+    PullAppMessagesResponse,
+    PushAppMessagesRequest,
+    PushAppMessagesResponse,
+)
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.task_identity import TaskIdentity
+
+from mechanisms.messages.sealed import Sealed
+from mechanisms.messages.wire import sealed_to_record
+from simulations.deployment import certificates
+from simulations.transport import superlink
+from tests.support.fake_superlink import Fake
+from tests.support.paths import ROOT
+
+BIG = 63 * 10**6
+HONEST, MANY_PARTS, MANY_ROWS = range(1, 4)
+
+
+def reply(rows: int) -> RecordDict:
+    return sealed_to_record(Sealed(np.arange(rows), np.zeros(rows, np.int64), np.zeros((rows, 112), np.uint8)))
+
+
+def branches(size: int) -> ObjectTree:
+    """A tree of nothing but empty branches, in so many bytes."""
+    branch = ObjectTree(children=[ObjectTree()]).SerializeToString()
+    return ObjectTree.FromString(branch * (size // len(branch)))
+
+
+class Passing(Fake):
+    """A SuperLink that passes replies of nodes on, once each, as Flower's does. replies: of each node, what it says."""
+
+    def __init__(self, folder: Path, replies: dict[int, RecordDict], trees: dict[int, ObjectTree]) -> None:
+        super().__init__(folder)
+        waiting: dict[str, Any] = {}
+        parts: dict[str, bytes] = {}
+
+        def push(body: bytes) -> bytes:
+            asked = [message_from_proto(m) for m in PushAppMessagesRequest.FromString(body).messages_list]
+            for about in asked:
+                node = about.metadata.dst_node_id
+                about.metadata.__dict__["_src_node_id"] = 1
+                said = Message(replies[node], reply_to=about)
+                said.metadata.__dict__["_message_id"] = said.object_id
+                parts.update({name: part.deflate() for name, part in get_all_nested_objects(said).items()})
+                tree = trees.get(node, get_object_tree(said))
+                waiting[about.metadata.message_id] = message_to_proto(remove_content_from_message(said)), tree
+            return PushAppMessagesResponse(message_ids=[m.metadata.message_id for m in asked]).SerializeToString()
+
+        def pull(body: bytes) -> bytes:
+            names = PullAppMessagesRequest.FromString(body).message_ids
+            found = [waiting.pop(name) for name in names if name in waiting]
+            return PullAppMessagesResponse(
+                messages_list=[about for about, _ in found], message_object_trees=[tree for _, tree in found]
+            ).SerializeToString()
+
+        def content(body: bytes) -> bytes:
+            part = parts[PullObjectRequest.FromString(body).object_id]
+            return PullObjectResponse(
+                object_found=True, object_available=True, object_content=part
+            ).SerializeToString()
+
+        self.says |= {"push-messages": push, "pull-messages": pull, "pull-object": content}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    certificates.make_authority(folder / "ca")
+    certificates.issue(folder / "ca", folder, "superlink")
+    return folder
+
+
+def grid_of(address: str, ca: Path) -> Any:
+    grid = superlink._grid(address, ca, "token")
+    grid.set_run(run_from_proto(Run(run_id=7)))
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
+    return grid
+
+
+@pytest.fixture
+def hostile(keys: Path) -> Iterator[Passing]:
+    """An honest node between one that announces 4 MB of parts and one that sends far more rows than it may."""
+    replies = {HONEST: reply(100), MANY_PARTS: reply(1), MANY_ROWS: reply(30_000)}
+    passing = Passing(keys, replies, {MANY_PARTS: branches(2**22)})
+    yield passing
+    passing.close()
+
+
+def test_what_one_node_sends_takes_no_other_nodes_reply_with_it(hostile: Passing, keys: Path) -> None:
+    grid = grid_of(hostile.address, keys / "ca.pem")
+    found = dict(
+        (node, (record, error))
+        for node, record, error in superlink.ask(
+            grid, RecordDict(), {HONEST: 2**20, MANY_PARTS: 2**20, MANY_ROWS: 2**20}, timeout=20
+        )
+    )
+    assert found.pop(HONEST) == (reply(100), None)
+    assert found == {MANY_PARTS: (None, "unreadable reply"), MANY_ROWS: (None, "unreadable reply")}
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from flwr.app import RecordDict
+from mechanisms.messages.wire import sealed_from_record
+from simulations.transport import superlink
+from tests.simulations.shuffler.test_replies import grid_of
+
+def most():
+    with open("/proc/self/status") as status:
+        return int(next(line for line in status if line.startswith("VmHWM")).split()[1])
+
+grid = grid_of(sys.argv[2], Path(sys.argv[3], "ca.pem"))
+before = most()
+((_, record, error),) = superlink.ask(grid, RecordDict(), {1: int(sys.argv[4])}, timeout=60)
+print(error.replace(" ", "-") if record is None else len(sealed_from_record(record)), (most() - before) // 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    ("what", "outcome", "megabytes"),
+    [("parts", "unreadable-reply", 50), ("too many rows", "unreadable-reply", 50), ("rows", str(BIG // 128), 300)],
+)
+def test_a_reply_of_63_mb_takes_no_more_than_300_mb_of_a_shuffler(
+    keys: Path, what: str, outcome: str, megabytes: int
+) -> None:
+    """And 50 MB where it is more than its node may send."""
+    trees = {1: branches(BIG // 4)} if what == "parts" else {}
+    passing = Passing(keys, {1: reply(1 if what == "parts" else BIG // 128)}, trees)
+    limit = str(2**26 if what == "rows" else 2**20)
+    command = [sys.executable, "-c", PROGRAM, str(ROOT), passing.address, str(keys), limit]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    passing.close()
+    assert done.returncode == 0, done.stderr
+    said, most = done.stdout.split()
+    assert said == outcome and int(most) < megabytes
