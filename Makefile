@@ -7,7 +7,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: env demo test fast slow soak lint bench results house docs clean
+.PHONY: env demo test fast slow soak lint bench results house docs notebooks clean
 
 env: $(STAMP)
 
@@ -60,6 +60,10 @@ results: env
 # The map in docs/architecture.md, from the imports.
 house: env
 	$(BIN)/python docs/house.py
+
+# The notebooks of docs/, run anew with what they print kept in them.
+notebooks: env
+	$(BIN)/python docs/notebooks.py
 
 # The documentation as a site that opens from a file, site/index.html. A link that leads nowhere fails.
 docs: env

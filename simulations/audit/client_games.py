@@ -30,6 +30,8 @@ from server.attacks.audit import Fit, finite, known, learned, looked_at, part
 from server.training.statistic_head import simplex_codes
 from simulations.audit import clients
 from simulations.audit import games as audit_games
+from simulations.audit.catalogue_games import NAME as CATALOGUE
+from simulations.audit.catalogue_games import catalogue_games
 from simulations.audit.clients import ANSWER, CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
 from simulations.audit.games import Claim, Game, claim, streams
 from simulations.audit.stream_games import stream_games
@@ -408,6 +410,7 @@ PARTS: dict[str, Callable[[Clients, float], list[Game]]] = {
     "client-statistic": client_statistic_games,
     "client-answer": client_answer_games,
     "client-streams": stream_games,
+    CATALOGUE: catalogue_games,
     DEVICE: device_games,
     "shuffler": lambda asked, delta: shuffler_games(delta),
 }

@@ -53,7 +53,8 @@ _FRONT = "Pareto front"
 def study_figure(arms: Sequence[Sequence[Arm]], title: str) -> Figure:
     """The same of many arms, each with its lines of results over seeds, in three panels: by metric ε too; and over the
     private arms of each panel the Pareto front, what is as accurate as any at that ε or less."""
-    return priced_figure(arms, title, (*_PANELS, _OF_THE_METRIC), front=True)
+    panels = [(price, 1.0, label) for price, _, label in (*_PANELS, _OF_THE_METRIC)]  # lines may share no ε by chance
+    return priced_figure(arms, title, panels, front=True)
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -147,7 +148,7 @@ _NO_PRICE = 100.0
 
 
 def _series(arm: Arm) -> str:
-    name = _SAYS_EPSILON.sub("", arm["name"])
+    name = _SAYS_EPSILON.sub("", arm["name"]).rstrip(": ")
     return f"{name}, labels public" if trust.public_labels(arm) else name
 
 

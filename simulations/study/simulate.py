@@ -54,7 +54,7 @@ def resume(
 def _results(
     study: Experiment, part: Path, progress: Progress, ray_address: str | None, actors: int | None
 ) -> dict[str, Any]:
-    progress(f"{study.name}: {study.population.users:,} users, {len(study.arms)} arms")
+    progress(f"{study.name}: {study.population.users:,} users, {len(study.arms)} arm{'s' * (len(study.arms) > 1)}")
     from simulations.study import report
     from simulations.study.run import run
 
