@@ -272,6 +272,10 @@ LEAKS = {
     "sign of one coordinate": lambda z, bit: np.where(
         np.arange(z.shape[1]) == z.shape[1] - 1, np.abs(z) * (2.0 * bit - 1), z
     ),
+    "lowest bits of two": lambda z, bit: SPHERE.decode(
+        SPHERE.encode(z)
+        ^ np.eye(1, z.shape[1], 1, dtype=int) * ((SPHERE.encode(z)[:, :2].sum(axis=1)[:, None] + bit) & 1)
+    ),
     "a length of .99": lambda z, bit: z * (1 - 0.01 * bit),
 }
 
@@ -291,6 +295,9 @@ def test_leaks_beside_the_likelihood(kind, leak, monkeypatch):
     )
     (found,) = audit.measure([game], Audit(), family=WHOLE)
     assert found.verdict == "violated" and found.pure.epsilon > 5
+    if leak == "lowest bits of two":  # their exclusive or: no linear score sees it
+        (missed,) = audit.measure([replace(game, fits=game.fits[:2])], Audit(), family=WHOLE)
+        assert missed.verdict == "holds"
     if leak == "lowest bit":
         (missed,) = audit.measure([blind], Audit(), family=WHOLE)
         assert missed.verdict == "holds"
