@@ -194,7 +194,7 @@ def test_whatever_is_planted_is_named(tmp_path: Path, seed: int) -> None:
     says what it may; then the results say it. Where none is planted, nothing is said."""
     rng = np.random.default_rng(seed)
     kinds = ("copied", "edited", "repeated", "one class", "shared users", "renamed", "sorted", "doubled")
-    last = ("one class", "shared users")  # which nothing makes right: rarer, or what else is planted would not be reached
+    last = ("one class", "shared users")  # nothing makes these right: rare, or what else is planted is not reached
     faults = {name for name in kinds if rng.random() < (0.1 if name in last else 0.4)} if seed else set()
     train, test, data = planted(rng, faults, seed)
     refusals = ["data.public.classes: is missing"] if "renamed" in faults else []
