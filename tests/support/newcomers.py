@@ -30,8 +30,8 @@ class Newcomer:
         return said
 
     def errs(self, line: str, complaint: str) -> None:
-        """A command that is wrong gets this line, this alone but for progress, and exit code 2; and leaves every file as
-        it was."""
+        """A command that is wrong gets this line, this alone but for progress, and exit code 2; every file stays as it
+        was."""
         before = self._files()
         code, said, found = self._run(line)
         found = "".join(each for each in found.splitlines(keepends=True) if _PROGRESS.match(each) is None)

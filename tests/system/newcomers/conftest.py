@@ -1,4 +1,4 @@
-"""A folder for somebody who has just come, whose studies run in this process: that they run on Ray, other tests show."""
+"""A folder for somebody who has just come, whose studies run in this process; other tests show them on Ray."""
 
 from __future__ import annotations
 
