@@ -1,5 +1,5 @@
-"""A researcher walks from a table of her own to a figure of several mechanisms and seeds, by docs/researcher.md, and errs
-on the way."""
+"""A researcher walks from a table of her own to a figure of several mechanisms and seeds, by docs/researcher.md, and
+errs on the way."""
 
 from __future__ import annotations
 
