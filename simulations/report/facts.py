@@ -17,11 +17,11 @@ Rungs = list[Mapping[str, Any]]
 
 #: What a protected release of each channel is.
 _WHAT = {
-    "statistic": "one vector of numbers that sums up all of the user's texts and labels, with random noise added on the "
-    "device before it leaves",
+    "statistic": "one vector of numbers that sums up all of the user's texts and labels, with random noise added on "
+    "the device before it leaves",
     "text": "for each text, a rewritten one: a random mechanism on the device has drawn its words",
-    "embedding": "for each text, a short list of numbers computed from it, with random noise added on the device before "
-    "it leaves",
+    "embedding": "for each text, a short list of numbers computed from it, with random noise added on the device "
+    "before it leaves",
     "label": "for each text, its label, which the device has exchanged at random with a known probability",
     "answer": "for each text asked about, one class, computed on the device and exchanged there at random with a known "
     "probability",

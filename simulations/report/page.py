@@ -66,8 +66,8 @@ def _title(run: Finished, runs: Sequence[Finished]) -> str:
 
 _COST = element(
     "p", "An ", term("ε"), " says how much likelier what left a device may be from one content than from another: 0 is "
-    "nothing, 1 is little, and 10 is up to 22,000 times. Each table goes from the smallest unit, a word or a text, to all "
-    "that one user has, and to that once a ", term("shuffler"), " has taken off who sent it. The ", term("worst case"),
+    "nothing, 1 is little, and 10 is up to 22,000 times. Each table goes from the smallest unit, a word or a text, to "
+    "all that one user has, and to that once a ", term("shuffler"), " has taken off who sent it. The ", term("worst case"),
     " trusts nobody and knows no luck; compare by it.",
 )  # fmt: skip
 
@@ -103,7 +103,8 @@ def _left(private: Sequence[Any], arms: int) -> str:
     if not private:
         return "In no arm is everything that leaves protected: see below, arm by arm."
     texts = any(arm["way"] in ("sanitized-text", "text-then-embeddings") for arm in private)
-    what = "rewritten texts, whose words were drawn at random" if texts else "numbers or labels with noise added to them"
+    noisy = "numbers or labels with noise added to them"
+    what = "rewritten texts, whose words were drawn at random" if texts else noisy
     rest = " For the others see the warning, and below." if len(private) < arms else ""
     return f"In {len(private)} of {arms} arms no text as it was written, only {what} on the device.{rest}"
 
@@ -128,7 +129,9 @@ def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
         return "Only arms without protection were attacked."
     entry = max(best, key=lambda entry: entry["success"] - (entry["baseline"] or 0.0))
     alarms = sum(bool(entry["alarm"]) for entry in entries)
-    said = f" ALARM: {alarms} attacks got more than the theorem allows." if alarms else " None got more than is promised, but for chance."
+    said = " None got more than is promised, but for chance."
+    if alarms:
+        said = f" ALARM: {alarms} attacks got more than the theorem allows."
     return f"At most, of protected arms, on “{entry['arm']}”: {_strongest(entry)}.{said}"
 
 
@@ -154,12 +157,13 @@ def _overview(runs: Sequence[Finished]) -> Markup:
             trusted = "nothing further" if whom == "nobody" else f"{parts.price(central).shown}, trusting {whom}"
             rows.append([
                 parts.named(arm), *([_title(run, runs)] if len(runs) > 1 else []), parts.price(cost),
-                parts.guess(cost), Cell(trusted, central.epsilon), Cell(share(arm.get("accuracy")), arm.get("accuracy")),
-                best,
+                parts.guess(cost), Cell(trusted, central.epsilon),
+                Cell(share(arm.get("accuracy")), arm.get("accuracy")), best,
             ])  # fmt: skip
     headings = [
         term("arm"), *(["run"] if len(runs) > 1 else []), term("worst case", "worst case ε of one user"),
-        "at worst, which of two a user has", term("central ε", "ε if somebody is trusted"), "accuracy", "strongest attack",
+        "at worst, which of two a user has", term("central ε", "ε if somebody is trusted"), "accuracy",
+        "strongest attack",
     ]  # fmt: skip
     return table("All arms: what one user who teaches risks, and what it gives", headings, rows, sorts=True,
                  marked=marked)  # fmt: skip

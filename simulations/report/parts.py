@@ -132,10 +132,11 @@ def attacks(run: Finished) -> Markup:
         )  # fmt: skip
     rows, marked = [], {}
     for entry in run.attacks["entries"]:
-        if entry["alarm"]:
+        bare = entry.get("worst_case_epsilon") == math.inf
+        if entry["alarm"] or bare:
             marked[len(rows)] = "bad"
         rows.append([
-            entry["arm"], entry["attack"] + (f" of {entry['attribute']}" if entry.get("attribute") else ""),
+            joined([entry["arm"], " ", NOT_PROTECTED]) if bare else entry["arm"], entry["attack"] + (f" of {entry['attribute']}" if entry.get("attribute") else ""),
             about(entry["attack"]), _share(entry["success"]), _share(entry["baseline"]), _share(entry["bound"]),
             "; ".join(said for said in ("ALARM: more than a true theorem allows" * bool(entry["alarm"]),
                                         entry.get("note", "")) if said),
@@ -161,7 +162,7 @@ def about(attack: str) -> str:
         elif name != attack:
             base = said
         if name == attack:
-            return said
+            return f"whether a text was learnt from: {said}" if name.startswith("membership-") else said
     return "an attack that this version does not know"
 
 
@@ -179,8 +180,8 @@ def audit(run: Finished) -> Markup:
         )  # fmt: skip
     found = run.audit
     said = (
-        f"{len(found['entries']):,} mechanisms and parts of the client were measured with {found.get('draws', 0):,} draws "
-        f"each; {found.get('violated')} violated a claim. A measured ε is a lower bound: what was not found is not "
+        f"{len(found['entries']):,} mechanisms and parts of the client were measured with {found.get('draws', 0):,} "
+        f"draws each; {found.get('violated')} violated a claim. A measured ε is a lower bound: what was not found is not "
         "thereby absent."
     )
     if not found.get("violated"):

@@ -21,13 +21,14 @@ ul { padding-left: 1.3rem; }
 .soft { color: var(--soft); }
 .answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); gap: 1rem;
  margin: 1.2rem 0; }
-.answers section { border: 1px solid var(--line); border-top: 4px solid #0072b2; border-radius: 4px; padding: .8rem 1rem; }
+.answers section { border: 1px solid var(--line); border-top: 4px solid #0072b2; border-radius: 4px;
+ padding: .8rem 1rem; }
 .answers h3 { margin: 0 0 .3rem; }
 .arm { border-left: 4px solid var(--line); padding-left: 1rem; margin: 1.2rem 0; }
 .arm.bad { border-color: var(--bad); }
 .both { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 0 2rem; }
-.badge { display: inline-block; padding: 0 .45em; border-radius: 3px; background: var(--bad); color: #fff; font-size: .8em;
- font-weight: 700; letter-spacing: .03em; white-space: nowrap; }
+.badge { display: inline-block; padding: 0 .45em; border-radius: 3px; background: var(--bad); color: #fff;
+ font-size: .8em; font-weight: 700; letter-spacing: .03em; white-space: nowrap; }
 .warn { background: var(--badwash); border: 1px solid var(--bad); border-radius: 4px; padding: .5rem .8rem;
  color: var(--bad); max-width: none; }
 .wide { overflow-x: auto; margin: .8rem 0 1.2rem; }

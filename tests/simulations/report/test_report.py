@@ -6,6 +6,7 @@ import json
 import math
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def attacked(arm: str, attack: str = "vector-text", **more: Any) -> dict[str, An
 
 
 class Page(HTMLParser):
-    """Refuses what is not well-formed. names: of elements in their order; attributes: with them; data: text by element."""
+    """Refuses what is not well-formed. elements: with their attributes; data: text by element."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -119,7 +120,7 @@ def test_headings_descend_one_by_one_and_tables_have_heads(plain: tuple[str, Pag
     text, page, _ = plain
     levels = [int(name[1]) for name, _ in page.elements if re.fullmatch("h[1-6]", name)]
     assert levels[0] == 1 and levels.count(1) == 1
-    assert all(later <= earlier + 1 for earlier, later in zip(levels, levels[1:], strict=False))
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
     tables = re.findall(r"<table.*?</table>", text, re.S)
     assert len(tables) >= 4
     for table in tables:
@@ -130,7 +131,7 @@ def test_headings_descend_one_by_one_and_tables_have_heads(plain: tuple[str, Pag
 
 
 def test_an_infinite_epsilon_is_no_number(plain: tuple[str, Page, dict[str, Any]]) -> None:
-    text, page, told = plain
+    _, page, told = plain
     said = "".join(data for name, data in page.data if name not in ("script", "style", "text"))
     assert not re.search(r"\binf\b|∞ *\d|\bnan\b|Infinity", said.replace("ε = ∞ where", ""))
     assert "NOT PROTECTED" in said and "REFERENCE, NOT FOR USE" in said
@@ -142,7 +143,7 @@ def test_an_infinite_epsilon_is_no_number(plain: tuple[str, Page, dict[str, Any]
 
 
 def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, Page, dict[str, Any]]) -> None:
-    text, page, told = plain
+    text, _, told = plain
     assert "one vector of numbers that sums up" in text and "WITHOUT PROTECTION" in text
     assert "the number of tokens of each text, declared public" in text
     assert "ε = 0.5 at δ = 1e-06, trusting the shuffler" in text
@@ -224,7 +225,9 @@ def test_what_is_no_run_is_one_line(
     assert said in error and error.count("\n") == 1 and str(tmp_path / "run") in error and not out.exists()
 
 
-@pytest.mark.parametrize(("out", "said"), [("report.pdf", "must end in .html"), ("no/where.html", "there is no folder")])
+@pytest.mark.parametrize(
+    ("out", "said"), [("report.pdf", "must end in .html"), ("no/where.html", "there is no folder")]
+)
 def test_where_it_cannot_be_written_is_one_line(
     out: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
