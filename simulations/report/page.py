@@ -67,8 +67,8 @@ def _title(run: Finished, runs: Sequence[Finished]) -> str:
 _COST = element(
     "p", "An ", term("ε"), " says how much likelier what left a device may be from one content than from another: 0 is "
     "nothing, 1 is little, and 10 is up to 22,000 times. Each table goes from the smallest unit, a word or a text, to "
-    "all that one user has, and to that once a ", term("shuffler"), " has taken off who sent it. The ", term("worst case"),
-    " trusts nobody and knows no luck; compare by it.",
+    "all that one user has, and to that once a ", term("shuffler"), " has taken off who sent it. The ",
+    term("worst case"), " trusts nobody and knows no luck; compare by it.",
 )  # fmt: skip
 
 

@@ -136,7 +136,8 @@ def attacks(run: Finished) -> Markup:
         if entry["alarm"] or bare:
             marked[len(rows)] = "bad"
         rows.append([
-            joined([entry["arm"], " ", NOT_PROTECTED]) if bare else entry["arm"], entry["attack"] + (f" of {entry['attribute']}" if entry.get("attribute") else ""),
+            joined([entry["arm"], " ", NOT_PROTECTED]) if bare else entry["arm"],
+            entry["attack"] + (f" of {entry['attribute']}" if entry.get("attribute") else ""),
             about(entry["attack"]), _share(entry["success"]), _share(entry["baseline"]), _share(entry["bound"]),
             "; ".join(said for said in ("ALARM: more than a true theorem allows" * bool(entry["alarm"]),
                                         entry.get("note", "")) if said),
@@ -181,8 +182,8 @@ def audit(run: Finished) -> Markup:
     found = run.audit
     said = (
         f"{len(found['entries']):,} mechanisms and parts of the client were measured with {found.get('draws', 0):,} "
-        f"draws each; {found.get('violated')} violated a claim. A measured ε is a lower bound: what was not found is not "
-        "thereby absent."
+        f"draws each; {found.get('violated')} violated a claim. A measured ε is a lower bound: what was not found "
+        "is not thereby absent."
     )
     if not found.get("violated"):
         return element("p", said)
