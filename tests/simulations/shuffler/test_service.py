@@ -402,8 +402,9 @@ def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
             shuffler.kill()
             shuffler.wait()
             shuffler = started(1)
-            devices[2].start()
             assert patiently(lambda: post(client, asked)).status_code == 202
+            until(lambda: client.get("/v1/stages/train").json()["answered"] == 2)
+            devices[2].start()  # of which Flower has said by now that it is not there
             until(lambda: client.get("/v1/stages/train").status_code == 200)
             given = client.get("/v1/stages/train").content
             shuffler.terminate()
