@@ -129,6 +129,23 @@ def sign_certificate(
     print(f"{out}: cert.pem, of the {party}{' at ' + ', '.join(host) if host else ''}, and ca.pem; for 30 days")
 
 
+@app.command("units", context_settings={"ignore_unknown_options": True})
+def units(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are written.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What starts the party, behind --.")],
+    party: Annotated[str, typer.Option("--party", help="What the service is called, as shuffler or node-1.")],
+    place: Annotated[Path, typer.Option("--in", metavar="DIR", help="The folder that it is started in.")] = Path("."),
+) -> None:
+    """Write a systemd unit and a Compose file by which a party is started again whenever it dies."""
+    import shutil
+
+    from simulations.deployment.units import write_units
+
+    program = shutil.which(command[0])
+    made = write_units(out, party, [program or command[0], *command[1:]], place)
+    print("\n".join(f"{path}: {party}, started again when it fails" for path in made))
+
+
 @app.command("register")
 def register(
     public_key: Annotated[Path, typer.Argument(metavar="NODE.pub", help="A device's public key.")],
