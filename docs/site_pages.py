@@ -1,9 +1,9 @@
 """Makes the documentation a site that opens from a file, without a network: `make docs`, which writes site/index.html.
 
 MkDocs reads the pages of docs/ as they are. What it cannot know is added here: README.md is the first page and leads
-through `docs/`, CONTRIBUTING.md and CHANGELOG.md are pages, the bundled experiments are one page, the reference has
-every public name with its docstring, from `sottovoce/__init__.pyi`, and the keys of an experiment file are there as a
-JSON Schema that editors read. A link that leads nowhere fails the build.
+through `docs/`, CONTRIBUTING.md, CHANGELOG.md and the notebooks are pages, the bundled experiments are one page, the
+reference has every public name with its docstring, from `sottovoce/__init__.pyi`, and the keys of an experiment file
+are there as a JSON Schema that editors read. A link that leads nowhere fails the build.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,9 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 EXPERIMENTS = "experiments.md"
 #: Where else a page's links lead, as they are written there.
-ELSEWHERE = {"../simulations/experiments": EXPERIMENTS, "CITATION.cff": "changelog.md"}
+ELSEWHERE = {
+    "../simulations/experiments": EXPERIMENTS, "CITATION.cff": "changelog.md", "docs/notebooks": "first-study.md"
+}  # fmt: skip
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 
@@ -36,6 +39,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     made = {to: (ROOT / name).read_text(encoding="utf-8") for name, to in OUTSIDE.items()}
     made[EXPERIMENTS] = "\n".join(experiments())
+    sys.path.insert(0, str(ROOT / "docs"))
+    from notebooks import NOTEBOOKS, page
+
+    made |= {f"{path.stem}.md": "\n".join(page(path)) for path in NOTEBOOKS.glob("*.ipynb")}
     made["reference.md"] = "\n".join(reference())
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
@@ -55,7 +62,7 @@ def moved(link: str) -> str:
         return link
     file, mark, place = link.partition("#")
     file = ELSEWHERE.get(file, file)
-    file = file.removeprefix("../").removeprefix("docs/")
+    file = file.removeprefix("../").removeprefix("docs/").removeprefix("notebooks/").replace(".ipynb", ".md")
     return OUTSIDE.get(file, file) + mark + place
 
 

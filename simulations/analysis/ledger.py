@@ -40,6 +40,8 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
     the text exposes: that is read from the node.json beside the ledger; where there is none, nothing is declared.
     Raises UserError where there is no ledger, it cannot be read, or it does not know the user.
     """
+    if path.is_dir():
+        raise UserError(f"--ledger {path}: is a folder; name the ledger in it, as {path / 'ledger.sqlite'}")
     if not path.is_file():  # a Ledger would make a new one
         raise UserError(f"--ledger {path}: there is no such file")
     policy = _policy(path)

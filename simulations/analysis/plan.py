@@ -18,6 +18,7 @@ from mechanisms.words.text import TextMechanism
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml
+from simulations.progress import Progress
 
 PUBLIC, TEST = 1500, 1000
 #: Standard deviations below its mean at which the number of delivered users is planned: missed once in 10^9 runs.
@@ -58,7 +59,9 @@ class Terms:
         return catalogue.build(spec, channel="label", classes=self.classes)
 
 
-def plan(terms: Terms, *, mechanism: str, dim: int) -> dict[str, Any]:
+def plan(
+    terms: Terms, *, mechanism: str, dim: int, progress: Progress = lambda line: None
+) -> dict[str, Any]:
     """For each label ε the largest embedding ε, to three digits, whose ladder keeps within the terms.
 
     {"epsilon", "delta", "users", "delivered", "crowd", "dropout", "mechanism", "dim", "classes", "splits"}; a split is
@@ -71,6 +74,8 @@ def plan(terms: Terms, *, mechanism: str, dim: int) -> dict[str, Any]:
     def build(embedding: float) -> Any:
         return catalogue.build(spec | {"epsilon": embedding}, channel="embedding", dim=dim)
 
+    build(1.0)  # a mistake is said before anything is searched
+
     def split(label: float) -> dict[str, Any]:
         response = terms.label(label)
         best, central = _best(
@@ -79,12 +84,12 @@ def plan(terms: Terms, *, mechanism: str, dim: int) -> dict[str, Any]:
         worst = None if best is None else build(best).guarantee.worst_case(terms.delta)
         return {"label_epsilon": label, "embedding_epsilon": best, "worst_case": worst, "central_epsilon": central}
 
-    return _planned(terms, target, {"crowd": target.users, "mechanism": mechanism, "dim": dim}, split)
+    return _planned(terms, target, {"crowd": target.users, "mechanism": mechanism, "dim": dim}, split, progress)
 
 
 def plan_text(
     terms: Terms, build: Callable[[float], TextMechanism], *, public: Mapping[str, str] | None = None,
-    crowd: int | None = None,
+    crowd: int | None = None, progress: Progress = lambda line: None,
 ) -> dict[str, Any]:
     """As `plan`, for a text: for each label ε the largest ε of its word mechanism.
 
@@ -129,7 +134,7 @@ def plan_text(
         return {"label_epsilon": label, "text_epsilon": best, "worst_case": worst, "central_epsilon": central}
 
     hidden = crowd if text.guarantee.exposes else target.users
-    return _planned(terms, target, {"crowd": hidden, "mechanism": text.name, "tokens": text.tokens}, split)
+    return _planned(terms, target, {"crowd": hidden, "mechanism": text.name, "tokens": text.tokens}, split, progress)
 
 
 def plan_privunit(terms: Terms, *, dim: int) -> dict[str, Any]:
@@ -169,9 +174,13 @@ def _about(terms: Terms, target: Target, about: Mapping[str, Any]) -> dict[str, 
 
 
 def _planned(
-    terms: Terms, target: Target, about: Mapping[str, Any], split: Callable[[float], dict[str, Any]]
-) -> dict[str, Any]:
-    splits = [split(label) for label in terms.label_epsilons]
+    terms: Terms, target: Target, about: Mapping[str, Any], split: Callable[[float], dict[str, Any]],
+    progress: Progress,
+) -> dict[str, Any]:  # fmt: skip
+    splits = []
+    for number, label in enumerate(terms.label_epsilons, 1):
+        progress(f"label ε = {label:g}: split {number} of {len(terms.label_epsilons)}")
+        splits.append(split(label))
     return _about(terms, target, about) | {"classes": terms.classes, "splits": splits}
 
 

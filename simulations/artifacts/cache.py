@@ -8,10 +8,12 @@ Embeddings of *users'* texts are in it too, because a simulation owns them; a de
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +88,38 @@ def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> Cac
     column = TextColumn.of(texts)
     keys, first, inverse = _distinct(_keys(column))
     paths, rows = segments.find(keys)
+    if (rows < 0).any():
+        with _one_at_a_time(folder):
+            paths, rows = _completed(encoder, column, first, keys, segments, progress)
+    if (rows < 0).any():
+        raise OSError(f"{folder} loses embeddings while they are being made; is the disk sound?")
+    if not paths:
+        paths = (segments.add(keys, np.empty((0, encoder.dim), np.float32)),)
+    return CachedEmbeddings(Tables(paths), rows[inverse])
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """While another process encodes by the same encoder, this one waits: the runs of a study begin with the same texts,
+    and would all encode them."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.parent / f".{folder.name}.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _completed(
+    encoder: Encoder, column: TextColumn, first: NDArray[np.int64], keys: Keys, segments: Segments, progress: Progress
+) -> tuple[Any, NDArray[np.int64]]:
+    """Where the texts of these keys, (k, 2), each at its first place (k,) of the column, lie once they are encoded."""
+    paths, rows = segments.find(keys)  # another process may have been at work meanwhile
     for _ in range(_TRIES):
         if not (rows < 0).any():
             break
         missing = np.flatnonzero(rows < 0)
         _encode(encoder, column, first[missing], keys[missing], segments, progress)
         paths, rows = segments.find(keys)
-    else:
-        if (rows < 0).any():
-            raise OSError(f"{folder} loses embeddings while they are being made; is the disk sound?")
-    if not paths:
-        paths = (segments.add(keys, np.empty((0, encoder.dim), np.float32)),)
-    return CachedEmbeddings(Tables(paths), rows[inverse])
+    return paths, rows
 
 
 def _encode(

@@ -326,11 +326,13 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
     """The plan of a text, or of an embedding, which takes none of a text's options."""
     from mechanisms.catalogue import admit
     from simulations.analysis import plan
+    from simulations.progress import progress_lines
 
     if admit(mechanism).channel == "text":
         if out is not None:
             raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
-        return plan.plan_text(terms, text.by_epsilon(mechanism), public=text.public, crowd=text.crowd)
+        build, said = text.by_epsilon(mechanism), progress_lines()
+        return plan.plan_text(terms, build, public=text.public, crowd=text.crowd, progress=said)
     if given := [name for name, value in asdict(text).items() if value is not None]:
         option = f"--{given[0].replace('_', '-')}"
         raise UserError(f"{option}: is about texts, and {mechanism} sanitizes none; leave it out")
@@ -340,7 +342,7 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
         if out is not None:
             raise UserError("--out: experiments are written for embeddings alone; put ε and p into a file of your own")
         return plan.plan_privunit(terms, dim=dim)
-    return plan.plan(terms, mechanism=mechanism, dim=dim)
+    return plan.plan(terms, mechanism=mechanism, dim=dim, progress=progress_lines())
 
 
 def _plan_for_people(answer: Mapping[str, Any]) -> list[str]:

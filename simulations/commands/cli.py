@@ -28,6 +28,7 @@ from simulations.commands import deniability as deniability_command
 from simulations.commands import deploy as deploy_command
 from simulations.commands import device as device_command
 from simulations.commands import init as init_command
+from simulations.commands import study as study_command
 from simulations.commands.options import AsJson, Data, Set, end_where_nobody_was_delivered, overrides
 from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
 from simulations.progress import progress_lines
@@ -63,6 +64,7 @@ app.add_typer(device_command.app, name="device")
 app.add_typer(deploy_command.app, name="deploy")
 app.command("init")(init_command.command)
 app.command("check")(check_command.command)
+app.command("study")(study_command.command)
 app.command("sanitize")(sanitize.command)
 app.command("deniability")(deniability_command.command)
 app.command("audit")(audit_command.command)
@@ -240,7 +242,8 @@ def _run(arguments: list[str] | None) -> int:
         error.show()
         return 2
     except click.ClickException as error:
-        return _complain(error.format_message(), 2)
+        said, mark, near = error.format_message().partition(" Did you mean")  # which typer adds to what click says
+        return _complain(said + mark + near.partition(" Did you mean")[0], 2)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in SIMULATION_PACKAGES:
             raise

@@ -32,5 +32,6 @@ def command(
     print(
         f"\nWritten: {made.file}, {out / 'train.csv'}, {out / 'test.csv'}. Next:\n"
         f"    sottovoce check {made.file}      # what it costs, before it runs\n"
-        f"    sottovoce simulate {made.file}"
+        f"    sottovoce simulate {made.file}\n"
+        f"    sottovoce study {out / 'sweep.toml'}      # five ε by three seeds: a figure, and tables for a paper"
     )

@@ -66,9 +66,12 @@ def tab_separated(lines: Iterable[Line]) -> Iterator[tuple[int, list[str], str]]
 
 
 def comma_separated(lines: Iterable[Line], place: str) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row, which may run over several lines, with the number of its first; [] of an empty line."""
+    """The cells of each row, which may run over several lines, with the number of its first; [] of an empty line.
+    `separator` says what stands between them."""
     csv.field_size_limit(LONGEST)  # of the module's; its own is shorter than a text of 30,000 words
-    reader = csv.reader((line for _, line, _ in lines), strict=True)
+    said = (line for _, line, _ in lines)
+    first = next(said, "")
+    reader = csv.reader(chain([first] if first else [], said), strict=True, delimiter=separator(first))
     start = 1
     try:
         for row in reader:
@@ -76,6 +79,15 @@ def comma_separated(lines: Iterable[Line], place: str) -> Iterator[tuple[int, li
             start = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{place}: line {max(start, reader.line_num)}: is not valid CSV: {error}") from None
+
+
+def separator(first: str) -> str:
+    """What stands between the cells of a CSV file, by its first line: commas; where these divide nothing, semicolons,
+    as spreadsheets write them where a comma is in numbers, or tabs."""
+    for mark in (",", ";", "\t"):
+        if len(next(csv.reader([first], delimiter=mark), [])) > 1:
+            return mark
+    return ","
 
 
 def fitted(cells: list[str], names: Sequence[str], place: str, number: int) -> list[str]:

@@ -166,19 +166,20 @@ def _tsv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> It
 
 
 def _csv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> Iterator[Block]:
-    ends: list[str] = []
+    firsts: list[Line] = []
 
     def noted() -> Iterator[Line]:
         for line in lines:
-            if not ends:
-                ends.append(line[2])
+            if not firsts:
+                firsts.append(line)
             yield line
 
     read = reading.comma_separated(noted(), place)
     _, first = next(read, (1, []))
-    names, end = _names(first, place), (ends or [""])[0] or "\n"
+    names, (_, line, end) = _names(first, place), firsts[0]
+    end, mark = end or "\n", reading.separator(line)
     at = _place(place, names, column)
-    yield Block([], lambda _: _csv_line(first, end))
+    yield Block([], lambda _: _csv_line(first, end, mark))
 
     def made() -> Iterator[Row]:
         for number, cells in read:
@@ -186,7 +187,7 @@ def _csv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> It
                 yield None, _affixed("", end)
                 continue
             row = reading.fitted(cells or [""], names, place, number)
-            yield row[at], lambda text, row=row: _csv_line([*row[:at], text, *row[at + 1 :]], end)
+            yield row[at], lambda text, row=row: _csv_line([*row[:at], text, *row[at + 1 :]], end, mark)
 
     yield from _grouped(made(), rows, [*names[:at], *names[at + 1 :]])
 
@@ -197,9 +198,9 @@ def _names(first: list[str], place: str) -> list[str]:
     return reading.header(first, place)
 
 
-def _csv_line(cells: Sequence[str], end: str) -> bytes:
+def _csv_line(cells: Sequence[str], end: str, mark: str) -> bytes:
     out = io.StringIO(newline="")
-    csv.writer(out, lineterminator=end).writerow(cells)
+    csv.writer(out, lineterminator=end, delimiter=mark).writerow(cells)
     return out.getvalue().encode("utf-8", "replace")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,30 @@ def bundled() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in BUNDLED.glob("*.toml")))
 
 
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+def load(
+    path: str | Path, overrides: Iterable[str] = (), *, arms: Sequence[dict[str, Any]] | None = None
+) -> Experiment:
     """The experiment in a TOML file, or of a bundled name.
+
+    arms: tables in place of the file's.
 
     overrides: "section.key=value"; arms are addressed by index from 0, as "arm.0.embedding.epsilon=4".
     A value is read as TOML, and as a plain text where it is none. Raises UserError, which names the
     file.
     """
+    table = document(path)
+    if arms is not None:
+        table["arm"] = copy.deepcopy(list(arms))
+    try:
+        for override in overrides:
+            _override(table, override)
+        return from_table(table)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def document(path: str | Path) -> dict[str, Any]:
+    """What a TOML file, or the bundled experiment of that name, holds, not yet checked. Raises UserError."""
     file = Path(path)
     if not file.is_file():
         if file.suffix or len(file.parts) != 1:
@@ -40,15 +58,9 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
         if not file.is_file():
             raise UserError(f"{path}: neither a file nor a bundled experiment ({', '.join(bundled())})")
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{path}: is not valid TOML: {error}") from error
-    try:
-        for override in overrides:
-            _override(table, override)
-        return from_table(table)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
 
 
 def from_table(table: dict[str, Any]) -> Experiment:

@@ -36,20 +36,54 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
     worst-case ε of all that they release, labels too. Arms whose names differ in ε alone share a line. Lines across:
     arms without any ε, references and public text alone.
     """
-    figure, _ = new_figure(7.2, 3.9)
-    figure.clear()
-    left, right = figure.subplots(1, 2, sharey=True)
     arms = list(zip(*(run["arms"] for run in runs), strict=True))
+    return priced_figure(arms, over_seeds(runs), _PANELS)
+
+
+#: What an arm costs, how far lines stand apart there, and what the axis is called.
+Panel = tuple[Callable[..., float | None], float, str]
+_PANELS: tuple[Panel, ...] = (
+    (lambda *same: trust.central(*same)[0], _APART, "central ε (whom users trust, is said below)"),
+    (trust.local, 1.0, "local ε (users trust nobody)"),
+)
+_OF_THE_METRIC: Panel = (trust.metric, 1.0, "metric ε (each in its own metric)")
+_FRONT = "Pareto front"
+
+
+def study_figure(arms: Sequence[Sequence[Arm]], title: str) -> Figure:
+    """The same of many arms, each with its lines of results over seeds, in three panels: by metric ε too; and over the
+    private arms of each panel the Pareto front, what is as accurate as any at that ε or less."""
+    panels = [(price, 1.0, label) for price, _, label in (*_PANELS, _OF_THE_METRIC)]  # lines may share no ε by chance
+    return priced_figure(arms, title, panels, front=True)
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which of n points (ε, accuracy) no other is better than: none has an ε as small and an accuracy as high, and one
+    of both better. By ascending ε."""
+    best, found = -math.inf, []
+    for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
+        if points[i][1] > best or (found and points[i] == points[found[-1]]):
+            best = points[i][1]
+            found.append(i)
+    return found
+
+
+def priced_figure(
+    arms: Sequence[Sequence[Arm]], title: str, panels: Sequence[Panel], *, front: bool = False
+) -> Figure:
+    """A panel beside another for each price; see `frontier_figure`."""
+    figure, _ = new_figure(3.6 * len(panels), 3.9)
+    figure.clear()
+    every = list(figure.subplots(1, len(panels), sharey=True))
     names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same)))
-    for axes, price, apart, label in (
-        (left, lambda *same: trust.central(*same)[0], _APART, "central ε (whom users trust, is said below)"),
-        (right, trust.local, 1.0, "local ε (users trust nobody)"),
-    ):
+    for axes, (price, apart, label) in zip(every, panels, strict=True):
         _draw(axes, arms, names, price, apart)
+        if front:
+            _draw_front(axes, arms, price)
         axes.set_xlabel(label, fontsize=9)
-    left.set_ylabel("test accuracy, on the device", fontsize=9)
-    left.set_title(over_seeds(runs), loc="left", fontsize=9)
-    shown = [axes.get_legend_handles_labels() for axes in (left, right)]
+    every[0].set_ylabel("test accuracy, on the device", fontsize=9)
+    every[0].set_title(title, loc="left", fontsize=9)
+    shown = [axes.get_legend_handles_labels() for axes in every]
     marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
     order = sorted(marks, key=lambda label: label not in names)
     told = [f"{label} ({_trusts(arms, label)})" if label in names else label for label in order]
@@ -93,6 +127,16 @@ def _draw(
             axes.axhline(accuracy[0], label=trust.marked(*same), **style)
 
 
+def _draw_front(axes: Axes, arms: Sequence[Sequence[Arm]], price: Callable[..., float | None]) -> None:
+    points = [
+        (paid, accuracy[0]) for same in arms
+        if not same[0].get("reference") and (paid := price(*same)) is not None and (accuracy := _accuracy(same))
+    ]  # fmt: skip
+    if points:
+        x, y = zip(*(points[i] for i in pareto(points)), strict=True)
+        axes.step(x, y, where="post", color="#999999", linewidth=4.0, alpha=0.5, zorder=0, label=_FRONT)
+
+
 def _paid(same: Sequence[Arm]) -> bool:
     """Whether an arm has a price to be drawn at; what costs next to nothing less than everything has none."""
     central = trust.central(*same)[0]
@@ -104,7 +148,7 @@ _NO_PRICE = 100.0
 
 
 def _series(arm: Arm) -> str:
-    name = _SAYS_EPSILON.sub("", arm["name"])
+    name = _SAYS_EPSILON.sub("", arm["name"]).rstrip(": ")
     return f"{name}, labels public" if trust.public_labels(arm) else name
 
 

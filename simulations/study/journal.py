@@ -196,6 +196,20 @@ def resumed(out: Path) -> Iterator[tuple[Path, Experiment]]:
         where.__exit__(None, None, None)
 
 
+def begun(out: Path) -> bool:
+    """Whether a run into `out` was stopped after it had begun, so that it can be resumed. What one has left that was
+    stopped before that, with nothing in it, is deleted. UserError where one is at work."""
+    part = _part(Path(os.path.abspath(out)))
+    if not part.is_dir():
+        return False
+    if (part / UNFINISHED / "code.json").is_file():
+        return True
+    if _locked(part):
+        raise UserError(f"{out}: another process is at work on this run; wait for it")
+    shutil.rmtree(part)
+    return False
+
+
 def refuse_unfinished(folder: Path) -> None:
     """Raises UserError where the folder is of a run that is not finished, or will be."""
     folder = Path(os.path.abspath(folder))
@@ -257,10 +271,13 @@ def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
 
 
 def _full_disk(error: BaseException) -> OSError | None:
-    """The error as the system's, where it says that a file could not grow. Rust's libraries put it into a text."""
+    """The error as the system's, where it says that a file could not grow. Libraries in Rust put it into a text, and of
+    an array that was written in part NumPy says how much was."""
     if isinstance(error, OSError):
+        if error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error)):
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return error if error.errno in _FULL else None
-    told = re.search(r"os error (\d+)", str(error)) if type(error).__name__ == "SafetensorError" else None
+    told = re.search(r"\(os error (\d+)\)", str(error))
     number = int(told[1]) if told else 0
     return OSError(number, os.strerror(number)) if number in _FULL else None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 from numpy.typing import NDArray
 
 from simulations.artifacts.lengths import token_lengths
@@ -31,7 +32,7 @@ from simulations.output.atomic import staged
 TEST, PUBLIC, LEAST = 0.2, 0.2, 200
 #: Where the encoder may cut, and the largest share of texts that it should.
 CUTS, CUT = (32, 64, 128, 256), 0.05
-STUDY, TRAIN, TESTED = "study.toml", "train.csv", "test.csv"
+STUDY, SWEEP, TRAIN, TESTED = "study.toml", "sweep.toml", "train.csv", "test.csv"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Proposal:
 def propose(
     file: Path, out: Path, *, text: str | None = None, label: str | None = None, user: str | None = None, seed: int = 1
 ) -> Proposal:
-    """Looks at the table and writes the folder `out`: train.csv, test.csv and study.toml. text, label, user: columns;
+    """Looks at the table and writes the folder `out`: train.csv, test.csv, study.toml and a study of it
+    over five ε, sweep.toml. text, label, user: columns;
     those that are not given are found by their names.
 
     Raises UserError, in one line: where `out` is there already, columns cannot be told, or too little is left.
@@ -69,6 +71,7 @@ def propose(
         experiment = _experiment(out, part, columns, seed, cut, int(tested.sum()))
         why = _why(experiment, lengths, int((~tested).sum()), table.users is not None)
         (part / STUDY).write_text(commented(experiment, why, first="\n".join(found)), encoding="utf-8")
+        (part / SWEEP).write_text(_sweep(experiment, out), encoding="utf-8")
     return Proposal(experiment, out / STUDY, found)
 
 
@@ -119,6 +122,17 @@ def _experiment(out: Path, part: Path, columns: Chosen, seed: int, cut: int, tes
         experiment, data=replace(data, path=str(out)), population=Population(users=users),
         shuffle=Shuffle(minimum_users=least),
     )  # fmt: skip
+
+
+def _sweep(experiment: Experiment, out: Path) -> str:
+    """The study of accuracy against ε: the reference, and an arm at each of five ε, with three seeds."""
+    reference, taught = (arm.name for arm in experiment.arms[:2])
+    about = {
+        "name": f"{experiment.name}-sweep", "experiment": str(out / STUDY), "seeds": [1, 2, 3],
+        "arms": [reference, taught], "grid": {f"arm.{taught}.statistic.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
+    }  # fmt: skip
+    said = f"# Accuracy against ε: sottovoce study {out / SWEEP}"
+    return f"{said}\n{tomli_w.dumps(about)}"
 
 
 def _seen(file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64]) -> list[str]:

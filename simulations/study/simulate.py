@@ -17,14 +17,15 @@ from simulations.transport.engine import check_address, run_on_flower
 
 def simulate(
     experiment: Experiment | Path | str, out: Path | str, *, overrides: Iterable[str] = (),
-    progress: Progress = lambda line: None, ray_address: str | None = None,
+    progress: Progress = lambda line: None, ray_address: str | None = None, actors: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run every arm of an experiment on Flower and Ray, and leave its folder: results.json, the table, figures, models
     and ledgers.
 
     experiment: what `load` gives; or a TOML file, or the name of a bundled one, with overrides such as
     "population.users=500". out: the run folder, new or empty. progress: is given a line now and then. ray_address: of
-    a Ray cluster to join, host:port. Returns what results.json holds, with infinities as floats.
+    a Ray cluster to join, host:port. actors: how many processes answer for nodes, one for each core where it is None.
+    Returns what results.json holds, with infinities as floats.
 
     A run that is stopped goes on with `resume`. Raises UserError, one line, on what a user can mend.
     """
@@ -32,12 +33,13 @@ def simulate(
         check_address(ray_address)
     study = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
     with started(Path(out), study) as part:
-        return _results(study, part, progress, ray_address)
+        return _results(study, part, progress, ray_address, actors)
 
 
 def resume(
-    out: Path | str, *, progress: Progress = lambda line: None, ray_address: str | None = None
-) -> dict[str, Any]:
+    out: Path | str, *, progress: Progress = lambda line: None, ray_address: str | None = None,
+    actors: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The rest of a run into the folder `out` that was stopped, and the results of all of it; see `simulate`.
 
     Users repeat what they have released, at no cost. UserError where there is nothing to go on with, or the code or
@@ -46,14 +48,16 @@ def resume(
     if ray_address is not None:
         check_address(ray_address)
     with resumed(Path(out)) as (part, study):
-        return _results(study, part, progress, ray_address)
+        return _results(study, part, progress, ray_address, actors)
 
 
-def _results(study: Experiment, part: Path, progress: Progress, ray_address: str | None) -> dict[str, Any]:
-    progress(f"{study.name}: {study.population.users:,} users, {len(study.arms)} arms")
+def _results(
+    study: Experiment, part: Path, progress: Progress, ray_address: str | None, actors: int | None
+) -> dict[str, Any]:
+    progress(f"{study.name}: {study.population.users:,} users, {len(study.arms)} arm{'s' * (len(study.arms) > 1)}")
     from simulations.study import report
     from simulations.study.run import run
 
-    results = run(study, part, progress=progress, engine=partial(run_on_flower, address=ray_address))
+    results = run(study, part, progress=progress, engine=partial(run_on_flower, address=ray_address, actors=actors))
     report.write(results, part)
     return results

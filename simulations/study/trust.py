@@ -41,6 +41,14 @@ def central(*runs: Arm) -> tuple[float | None, str]:
     return max(map(_central, runs), key=lambda said: math.inf if said[0] is None else said[0])
 
 
+def metric(*runs: Arm) -> float | None:
+    """The ε of one unit of the metric that an arm's training users' release is private in; None of a reference, and
+    where there is none. Of one arm in several runs, the dearest's."""
+    found = [None if arm.get("reference") else (arm.get("budget") or {}).get("metric_epsilon") for arm in runs]
+    known = [float(epsilon) for epsilon in found if is_finite(epsilon)]
+    return max(known) if len(known) == len(found) else None
+
+
 def unprotected(*runs: Arm) -> bool:
     """Whether nothing, or not everything, that an arm's users release is protected, in any of its runs: a reference, or
     an infinite ε of what they teach, of their labels (unless these are declared public), or of what they ask."""

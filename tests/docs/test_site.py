@@ -24,7 +24,8 @@ def pages() -> ModuleType:
 
 def test_every_page_has_its_place(pages: ModuleType) -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
-    there = {path.name for path in (ROOT / "docs").glob("*.md")} | {*pages.OUTSIDE.values()}
+    notebooks = {f"{path.stem}.md" for path in (ROOT / "docs" / "notebooks").glob("*.ipynb")}
+    there = {path.name for path in (ROOT / "docs").glob("*.md")} | {*pages.OUTSIDE.values()} | notebooks
     assert sorted(re.findall(r"[\w-]+\.md", nav)) == sorted(there | {pages.EXPERIMENTS, "reference.md"})
 
 
@@ -45,6 +46,7 @@ def test_every_bundled_experiment_is_shown(pages: ModuleType) -> None:
         ("docs/figures/what-leaves.svg", "figures/what-leaves.svg"),
         ("../CONTRIBUTING.md", "contributing.md"),
         ("../simulations/experiments", "experiments.md"),
+        ("docs/notebooks/first-study.ipynb", "first-study.md"),
         ("crowds.md", "crowds.md"),
         ("#studies", "#studies"),
         ("https://flower.ai", "https://flower.ai"),

@@ -70,7 +70,7 @@ def text_prepared(study: Experiment, shared: Path) -> Prepared:
     rows = np.tile(np.arange(TEST, dtype=np.int64), repeats)
     folder = installed(shared / "words")
     rewriter = StudyRewriter(vocabularies.load_cached(folder), folder, model=study.encoder.model, seed=study.seed)
-    reads = any(trial_text_of(arm).word.reads for arm in study.arms)
+    reads = any(trial_text_of(arm).word.reads for arm in study.arms if arm.text is not None)
     if reads:
         public = reviews(PUBLIC, 1)[0]
         model = masked_lm_folder(study.encoder.model, public, seed=1, max_length=64, progress=lambda line: None)

@@ -19,7 +19,7 @@ from simulations.errors import UserError
 from simulations.experiment import load, to_toml
 from simulations.experiment.commented import commented
 from simulations.experiment.schema import keys
-from simulations.experiment.toml import bundled
+from simulations.grid.definition import load_study
 from simulations.study.prepare import parts
 from simulations.study.proposal import propose
 
@@ -106,6 +106,11 @@ def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Pa
     made = propose(table(tmp_path, more=FAULTS), Path("mine"))
     experiment = load("mine/study.toml")
     assert experiment == made.experiment
+    runs = load_study("mine/sweep.toml").runs
+    assert [run.experiment.seed for run in runs] == [1, 2, 3]
+    assert [arm.name for arm in runs[0].experiment.arms] == [
+        "no noise", *(f"one vector, ε = {epsilon}" for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
+    ]  # fmt: skip
     split, holders, about = parts(experiment, progress=lambda line: None)
     assert holders.people == experiment.population.users == len(split.train)
     shares = [np.bincount(part.labels) / len(part) for part in (split.train, split.test)]
@@ -132,7 +137,7 @@ def test_people_are_in_one_part_each(tmp_path: Path) -> None:
 
 
 def test_a_file_with_comments_reads_back_the_same_and_names_every_key() -> None:
-    for name in bundled():
+    for name in ("demo", "text-demo", "sst2-paper"):
         experiment = load(name)
         text = commented(experiment, {"arm": "why"}, first="one\ntwo")
         Path("x.toml").write_text(text, encoding="utf-8")

@@ -264,3 +264,16 @@ def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted(
     assert not drawn
     write(trusted, tmp_path)
     assert drawn == [1]  # a line for each reference arm is no figure
+
+
+def test_a_reference_that_a_private_arm_beats_is_remarked() -> None:
+    results = demo()
+    names = [arm["name"] for arm in results["arms"]]
+
+    def pair(difference: float) -> dict[str, Any]:
+        gap = {"difference": difference, "error": 0.01}
+        return {"arm": names[4], "less": "no noise", "users_added": False, "sanitized": gap, "on_device": gap}
+
+    for difference, said in ((0.036, 1), (0.009, 0), (-0.036, 0)):
+        lines = [line for line in notes(results | {"differences": [pair(difference)]}) if "lies below" in line]
+        assert len(lines) == said and all(line.startswith(f"no noise: lies below {names[4]}") for line in lines)

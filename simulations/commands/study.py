@@ -1,0 +1,42 @@
+"""The command `sottovoce study`: an experiment over a grid of its keys and seeds, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.commands.options import AsJson, Data, Set, overrides, print_json
+from simulations.progress import progress_lines
+
+# Nothing here may import NumPy or matplotlib before the command runs: `--help` must answer at once.
+
+
+def command(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or the name of a bundled one.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Its folder, new or of the same study (default: studies/NAME).", show_default=False),
+    ] = None,
+    data: Data = None,
+    set_: Set = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", min=1, help="Runs at once (default: by cores and memory).", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment over a grid of keys and seeds, and make its tables and figures. Run again, it goes on."""
+    from simulations.experiment import slug
+    from simulations.grid.definition import load_study
+    from simulations.grid.run import run_study
+
+    study = load_study(file, overrides(set_, data))
+    out = out or Path("studies") / slug(study.name)
+    paths = run_study(study, out, jobs=jobs, progress=progress_lines())
+    if as_json:
+        files = [str(path) for path in paths]
+        return print_json({"name": study.name, "runs": len(study.runs), "out": str(out), "files": files})
+    print((out / "study.md").read_text(encoding="utf-8").rpartition("\n\n![")[0])
+    print(f"\nTables, figures and runs: {out}")

@@ -1,0 +1,1 @@
+"""A study: one experiment over a grid of keys and seeds, its runs side by side, its tables and figures."""

@@ -1,0 +1,217 @@
+"""A study in a TOML file: an experiment, a grid of its keys, seeds and arms; and the experiments that it stands for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from simulations.errors import UserError
+from simulations.experiment import Experiment, load, slug
+from simulations.experiment.names import either, nearest
+from simulations.experiment.toml import document
+
+BUNDLED = Path(__file__).parents[1] / "studies"
+_KEYS = ("name", "experiment", "seeds", "arms", "arm", "set", "grid")
+#: More runs than this were not meant.
+MOST = 10_000
+
+#: What one step along an axis sets, by key; more than one where an axis is of tables.
+Step = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One experiment of a study. point: what the grid sets in it, by key; name: of its folder, of point and seed."""
+
+    name: str
+    point: Mapping[str, Any]
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class Study:
+    """axes: the keys that runs differ in, in the file's order. runs: every point with every seed."""
+
+    name: str
+    axes: tuple[str, ...]
+    runs: tuple[Run, ...]
+
+
+def bundled() -> tuple[str, ...]:
+    """Names of the studies that come with Sottovoce."""
+    return tuple(sorted(path.stem for path in BUNDLED.glob("*.toml")))
+
+
+def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
+    """The study in a TOML file, or of a bundled name.
+
+    experiment: a file, relative to where the command runs, or a bundled name. seeds: whole numbers, [1] where none are
+    given. arms: the names of those that are kept; [[arm]]: others in their place. [set]: keys that are the same in
+    every run. [grid]: for each key the values that it takes, or, for a name of one's own, tables of keys that go
+    together. An arm is named or numbered, as arm.0.statistic.epsilon; a key of an arm makes an arm of each value, in
+    one run, so that they share users and are compared text by text. overrides: of `set`, "key=value".
+
+    Raises UserError, in one line, which names the file and, where one point alone is wrong, the point.
+    """
+    table = _read(path)
+    try:
+        return _study(table, overrides)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    file = Path(path)
+    if not file.is_file() and not file.suffix and len(file.parts) == 1:
+        file = BUNDLED / f"{path}.toml"
+    if not file.is_file():
+        raise UserError(f"{path}: neither a file nor a bundled study ({', '.join(bundled())})")
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path}: is not valid TOML: {error}") from error
+
+
+def _study(table: dict[str, Any], overrides: Sequence[str]) -> Study:
+    for key in table:
+        if key not in _KEYS:
+            raise UserError(f"{key}: unknown key{nearest(key, _KEYS) or f'; known are {either(_KEYS)}'}")
+    name, base = table.get("name"), table.get("experiment")
+    for key, value in (("name", name), ("experiment", base)):
+        if not isinstance(value, str) or not slug(value):
+            raise UserError(f"{key}: must be given, as a text")
+    assert isinstance(name, str) and isinstance(base, str)
+    seeds = table.get("seeds", [1])
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise UserError(f"seeds: must be a list of whole numbers from 0, got {seeds!r}")
+    if len(set(seeds)) < len(seeds):
+        raise UserError("seeds: one is there twice")
+    arms = _arms(base, table)
+    steps = {axis: _steps(axis, values, arms) for axis, values in _flat(_table(table, "grid"), lists=True).items()}
+    of_arms = {axis: found for axis, found in steps.items() if all(key[:4] == "arm." for step in found for key in step)}
+    of_runs = [found for axis, found in steps.items() if axis not in of_arms]
+    made = [each for arm in range(len(arms)) for each in _variants(arm, arms[arm], list(of_arms.values()))]
+    points = [{key: value for step in chosen for key, value in step.items()} for chosen in product(*of_runs)]
+    if len(points) * len(seeds) > MOST:
+        raise UserError(f"grid: makes {len(points) * len(seeds):,} runs; {MOST:,} are the most")
+    fixed = [*map(_override, _flat(_table(table, "set")).items()), *overrides]
+    runs = [_run(name, base, fixed, point, seed, made) for point in points for seed in seeds]
+    return Study(name, tuple(dict.fromkeys(key for point in points for key in point)), tuple(runs))
+
+
+def _table(table: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = table.get(key, {})
+    if not isinstance(found, dict):
+        raise UserError(f"{key}: must be a table, [{key}]")
+    return found
+
+
+def _arms(base: str, table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The arms as tables: the study's own, or the experiment's, of these the ones that are named."""
+    own, wanted = table.get("arm"), table.get("arms")
+    if own is None:
+        own = document(base).get("arm", [])
+    if not isinstance(own, list) or not all(isinstance(arm, dict) and isinstance(arm.get("name"), str) for arm in own):
+        raise UserError("arm: write each as [[arm]], with a name")
+    if wanted is None:
+        return list(own)
+    names = [arm["name"] for arm in own]
+    for name in wanted if isinstance(wanted, list) else [wanted]:
+        if name not in names:
+            raise UserError(f"arms: there is no arm {name!r}{nearest(name, names) or f'; there are {either(names)}'}")
+    return [arm for arm in own if arm["name"] in wanted]
+
+
+def _flat(table: Mapping[str, Any], place: str = "", *, lists: bool = False) -> dict[str, Any]:
+    """By dotted keys, what nested tables hold; with `lists`, down to the lists."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict) and (value or not lists):
+            found |= _flat(value, f"{place}{key}.", lists=lists)
+        else:
+            found[f"{place}{key}"] = value
+    return found
+
+
+def _steps(axis: str, values: Any, arms: Sequence[Mapping[str, Any]]) -> list[Step]:
+    if not isinstance(values, list) or not values:
+        raise UserError(f"grid.{axis}: must be a list of values, got {values!r}")
+    tables = [isinstance(value, dict) for value in values]
+    if any(tables) and not all(tables):
+        raise UserError(f"grid.{axis}: must be values, or tables of keys, not both")
+    steps = [_flat(value) if isinstance(value, dict) else {axis: value} for value in values]
+    steps = [{_numbered(key, arms): value for key, value in step.items()} for step in steps]
+    if any(step in steps[:i] for i, step in enumerate(steps)):
+        raise UserError(f"grid.{axis}: one value is there twice")
+    if any(key.split(".")[0] in ("seed", "name") for step in steps for key in step):
+        raise UserError(f"grid.{axis}: give seeds = [1, 2, 3] in its place")
+    return steps
+
+
+def _numbered(key: str, arms: Sequence[Mapping[str, Any]]) -> str:
+    """The key of an arm by its number, where it names the arm."""
+    if not key.startswith("arm."):
+        return key
+    rest = key.removeprefix("arm.")
+    for i, arm in sorted(enumerate(arms), key=lambda pair: -len(pair[1]["name"])):
+        for said in (str(i), arm["name"]):
+            if rest.startswith(f"{said}."):
+                return f"arm.{i}.{rest[len(said) + 1 :]}"
+    raise UserError(f"grid.{key}: there is no such arm; there are {either(arm['name'] for arm in arms)}")
+
+
+def _variants(number: int, arm: Mapping[str, Any], axes: Sequence[Sequence[Step]]) -> Iterator[dict[str, Any]]:
+    """The arm with every combination of what the axes set in it; by itself where they set nothing."""
+    own = f"arm.{number}."
+    mine = [[{k.removeprefix(own): v for k, v in step.items() if k.startswith(own)} for step in axis] for axis in axes]
+    for chosen in product(*(axis for axis in mine if any(axis))):
+        made = json.loads(json.dumps(arm))
+        for key, value in (pair for step in chosen for pair in step.items()):
+            *place, last = key.split(".")
+            at = made
+            for part in place:
+                at = at.setdefault(part, {})
+            at[last] = value
+            made["name"] = _renamed(made["name"], place, last, value)
+        yield made
+
+
+def _renamed(name: str, place: Sequence[str], last: str, value: Any) -> str:
+    """An arm's name with what the grid sets in it; figures join arms whose names differ in "ε = ..." alone."""
+    called = last.replace("_", "-")
+    if last in ("epsilon", "central_epsilon"):
+        called = "label ε" if place == ["label"] else "ε"
+        name = re.sub(rf",? {called} = [0-9.]+", "", name)
+    return f"{name}, {called} = {value}"
+
+
+def _override(pair: tuple[str, Any]) -> str:
+    import tomli_w
+
+    return f"{pair[0]}={tomli_w.dumps({'x': pair[1]}).removeprefix('x = ').strip()}"
+
+
+def _run(
+    study: str, base: str, fixed: Sequence[str], point: Mapping[str, Any], seed: int, arms: Sequence[dict[str, Any]]
+) -> Run:
+    said = ", ".join(f"{key} = {value}" for key, value in point.items())
+    try:
+        experiment = load(base, [*fixed, *map(_override, point.items()), f"seed={seed}"], arms=arms)
+    except UserError as error:
+        raise UserError(f"{said or 'every point'}: {error}") from error
+    return Run("-".join([*([_place(point)] if point else []), f"seed-{seed}"]), point, experiment)
+
+
+def _place(point: Mapping[str, Any]) -> str:
+    """A folder's name for a point: readable, and no other point's."""
+    said = {key.rpartition(".")[2]: value for key, value in point.items() if not key.startswith("arm.")}
+    words = slug(" ".join(f"{key} {value}" for key, value in said.items())) or "arms"
+    digest = hashlib.sha256(json.dumps(list(point.items())).encode()).hexdigest()[:6]
+    return f"{words[:48].strip('-')}-{digest}"

@@ -1,0 +1,31 @@
+"""Tables for LaTeX, in the rules of the package booktabs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "ε": r"$\varepsilon$",
+    "δ": r"$\delta$", "σ": r"$\sigma$", "±": r"$\pm$", "†": r"$^\dagger$", "∞": r"$\infty$", "≤": r"$\le$",
+    "·": r"$\cdot$", "–": "--", "−": r"$-$",
+}  # fmt: skip
+
+
+def escaped(text: str) -> str:
+    """The text as LaTeX prints it; line ends become spaces."""
+    return "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str) -> str:
+    """A table environment of its own, for \\input; needs \\usepackage{booktabs}. The first columns, down to the one
+    called "arm", are set left, numbers right."""
+    left = headings.index("arm") + 1 if "arm" in headings else 1
+    lines = [
+        r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}",
+        rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(headings) - left)}}}", r"\toprule",
+        " & ".join(map(escaped, headings)) + r" \\", r"\midrule",
+        *(" & ".join(map(escaped, row)) + r" \\" for row in rows),
+        r"\bottomrule", r"\end{tabular}", r"\end{table}",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
