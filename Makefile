@@ -7,7 +7,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: env demo test fast slow soak lint bench house docs notebooks clean
+.PHONY: env demo test fast slow soak lint bench results house docs notebooks clean
 
 env: $(STAMP)
 
@@ -50,6 +50,12 @@ bench: env
 	$(BIN)/python -m tests.benchmarks.text
 	$(BIN)/python -m tests.benchmarks.madlib
 	$(BIN)/python -m tests.benchmarks.dp_mlm
+
+# The measured tables of the pages, anew; in the background of a day, and it may be stopped at any time. DATA is a folder
+# that holds sst2, cr and agnews; ARGUMENTS may be --list, or --only NAME.
+DATA ?= data
+results: env
+	nice -n 10 $(BIN)/python docs/results.py --data $(DATA) $(ARGUMENTS)
 
 # The map in docs/architecture.md, from the imports.
 house: env

@@ -74,6 +74,8 @@ def plan(
     def build(embedding: float) -> Any:
         return catalogue.build(spec | {"epsilon": embedding}, channel="embedding", dim=dim)
 
+    build(1.0)  # a mistake is said before anything is searched
+
     def split(label: float) -> dict[str, Any]:
         response = terms.label(label)
         best, central = _best(

@@ -26,10 +26,12 @@ from mechanisms.messages.wire import reply_from_record, reply_to_record
 from mechanisms.projection import statistic_vectors
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.vocabulary import NOTHING
-from server.attacks.audit import Fit, finite, known, learned, looked_at, part
+from server.attacks.audit import Fit, boosted, finite, known, learned, looked_at, part
 from server.training.statistic_head import simplex_codes
 from simulations.audit import clients
 from simulations.audit import games as audit_games
+from simulations.audit.catalogue_games import NAME as CATALOGUE
+from simulations.audit.catalogue_games import catalogue_games
 from simulations.audit.clients import ANSWER, CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
 from simulations.audit.games import Claim, Game, claim, streams
 from simulations.audit.stream_games import stream_games
@@ -132,7 +134,7 @@ def client_games(asked: Clients, delta: float) -> list[Game]:
     worst = sum(g.worst_case() for g in parts)
     return [
         Game("client", about, "antipodal embedding and other label", worst, claimed, draw,
-             (known(ratio), looked_at(SPHERE.step)), share=_CLIENT_SHARE),
+             (known(ratio), looked_at(SPHERE.step), boosted(SPHERE.step)), share=_CLIENT_SHARE),
         Game("client", about, "the same, the embedding alone", embedding.guarantee.worst_case(),
              claim(embedding.privacy_loss(), embedding.guarantee, delta), draw, (known(alone),), share=_CLIENT_SHARE),
         Game("client", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
@@ -250,14 +252,14 @@ def client_statistic_games(asked: Clients, delta: float) -> list[Game]:
     worst, claimed = (
         mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
     )  # fmt: skip
-    seen = looked_at(SPHERE.step)
+    seen, bits = looked_at(SPHERE.step), boosted(SPHERE.step)
     return [
         Game("client-statistic", about, "one record / three of the other label", worst, claimed, drawn(0),
-             (ratio(records[0]), seen), share=_CLIENT_SHARE),
+             (ratio(records[0]), seen, bits), share=_CLIENT_SHARE),
         Game("client-statistic", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
              share=_CLIENT_SHARE),
         Game("client-statistic", about, "two records / four of the same mean", worst, nothing, drawn(2),
-             (ratio(records.mean(axis=0)), seen), share=_MANY_SHARE),
+             (ratio(records.mean(axis=0)), seen, bits), share=_MANY_SHARE),
     ]  # fmt: skip
 
 
@@ -408,6 +410,7 @@ PARTS: dict[str, Callable[[Clients, float], list[Game]]] = {
     "client-statistic": client_statistic_games,
     "client-answer": client_answer_games,
     "client-streams": stream_games,
+    CATALOGUE: catalogue_games,
     DEVICE: device_games,
     "shuffler": lambda asked, delta: shuffler_games(delta),
 }

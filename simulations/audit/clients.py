@@ -17,6 +17,7 @@ from client.node import load_node, write_node
 from client.policy import Policy
 from client.shard import write_shard
 from client.store.ledger import Ledger
+from mechanisms.guarantee import EXPOSURES
 from mechanisms.messages.release import CHANNELS, Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -118,16 +119,17 @@ class Clients:
 
     def write(
         self, name: str, users: IntArray, records: IntArray, *, texts: Sequence[str], labels: IntArray | None = None,
-        embeddings: NDArray[np.float32] | None = None, seed: int,
+        embeddings: NDArray[np.float32] | None = None, seed: int, delta: float = 0.0,
     ) -> None:  # fmt: skip
-        """A node whose users agree to everything. users, records, labels: (n,); embeddings: (n, WIDTH). seed: of a
-        simulated one."""
+        """A node whose users agree to everything, at their policy's δ. users, records, labels: (n,);
+        embeddings: (n, WIDTH). seed: of a simulated one."""
         folder, installed = self.folder / name, self.folder / "words"
         if not installed.exists():
             vocabularies.save(few_words(), installed)
         known = {} if embeddings is None else {"embeddings": embeddings, "identity": ENCODER}
         write_shard(folder, "train", users, records, texts, labels, **known)
-        everything = Policy(**{channel: math.inf for channel in CHANNELS})
+        shown = tuple(f"{exposed}: what the audit measures is the rest" for exposed in EXPOSURES)
+        everything = Policy(**{channel: math.inf for channel in CHANNELS}, delta=delta, accept_unprotected=shown)
         if self.deployed:
             write_node(folder, vocabulary=installed.resolve(), policy=everything, seal=self._keys[1])
         else:
@@ -182,8 +184,8 @@ def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> N
     for other in replies:
         for release in other.releases:
             if release.channel == channel:
-                price += release.guarantee.worst_case() * _among(reply, other)
-    charged = ledger.spent_on(channel, reply.users, reply.records, delta=0.0, declared=frozenset())
+                price += release.guarantee.worst_case(declared=EXPOSURES) * _among(reply, other)
+    charged = ledger.spent_on(channel, reply.users, reply.records, delta=0.0, declared=frozenset(EXPOSURES))
     paid: NDArray[np.bool_] = charged.epsilon >= price * (1 - 1e-12)
     return paid
 

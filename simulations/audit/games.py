@@ -32,7 +32,7 @@ from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
 from mechanisms.words.text import TextMechanism
-from server.attacks.audit import Fit, finite, known, learned, looked_at
+from server.attacks.audit import Fit, boosted, finite, known, learned, looked_at
 
 FloatArray = NDArray[np.float64]
 
@@ -157,7 +157,10 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
         name=mechanism.name, about=_about(mechanism), pair=shown, worst=mechanism.guarantee.worst_case(),
         theorem=claim(mechanism.privacy_loss(), mechanism.guarantee, delta),
         draw=_drawn(mechanism.name + _about(mechanism) + ("" if along is None else shown), sample),
-        fits=(known(ratio) if closed else learned, *(() if grid is None else (looked_at(grid.step),))),
+        fits=(
+            known(ratio) if closed else learned,
+            *(() if grid is None else (looked_at(grid.step), boosted(grid.step))),
+        ),
     )  # fmt: skip
 
 

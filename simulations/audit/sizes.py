@@ -32,12 +32,13 @@ from mechanisms.words.santext import SanText
 from simulations.audit import client_games as parts
 from simulations.audit import run as audit
 from simulations.audit.clients import Clients
-from simulations.audit.games import Game, games_of
+from simulations.audit.games import Game
+from simulations.audit.own import games_of
 from simulations.audit.stream_games import stream_games
 from simulations.output.markdown import table
 
 #: Figures of a whole audit, at most: each has its share of the family's rate.
-FIGURES = 360
+FIGURES = 400
 #: Scales of the noise, and shares of all draws.
 SCALES = (2 / 3, 0.8, 0.9, 0.95, 0.97)
 SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)

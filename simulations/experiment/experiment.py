@@ -186,6 +186,11 @@ class Experiment:
         needs_prior = arm.label is not None and arm.label["mechanism"] == "randomized-response-prior"
         if needs_prior and (arm.embedding is None or texts) and arm.way != PUBLIC_ONLY:
             raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
+        if needs_prior and way == "paper":
+            raise UserError(
+                f'arm "{arm.name}": label: randomized-response-prior takes its prior from a model that users were '
+                'sent, and training.way = "paper" sends none; use randomized-response'
+            )
 
     def answering(self, arm: Arm) -> int:
         """How many users are expected to answer together: all, or those of one stage."""

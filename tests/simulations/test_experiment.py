@@ -205,6 +205,8 @@ def test_paper_runs_only_if_acknowledged(tmp_path: Path) -> None:
     assert load(written(tmp_path, MINIMAL), way).training.way == "paper"
     assert "give one number" in complaint(tmp_path, MINIMAL, *way, "arm.0.embedding.dim=[2,4]")
     assert "label-stages" in complaint(tmp_path, MINIMAL, *way, "training.label-stages=2")
+    prior = 'arm.0.label={mechanism="randomized-response-prior", epsilon=2.0}'
+    assert "takes its prior from a model that users were sent" in complaint(tmp_path, MINIMAL, *way, prior)
     public_only = MINIMAL + '[[arm]]\nname = "b"\nway = "public-only"\n'
     assert load(written(tmp_path, public_only)).arms[1].embedding is None
     line = complaint(tmp_path, public_only, *way)

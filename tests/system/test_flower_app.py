@@ -82,7 +82,8 @@ def test_a_run_that_cannot_be_leaves_nothing(study: str, tmp_path: Path) -> None
 
 def test_no_data_file_travels_in_the_bundle(tmp_path: Path) -> None:
     app = tmp_path / "app"
-    for folder in ("client", "server", "mechanisms", "simulations", "simulations/experiments"):
+    shown = ("simulations/experiments", "simulations/studies")
+    for folder in ("client", "server", "mechanisms", "simulations", *shown):
         (app / folder).mkdir(parents=True, exist_ok=True)
         for name in ("code.py", "users.jsonl", "users.json", "users.tsv", "notes.md", "ledger.sqlite", "users.yaml"):
             (app / folder / name).write_text("")
@@ -90,9 +91,10 @@ def test_no_data_file_travels_in_the_bundle(tmp_path: Path) -> None:
     for name in ("users.jsonl", "data/users.jsonl", "data/users.py", "README.md", "LICENSE"):
         (app / name).write_text("")
     (app / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
-    (app / "simulations/experiments/demo.toml").write_text("")
     code = {"client/code.py", "server/code.py", "mechanisms/code.py", "simulations/code.py"}
-    code |= {"simulations/experiments/code.py", "simulations/experiments/demo.toml"}
+    for folder in shown:
+        (app / folder / "demo.toml").write_text("")
+        code |= {f"{folder}/code.py", f"{folder}/demo.toml"}
     assert bundled(app) == {"pyproject.toml", ".info/CONTENT"} | code
 
 

@@ -128,6 +128,7 @@ def test_bundled_studies_load(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_what_is_called_of_equal_cost_costs_about_the_same_and_never_more() -> None:
     study = load_study("composition")
     points = {json.dumps(dict(run.point)): run.experiment for run in study.runs}

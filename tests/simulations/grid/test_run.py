@@ -280,6 +280,7 @@ def test_the_command(whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.xdist_group("ray")
 def test_two_runs_side_by_side_on_ray_killed_and_resumed(tmp_path: Path) -> None:
     """The study's own process is killed for good: its runs end with it, and the study goes on."""
