@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from client.consent import keep_question
 from client.device.model import STAGE, Model, batch_size
+from client.device.roles import MODEL
 from client.models import encoder as encoders
 from client.models.embeddings import Embeddings
 from client.models.encoder import Encoder
@@ -101,7 +102,7 @@ def _prepared(
     """All that comes before the first charge, so that what can fail fails here: the question, its check, the hashes of
     the different sentences, the row of each sentence, embeddings."""
     node = _device(folder)
-    model = held.enter_context(Model(server, root_certificates))
+    model = held.enter_context(Model(server, root_certificates, role=MODEL))
     questions = held.enter_context(QuestionRecords(node.folder))
     user = _user(node, questions, user)
     hashes, rows, first = _distinct(sentences)

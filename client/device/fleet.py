@@ -56,6 +56,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from client.device.code import MAX_BUNDLE
 from client.device.https import tls_error
+from client.device.roles import SUPERLINK, context_for
 from mechanisms.messages.wire import MAX_REQUEST_BYTES
 
 #: Bytes of one answer of a SuperLink, and of all objects of one message: the largest request, and its descriptions.
@@ -412,9 +413,8 @@ def _check(address: str) -> None:
 
 
 def _trusting(path: Path) -> ssl.SSLContext:
-    """Trust in what these certificates sign, and in nothing that the system trusts."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    """Trust in what these certificates sign for a SuperLink, and in nothing that the system trusts."""
+    context = context_for(SUPERLINK)
     try:
         context.load_verify_locations(cadata=path.read_text(encoding="ascii"))
     except (ssl.SSLError, ValueError):

@@ -9,6 +9,8 @@ from typing import Self
 
 import httpx
 
+from client.device.roles import context_for
+
 _CONNECT_SECONDS = 10.0
 _SILENT_SECONDS = 30.0
 #: An answer takes no longer, however slowly it trickles.
@@ -34,13 +36,13 @@ class ServerError(ValueError):
 
 
 class Server:
-    """A server at https://HOST:PORT whose certificate one authority has signed. Use it in a `with`.
+    """A server at https://HOST:PORT whose certificate one authority has signed for its role. Use it in a `with`.
 
     Nothing else of this machine matters to the connection: no proxy, no other authority, no stored password.
     root_certificates: the authority's certificate, PEM. Raises ServerError.
     """
 
-    def __init__(self, address: str, root_certificates: Path | str) -> None:
+    def __init__(self, address: str, root_certificates: Path | str, *, role: str) -> None:
         self.address, self._authority = address, root_certificates
         try:
             url = httpx.URL(address)
@@ -50,7 +52,8 @@ class Server:
         if url.scheme != "https" or not url.host or not plain or not 0 < (url.port or 443) < 2**16:
             raise ServerError(f"{address[:200]}: is no address of a server; give https://HOST:PORT")
         try:
-            context = ssl.create_default_context(cafile=str(root_certificates))
+            context = context_for(role)
+            context.load_verify_locations(cafile=str(root_certificates))
         except (OSError, ssl.SSLError):
             raise ServerError(f"{root_certificates}: cannot be read as an authority's certificate (PEM)") from None
         self._client = httpx.Client(

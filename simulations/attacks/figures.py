@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulations.output.figures import COLOURS, MARKERS, new_figure
+from simulations.output.figures import COLOURS, MARKERS, new_figure, tell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,6 +54,9 @@ def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
                 [e["bound"]], [y], color="black", marker="<", markersize=5, markerfacecolor="white", linestyle="none",
                 clip_on=False, zorder=2,
             )  # fmt: skip
+        allowed = "" if e["bound"] is None else f", the theorem allows {e['bound']:.3f}"
+        said = f"{e['success']:.3f} ({low:.3f} to {high:.3f}){allowed}"
+        tell(axes, [e["success"]], [y], f"{e['arm']}, {_series(e)}: {said}")
     for i, name in enumerate(series):
         axes.plot([], [], color=COLOURS[i % 6], marker=MARKERS[i % 6], linestyle="none", label=name)
     axes.plot([], [], color="black", marker="|", markersize=8, linestyle="none", label="guess without any release")

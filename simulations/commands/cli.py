@@ -28,6 +28,7 @@ from simulations.commands import deniability as deniability_command
 from simulations.commands import deploy as deploy_command
 from simulations.commands import device as device_command
 from simulations.commands import init as init_command
+from simulations.commands import report as report_command
 from simulations.commands import study as study_command
 from simulations.commands.options import AsJson, Data, Set, end_where_nobody_was_delivered, overrides
 from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
@@ -70,6 +71,7 @@ app.command("deniability")(deniability_command.command)
 app.command("audit")(audit_command.command)
 app.command("attack")(attack_command.command)
 app.command("bench")(bench_command.command)
+app.command("report")(report_command.command)
 
 Out = Annotated[
     Path | None,

@@ -25,6 +25,12 @@ Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="And its key.")
 Authority = Annotated[
     Path, typer.Option("--root-certificates", metavar="FILE", help="The authority that the others' are signed by.")
 ]
+Party = Annotated[
+    str,
+    typer.Option(
+        "--party", help="authority, superlink, shuffler, model, training-server, publisher, or node (a device)."
+    ),
+]
 Port = Annotated[int, typer.Option("--port", help="Where it listens.")]
 Host = Annotated[str, typer.Option("--host", help="At which of this machine's addresses it listens.")]
 
@@ -79,15 +85,65 @@ def keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; a folder for each party comes into it.")],
     nodes: Annotated[int, typer.Option("--nodes", min=0, help="How many devices.")] = 4,
     host: Annotated[
-        list[str] | None, typer.Option("--host", help="A name or address of SuperLink, shuffler or model.")
+        list[str] | None,
+        typer.Option("--host", metavar="PARTY=HOST", help="Where superlink, shuffler or model is reached."),
     ] = None,
 ) -> None:
     """Make the keys and certificates of a deployment, for parties on several machines. `up` does it by itself."""
     from simulations.deployment import local as deploy
+    from simulations.deployment import party_keys
+
+    hosts = party_keys.hosts_by_party(host or ())
+    with deploy.folder_of(folder):
+        party_keys.make_keys(folder, nodes=nodes, hosts=hosts)
+    print(f"{folder}: each party is given its own folder of these and no other, and ca/ca.pem; they last for 30 days")
+
+
+@app.command("request-certificate")
+def request_certificate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; its keys never leave it.")],
+    party: Party,
+) -> None:
+    """Make the keys of one party, where it is, and a request for its certificate, which an authority signs."""
+    from simulations.deployment import local as deploy
+    from simulations.deployment import party_keys
 
     with deploy.folder_of(folder):
-        deploy.make_keys(folder, nodes=nodes, hosts=host or ())
-    print(f"{folder}: each party is given its own folder of these and no other, and ca/ca.pem; they last for 30 days")
+        party_keys.make_own_keys(folder, party)
+        made = ", ".join(sorted(path.name for path in folder.iterdir()))
+    print(f"{folder}: {made}; what ends in .key, and secret, stays here")
+
+
+@app.command("sign-certificate")
+def sign_certificate(
+    request: Annotated[Path, typer.Argument(metavar="cert.csr", help="What a party asks, by `request-certificate`.")],
+    authority: Annotated[Path, typer.Option("--authority", metavar="DIR", help="Where ca.key and ca.pem are.")],
+    party: Party,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="For cert.pem and ca.pem, which the party gets.")],
+    host: Annotated[list[str] | None, typer.Option("--host", help="A name or address where it is reached.")] = None,
+) -> None:
+    """Sign a party's certificate, as the authority, which says who it is: the request is not believed."""
+    from simulations.deployment import party_keys
+
+    party_keys.sign_request(authority, request, out, party, host or ())
+    print(f"{out}: cert.pem, of the {party}{' at ' + ', '.join(host) if host else ''}, and ca.pem; for 30 days")
+
+
+@app.command("units", context_settings={"ignore_unknown_options": True})
+def units(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are written.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What starts the party, behind --.")],
+    party: Annotated[str, typer.Option("--party", help="What the service is called, as shuffler or node-1.")],
+    place: Annotated[Path, typer.Option("--in", metavar="DIR", help="The folder that it is started in.")] = Path("."),
+) -> None:
+    """Write a systemd unit and a Compose file by which a party is started again whenever it dies."""
+    import shutil
+
+    from simulations.deployment.units import write_units
+
+    program = shutil.which(command[0])
+    made = write_units(out, party, [program or command[0], *command[1:]], place)
+    print("\n".join(f"{path}: {party}, started again when it fails" for path in made))
 
 
 @app.command("register")

@@ -21,7 +21,7 @@ import os
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,12 +32,10 @@ from client.device.allow import allow
 from client.device.bundle import Bundle, open_bundle
 from client.device.serve import MARK as SERVED
 from client.shard import write_shard
-from mechanisms.messages import signature
-from mechanisms.messages.sealed import generate_keys
 from server.protocols.models import QUESTION
 from simulations.artifacts.public import save_public
-from simulations.deployment import certificates
 from simulations.deployment.keys import read_key
+from simulations.deployment.party_keys import make_keys
 from simulations.deployment.processes import (
     COMMANDS,
     Line,
@@ -55,7 +53,7 @@ from simulations.devices.bundle import bundle_of_experiment, chosen
 from simulations.errors import Interrupted, Terminated, UserError
 from simulations.experiment import RELEASE_ONCE, STATISTICS, Arm, Experiment, slug, to_toml
 from simulations.progress import Progress
-from simulations.shuffler.service import ORIGINS, TRAINING_SERVER
+from simulations.shuffler.service import ORIGINS
 from simulations.study.partition import cohorts
 from simulations.study.prepare import Held, prepare
 from simulations.study.report import Results, write
@@ -126,30 +124,6 @@ def up(
     return results, stayed
 
 
-def make_keys(folder: Path, *, nodes: int, hosts: Sequence[str] = ()) -> None:
-    """Keys and certificates of all parties of a deployment, each in the party's folder.
-
-    hosts: names and addresses that the certificates are good for, beside those of this machine to itself.
-    Raises FileExistsError where there are some.
-    """
-    ca, server = folder / "ca", folder / "server"
-    certificates.make_authority(ca)
-    for party in ("superlink", "shuffler", "predict"):
-        certificates.issue(ca, folder / party, party, hosts=("localhost", _HOST, *hosts))
-    certificates.issue(ca, server, TRAINING_SERVER, client=True)
-    certificates.make_secret(folder / "superlink")
-    private, public = generate_keys()
-    certificates.write_private(server / "seal.key", f"{private.hex()}\n".encode())
-    (server / "seal.pub").write_text(f"{public.hex()}\n")
-    publisher = folder / "publisher"
-    publisher.mkdir()
-    private, public = signature.generate_keys()
-    certificates.write_private(publisher / "sign.key", f"{private.hex()}\n".encode())
-    (publisher / "sign.pub").write_text(f"{public.hex()}\n")
-    for i in range(nodes):
-        certificates.node_keys(folder / "nodes" / str(i))
-
-
 def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
     """The arm to deploy. Raises UserError where the study is none that can be."""
     arm = chosen(experiment, name)
@@ -216,7 +190,7 @@ class _Deployment:
         self.prepared = prepare(self.experiment, progress=self.progress)
         public, held = self.prepared.public, self.prepared.held
         self.progress(f"keys and certificates; {self.nodes} devices with their users' records")
-        make_keys(self.folder, nodes=self.nodes)
+        make_keys(self.folder, nodes=self.nodes, hosts={})
         bundle = bundle_of_experiment(
             self.experiment, self.arm.name, self.folder / "bundle", public=public, progress=self.progress,
             records=max(held.holders.most, held.test_holders.most), signer=read_key(self.publisher / "sign.key"),

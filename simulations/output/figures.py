@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from html import escape
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -66,6 +70,43 @@ def save(figure: Figure, path: Path | BinaryIO) -> None:
         fonts = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "sottovoce"}
         with matplotlib.rc_context(fonts):
             figure.savefig(file, format=kind, metadata=undated)
+
+
+#: How ids begin of marks that say a value under the pointer; what they say is their label.
+_TELLS = "told-"
+
+
+def tell(axes: Axes, x: Sequence[float], y: Sequence[float], said: str, **where: Any) -> None:
+    """Where `inline` draws the figure, say this under the pointer at a point, or along a line of several; elsewhere
+    nothing is seen of it. where: as for a line, such as its transform."""
+    style: dict[str, Any] = {"linewidth": 7.0} if len(x) > 1 else {"linestyle": "none", "marker": "o", "markersize": 11}
+    (mark,) = axes.plot(x, y, color="black", alpha=0.0, zorder=9, label=f"_{said}", **style, **where)
+    mark.set_gid(f"{_TELLS}{id(mark)}")
+
+
+def inline(figure: Figure, said: str, prefix: str) -> str:
+    """The figure as an <svg> element for an HTML page, with values under the pointer (`tell`). said: what a reader who
+    cannot see it is told; prefix: of its ids, which must differ among the figures of a page."""
+    import matplotlib
+
+    marks = [mark for axes in figure.axes for mark in axes.lines if str(mark.get_gid() or "").startswith(_TELLS)]
+    told = {}
+    for number, mark in enumerate(marks):
+        mark.set_gid(f"{_TELLS}{number}")
+        told[f"{_TELLS}{number}"] = str(mark.get_label())[1:]
+    written = StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sottovoce"}):
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = re.sub(r"<metadata>.*?</metadata>", "", written.getvalue()[written.getvalue().index("<svg") :], flags=re.S)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.S)
+    box = re.search(r'viewBox="([^"]*)"', svg)
+    svg = re.sub(r"<svg[^>]*>", f'<svg role="img" viewBox="{box[1] if box else ""}" stroke-linejoin="round" '
+                 f'stroke-linecap="butt">\n <title>{escape(said)}</title>', svg, count=1)
+    svg = svg.replace("xlink:href=", "href=")
+    for name, text in told.items():
+        svg = svg.replace(f'<g id="{name}">', f'<g id="{name}" pointer-events="all"><title>{escape(text)}</title>')
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", svg)
+    return "\n".join(line.rstrip() for line in svg.splitlines())
 
 
 def _save_png(figure: Figure, file: BinaryIO) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.device.https import tls_error
+from client.device.roles import SHUFFLER, context_for
 from simulations.errors import UserError
 from simulations.progress import Progress
 
@@ -46,7 +47,7 @@ class Delivered:
 
 
 class Shuffler:
-    """A shuffler at HOST:PORT, whose certificate the authority has signed; it knows this side by its certificate.
+    """A shuffler at HOST:PORT, whose certificate the authority has signed for one; it knows this side by its own.
 
     Use it in a `with`. Raises UserError, in one line, where a file cannot be read.
     """
@@ -54,7 +55,8 @@ class Shuffler:
     def __init__(self, address: str, *, root_certificates: Path, certificate: Path, key: Path) -> None:
         self.address = address
         try:
-            context = ssl.create_default_context(cafile=str(root_certificates))
+            context = context_for(SHUFFLER)
+            context.load_verify_locations(cafile=str(root_certificates))
             context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError):
             raise UserError(

@@ -27,7 +27,7 @@ from simulations.errors import UserError
 from simulations.progress import Progress
 from simulations.shuffler.store import Stage, Store
 
-#: What `ask` says of a node that is not there, and seconds before it is asked again.
+#: What `ask` says of a node that the SuperLink does not know yet, and seconds before it is asked again.
 _ABSENT, _AGAIN = "no answer", 1.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 

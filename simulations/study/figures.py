@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulations.experiment import PUBLIC_ONLY, STATISTICS
-from simulations.output.figures import COLOURS, MARKERS, new_figure
-from simulations.output.numbers import epsilon, is_finite, plain
+from simulations.output.figures import COLOURS, MARKERS, new_figure, tell
+from simulations.output.numbers import epsilon, is_finite, plain, share
 from simulations.study import trust
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def accuracy_figure(results: Results) -> Figure:
             a["accuracy_clean_test"] if is_finite(a.get("accuracy_clean_test")) else np.nan for a in members
         ]
         axes.plot(x, clean, linestyle=":", markerfacecolor="white", **style)
+        for place, arm in zip(x, members, strict=True):
+            _tell(axes, place, arm)
     if points:
         axes.plot(
             [],
@@ -93,6 +95,8 @@ def accuracy_figure(results: Results) -> Figure:
         level = arm["accuracy"] if is_finite(arm.get("accuracy")) else arm.get("accuracy_clean_test")
         if arm not in points and is_finite(level):
             axes.axhline(level, color="#333333", linewidth=1.2, linestyle=next(styles), label=trust.marked(arm))
+            said = f"{trust.marked(arm)}: accuracy {share(level)}"
+            tell(axes, [0, 1], [level, level], said, transform=axes.get_yaxis_transform())
     axes.axhline(results["chance"], color="#999999", linewidth=2.2, linestyle=(0, (1, 2)), label="chance")
     of = "a text's words" if on_text(results) else "the embedding"
     axis = f"metric ε of {of} (each in its own metric)"
@@ -123,7 +127,7 @@ def spent_figure(results: Results) -> Figure:
     finite = [v for a in arms for v in _worst(a).values() if is_finite(v)]
     edge = 1.15 * max(finite, default=0.0) or 1.0
     for row, arm in enumerate(arms):
-        for k, (channel, _, colour) in enumerate(channels):
+        for k, (channel, label, colour) in enumerate(channels):
             value, y = _worst(arm)[channel], row + (k - (len(channels) - 1) / 2) * width
             if value is None:
                 none = "declared public" if channel == "label" and trust.public_labels(arm) else "none sent"
@@ -143,9 +147,10 @@ def spent_figure(results: Results) -> Figure:
             else:
                 axes.barh(y, value, height=0.9 * width, color=colour)
                 said = worst_said(arms[row].get("budget") or {}) if channel == "embedding" else epsilon(value)
+                tell(axes, [0, value], [y, y], f"{arms[row]['name']}, {label}: ε = {said}")
                 axes.text(value + edge * 0.008, y, said, va="center", fontsize=8)
-    for _, label, colour in channels:
-        axes.barh([0], [0], color=colour, label=label)
+    for _, kind, colour in channels:
+        axes.barh([0], [0], color=colour, label=kind)
     axes.barh([0], [0], facecolor="white", edgecolor="#555555", hatch="////", label="∞: nothing promised")
     axes.set_yticks(
         range(len(arms)), [a["name"] + (f" {REFERENCE_MARK}" if trust.unprotected(a) else "") for a in arms]
@@ -157,6 +162,14 @@ def spent_figure(results: Results) -> Figure:
     axes.set_title(_heading(results), loc="left", fontsize=9)
     figure.legend(loc="outside lower right", ncols=3, fontsize=8, frameon=False)
     return figure
+
+
+def _tell(axes: Axes, place: float, arm: Arm) -> None:
+    """Under the pointer at an arm's two points: its name and accuracy."""
+    for key, where in (("accuracy", "sanitized"), ("accuracy_clean_test", "on device")):
+        if is_finite(arm.get(key)):
+            error = f" ± {arm[f'{key}_se']:.3f}" if is_finite(arm.get(f"{key}_se")) else ""
+            tell(axes, [place], [arm[key]], f"{arm['name']}: accuracy {share(arm[key])}{error}, {where}")
 
 
 def _is_point(arm: Arm, channel: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulations.output.figures import COLOURS, MARKERS, new_figure
+from simulations.output.figures import COLOURS, MARKERS, new_figure, tell
 from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.figures import over_seeds
@@ -113,6 +113,8 @@ def _draw(
         style: dict[str, Any] = {"color": colours[i % 7], "marker": marks[i % 7], "markersize": 5, "linewidth": 1.2}
         aside = apart ** (i - (len(points) - 1) / 2)
         axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
+        for epsilon, accuracy, _ in line:
+            tell(axes, [epsilon * aside], [accuracy], f"{name}: accuracy {accuracy:.3f}, ε = {epsilon:.4g}")
     ticks = sorted({float(f"{x:.2g}") for line in points.values() for x, *_ in line})
     shown: list[float] = []
     for tick in ticks:  # labels that would stand in each other are left out

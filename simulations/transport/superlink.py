@@ -27,6 +27,10 @@ from simulations.transport.quiet import QUIET
 _POLL = 0.2
 #: Seconds for which a SuperLink that does not answer is asked again, and a reply that has begun is waited for.
 _PATIENCE = 30.0
+#: What Flower says of a node that is not there, after a moment; and seconds before it is asked again: at first, and at
+#: most.
+AWAY = "code 5"
+_SOON, _SELDOM = 1.0, 30.0
 #: Replies that are announced in one answer, which is read up to `client.device.fleet.MAX_SMALL`.
 _TOGETHER = 64
 #: Bytes of the SuperLink's own words about all nodes.
@@ -76,12 +80,10 @@ def wait_until_up(address: str, ca: Path, *, process: Any, log: Path | None = No
 
     Raises UserError where it has ended, with the last line of its log, or does not answer in time.
     """
-    import ssl
-
     import httpx
 
     end = time.monotonic() + seconds
-    with httpx.Client(verify=ssl.create_default_context(cafile=str(ca))) as client:
+    with httpx.Client(verify=_trusting(ca)) as client:
         while True:
             if process.poll() is not None:
                 raise UserError(f"superlink: {address}: it ended with code {process.returncode}: {_last_line(log)}")
@@ -184,7 +186,8 @@ def ask(
 ) -> Iterator[tuple[int, Any | None, str | None]]:
     """Send a request, as a RecordDict, to nodes, and yield (node id, reply or None, error or None), as they come.
 
-    nodes: by their id, how many bytes each one's reply may have.
+    nodes: by their id, how many bytes each one's reply may have. One that is away is asked again, ever less often,
+        until it is back or the time is over: what it has released already it repeats at no cost.
     One for each node, and none twice. The node is the one that was asked, whatever its reply says. error: "code N" of
     the client's or of Flower's error, "unreadable reply", or "no answer" within `timeout` seconds, as in
     `server.query.Answer`. Nothing that a node sends can make this raise. Raises UserError where the SuperLink does not
@@ -195,8 +198,9 @@ def ask(
     for node in set(nodes) - set(waiting.values()):
         yield node, None, "no answer"  # the SuperLink does not know it
     alone: dict[str, int] = {}
+    away: dict[int, tuple[float, float]] = {}  # nodes that are not there: when they are asked again, and how often
     coming: dict[int, tuple[Any, Any, float]] = {}  # replies that nodes may still be sending, by the node
-    while waiting or alone or coming:
+    while waiting or alone or coming or away:
         names = list(waiting)
         groups = [names[i : i + _TOGETHER] for i in range(0, len(names), _TOGETHER)]
         for group in [*groups, *([name] for name in alone)]:
@@ -208,6 +212,7 @@ def ask(
                         node = (waiting if name in waiting else alone).pop(name)
                         coming[node] = about, tree, time.monotonic() + _PATIENCE
             elif group[0] in alone:
+                away.pop(alone[group[0]], None)
                 yield alone.pop(group[0]), None, "unreadable reply"
             else:  # one of them announces more than anybody may: they are asked again, each by itself
                 alone |= _push(grid, record, [waiting.pop(name) for name in group], end - time.monotonic())
@@ -217,11 +222,23 @@ def ask(
             if reply is None and time.monotonic() < min(last, end):
                 continue
             del coming[node]
-            yield node, *(reply or (None, "unreadable reply"))
-        if time.monotonic() > end:
-            yield from ((node, None, "no answer") for node in [*waiting.values(), *alone.values()])
-            waiting, alone = {}, {}
-        if waiting or alone or coming:
+            if reply == (None, AWAY) and time.monotonic() < end:
+                _, pause = away.get(node, (0.0, _SOON / 2))
+                pause = min(2 * pause, _SELDOM)
+                away[node] = time.monotonic() + pause, pause
+            else:
+                away.pop(node, None)
+                yield node, *(reply or (None, "unreadable reply"))
+        now = time.monotonic()
+        asked = {*waiting.values(), *alone.values(), *coming}
+        if due := [node for node, (at, _) in away.items() if at <= now < end and node not in asked]:
+            away |= {node: (now + away[node][1], away[node][1]) for node in due}
+            waiting |= _push(grid, record, due, end - now)
+        if now > end:
+            left = {*waiting.values(), *alone.values()}
+            yield from ((node, None, AWAY if node in away else "no answer") for node in left | set(away))
+            waiting, alone, away = {}, {}, {}
+        if waiting or alone or coming or away:
             time.sleep(_POLL)
 
 
@@ -296,6 +313,7 @@ def _acquire(address: str, ca: Path, secret: Path) -> tuple[Any, str]:
     version_ = RuntimeVersionHttpInterceptor(component_name="SuperExec")
     certificate = ca.read_bytes()
     with _asking(address), RuntimeHttpClient.from_server_address(address, False, certificate, [version_, proof]) as c:
+        _connect(c, ca, {})
         answer = c.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
     return answer.task, str(answer.token)
 
@@ -303,13 +321,10 @@ def _acquire(address: str, ca: Path, secret: Path) -> tuple[Any, str]:
 def _grid(address: str, ca: Path, token: str) -> Any:
     """Flower's Grid over HTTP, which gives up in the end, kills nobody, and reads an answer up to a limit of its kind.
     larger: those limits, by the last part of an answer's path, where they are not `MAX_SMALL`."""
-    import ssl
-
     import httpx
     from flwr.superlink.grid import HttpGrid
 
     from client.device.code import MAX_BUNDLE
-    from client.device.fleet import BoundedTransport
 
     grid: Any = HttpGrid(address, False, ca.read_bytes(), token=token)
     # Flower's own would try for ever, and would send this process a SIGINT where the SuperLink refuses the token.
@@ -319,13 +334,28 @@ def _grid(address: str, ca: Path, token: str) -> Any:
     )
     grid.address = address
     grid.larger = {"pull-task-input": MAX_BUNDLE + 2**16, "push-messages": _NAMES, "get-nodes": _NAMES}
-    client = grid._runtime_client
+    _connect(grid._runtime_client, ca, grid.larger)
+    return grid
+
+
+def _connect(client: Any, ca: Path, larger: Mapping[str, int]) -> None:
+    """Has a client of Flower's speak to a SuperLink alone, and read what it answers up to a limit of its kind."""
+    import httpx
+
+    from client.device.fleet import BoundedTransport
+
     client._client.close()
     client._client = httpx.Client(
-        transport=BoundedTransport(ssl.create_default_context(cafile=str(ca)), grid.larger), timeout=_PATIENCE,
-        follow_redirects=False,
-    )  # fmt: skip
-    return grid
+        transport=BoundedTransport(_trusting(ca), larger), timeout=_PATIENCE, follow_redirects=False
+    )
+
+
+def _trusting(ca: Path) -> Any:
+    from client.device.roles import SUPERLINK, context_for
+
+    context = context_for(SUPERLINK)
+    context.load_verify_locations(cafile=str(ca))
+    return context
 
 
 def _begin(grid: Any) -> None:
@@ -363,6 +393,7 @@ def _control(address: str, ca: Path) -> Iterator[Any]:
     from flwr.supercore.control import ControlHttpClient
 
     with _asking(address), ControlHttpClient.from_server_address(address, False, ca.read_bytes(), []) as client:
+        _connect(client, ca, {})
         yield client
 
 

@@ -46,6 +46,8 @@ def fault(line: str, root: Any) -> str | None:
         command, at = found, at + 1
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     for word in words[at:]:
+        if word == "--":  # what stands behind it is another command's
+            break
         if word.startswith("--") and word.partition("=")[0] not in known and word not in _LEFT_OUT:
             return f"no option {word}"
         if word in ("|", "<", ">", "&&", ";"):

@@ -153,7 +153,8 @@ def test_down_names_what_it_has_stopped(place: Path, capsys: pytest.CaptureFixtu
 @pytest.fixture()
 def keys(place: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """What `deploy keys` makes."""
-    assert cli.main(["deploy", "keys", "keys", "--nodes", "2", "--host", "link.example", "--host", "10.0.0.7"]) == 0
+    hosts = ["--host", "superlink=link.example", "--host", "shuffler=10.0.0.7"]
+    assert cli.main(["deploy", "keys", "keys", "--nodes", "2", *hosts]) == 0
     assert capsys.readouterr().out.startswith("keys: each party is given its own folder of these and no other")
     return place / "keys"
 
@@ -164,12 +165,35 @@ def test_keys_are_their_owners_alone(keys: Path, capsys: pytest.CaptureFixture[s
     parties = {"ca", "superlink", "shuffler", "server", "predict", "publisher", "nodes"}
     assert {path.name for path in keys.iterdir()} == parties
     assert [path.parent.name for path in sorted(keys.rglob("node.key"))] == ["0", "1"]
-    for party in ("superlink", "shuffler", "predict"):
+    for party, hosts, addresses in (
+        ("superlink", ["link.example"], []), ("shuffler", [], ["10.0.0.7"]), ("predict", [], []), ("server", [], []),
+    ):  # fmt: skip
         certificate = x509.load_pem_x509_certificate((keys / party / "cert.pem").read_bytes())
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        assert names.get_values_for_type(x509.DNSName) == ["localhost", "link.example"]
-        assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "10.0.0.7"]
+        assert names.get_values_for_type(x509.DNSName) == ["localhost", *hosts]
+        assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", *addresses]
     assert complaint(capsys, "keys", "keys") == "keys: is there already and not an empty folder; name another one"
+
+
+def test_a_host_is_a_partys(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for host in ("link", "server=link", "superlink="):
+        line = complaint(capsys, "keys", "keys", "--host", host)
+        assert line == f"--host {host}: must be PARTY=HOST, with a party of superlink, shuffler, model"
+    assert not (place / "keys").exists()
+
+
+def test_a_party_asks_and_the_authority_signs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for party in ("authority", "shuffler"):
+        assert cli.main(["deploy", "request-certificate", party, "--party", party]) == 0
+    signing = ["deploy", "sign-certificate", "shuffler/cert.csr", "--authority", "authority", "--party", "shuffler"]
+    assert cli.main([*signing, "--out", "signed", "--host", "shuffler.example"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "authority: ca.key, ca.pem; what ends in .key, and secret, stays here",
+        "shuffler: cert.csr, cert.key; what ends in .key, and secret, stays here",
+        "signed: cert.pem, of the shuffler at shuffler.example, and ca.pem; for 30 days",
+    ]
+    line = complaint(capsys, "request-certificate", "other", "--party", "somebody")
+    assert line.startswith("--party somebody: is none of authority, superlink") and not (place / "other").exists()
 
 
 def options(keys: Path, party: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from flwr.proto.runtime_pb2 import (
     PushAppMessagesRequest,
     PushAppMessagesResponse,
 )
+from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -46,10 +48,15 @@ def branches(size: int) -> ObjectTree:
 
 
 class Passing(Fake):
-    """A SuperLink that passes replies of nodes on, once each, as Flower's does. replies: of each node, what it says."""
+    """A SuperLink that passes replies of nodes on, once each, as Flower's does. replies: of each node, what it says.
+    away: of each, how often it is away, which Flower says by an error of its own (NODE_UNAVAILABLE), at once."""
 
-    def __init__(self, folder: Path, replies: dict[int, RecordDict], trees: dict[int, ObjectTree]) -> None:
+    def __init__(
+        self, folder: Path, replies: dict[int, RecordDict], trees: dict[int, ObjectTree], away: dict[int, int]
+    ) -> None:
         super().__init__(folder)
+        self.away = dict(away)
+        self.sent = Counter[int]()
         waiting: dict[str, Any] = {}
         parts: dict[str, bytes] = {}
 
@@ -58,7 +65,11 @@ class Passing(Fake):
             for about in asked:
                 node = about.metadata.dst_node_id
                 about.metadata.__dict__["_src_node_id"] = 1
-                said = Message(replies[node], reply_to=about)
+                self.sent[node] += 1
+                if self.sent[node] <= self.away.get(node, 0):
+                    said = create_message_error_unavailable_res_message(about.metadata, "node_unavail")
+                else:
+                    said = Message(replies[node], reply_to=about)
                 said.metadata.__dict__["_message_id"] = said.object_id
                 parts.update({name: part.deflate() for name, part in get_all_nested_objects(said).items()})
                 tree = trees.get(node, get_object_tree(said))
@@ -100,7 +111,7 @@ def grid_of(address: str, ca: Path) -> Any:
 def hostile(keys: Path) -> Iterator[Passing]:
     """An honest node between one that announces 4 MB of parts and one that sends far more rows than it may."""
     replies = {HONEST: reply(100), MANY_PARTS: reply(1), MANY_ROWS: reply(30_000)}
-    passing = Passing(keys, replies, {MANY_PARTS: branches(2**22)})
+    passing = Passing(keys, replies, {MANY_PARTS: branches(2**22)}, {})
     yield passing
     passing.close()
 
@@ -115,6 +126,24 @@ def test_what_one_node_sends_takes_no_other_nodes_reply_with_it(hostile: Passing
     )
     assert found.pop(HONEST) == (reply(100), None)
     assert found == {MANY_PARTS: (None, "unreadable reply"), MANY_ROWS: (None, "unreadable reply")}
+
+
+def test_a_device_that_is_away_is_asked_again_and_answers_the_same_stage(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower says of it at once that it is not there, by its code 5: it is asked until it is back, and no longer than
+    the stage lasts, however late the others answer; whoever has answered is not asked again."""
+    monkeypatch.setattr(superlink, "_SOON", 0.01)
+    monkeypatch.setattr(superlink, "_SELDOM", 0.02)
+    monkeypatch.setattr(superlink, "_POLL", 0.01)
+    back, gone = 2, 3
+    passing = Passing(keys, {HONEST: reply(3), back: reply(5), gone: reply(1)}, {}, {back: 4, gone: 10**6})
+    grid = grid_of(passing.address, keys / "ca.pem")
+    nodes = dict.fromkeys((HONEST, back, gone), 2**20)
+    found = {node: rest for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=1)}
+    passing.close()
+    assert found == {HONEST: [reply(3), None], back: [reply(5), None], gone: [None, "code 5"]}
+    assert passing.sent[HONEST] == 1 and passing.sent[back] == 5 and passing.sent[gone] > 5
 
 
 PROGRAM = """
@@ -148,7 +177,7 @@ def test_a_reply_of_63_mb_takes_no_more_than_300_mb_of_a_shuffler(
 ) -> None:
     """And 50 MB where it is more than its node may send."""
     trees = {1: branches(BIG // 4)} if what == "parts" else {}
-    passing = Passing(keys, {1: reply(1 if what == "parts" else BIG // 128)}, trees)
+    passing = Passing(keys, {1: reply(1 if what == "parts" else BIG // 128)}, trees, {})
     limit = str(2**26 if what == "rows" else 2**20)
     command = [sys.executable, "-c", PROGRAM, str(ROOT), passing.address, str(keys), limit]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -34,6 +34,7 @@ from mechanisms.messages.wire import (
 )
 from simulations.deployment import certificates
 from simulations.deployment.shuffler import run
+from simulations.deployment.units import write_units
 from simulations.errors import UserError
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.service import STORE, TRAINING_SERVER, application, serving
@@ -43,7 +44,9 @@ from tests.server.test_sealed_batches import honest
 from tests.support.clients import OPEN as ANYTHING
 from tests.support.clients import make_node
 from tests.support.deployments import free_port, running, superlink_in
+from tests.support.paths import ROOT
 from tests.support.rounds import ENROLLED, ONE, PRIVATE, PUBLIC, TWO, Nodes, answer, wanted
+from tests.support.units import supervised
 
 
 @dataclass
@@ -366,8 +369,9 @@ def test_a_store_that_another_shuffler_has_ends_in_one_line(tmp_path: Path, keys
 
 @pytest.mark.slow
 def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
-    """Real processes: a SuperLink, and a shuffler that is killed when two of three devices have answered. The next one
-    goes on, closes with everybody's releases once, and ends when it is told to; the one after gives the same batch."""
+    """Real processes: a SuperLink, and a shuffler that is killed when two of three devices have answered. Its unit's
+    supervisor starts the next one, which goes on, asks the third until it is there, closes with everybody's releases
+    once, and ends when it is told to; the one after gives the same batch."""
     asked, stop = wanted(minimum_users=30), threading.Event()
     users = [[user for user in range(60) if user % 3 == i] for i in range(3)]
     with superlink_in(tmp_path) as link, ExitStack() as processes:
@@ -389,25 +393,29 @@ def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
             "--users", tmp_path / "enrolment.json",
         ]  # fmt: skip
 
+        words = list(map(str, command))
+        unit, _ = write_units(tmp_path, "shuffler", words, ROOT)
+        lives: list[subprocess.Popen[bytes]] = []
+
         def started(life: int) -> subprocess.Popen[bytes]:
-            words = list(map(str, command))
             return processes.enter_context(running(words, log=tmp_path / f"log-{life}", env=os.environ | QUIET))
 
         with client_of(port, tmp_path, "server") as client:
-            shuffler = started(0)
+            supervisor = supervised(unit, lives.append)
+            processes.callback(lambda: lives[-1].kill())
             for device in devices[:2]:
                 device.start()
             assert patiently(lambda: post(client, asked)).status_code == 202
             until(lambda: client.get("/v1/stages/train").json()["users"] == 40)
-            shuffler.kill()
-            shuffler.wait()
-            shuffler = started(1)
-            devices[2].start()
+            lives[0].kill()  # and its supervisor starts it again
             assert patiently(lambda: post(client, asked)).status_code == 202
+            until(lambda: client.get("/v1/stages/train").json()["answered"] == 2)
+            devices[2].start()  # of which Flower has said by now that it is not there
             until(lambda: client.get("/v1/stages/train").status_code == 200)
             given = client.get("/v1/stages/train").content
-            shuffler.terminate()
-            assert shuffler.wait(30) == 0
+            lives[-1].terminate()
+            supervisor.join(30)
+            assert [life.returncode for life in lives] == [-9, 0]
             started(2)
             assert patiently(lambda: client.get("/v1/stages/train")).content == given
         stop.set()

@@ -1,0 +1,88 @@
+"""A party of a deployment as a service that is started again when it dies: systemd's unit, and Docker Compose's file.
+
+Every party goes on where it was: a shuffler and a device have what they acknowledged on the disk, a model holds none.
+So whatever ends one but being told to is mended by starting the same line again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulations.errors import UserError
+from simulations.output.atomic import whole
+from simulations.transport.quiet import QUIET
+
+#: Seconds before a party is started again: its SuperLink may be starting too.
+AGAIN = 5
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}", re.ASCII)
+_TOLD = {key: value for key, value in QUIET.items() if key.startswith("FLWR")}
+
+
+def write_units(out: Path, party: str, command: Sequence[str], place: Path) -> list[Path]:
+    """Writes sottovoce-PARTY.service and compose-PARTY.yaml, each whole, into a folder.
+
+    party: its name, of small letters, digits and "-". command: what starts it, its program first. place: the folder
+    that it is started in, and may write to. Raises UserError.
+    """
+    if not _NAME.fullmatch(party):
+        raise UserError(f"--party {party}: must be of small letters, digits and -, as shuffler or node-1")
+    if not command or not command[0]:
+        raise UserError("deploy units: names no command; give it behind --, as in commands.txt")
+    if any(ord(letter) < 32 for word in (*command, str(place)) for letter in word):
+        raise UserError("deploy units: a command has no line ends or other control characters")
+    out.mkdir(parents=True, exist_ok=True)
+    made = []
+    for name, text in (
+        (f"sottovoce-{party}.service", unit(party, command, place)),
+        (f"compose-{party}.yaml", compose(party, command, place)),
+    ):
+        with whole(out / name) as file:
+            file.write(text.encode())
+        made.append(out / name)
+    return made
+
+
+def unit(party: str, command: Sequence[str], place: Path) -> str:
+    """systemd's unit (systemd.service(5)). It is tried for ever: a machine may be longer without a network than systemd
+    has patience."""
+    environment = "".join(f"Environment={key}={value}\n" for key, value in _TOLD.items())
+    return (
+        f"[Unit]\nDescription=Sottovoce: {party}\nWants=network-online.target\nAfter=network-online.target\n"
+        "StartLimitIntervalSec=0\n\n"
+        f"[Service]\nType=exec\nWorkingDirectory={str(place.absolute()).replace('%', '%%')}\n{environment}"
+        f"ExecStart={' '.join(map(_word, command))}\n"
+        f"Restart=on-failure\nRestartSec={AGAIN}\n"
+        "UMask=0077\nNoNewPrivileges=yes\nPrivateTmp=yes\nProtectSystem=full\n\n"
+        "[Install]\nWantedBy=multi-user.target\n"
+    )
+
+
+def compose(party: str, command: Sequence[str], place: Path) -> str:
+    """Docker Compose's file. YAML holds JSON, and Compose reads two dollars as one."""
+    folder = str(place.absolute())
+    service = {
+        "image": "${SOTTOVOCE_IMAGE:?an image that has sottovoce installed}",
+        "command": [_plain(word) for word in command],
+        "working_dir": _plain(folder),
+        "environment": _TOLD,
+        "volumes": [{"type": "bind", "source": _plain(folder), "target": _plain(folder)}],
+        "network_mode": "host",
+        "restart": "on-failure",
+        "init": True,
+        "security_opt": ["no-new-privileges:true"],
+    }
+    return json.dumps({"services": {party: service}}, indent=2) + "\n"
+
+
+def _word(word: str) -> str:
+    """A word as systemd reads it: no variable, no specifier, no quote of its own."""
+    for letter, instead in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$")):
+        word = word.replace(letter, instead)
+    return f'"{word}"'
+
+
+def _plain(word: str) -> str:
+    return word.replace("$", "$$")
