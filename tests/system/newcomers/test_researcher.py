@@ -11,6 +11,7 @@ import numpy as np
 from tests.support.newcomers import Newcomer
 
 ROWS = 300
+STUDY = "mine/study.toml --set encoder.model=bert"
 ARMS = ("no noise †", "one vector, ε = 8", "one vector, ε = 2", "as published: Purkayastha, ε = 10, label ε = 2")
 
 
@@ -30,10 +31,9 @@ def table(file: Path) -> None:
         csv.writer(opened, delimiter=";").writerows([["review", "sentiment"], *rows])
 
 
-def test_from_a_table_to_a_figure(newcomer: Newcomer) -> None:
-    table(newcomer.home / "reviews.csv")
-    errs, types, study = newcomer.errs, newcomer.types, "mine/study.toml --set encoder.model=bert"
-
+def begins(newcomer: Newcomer) -> None:
+    """Commands and mistakes until there is an experiment that she knows the price of."""
+    errs, types = newcomer.errs, newcomer.types
     errs("init mine --from review.csv", "review.csv: there is no such file")
     errs("init mine --from bert", "bert: is a folder; name a file in it")
     errs("init mine --from reviews.csv --text reviw", 'reviews.csv: has no column "reviw"; did you mean "review"?')
@@ -54,9 +54,12 @@ def test_from_a_table_to_a_figure(newcomer: Newcomer) -> None:
     errs("init mine --from reviews.csv", "mine: is there already; name another: sottovoce init NAME")
 
     errs("check mine", "mine: is a folder; name the file, as mine/study.toml")
-    assert "as published: Purkayastha" in types(f"check {study}")
+    assert "as published: Purkayastha" in types(f"check {STUDY}")
 
-    out = f"{study} --out runs/seed-1"
+
+def runs_it(newcomer: Newcomer) -> None:
+    """And until it has run with two seeds."""
+    errs, out = newcomer.errs, f"{STUDY} --out runs/seed-1"
     errs(
         "simulate mine/study.toml --set encoder.modle=bert",
         'mine/study.toml: encoder.modle: unknown key; did you mean "model"?',
@@ -89,9 +92,14 @@ def test_from_a_table_to_a_figure(newcomer: Newcomer) -> None:
         "runs/seed-1: holds no readable results.json; name the folder of a finished run",
     )
     for seed in (1, 2):
-        types(f"simulate {study} --set seed={seed} --out runs/seed-{seed}")
+        newcomer.types(f"simulate {STUDY} --set seed={seed} --out runs/seed-{seed}")
 
-    runs = "runs/seed-1 runs/seed-2"
+
+def test_from_a_table_to_a_figure(newcomer: Newcomer) -> None:
+    table(newcomer.home / "reviews.csv")
+    begins(newcomer)
+    runs_it(newcomer)
+    errs, runs = newcomer.errs, "runs/seed-1 runs/seed-2"
     errs(f"summarize {runs} --figure x.jpg", "--figure x.jpg: must end in .pdf, .svg or .png")
     errs(
         f"summarize {runs} --figure figures/x.pdf",
@@ -101,7 +109,7 @@ def test_from_a_table_to_a_figure(newcomer: Newcomer) -> None:
         "summarize runs/seed-1 runs/seed-1",
         "runs/seed-1 and the others: two runs have the same seed; a mean needs different ones",
     )
-    said = types(f"summarize {runs} --figure x.pdf")
+    said = newcomer.types(f"summarize {runs} --figure x.pdf")
     assert said.startswith("mine, 2 seeds (1, 2): mean ± standard error over seeds")
     assert all(f"| {arm} |" in said for arm in ARMS)
     assert (newcomer.home / "x.pdf").read_bytes().startswith(b"%PDF")
