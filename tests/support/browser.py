@@ -27,6 +27,10 @@ class Browser:
         self.complaints: list[str] = []
         self.requested: list[str] = []
         self._events: list[str] = []
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            self.ask(f"{domain}.enable")
 
     def ask(self, method: str, **given: Any) -> dict[str, Any]:
         """The answer to one command. AssertionError where it fails."""
@@ -44,11 +48,6 @@ class Browser:
 
     def open(self, page: Path) -> None:
         """Load a file into the tab, and wait until it has loaded."""
-        if not self._session:
-            target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-            self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-            for domain in ("Page", "Network", "Runtime", "Log"):
-                self.ask(f"{domain}.enable")
         self._events.clear()
         self.ask("Page.navigate", url=page.as_uri())
         while "Page.loadEventFired" not in self._events:
@@ -105,13 +104,9 @@ def chromium(folder: Path) -> Iterator[Browser]:
     os.close(to_read)
     os.close(from_write)
     try:
-        browser = Browser(from_read, to_write)
-        yield browser
-        browser._session = ""
-        browser.ask("Browser.close")
-        process.wait(PATIENCE)
+        yield Browser(from_read, to_write)
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()
+        process.wait(PATIENCE)
         os.close(to_write)
         os.close(from_read)
