@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -74,4 +75,5 @@ def table(
 
 
 def _plain(value: float | None) -> str | None:
-    return None if value is None else f"{value:.12g}"
+    """As JavaScript reads it."""
+    return None if value is None else "Infinity" if value == math.inf else f"{value:.12g}"

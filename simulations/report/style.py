@@ -81,7 +81,7 @@ for (const table of document.querySelectorAll("table.sorts")) {
       const key = row => row.cells[at].dataset.value;
       const compare = (a, b) => {
         const [x, y] = [key(a), key(b)];
-        if (x !== undefined && y !== undefined) return down ? y - x : x - y;
+        if (x !== undefined && y !== undefined) return (down ? y - x : x - y) || 0;
         if (x !== undefined || y !== undefined) return x === undefined ? 1 : -1;
         const order = a.cells[at].textContent.localeCompare(b.cells[at].textContent);
         return down ? -order : order;
