@@ -175,6 +175,14 @@ def ladder_(
         raise UserError("budget ladder: give one of FILE.toml, --mechanism or --ledger")
     if delta is not None:
         _check_delta(delta)
+    if mechanism is None:  # what has no effect on the answer would be taken for having had one
+        given = (epsilon, sigma, dim, raw or None, label_epsilon, users, None if stages == 1 else stages)
+        names = ("epsilon", "sigma", "dim", "raw", "label-epsilon", "users", "stages")
+        if odd := [name for name, value in zip(names, given, strict=True) if value is not None]:
+            instead = "; a file says it itself, or --set KEY=VALUE" if file is not None else ""
+            raise UserError(f"budget ladder: --{odd[0]} goes with --mechanism{instead}")
+    if file is None and set_:
+        raise UserError("budget ladder: --set goes with FILE.toml")
     if ledger is not None:
         _ladder_of_ledger(ledger, user, delta or 1e-6, as_json)
     elif mechanism is not None:

@@ -29,6 +29,13 @@ class Newcomer:
         self.commands.append(line)
         return said
 
+    def finds(self, line: str) -> str:
+        """What a command that is right prints, whose news are bad: exit code 1."""
+        code, said, complaint = self._run(line)
+        assert code == 1, f"{line}: {complaint}"
+        self.commands.append(line)
+        return said
+
     def errs(self, line: str, complaint: str, *, makes: str = "") -> None:
         """A command that is wrong gets this line, this alone but for progress, and exit code 2; every file stays as it
         was. makes: one that comes into being all the same, and holds nothing."""
