@@ -155,6 +155,24 @@ def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, 
     assert "the true labels" not in " ".join(third["stays_on_device"])
 
 
+@pytest.mark.parametrize("how", ["paper", "trusted", "simulated"])
+def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, tmp_path: Path) -> None:
+    content = results()
+    arm = content["arms"][1]
+    if how == "paper":
+        arm["way"] = "paper"
+    else:
+        arm["budget"] |= {"worst_case_epsilon": math.inf, "central_epsilon": 0.25, "central_delta": 1e-6}
+        arm["budget"] |= {"simulated_epsilon": 2.7} if how == "simulated" else {}
+        arm["ladder"] = [rung("statistic", math.inf), rung("user", math.inf)]
+    text, _, told = made(folder(tmp_path / "run", content))
+    label = told["runs"][0]["arms"][1]
+    assert not label["protected"] and label["trust"]["nobody"]["epsilon"] is None
+    assert "In 1 of 3 arms" in text
+    said = {"paper": "gradients depend", "trusted": "Everything, to a server", "simulated": "would spend ε = 2.7"}
+    assert said[how] in text
+
+
 def test_figures_say_values_under_the_pointer(plain: tuple[str, Page, dict[str, Any]]) -> None:
     text, _, _ = plain
     assert text.count("<svg ") == 2 and text.count('role="img"') == 2
