@@ -102,7 +102,7 @@ def kept(arm: Arm) -> list[str]:
     said = [] if any(text.startswith(_TRUE["text"]) for text in bare) else ["the texts as they were written"]
     if not any(text.startswith((_TRUE["label"], _TRUE["statistic"])) for text in bare):
         said.append("the true labels, or which class a text belongs to")
-    if not any(text.startswith((_TRUE["embedding"], _TRUE["statistic"])) for text in bare):
+    if not any(text.startswith((_TRUE["embedding"], _TRUE["statistic"], _TRUE["text"])) for text in bare):
         said.append("the exact numbers that a text is turned into, before noise")
     return said or ["nothing that is of weight"]
 

@@ -243,6 +243,28 @@ def test_what_is_no_run_is_one_line(
     assert said in error and error.count("\n") == 1 and str(tmp_path / "run") in error and not out.exists()
 
 
+@pytest.mark.parametrize("file", ["results.json", "attacks.json", "audit/audit.json"])
+def test_what_another_version_wrote_is_one_line(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, attacks = results(), attacked("Purkayastha, ε = 10")
+    run = folder(tmp_path / "run", content, attacks)
+    (run / "audit").mkdir()
+    del content["arms"][0]["ladder"][0]["assumption"]
+    broken = {"results.json": content, "attacks.json": {"entries": [{"arm": "a"}]}, "audit/audit.json": {}}
+    (run / file).write_text(json.dumps(json_ready(broken[file])))
+    assert cli.main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 2
+    error = capsys.readouterr().err
+    assert str(run / file) in error and error.count("\n") == 1
+
+
+def test_who_sends_the_text_keeps_nothing_that_follows_from_it(tmp_path: Path) -> None:
+    content = results()
+    content["arms"][0]["ladder"] = [rung("text", math.inf), rung("user", math.inf)]
+    _, _, told = made(folder(tmp_path / "run", content))
+    assert told["runs"][0]["arms"][0]["stays_on_device"] == ["the true labels, or which class a text belongs to"]
+
+
 @pytest.mark.parametrize(
     ("out", "said"), [("report.pdf", "must end in .html"), ("no/where.html", "there is no folder")]
 )
