@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 #: Exit codes of a command that was ended by Ctrl-C or SIGTERM: as a shell counts them, 128 and the signal's number.
 INTERRUPTED, TERMINATED = (128 + number for number in (signal.SIGINT, signal.SIGTERM))
@@ -10,6 +11,11 @@ INTERRUPTED, TERMINATED = (128 + number for number in (signal.SIGINT, signal.SIG
 
 class UserError(ValueError):
     """One line that says what is wrong, where, and what to do. The command prints it and exits with 2."""
+
+
+def no_file(path: Path) -> UserError:
+    """What to say of a path at which a file was looked for, and is none."""
+    return UserError(f"{path}: {'is a folder; name a file in it' if path.is_dir() else 'there is no such file'}")
 
 
 class Terminated(SystemExit):

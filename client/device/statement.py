@@ -14,14 +14,15 @@ import numpy as np
 from client.node import Node, load_node
 from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError, LedgerRow
+from client.store.questions import FIRST_RECORD
 from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_limit
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.release import CHANNELS
 from mechanisms.messages.request import Request
 
-#: Records that are listed one by one; of more, the costliest.
-LISTED = 20
+#: Records, and users, that are listed one by one; of more, the costliest.
+LISTED, LISTED_USERS = 20, 3
 _NONE = "nothing has left this device"
 
 
@@ -151,16 +152,25 @@ def _cost_lines(statement: dict[str, Any]) -> list[str]:
     records, users = statement["records"], statement["users"]
     lines = []
     for one in records[:LISTED]:
-        whose = f"record {one['record']}" + (f" of user {one['user']}" if len(users) > 1 else "")
+        asked = one["record"] - FIRST_RECORD  # a sentence that a model was asked about has no record of its user's
+        whose = f"record {one['record']}" if asked < 0 else f"sentence {asked + 1} that was asked about"
+        whose += f" of user {one['user']}" if len(users) > 1 else ""
         costs = ", ".join(f"{c} {describe_cost(one['channels'][c])}" for c in CHANNELS if c in one["channels"])
         lines.append(f"  {whose}: {costs}")
     if len(records) > LISTED:
         lines.append(f"  and {len(records) - LISTED:,} records that cost no more than the last one above")
-    for one in users:
+    by_cost = sorted(users, key=lambda one: (-one["worst_case"], -one["releases"], one["user"]))
+    for one in by_cost[:LISTED_USERS]:
         whose = f"user {one['user']}" if len(users) > 1 else "all together"
         lines.append(
             f"  {whose}, without what is declared public: {describe_cost(one['worst_case'])}, δ = {one['delta']:.4g}; "
-            f"{one['releases']:,} releases with it"
+            f"{one['releases']:,} release{'s' * (one['releases'] != 1)} with it"
+        )
+    if rest := by_cost[LISTED_USERS:]:
+        middle, n = by_cost[len(by_cost) // 2]["worst_case"], sum(one["releases"] for one in rest)
+        lines.append(
+            f"  and {len(rest):,} user{'s' * (len(rest) != 1)} that cost no more than the last one above: {n:,} "
+            f"release{'s' * (n != 1)} together; of all {len(users):,} users the median has {describe_cost(middle)}"
         )
     return lines
 

@@ -140,11 +140,11 @@ def summarize(
     ] = None,
 ) -> None:
     """Means and standard errors over runs of one study with different seeds, as a Markdown table."""
-    from simulations.output.figures import check_suffix, save
+    from simulations.output.figures import check_figure, save
     from simulations.study import summary
 
     if figure is not None:
-        check_suffix(figure)
+        check_figure(figure)
     table = summary.summarize(runs)
     if figure is not None:
         save(summary.figure(runs), figure)

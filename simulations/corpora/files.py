@@ -10,7 +10,7 @@ from client.store.text_column import TextColumnWriter
 from simulations.corpora import reading
 from simulations.corpora.columns import Columns, RowNames, make_corpora, require_columns
 from simulations.corpora.corpus import Corpus
-from simulations.errors import UserError
+from simulations.errors import UserError, no_file
 
 
 def read_files(
@@ -45,7 +45,8 @@ def read_files(
 def _existing(folder: Path, name: str) -> Path:
     file = folder / name
     if not folder.is_dir():
-        raise UserError(f"{folder}: there is no such folder; name the one that holds {name}")
+        missing = "is a file" if folder.is_file() else "there is no such folder"
+        raise UserError(f"{folder}: {missing}; name the {'folder' if folder.is_file() else 'one'} that holds {name}")
     if not file.is_file():
         here = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _READERS)
         raise UserError(
@@ -68,7 +69,7 @@ def _header(file: Path) -> list[str]:
 def column_names(file: Path) -> list[str]:
     """The names of a file's columns; of JSON lines, the keys of the first. Raises UserError."""
     if not file.is_file():
-        raise UserError(f"{file}: there is no such file")
+        raise no_file(file)
     _reader(file)
     with _readable(file):
         if file.suffix == ".jsonl":

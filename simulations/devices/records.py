@@ -12,7 +12,7 @@ from client.device.records import add_records
 from client.store.text_column import Text, TextColumn
 from simulations.corpora.columns import class_numbers, label_names, texts_of
 from simulations.corpora.files import lines, read
-from simulations.errors import UserError
+from simulations.errors import UserError, no_file
 
 
 def add(
@@ -26,7 +26,7 @@ def add(
     names = _classes(label, classes)
     texts: Sequence[Text]
     if not file.is_file():
-        raise UserError(f"{file}: there is no such file")
+        raise no_file(file)
     if file.suffix == ".txt":
         if text is not None or label is not None:
             raise UserError(f"{file}: is read as lines, and has no columns; leave --text and --label out")

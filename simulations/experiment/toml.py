@@ -38,6 +38,8 @@ def load(
     file.
     """
     table = document(path)
+    if "experiment" in table:
+        raise UserError(f"{path}: is a study of {table['experiment']}; run it with: sottovoce study {path}")
     if arms is not None:
         table["arm"] = copy.deepcopy(list(arms))
     try:
@@ -52,6 +54,8 @@ def document(path: str | Path) -> dict[str, Any]:
     """What a TOML file, or the bundled experiment of that name, holds, not yet checked. Raises UserError."""
     file = Path(path)
     if not file.is_file():
+        if file.is_dir() and (inside := sorted(file.glob("*.toml"))):
+            raise UserError(f"{path}: is a folder; name the file, as {inside[0]}")
         if file.suffix or len(file.parts) != 1:
             raise UserError(f"{path}: there is no such file")
         file = BUNDLED / f"{path}.toml"
@@ -147,6 +151,8 @@ def _override(table: dict[str, Any], override: str) -> None:
             place = place.setdefault(step, {})
         else:
             raise UserError(f"--set {override}: {step!r} is inside something that is not a table")
+    if isinstance(place, list):
+        raise UserError(f"--set {override}: number the arm, from 0 to {len(place) - 1}, as arm.0.embedding.epsilon=4")
     if not isinstance(place, dict):
         raise UserError(f"--set {override}: {keys[-2]!r} is not a table")
     place[keys[-1]] = value

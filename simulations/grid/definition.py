@@ -15,6 +15,7 @@ from typing import Any
 from simulations.errors import UserError
 from simulations.experiment import Experiment, load, slug
 from simulations.experiment.names import either, nearest
+from simulations.experiment.sections import SECTIONS
 from simulations.experiment.toml import document
 
 BUNDLED = Path(__file__).parents[1] / "studies"
@@ -61,6 +62,8 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     Raises UserError, in one line, which names the file and, where one point alone is wrong, the point.
     """
     table = _read(path)
+    if "experiment" not in table and not SECTIONS.keys().isdisjoint(table):
+        raise UserError(f"{path}: is an experiment, and no study of one; run it with: sottovoce simulate {path}")
     try:
         return _study(table, overrides)
     except UserError as error:

@@ -41,8 +41,10 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
 SUFFIXES = (".pdf", ".svg", ".png")
 
 
-def check_suffix(path: Path) -> None:
-    """Raises UserError unless the suffix says what the figure is to be."""
+def check_figure(path: Path) -> None:
+    """Raises UserError unless the suffix says what the figure is to be, and its folder is there."""
+    if not path.parent.is_dir():
+        raise UserError(f"--figure {path}: there is no folder {path.parent}; make it first, or name another")
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"--figure {path}: must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
 
@@ -56,7 +58,7 @@ def save(figure: Figure, path: Path | BinaryIO) -> None:
     if not isinstance(path, Path):
         _save_png(figure, path)
         return
-    check_suffix(path)
+    check_figure(path)
     with whole(path) as file:
         if path.suffix.lower() == ".png":
             _save_png(figure, file)

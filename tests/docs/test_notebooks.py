@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.studies import LocalGrid, use_folder
+from tests.support.studies import run_in_process
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
@@ -29,13 +28,7 @@ def notebooks() -> ModuleType:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In an empty folder; a study runs in this process: that it does on Ray, the examples of docs/api.md show."""
-
-    def engine(job: Callable[..., Any], *, nodes: int, folder: Path, **_: object) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            use_folder(folder, patch)
-            return job(LocalGrid(nodes))
-
-    monkeypatch.setattr("simulations.study.simulate.run_on_flower", engine)
+    run_in_process(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)

@@ -142,6 +142,17 @@ def use_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_app, "Message", lambda **fields: SimpleNamespace(**fields))
 
 
+def run_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies run in this process, on a `LocalGrid` in place of Flower and Ray."""
+
+    def engine(job: Callable[..., Any], *, nodes: int, folder: Path, **_: object) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            use_folder(folder, patch)
+            return job(LocalGrid(nodes))
+
+    monkeypatch.setattr("simulations.study.simulate.run_on_flower", engine)
+
+
 @dataclass(frozen=True)
 class Ran:
     """An arm that has run: its line, as results.json has it but for infinity, and its model."""

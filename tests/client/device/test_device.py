@@ -239,3 +239,14 @@ def test_several_users_of_one_device(tmp_path: Path, capsys: pytest.CaptureFixtu
     ask(node, request(arm="", label=None))
     said = told(node, capsys)
     assert "record 0 of user 3" in said and "user 5, without what is declared public" in said
+
+
+def test_many_users_of_one_device_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = make_node(tmp_path / "node", range(40), seed=None)
+    ask(node, request(arm="", label=None))
+    ask(node, request(arm="", stage="more", embedding=None))
+    said = told(node, capsys)
+    assert "user 2, without what is declared public: ε = 33.42 at worst" in said and "user 3," not in said
+    assert "and 37 users that cost no more than the last one above: 74 releases together" in said
+    assert "of all 40 users the median has ε = 33.42 at worst" in said
+    assert len(said.splitlines()) < 50 and len(json.loads(told(node, capsys, "--json"))["users"]) == 40

@@ -1,0 +1,116 @@
+"""A researcher walks from a table of her own to a figure of several mechanisms and seeds, by docs/researcher.md, and
+errs on the way."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from tests.support.newcomers import Newcomer
+
+ROWS = 300
+STUDY = "mine/study.toml --set encoder.model=bert"
+ARMS = ("no noise †", "one vector, ε = 8", "one vector, ε = 2", "as published: Purkayastha, ε = 10, label ε = 2")
+
+
+def table(file: Path) -> None:
+    """Reviews as strangers have them: semicolons, HTML, stray spellings of labels, texts that are there twice."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(ROWS):
+        said = " ".join(rng.choice(["the", "film", "book", "a", "plot", "and", "very"], size=10))
+        text = f"{said} {('bad', 'good')[i % 2]}; seen {i} times"
+        rows.append([
+            f"<p>{text}<br /><br />for &pound;9 &amp; more</p>" if i % 5 == 0 else text,
+            ("negative", "positive", "Negative", "POSITIVE ")[i % 2 + 2 * (i % 17 == 0)],
+        ])  # fmt: skip
+    rows += [[rows[1][0].upper(), "positive"], ["who can say what it was", "postive"], ["", "negative"]]
+    with open(file, "w", encoding="utf-8", newline="") as opened:
+        csv.writer(opened, delimiter=";").writerows([["review", "sentiment"], *rows])
+
+
+def begins(newcomer: Newcomer) -> None:
+    """Commands and mistakes until there is an experiment that she knows the price of."""
+    errs, types = newcomer.errs, newcomer.types
+    errs("init mine --from review.csv", "review.csv: there is no such file")
+    errs("init mine --from bert", "bert: is a folder; name a file in it")
+    errs("init mine --from reviews.csv --text reviw", 'reviews.csv: has no column "reviw"; did you mean "review"?')
+    errs(
+        "init mine --from reviews.csv --text review --label review",
+        "reviews.csv: --text and --label are one column; name two",
+    )
+    errs(
+        "init mine --from reviews.csv --seed 1.5",
+        "Invalid value for '--seed': '1.5' is not a valid integer.",
+    )
+    said = types("init mine --from reviews.csv --text review --label sentiment")
+    for found in (
+        "300 of 303 rows", "1 of 303 rows lack something", "60 texts hold HTML", 'is also spelled "Negative" (9)',
+        'label "postive" has 1 row', "1 texts are repeated", "sottovoce simulate mine/study.toml",
+    ):  # fmt: skip
+        assert found in said, said
+    errs("init mine --from reviews.csv", "mine: is there already; name another: sottovoce init NAME")
+
+    errs("check mine", "mine: is a folder; name the file, as mine/study.toml")
+    assert "as published: Purkayastha" in types(f"check {STUDY}")
+
+
+def runs_it(newcomer: Newcomer) -> None:
+    """And until it has run with two seeds."""
+    errs, out = newcomer.errs, f"{STUDY} --out runs/seed-1"
+    errs(
+        "simulate mine/study.toml --set encoder.modle=bert",
+        'mine/study.toml: encoder.modle: unknown key; did you mean "model"?',
+    )
+    errs(
+        f"simulate {out} --set population.users=many",
+        "mine/study.toml: population.users: must be a whole number of at least 1, got 'many'",
+    )
+    errs(
+        f"simulate {out} --set arm.1.statistic.epsilon=20",
+        'mine/study.toml: arm "one vector, ε = 8": statistic: worst-case ε 20 is above policy.statistic = 8, so its '
+        "users refuse; raise the limit or lower epsilon",
+    )
+    named = "arm.one vector, ε = 8.statistic.epsilon=4"
+    errs(
+        f'simulate {out} --set "{named}"',
+        f"mine/study.toml: --set {named}: number the arm, from 0 to 4, as arm.0.embedding.epsilon=4",
+    )
+    errs(f"simulate {out} --data reviews.csv", "reviews.csv: is a file; name the folder that holds train.csv")
+    errs(
+        "simulate mine/sweep.toml",
+        "mine/sweep.toml: is a study of mine/study.toml; run it with: sottovoce study mine/sweep.toml",
+    )
+    errs(
+        "study mine/study.toml",
+        "mine/study.toml: is an experiment, and no study of one; run it with: sottovoce simulate mine/study.toml",
+    )
+    errs(
+        "summarize runs/seed-1",
+        "runs/seed-1: holds no readable results.json; name the folder of a finished run",
+    )
+    for seed in (1, 2):
+        newcomer.types(f"simulate {STUDY} --set seed={seed} --out runs/seed-{seed}")
+
+
+def test_from_a_table_to_a_figure(newcomer: Newcomer) -> None:
+    table(newcomer.home / "reviews.csv")
+    begins(newcomer)
+    runs_it(newcomer)
+    errs, runs = newcomer.errs, "runs/seed-1 runs/seed-2"
+    errs(f"summarize {runs} --figure x.jpg", "--figure x.jpg: must end in .pdf, .svg or .png")
+    errs(
+        f"summarize {runs} --figure figures/x.pdf",
+        "--figure figures/x.pdf: there is no folder figures; make it first, or name another",
+    )
+    errs(
+        "summarize runs/seed-1 runs/seed-1",
+        "runs/seed-1 and the others: two runs have the same seed; a mean needs different ones",
+    )
+    said = newcomer.types(f"summarize {runs} --figure x.pdf")
+    assert said.startswith("mine, 2 seeds (1, 2): mean ± standard error over seeds")
+    assert all(f"| {arm} |" in said for arm in ARMS)
+    assert (newcomer.home / "x.pdf").read_bytes().startswith(b"%PDF")
+    assert len(newcomer.commands) <= 6 and len(newcomer.mistakes) >= 10
