@@ -80,6 +80,12 @@ def _side(who: str, rungs: Rungs) -> Side:
     return Side(who, rungs, protected, bare, exposed)
 
 
+def unprotected(arm: Arm) -> bool:
+    """As `trust.unprotected`; or the ladder says so of a user, or the way itself does."""
+    clear = any(rung["rung"] == "user" and rung["epsilon"] == math.inf for side in sides(arm) for rung in side.rungs)
+    return trust.unprotected(arm) or clear or arm["way"] == "paper"
+
+
 def server_is_trusted(arm: Arm) -> bool:
     """Whether an arm's users send the server everything, and only what it publishes is protected."""
     budget = arm.get("budget") or {}
@@ -96,7 +102,7 @@ def kept(arm: Arm) -> list[str]:
     said = [] if any(text.startswith(_TRUE["text"]) for text in bare) else ["the texts as they were written"]
     if not any(text.startswith((_TRUE["label"], _TRUE["statistic"])) for text in bare):
         said.append("the true labels, or which class a text belongs to")
-    if not any(text.startswith((_TRUE["embedding"], _TRUE["statistic"])) for text in bare):
+    if not any(text.startswith((_TRUE["embedding"], _TRUE["statistic"], _TRUE["text"])) for text in bare):
         said.append("the exact numbers that a text is turned into, before noise")
     return said or ["nothing that is of weight"]
 
@@ -115,11 +121,11 @@ def worst(arm: Arm) -> Cost:
     """What a training user pays at worst, trusting nobody: the theorems' ε, or at the ladder's δ where these have none
     at δ = 0."""
     budget = arm.get("budget") or {}
-    if budget.get("simulated_epsilon") is not None:
-        return Cost(budget["simulated_epsilon"], 0.0)
+    if (spent := budget.get("simulated_epsilon")) is not None:
+        return Cost(math.inf, 0.0, f"none: simulated in clear; devices that did it would spend ε = {spent:.4g}")
     if server_is_trusted(arm):
         return Cost(math.inf, 0.0, "none: the server has to be trusted with everything")
-    if trust.unprotected(arm):
+    if unprotected(arm):
         return Cost(math.inf, 0.0, "none: something leaves without protection")
     if arm["way"] == PUBLIC_ONLY:
         return Cost(None, 0.0, "nothing is released to teach")

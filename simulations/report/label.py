@@ -10,7 +10,6 @@ from simulations.output.jsonable import json_ready
 from simulations.output.numbers import is_finite
 from simulations.report import facts
 from simulations.report.reading import Finished
-from simulations.study import trust
 
 FORMAT = "sottovoce privacy label, version 1"
 
@@ -44,7 +43,7 @@ def _arm(run: Finished, arm: dict[str, Any], entries: list[dict[str, Any]] | Non
     return {
         "name": arm["name"],
         "reference": bool(arm.get("reference")),
-        "protected": not trust.unprotected(arm),
+        "protected": not facts.unprotected(arm),
         "mechanism": arm.get("mechanism"),
         "label_mechanism": arm.get("label_mechanism"),
         "trust": {

@@ -78,8 +78,8 @@ _COST = element(
 def _answers(runs: Sequence[Finished]) -> Markup:
     """Three questions, answered in a sentence or two each."""
     arms = [arm for run in runs for arm in run.arms]
-    private = [arm for arm in arms if not trust.unprotected(arm) and facts.sides(arm)]
-    bare = [arm for arm in arms if trust.unprotected(arm)]
+    private = [arm for arm in arms if not facts.unprotected(arm) and facts.sides(arm)]
+    bare = [arm for arm in arms if facts.unprotected(arm)]
     parted = [
         ("What left each device?", _left(private, len(arms))),
         ("What does it cost at worst?", _paid(private)),
@@ -115,8 +115,8 @@ def _paid(private: Sequence[Any]) -> str:
                    key=lambda found: found[0])  # fmt: skip
     if not known:
         return "No arm promises a finite ε for everything that one user has."
-    said = [f"“{name}”: {parts.price(cost).shown}; {parts.guess(cost)}" for _, name, cost in (known[0], known[-1])]
-    return "Who trusts nobody, for all they have. " + "; and ".join(dict.fromkeys(said)) + "."
+    said = [f"{parts.price(cost).shown} (“{name}”: {parts.guess(cost)})" for _, name, cost in (known[0], known[-1])]
+    return "For everything one user has, with nobody trusted: " + ", up to ".join(dict.fromkeys(said)) + "."
 
 
 def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
@@ -149,7 +149,7 @@ def _overview(runs: Sequence[Finished]) -> Markup:
     for run in runs:
         entries = None if run.attacks is None else run.attacks["entries"]
         for arm in run.arms:
-            if trust.unprotected(arm):
+            if facts.unprotected(arm):
                 marked[len(rows)] = "bad"
             cost, (central, whom) = facts.worst(arm), facts.central(arm)
             strongest = None if entries is None else facts.strongest(entries, arm["name"])
@@ -176,7 +176,7 @@ def _accuracy(runs: Sequence[Finished]) -> Markup:
     rows, marked = [], {}
     for run in runs:
         for arm in run.arms:
-            if trust.unprotected(arm):
+            if facts.unprotected(arm):
                 marked[len(rows)] = "bad"
             error = arm.get("accuracy_se")
             shown = share(arm.get("accuracy")) + (f" ± {error:.3f}" if is_finite(error) else "")

@@ -13,7 +13,6 @@ from simulations.report import facts
 from simulations.report.glossary import term
 from simulations.report.html import Cell, Markup, element, joined, listed, table
 from simulations.report.reading import Finished
-from simulations.study import trust
 
 Arm = Mapping[str, Any]
 
@@ -23,7 +22,7 @@ REFERENCE = element("span", "REFERENCE, NOT FOR USE", class_="badge")
 
 def named(arm: Arm) -> Markup:
     """An arm's name, with what must not be overlooked."""
-    marks = [mark for mark, holds in ((REFERENCE, arm.get("reference")), (NOT_PROTECTED, trust.unprotected(arm)))
+    marks = [mark for mark, holds in ((REFERENCE, arm.get("reference")), (NOT_PROTECTED, facts.unprotected(arm)))
              if holds]  # fmt: skip
     return joined([arm["name"], *(part for mark in marks for part in (" ", mark))])
 
@@ -48,9 +47,10 @@ def guess(cost: facts.Cost) -> str:
 
 def released(run: Finished) -> Markup:
     """For each arm, what leaves a device and what does not."""
-    parts = []
+    sentence = run.results.get("way_sentence")
+    parts = [element("p", sentence, class_="warn")] if sentence else []
     for arm in run.arms:
-        bad = trust.unprotected(arm)
+        bad = facts.unprotected(arm)
         parts.append(element(
             "div", element("h4", named(arm)),
             element("div", element("div", *_leaves(arm)), element("div", *_stays(arm)), class_="both"),

@@ -61,12 +61,25 @@ def read(folder: Path | str) -> Finished:
     whole = {"name", "seed", "way", "classes", "chance"} <= set(results) and isinstance(arms, list)
     if not whole or not all(isinstance(arm, dict) and "name" in arm and "way" in arm for arm in arms or [None]):
         raise UserError(f"{folder / 'results.json'}: is no result of a run; name the folder of a finished run")
+    rungs = [rung for arm in arms or [] for key in ("ladder", "test_ladder") for rung in arm.get(key) or []]
+    if not _all_have(rungs, _RUNG):
+        raise UserError(f"{folder / 'results.json'}: its ladders are of another version; run the experiment again")
     attacks = _json(folder / "attacks.json")
     audit = _json(folder / "audit" / "audit.json")
-    for name, content in (("attacks.json", attacks), ("audit/audit.json", audit)):
-        if content is not None and not isinstance(content.get("entries"), list):
-            raise UserError(f"{folder / name}: is not what the command writes; make it again")
+    for name, content, keys in (("attacks.json", attacks, _ATTACK), ("audit/audit.json", audit, _AUDIT)):
+        if content is not None and not _all_have(content.get("entries"), keys):
+            raise UserError(f"{folder / name}: is not what this version writes; make it again")
     return Finished(folder, results, attacks, audit, _accounts(folder, [arm["name"] for arm in arms or []]))
+
+
+#: What an entry must have to be told of.
+_RUNG = {"rung", "epsilon", "delta", "unit", "neighbours", "assumption", "worst_case", "unprotected"}
+_ATTACK = {"arm", "attack", "success", "baseline", "bound", "interval", "alarm"}
+_AUDIT = {"name", "pair", "verdict"}
+
+
+def _all_have(entries: Any, keys: set[str]) -> bool:
+    return isinstance(entries, list) and all(isinstance(entry, dict) and keys <= set(entry) for entry in entries)
 
 
 def _json(path: Path) -> dict[str, Any] | None:

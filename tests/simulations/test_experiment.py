@@ -267,7 +267,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     latin.write_bytes('name = "é"'.encode("latin-1"))
     for path, words in (
         (latin, "not valid TOML"),
-        (tmp_path, f"is a folder; name the file, as {latin}"),
+        (tmp_path, f"is a folder; name the file, as {tmp_path / 'e.toml'}"),
         (tmp_path / "absent", "no such file"),
         (tmp_path / "absent.toml", "no such file"),
         ("dmo", "nor a bundled experiment ("),

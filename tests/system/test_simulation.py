@@ -276,7 +276,7 @@ def test_bad_data_end_in_one_line(
 def test_an_m_above_that_of_the_encoder_ends_in_one_line(
     way: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arm = ARMS[1] | {"embedding": PURKAYASTHA | {"dim": 33}}
+    arm = ARMS[1] | {"embedding": PURKAYASTHA | {"dim": 33}, "label": RANDOMIZED}
     study = table(shared / "bert", arm=[ARMS[0], arm])
     if way == "paper":
         study |= {"training": {"way": "paper", "acknowledge-not-private": True}}

@@ -137,7 +137,7 @@ def test_every_mechanism_with_a_blanket_has_a_world() -> None:
     assert there >= {name for name, kind in CATALOGUE.items() if "blanket" in vars(kind)}
 
 
-@pytest.mark.parametrize("users", [4, 5])
+@pytest.mark.parametrize("users", [4, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.soak])])
 @pytest.mark.parametrize("name", WORLDS)
 def test_no_data_set_exceeds_a_bound(name: str, users: int) -> None:
     mechanisms, world = WORLDS[name]

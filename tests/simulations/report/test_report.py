@@ -155,6 +155,24 @@ def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, 
     assert "the true labels" not in " ".join(third["stays_on_device"])
 
 
+@pytest.mark.parametrize("how", ["paper", "trusted", "simulated"])
+def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, tmp_path: Path) -> None:
+    content = results()
+    arm = content["arms"][1]
+    if how == "paper":
+        arm["way"] = "paper"
+    else:
+        arm["budget"] |= {"worst_case_epsilon": math.inf, "central_epsilon": 0.25, "central_delta": 1e-6}
+        arm["budget"] |= {"simulated_epsilon": 2.7} if how == "simulated" else {}
+        arm["ladder"] = [rung("statistic", math.inf), rung("user", math.inf)]
+    text, _, told = made(folder(tmp_path / "run", content))
+    label = told["runs"][0]["arms"][1]
+    assert not label["protected"] and label["trust"]["nobody"]["epsilon"] is None
+    assert "In 1 of 3 arms" in text
+    said = {"paper": "gradients depend", "trusted": "Everything, to a server", "simulated": "would spend ε = 2.7"}
+    assert said[how] in text
+
+
 def test_figures_say_values_under_the_pointer(plain: tuple[str, Page, dict[str, Any]]) -> None:
     text, _, _ = plain
     assert text.count("<svg ") == 2 and text.count('role="img"') == 2
@@ -223,6 +241,28 @@ def test_what_is_no_run_is_one_line(
     assert cli.main(["report", str(tmp_path / "run"), "--out", str(out)]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1 and str(tmp_path / "run") in error and not out.exists()
+
+
+@pytest.mark.parametrize("file", ["results.json", "attacks.json", "audit/audit.json"])
+def test_what_another_version_wrote_is_one_line(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, attacks = results(), attacked("Purkayastha, ε = 10")
+    run = folder(tmp_path / "run", content, attacks)
+    (run / "audit").mkdir()
+    del content["arms"][0]["ladder"][0]["assumption"]
+    broken = {"results.json": content, "attacks.json": {"entries": [{"arm": "a"}]}, "audit/audit.json": {}}
+    (run / file).write_text(json.dumps(json_ready(broken[file])))
+    assert cli.main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 2
+    error = capsys.readouterr().err
+    assert str(run / file) in error and error.count("\n") == 1
+
+
+def test_who_sends_the_text_keeps_nothing_that_follows_from_it(tmp_path: Path) -> None:
+    content = results()
+    content["arms"][0]["ladder"] = [rung("text", math.inf), rung("user", math.inf)]
+    _, _, told = made(folder(tmp_path / "run", content))
+    assert told["runs"][0]["arms"][0]["stays_on_device"] == ["the true labels, or which class a text belongs to"]
 
 
 @pytest.mark.parametrize(
