@@ -172,6 +172,7 @@ def test_what_cannot_be_made_is_one_line(results: ModuleType, place: Path, capsy
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_table_from_a_real_run(results: ModuleType, place: Path) -> None:
     """The published procedure, which needs no Flower, on a tiny encoder."""
     tiny_bert(place / "bert")

@@ -61,6 +61,7 @@ def ran(folder: Path, how: str, **config: Any) -> list[Any]:
     return seen
 
 
+@pytest.mark.soak  # shown of the app without a server in tests/client/test_accounted.py
 def test_without_it_the_server_reads_losses_and_numbers_of_examples(tmp_path: Path) -> None:
     seen = ran(tmp_path, "without")
     assert sorted({told["num-examples"] for told in seen}) == [5, 6, 7] and all(told["train_loss"] > 0 for told in seen)
@@ -74,6 +75,7 @@ def test_with_it_constants_and_every_user_is_charged_for_every_round(tmp_path: P
     assert {round(row.epsilon, 6) for row in rows} == {2.0}
 
 
+@pytest.mark.soak  # as above
 def test_what_it_raises_is_a_constant_text(tmp_path: Path) -> None:
     assert {told if isinstance(told, str) else "an answer" for told in ran(tmp_path, "with", **{"break": 1})} == {
         "the request could not be answered"

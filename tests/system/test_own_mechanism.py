@@ -16,7 +16,7 @@ from tests.support.own_package import write_package
 from tests.support.paths import ROOT
 from tests.support.tiny_models import tiny_bert
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.xdist_group("ray")]
 
 STUDY = {
     "name": "theirs", "data": {"public-size": 80, "test-size": 40}, "population": {"users": 24},

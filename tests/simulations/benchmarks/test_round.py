@@ -69,5 +69,6 @@ def test_a_round_of_one_vector_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_flower_without_work_answers_for_every_node(tmp_path: Path) -> None:
     assert flower_per_user_rate(20, folder=tmp_path) > 0

@@ -181,6 +181,7 @@ def test_a_plan_with_drop_outs_and_one_that_cannot_be(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.image import imread
 

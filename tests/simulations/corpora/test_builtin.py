@@ -125,7 +125,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("minilm")
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_probe_on_frozen_embeddings_finds_it_neither_easy_nor_hopeless(seed, minilm):
     from sklearn.linear_model import LogisticRegression
 

@@ -475,6 +475,7 @@ def test_texts_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_both_halves_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
     both = {"name": "both", "text": SANTEXT, "embedding": PURKAYASTHA, "label": RANDOMIZED}
     with own_cache(shared / "cache"):
