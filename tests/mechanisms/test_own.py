@@ -184,7 +184,7 @@ def pytest_on(package: Path, *arguments: str) -> subprocess.CompletedProcess[str
     folder.mkdir(exist_ok=True)
     (folder / "test_of_theirs.py").write_text("def test_theirs():\n    pass\n")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "sottovoce.pytest_plugin", "-p", "no:cacheprovider", "-q", *arguments],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments],  # the plugin is an entry point
         cwd=folder, env={"PYTHONPATH": f"{ROOT}:{package}", "PATH": ""}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
