@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from html import unescape
 from types import ModuleType
 
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.programs import program
 
 PICTURE = ROOT / "docs" / "figures" / "house.svg"
 
 
 @pytest.fixture(scope="module")
 def house() -> ModuleType:
-    """The program docs/house.py."""
-    place = importlib.util.spec_from_file_location("house", ROOT / "docs" / "house.py")
-    assert place is not None and place.loader is not None
-    sys.modules["house"] = module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
+    return program("house")
 
 
 def test_the_map_is_that_of_the_imports(house: ModuleType) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.programs import program
 from tests.support.studies import run_in_process
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -18,11 +18,7 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 @pytest.fixture(scope="module")
 def notebooks() -> ModuleType:
-    spec = spec_from_file_location("notebooks", ROOT / "docs" / "notebooks.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return program("notebooks")
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +17,7 @@ from simulations.study.summary import summarize
 from tests.docs.test_commands import fault
 from tests.simulations.study.test_summary import arm, run
 from tests.support.paths import ROOT
+from tests.support.programs import program
 from tests.support.tiny_models import tiny_bert
 from tests.system.test_simulation import table as study
 
@@ -29,12 +28,7 @@ PLAIN = {"name": "plain", "reference": True, "embedding": {"mechanism": "purkaya
 
 @pytest.fixture(scope="module")
 def results() -> ModuleType:
-    """The program docs/results.py."""
-    place = importlib.util.spec_from_file_location("results", ROOT / "docs" / "results.py")
-    assert place is not None and place.loader is not None
-    sys.modules["results"] = module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
+    return program("results")
 
 
 def measured(text: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -11,15 +10,12 @@ import pytest
 
 import sottovoce
 from tests.support.paths import ROOT
+from tests.support.programs import program
 
 
 @pytest.fixture(scope="module")
 def pages() -> ModuleType:
-    spec = spec_from_file_location("site_pages", ROOT / "docs" / "site_pages.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return program("site_pages")
 
 
 def test_every_page_has_its_place(pages: ModuleType) -> None:
