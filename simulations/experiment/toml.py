@@ -61,6 +61,11 @@ def document(path: str | Path) -> dict[str, Any]:
         file = BUNDLED / f"{path}.toml"
         if not file.is_file():
             raise UserError(f"{path}: neither a file nor a bundled experiment ({', '.join(bundled())})")
+    return parsed(file, path)
+
+
+def parsed(file: Path, path: str | Path) -> dict[str, Any]:
+    """What a TOML file holds. path: what people called it, for the one line of a UserError."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

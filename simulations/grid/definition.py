@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -16,7 +15,7 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment, load, slug
 from simulations.experiment.names import either, nearest
 from simulations.experiment.sections import SECTIONS
-from simulations.experiment.toml import document
+from simulations.experiment.toml import document, parsed
 
 BUNDLED = Path(__file__).parents[1] / "studies"
 _KEYS = ("name", "experiment", "seeds", "arms", "arm", "set", "grid")
@@ -76,10 +75,7 @@ def _read(path: str | Path) -> dict[str, Any]:
         file = BUNDLED / f"{path}.toml"
     if not file.is_file():
         raise UserError(f"{path}: neither a file nor a bundled study ({', '.join(bundled())})")
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"{path}: is not valid TOML: {error}") from error
+    return parsed(file, path)
 
 
 def _study(table: dict[str, Any], overrides: Sequence[str]) -> Study:
