@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -76,7 +77,7 @@ def sign(
     try:
         asked = x509.load_pem_x509_csr(request.read_bytes())
         known = asked.is_signature_valid and isinstance(key := asked.public_key(), ec.EllipticCurvePublicKey)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm):
         known = False
     if not known:
         raise ValueError(f"{request}: is no request for a certificate (PEM, PKCS #10) that its own key has signed")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from flwr.app import RecordDict
 
 from client.device.fleet import Fleet, Lost
@@ -113,15 +116,26 @@ def test_each_party_makes_its_own_keys_and_the_authority_says_who_it_is(tmp_path
     ("change", "words"),
     [({"party": "publisher"}, "needs no certificate"), ({"hosts": ()}, "is reached at a host"),
      ({"request": "ca.pem"}, "is no request for a certificate"), ({"request": "none"}, "No such file"),
-     ({"authority": "server"}, "No such file"), ({"request": "damaged"}, "is no request for a certificate")],
+     ({"authority": "server"}, "No such file")],
 )  # fmt: skip
 def test_what_is_not_signed_is_one_line(parties: Path, tmp_path: Path, change: dict[str, str], words: str) -> None:
     (tmp_path / "ca.pem").write_bytes((parties / "ca" / "ca.pem").read_bytes())
-    data = bytearray((parties / "shuffler" / "cert.csr").read_bytes())
-    data[len(data) // 2] ^= 1
-    (tmp_path / "damaged").write_bytes(data)
     given = {"authority": "ca", "party": SHUFFLER, "hosts": ("a",)} | change
     request = tmp_path / given["request"] if "request" in change else parties / "shuffler" / "cert.csr"
     with pytest.raises(UserError, match=words) as caught:
         sign_request(parties / given["authority"], request, tmp_path / "out", given["party"], given["hosts"])
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_a_request_with_any_byte_changed_is_one_line(parties: Path, tmp_path: Path) -> None:
+    """Of the request itself: in its PEM text a bit may be a line's end, which reads as before."""
+    asked = x509.load_pem_x509_csr((parties / "shuffler" / "cert.csr").read_bytes()).public_bytes(Encoding.DER)
+    for byte in range(len(asked)):
+        data = bytearray(asked)
+        data[byte] ^= 1 << byte % 8
+        ends = (b"-----%s CERTIFICATE REQUEST-----" % word for word in (b"BEGIN", b"END"))
+        lines = next(ends), base64.b64encode(data), *ends, b""
+        (tmp_path / "damaged").write_bytes(b"\n".join(lines))
+        with pytest.raises(UserError, match="is no request for a certificate") as caught:
+            sign_request(parties / "ca", tmp_path / "damaged", tmp_path / "out", SHUFFLER, ("a",))
+        assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
