@@ -27,6 +27,7 @@ from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.tem import Tem
 from mechanisms.words.text import TEXT_FIELDS, TextMechanism
 from mechanisms.words.verbatim import Verbatim
 
@@ -36,6 +37,7 @@ CATALOGUE: dict[str, type[Any]] = {
         Identity, Purkayastha, PlanarLaplace, Gaussian, PrivUnit, RandomizedResponse, RandomizedResponsePrior,
         RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
         Madlib, MadlibSyntax,
+        Tem,
         DpMlm, DpMlmResized, DpPrompt, DpParaphrase,
     )
 }  # fmt: skip

@@ -47,6 +47,7 @@ from mechanisms.words.madlib_syntax import MadlibSyntax as MadlibSyntax
 from mechanisms.words.random_substitution import RandomSubstitution as RandomSubstitution
 from mechanisms.words.santext import SanText as SanText
 from mechanisms.words.santext import SanTextPlus as SanTextPlus
+from mechanisms.words.tem import Tem as Tem
 from mechanisms.words.text import TextMechanism as TextMechanism
 from simulations.artifacts.vocabulary import vocabulary_folder as vocabulary_folder
 from simulations.attacks.run import attack as attack

@@ -20,6 +20,7 @@ from mechanisms.spherical import MAX_EPSILON
 from mechanisms.streams import LATTICE
 from mechanisms.vocabulary import NOTHING, TAGS, Vocabulary
 from mechanisms.words.diameter import diameter
+from mechanisms.words.distances import distances
 from mechanisms.words.exponential import UNIFORMS, Exponential, Geometry
 from mechanisms.words.madlib import MIN_EPSILON, check_dimensions, perturbed
 from mechanisms.words.nearest import nearest_alike
@@ -141,6 +142,15 @@ class MadlibSyntax:
         there = flat != NOTHING
         out[there] = self._sampler.sample(flat[there], drawn[there])
         return out.reshape(x.shape)
+
+    def distances(self, x: IntArray, y: IntArray) -> FloatArray:
+        """Those of the guarantee, d' in repaired mode: word ids (n,) and (k,) -> (n, k)."""
+        apart = distances(self.vocabulary, x, y)
+        if self.mode == "paper":
+            return apart
+        tags = _tags(self.vocabulary)
+        apart += self.penalty * (tags[x][:, None] != tags[y][None])
+        return apart
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probabilities of all words, (n,) -> (n, V). Paper mode has none in closed form: NotImplementedError."""

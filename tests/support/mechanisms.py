@@ -44,6 +44,8 @@ VALUES = {
     "addition": (0.1,),
     "deletion": (0.05,),
     "end": ("",),
+    "gamma": (None, 1.5),
+    "beta": (0.001,),
     "cap_probability": (None, 0.5),
 }
 # ... and where one mechanism has a smaller range than the others.
