@@ -135,7 +135,7 @@ class MadlibSyntax:
             tags = _tags(self.vocabulary)
             return perturbed(
                 x, self.epsilon, self.vocabulary, rng,
-                lambda z, word_ids: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
+                lambda z, word_ids, _: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
             )  # fmt: skip
         drawn = uniforms(rng, x.shape, UNIFORMS)
         out, flat = np.full(x.size, NOTHING, dtype=np.int64), x.reshape(-1)

@@ -33,7 +33,7 @@ MAX_GAMMA = 1e9
 class Tem:
     """A word within γ of x by the exponential mechanism, or ⊥: then one of all words beyond γ, uniformly.
 
-    Carvalho, Vasiloglou, Wang and Flury 2021, Algorithm 1. Scores -d(x, y) of the words L_x with d <= γ, and
+    Carvalho, Vasiloglou, Wang and Flury 2021, their algorithm. Scores -d(x, y) of the words L_x with d <= γ, and
     -γ + 2·ln|W \\ L_x|/ε of ⊥, each with Gumbel noise of scale 2/ε; the largest wins.
 
     **Law.** The largest of scores with Gumbel noise is y with probability proportional to exp(ε·score/2): e^(-ε·d/2) in

@@ -30,10 +30,12 @@ from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.length import Length
 from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.mahalanobis import Mahalanobis
 from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
 from mechanisms.words.tem import Tem
 from mechanisms.words.text import TextMechanism
+from mechanisms.words.vickrey import Vickrey
 from server.attacks.audit import Fit, boosted, finite, known, learned, looked_at
 
 FloatArray = NDArray[np.float64]
@@ -446,6 +448,8 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
     CusText.name: _custext(CusText),
     CusTextPlus.name: _custext(CusTextPlus),
     CusTextImportance.name: lambda delta: [importance_game(CusTextImportance(1.0, 2.0, words(), k=4), delta)],
+    Mahalanobis.name: lambda delta: [farthest_game(Mahalanobis(1.0, words(), lam=0.5), delta)],
+    Vickrey.name: lambda delta: [farthest_game(Vickrey(1.0, words()), delta)],
     Madlib.name: lambda delta: [farthest_game(Madlib(1.0, words()), delta)],
     MadlibSyntax.name: _madlib_syntax,
     DpMlm.name: lambda delta: [model_game(DpMlm(2.0, -1.0, 1.0, words()), delta)],
