@@ -188,7 +188,7 @@ def test_each_score_finds_what_it_is_there_for_and_is_the_same_when_written_down
     assert told(net, ring + near / 9, far / 2) > 0.9
     assert told(linear, near + 3, far) > 0.9 and told(net, near + 3, far) > 0.9
     words = rng.integers(0, 3, (n, 1)), rng.integers(2, 6, (n, 1))
-    assert told(classifiers.frequencies, *words) > 0.75
+    assert told(classifiers.frequencies, *words) > 0.7
 
 
 @pytest.mark.parametrize(
