@@ -59,11 +59,11 @@ def reseeded(x: float, n: int) -> list[float]:
 
 
 def counted(kind: Any) -> Draws:
-    """A sum of numbers from 0 to 10 in whole numbers of a kind, and noise for one of them more or less: ε = 1."""
+    """A sum of numbers from 0 to 100 in whole numbers of a kind, and noise for one of them more or less: ε = 1."""
 
     def draws(x: list[int], n: int) -> list[int]:
         total = int(np.array(x, dtype=kind).sum(dtype=kind))
-        p = 1 - np.exp(-1 / 10)
+        p = 1 - np.exp(-1 / 100)
         return (total + RNG.geometric(p, n) - RNG.geometric(p, n)).tolist()
 
     return draws
@@ -135,7 +135,7 @@ def slow(faster: float) -> Draws:
 _LABEL = {"epsilon": 1.0, "inputs": LABELS, "releases": "category"}
 _NUMBER = {"epsilon": 1.0, "inputs": {"low": 0.0, "high": 1.0}}
 _TWO = {"epsilon": 1.0, "inputs": {"low": 0.0, "high": 1.0, "size": 2}, "releases": "vector"}
-_SUM = {"epsilon": 1.0, "inputs": {"records": {"low": 0, "high": 10, "whole": True}, "count": 20}}
+_SUM = {"epsilon": 1.0, "inputs": {"records": {"low": 0, "high": 100, "whole": True}, "count": 4}}
 _STEP = {"inputs": {"records": {"radius": 10.0, "size": 2}, "count": 3}, "neighbours": "add-remove"}
 _BITS = {"epsilon": 0.6, "delta": 0.03, "inputs": {"records": [0, 1], "count": 20}, "neighbours": "replace"}
 _TEXT = {"epsilon": 1.0, "inputs": ["good", "bad film", "good plot film", "film good bad plot", "plot plot plot plot"]}
