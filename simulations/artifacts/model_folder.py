@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from client.models.tokens import in_form
 from server.card import model_card
 from server.maps import Maps
-from server.protocols.models import ENCODER
+from server.protocols.models import ENCODER, TextModel
 from server.protocols.protocol import Public, Text
 from simulations.artifacts.public import CachedEncoder
 from simulations.errors import UserError
@@ -29,7 +29,8 @@ def save_model(folder: Path, model: Any, public: Public, result: Mapping[str, An
     training users were sent, under which their releases are to be read.
 
     model.json: {"classes", "encoder"} and, where the encoder is not in the folder itself, "encoder_folder"; of a model
-    of texts, "sides": 2 where it reads pairs as two. result: the arm's line, as results.json has it.
+    of released texts, "sides": 2 where pairs are two of them, 1 where they are joined. result: the arm's line, as
+    results.json has it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     encoder = None
@@ -37,8 +38,8 @@ def save_model(folder: Path, model: Any, public: Public, result: Mapping[str, An
         model.save(folder)
         encoder = model.encoder
     about: dict[str, Any] = {"classes": list(public.classes), "encoder": None if encoder is None else encoder.identity}
-    if model is not None and encoder is None and (text := model.channels.text) is not None:
-        about["sides"] = text.sides
+    if isinstance(model, TextModel) and model.channels.text is not None:
+        about["sides"] = model.channels.text.sides
     if encoder is not None and folder not in encoder.folder.parents:
         about["encoder_folder"] = str(encoder.folder)
     (folder / _ABOUT).write_text(json.dumps(about, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -58,7 +59,7 @@ def read_about(folder: Path) -> tuple[tuple[str, ...], str]:
 def _about(folder: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        if not isinstance(about["classes"], list) or "encoder" not in about or about.get("sides", 1) not in (1, 2):
+        if not isinstance(about["classes"], list) or "encoder" not in about or about.get("sides") not in (None, 1, 2):
             raise ValueError
         return about
     except (OSError, ValueError, TypeError, KeyError):
@@ -72,8 +73,8 @@ def classify(folder: Path, public: Public, texts: Sequence[Text]) -> NDArray[np.
         from server.model import Pipeline  # torch
 
         pipeline = Pipeline.from_pretrained(folder)
-        maps = pipeline.maps()
-        return maps.predict(maps.project(pipeline.embed(in_form(texts, _about(folder).get("sides", 1)))))
+        maps, sides = pipeline.maps(), _about(folder).get("sides")
+        return maps.predict(maps.project(pipeline.embed(texts if sides is None else in_form(texts, sides))))
     own = folder / ENCODER
     encoder = CachedEncoder(own, progress=lambda line: None) if own.is_dir() else public.encoder
     assert encoder is not None
