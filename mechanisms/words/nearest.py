@@ -73,6 +73,28 @@ def nearest(points: FloatArray, vocabulary: Vocabulary) -> IntArray:
     return ids
 
 
+def nearest_two(points: FloatArray, vocabulary: Vocabulary) -> tuple[IntArray, IntArray]:
+    """The ids of the nearest word and of the one after it, for each of points (n, m) float64 -> (n,) and (n,).
+
+    At least two computed scores reach the second largest of them, so the second largest exact one is no more than half
+    the tolerance below it, and a word that counts no more than the whole of it.
+    """
+    first, second = np.empty((2, len(points)), dtype=np.int64)
+    rows = max(1, _SCORES // len(vocabulary))
+    for at in range(0, len(points), rows):
+        part = points[at : at + rows]
+        scores = _scores(part, vocabulary)
+        each = np.arange(len(part))
+        best = scores.argmax(axis=1)
+        largest = scores[each, best]
+        scores[each, best] = -np.inf
+        enough = scores.max(axis=1) - _table(vocabulary).tolerance
+        scores[each, best] = largest
+        ranked, begins = _ranked(scores, enough, part, vocabulary, 0)
+        first[at : at + rows], second[at : at + rows] = ranked[begins], ranked[begins + 1]
+    return first, second
+
+
 def nearest_alike(points: FloatArray, tags: IntArray, k: int, vocabulary: Vocabulary) -> IntArray:
     """The first of the k words nearest to each point that has the point's tag; the nearest word where none has.
 
@@ -118,19 +140,25 @@ def _scores(points: FloatArray, vocabulary: Vocabulary) -> NDArray[np.float32]:
 
 def _best(scores: NDArray[np.float32], points: FloatArray, vocabulary: Vocabulary, first: int) -> IntArray:
     """The nearest of the words whose scores these are, from place `first` of the table's order."""
-    table = _table(vocabulary)
-    near = scores >= (scores.max(axis=1) - table.tolerance)[:, None]
-    rows, places = np.divmod(np.flatnonzero(near), scores.shape[1])
-    word_ids = table.order[first + places]
+    ranked, begins = _ranked(scores, scores.max(axis=1) - _table(vocabulary).tolerance, points, vocabulary, first)
+    best: IntArray = ranked[begins]
+    return best
+
+
+def _ranked(
+    scores: NDArray[np.float32], enough: NDArray[np.float32], points: FloatArray, vocabulary: Vocabulary, first: int
+) -> tuple[IntArray, IntArray]:
+    """The words with enough of a score, each point's by rising distance, one point after the other; and where each
+    point's begin, (n,)."""
+    rows, places = np.divmod(np.flatnonzero(scores >= enough[:, None]), scores.shape[1])
+    word_ids = _table(vocabulary).order[first + places]
     counts = np.bincount(rows, minlength=len(points))
     if len(rows) > len(points):  # of several candidates the float64 distance chooses
         unsure = counts[rows] > 1
         distance = np.zeros(len(rows))
         distance[unsure] = squared_distances(points[rows[unsure]], word_ids[unsure], vocabulary)
-        rank = np.lexsort((word_ids, distance, rows))
-        word_ids = word_ids[rank]
-    best: IntArray = word_ids[np.cumsum(counts) - counts]
-    return best
+        word_ids = word_ids[np.lexsort((word_ids, distance, rows))]
+    return word_ids, np.cumsum(counts) - counts
 
 
 def _fewer_nearer(
