@@ -278,7 +278,8 @@ def test_a_pair_is_drawn_as_two_texts_would_be():
     flip = Flip(vocabulary())
     pair, n = TextMechanism(flip, tokens=3, sides=2), 40
     rng = np.random.default_rng(1)
-    x = np.where(np.arange(3) < rng.integers(0, 4, size=(n, 2))[:, :, None], rng.integers(0, 9, size=(n, 2, 3)), NOTHING)
+    ends = rng.integers(0, 4, size=(n, 2, 1))
+    x = np.where(np.arange(3) < ends, rng.integers(0, 9, size=(n, 2, 3)), NOTHING)
     drawn = pair.sample(x.reshape(n, 6), rng=streams(n))
     source = streams(n)
     np.testing.assert_array_equal(drawn[:, :3], pair.side.sample(x[:, 0], rng=source))

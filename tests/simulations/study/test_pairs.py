@@ -58,7 +58,7 @@ def prepared(study: Experiment, shared: Path) -> Prepared:
 @pytest.mark.slow
 def test_a_model_reads_the_boundary_that_joined_texts_lose(tmp_path: Path) -> None:
     """Of 200 test pairs each: joined, the best that anybody can do is chance, which lies above .65 once in 10^5."""
-    checkpoint, (train, test) = tiny_bert(tmp_path / "bert"), (questions(n, seed) for n, seed in ((320, 0), (200, 1)))
+    checkpoint, train, test = tiny_bert(tmp_path / "bert"), questions(320, 0), questions(200, 1)
     right = {}
     for sides, tokens in ((2, 8), (1, 16)):
         spec = SANTEXT | {"epsilon": 20.0, "sides": sides, "tokens": tokens}
@@ -68,8 +68,8 @@ def test_a_model_reads_the_boundary_that_joined_texts_lose(tmp_path: Path) -> No
             for stage, part in (("train", train), ("test", test))
         ]
         pipeline = train_on_text(
-            checkpoint, seen[0], train.labels, classes=2, dim=8, epochs=7, batch_size=20, encoder_lr=3e-3, maps_lr=3e-3, seed=1,
-            max_length=24,
+            checkpoint, seen[0], train.labels, classes=2, dim=8, epochs=7, batch_size=20, encoder_lr=3e-3,
+            maps_lr=3e-3, seed=1, max_length=24,
         )  # fmt: skip
         maps = pipeline.maps()
         right[sides] = float(np.mean(maps.predict(maps.project(pipeline.embed(seen[1]))) == test.labels))
@@ -108,5 +108,5 @@ def test_both_sides_are_released_and_charged(tmp_path: Path, monkeypatch: pytest
 
 def test_a_single_text_has_one_side() -> None:
     arm = {"name": "a", "text": SANTEXT | {"sides": 2}, "reference": True}
-    with pytest.raises(UserError, match="text.sides: goes with pairs of texts, data.second-text"):
+    with pytest.raises(UserError, match=r"text\.sides: goes with pairs of texts, data\.second-text"):
         from_table({"name": "x", "training": {"way": "sanitized-text"}, "arm": [arm]})
