@@ -54,7 +54,9 @@ from mechanisms.words.text import TextMechanism as TextMechanism
 from mechanisms.words.vickrey import Vickrey as Vickrey
 from simulations.artifacts.vocabulary import vocabulary_folder as vocabulary_folder
 from simulations.attacks.run import attack as attack
+from simulations.audit.outside.claim import Claim as Claim
 from simulations.audit.run import audit as audit
+from simulations.audit.run import verify as verify
 from simulations.errors import UserError as UserError
 from simulations.experiment import Experiment as Experiment
 from simulations.experiment import load as load

@@ -49,7 +49,7 @@ _CHUNK = 2**17
 
 
 @dataclass(frozen=True, eq=False)
-class Claim:
+class PairClaim:
     """A claim about one pair of inputs. pure: ε at δ = 0, inf where none is. at_delta: ε at the audit's δ.
 
     points: (J, 2), pairs (ε, δ) at each of which the pair is claimed to be indistinguishable; may be none.
@@ -77,14 +77,14 @@ class Game:
     about: str
     pair: str
     worst: float
-    theorem: Claim
+    theorem: PairClaim
     draw: Callable[[int, int, int], NDArray[Any]]
     fits: tuple[Fit, ...]
-    law: Claim | None = None
+    law: PairClaim | None = None
     share: float = 1.0
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
+    def claims(self) -> tuple[PairClaim, ...]:
         """What can be violated; nothing where nothing is promised."""
         return tuple(c for c in (self.theorem, self.law) if c is not None and len(c.points))
 
@@ -99,14 +99,14 @@ class Game:
         return closest.points[sorted(picked)]
 
 
-def claim(loss: LossCells, guarantee: Guarantee, delta: float) -> Claim:
+def claim(loss: LossCells, guarantee: Guarantee, delta: float) -> PairClaim:
     """What a loss distribution claims of its pair, the samplers' numeric ε and δ included."""
     numeric = guarantee.numeric_epsilon
     pure, at_delta = loss.epsilon(0.0) + numeric, loss.epsilon(delta) + numeric
     grid = np.linspace(0.0, min(pure, _REACH), _POINTS)
     epsilons = np.unique(np.concatenate([grid, [e for e in (pure, at_delta) if e <= _REACH]]))
     deltas = np.array([_delta(loss, guarantee, float(e)) for e in epsilons])
-    return Claim(pure, at_delta, np.column_stack([epsilons, deltas])[deltas < 1], guarantee.numeric_delta)
+    return PairClaim(pure, at_delta, np.column_stack([epsilons, deltas])[deltas < 1], guarantee.numeric_delta)
 
 
 def _delta(loss: LossCells, guarantee: Guarantee, epsilon: float) -> float:
@@ -203,7 +203,7 @@ def finite_game(
     )  # fmt: skip
 
 
-def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: float) -> Claim:
+def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: float) -> PairClaim:
     """The exact curve of a pair with log probabilities (J,) each: at every ε that of the worse direction."""
     there = np.isfinite(one) | np.isfinite(other)
     with np.errstate(invalid="ignore"):
@@ -211,7 +211,7 @@ def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: floa
     ways = [claim(loss, guarantee, delta) for loss in losses]
     epsilons = np.unique(np.concatenate([way.points[:, 0] for way in ways]))
     deltas = np.max([[_delta(loss, guarantee, float(e)) for e in epsilons] for loss in losses], axis=0)
-    return Claim(
+    return PairClaim(
         max(way.pure for way in ways), max(way.at_delta for way in ways),
         np.column_stack([epsilons, deltas])[deltas < 1], guarantee.numeric_delta,
     )  # fmt: skip
