@@ -21,14 +21,18 @@ from mechanisms.randomized_response import RandomizedResponse, RandomizedRespons
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
+from mechanisms.words.diffractor import Diffractor
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.mahalanobis import Mahalanobis
 from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.tem import Tem
 from mechanisms.words.text import TEXT_FIELDS, TextMechanism
 from mechanisms.words.verbatim import Verbatim
+from mechanisms.words.vickrey import Vickrey
 
 CATALOGUE: dict[str, type[Any]] = {
     kind.name: kind
@@ -36,6 +40,7 @@ CATALOGUE: dict[str, type[Any]] = {
         Identity, Purkayastha, PlanarLaplace, Gaussian, PrivUnit, RandomizedResponse, RandomizedResponsePrior,
         RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
         Madlib, MadlibSyntax,
+        Tem, Mahalanobis, Vickrey, Diffractor,
         DpMlm, DpMlmResized, DpPrompt, DpParaphrase,
     )
 }  # fmt: skip

@@ -88,7 +88,7 @@ class Madlib:
         ValueError where one is out of range.
         """
         x = checks.word_ids(self.name, x, self.vocabulary)
-        return perturbed(x, self.epsilon, self.vocabulary, rng, lambda z, _: nearest(z, self.vocabulary))
+        return perturbed(x, self.epsilon, self.vocabulary, rng, lambda z, *_: nearest(z, self.vocabulary))
 
 
 def check_dimensions(owner: str, vocabulary: Vocabulary) -> None:
@@ -100,27 +100,35 @@ def check_dimensions(owner: str, vocabulary: Vocabulary) -> None:
 
 def perturbed(
     x: IntArray, epsilon: float, vocabulary: Vocabulary, rng: Uniforms,
-    choose: Callable[[FloatArray, IntArray], IntArray],
+    choose: Callable[[FloatArray, IntArray, FloatArray], IntArray], *, root: FloatArray | None = None, more: int = 0,
 ) -> IntArray:  # fmt: skip
-    """choose(noisy vectors (k, m), their words (k,)) -> (k,) for each number of x, (n,) or (n, L); NOTHING stays.
+    """choose(noisy vectors (k, m), their words (k,), `more` uniforms (k, more)) -> (k,) for each number of x, (n,) or
+    (n, L); NOTHING stays.
 
-    Uniforms are asked for a few columns at a time, m + 1 for each token, there or not; the work is done for those
-    that are there, in blocks of bounded memory.
+    root: (m, m), what the noise is multiplied by; None: nothing. Uniforms are asked for a few columns at a time,
+    m + 1 + more for each token, there or not; the work is done for those that are there, in blocks of bounded memory.
     """
     width = vocabulary.vectors.shape[1]
+    each = width + 1 + more
     noise = PlanarLaplace(width, epsilon, normalize=False)
     grid = x if x.ndim == 2 else x[:, None]
     out = np.full(grid.shape, NOTHING, dtype=np.int64)
     together = max(1, _TOKENS // max(1, len(grid)))
     for at in range(0, grid.shape[1], together):
         word_ids = grid[:, at : at + together]
-        uniforms = drawn(rng, len(grid), word_ids.shape[1] * (width + 1)).reshape(*word_ids.shape, width + 1)
+        uniforms = drawn(rng, len(grid), word_ids.shape[1] * each).reshape(*word_ids.shape, each)
         there = np.argwhere(word_ids != NOTHING)
         for start in range(0, len(there), _TOKENS):
             row, column = there[start : start + _TOKENS].T
-            present_ids = word_ids[row, column]
-            z = noise.sample(vocabulary.points[present_ids], rng=_Drawn(uniforms[row, column]))
-            out[row, at + column] = choose(z, present_ids)
+            present_ids, u = word_ids[row, column], uniforms[row, column]
+            points = vocabulary.points[present_ids]
+            if root is None:
+                z = noise.sample(points, rng=_Drawn(u[:, : width + 1]))
+            else:
+                # row by row: a product of one shape gives a row the same bits in any company
+                z = noise.sample(np.zeros(points.shape), rng=_Drawn(u[:, : width + 1]))
+                z = np.matmul(z[:, None, :], root.T)[:, 0] + points
+            out[row, at + column] = choose(z, present_ids, u[:, width + 1 :])
     return out.reshape(x.shape)
 
 

@@ -20,6 +20,7 @@ from mechanisms.spherical import MAX_EPSILON
 from mechanisms.streams import LATTICE
 from mechanisms.vocabulary import NOTHING, TAGS, Vocabulary
 from mechanisms.words.diameter import diameter
+from mechanisms.words.distances import distances
 from mechanisms.words.exponential import UNIFORMS, Exponential, Geometry
 from mechanisms.words.madlib import MIN_EPSILON, check_dimensions, perturbed
 from mechanisms.words.nearest import nearest_alike
@@ -134,13 +135,22 @@ class MadlibSyntax:
             tags = _tags(self.vocabulary)
             return perturbed(
                 x, self.epsilon, self.vocabulary, rng,
-                lambda z, word_ids: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
+                lambda z, word_ids, _: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
             )  # fmt: skip
         drawn = uniforms(rng, x.shape, UNIFORMS)
         out, flat = np.full(x.size, NOTHING, dtype=np.int64), x.reshape(-1)
         there = flat != NOTHING
         out[there] = self._sampler.sample(flat[there], drawn[there])
         return out.reshape(x.shape)
+
+    def distances(self, x: IntArray, y: IntArray) -> FloatArray:
+        """Those of the guarantee, d' in repaired mode: word ids (n,) and (k,) -> (n, k)."""
+        apart = distances(self.vocabulary, x, y)
+        if self.mode == "paper":
+            return apart
+        tags = _tags(self.vocabulary)
+        apart += self.penalty * (tags[x][:, None] != tags[y][None])
+        return apart
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probabilities of all words, (n,) -> (n, V). Paper mode has none in closed form: NotImplementedError."""

@@ -73,6 +73,93 @@ def nearest(points: FloatArray, vocabulary: Vocabulary) -> IntArray:
     return ids
 
 
+def nearest_two(points: FloatArray, vocabulary: Vocabulary) -> tuple[IntArray, IntArray]:
+    """The ids of the nearest word and of the one after it, for each of points (n, m) float64 -> (n,) and (n,).
+
+    At least two computed scores reach the second largest of them, so the second largest exact one is no more than half
+    the tolerance below it, and a word that counts no more than the whole of it.
+    """
+    first, second = np.empty((2, len(points)), dtype=np.int64)
+    rows = max(1, _SCORES // len(vocabulary))
+    for at in range(0, len(points), rows):
+        part = points[at : at + rows]
+        scores = _scores(part, vocabulary)
+        each = np.arange(len(part))
+        best = scores.argmax(axis=1)
+        largest = scores[each, best]
+        scores[each, best] = -np.inf
+        enough = scores.max(axis=1) - _table(vocabulary).tolerance
+        scores[each, best] = largest
+        ranked, begins = _ranked(scores, enough, part, vocabulary, 0)
+        first[at : at + rows], second[at : at + rows] = ranked[begins], ranked[begins + 1]
+    return first, second
+
+
+def neighbours(vocabulary: Vocabulary, k: int) -> IntArray:
+    """(V, k) words by rising distance from each word, equals by their numbers, the word itself not among them: as many
+    of its nearest ones as float32 is sure of, at most k, and then the word itself.
+
+    With t the k-th largest computed score, a word that is left out has an exact one of at most t and half the
+    tolerance, and one whose computed score is t and the whole of it lies above that.
+    """
+    size = len(vocabulary)
+    found = np.repeat(np.arange(size)[:, None], k, axis=1)
+    if size <= k:
+        k = size - 1
+    rows = max(1, _SCORES // 4 // size)
+    table = _table(vocabulary)
+    for at in range(0, size, rows):
+        part = np.arange(at, min(at + rows, size))
+        points = vocabulary.vectors[part].astype(np.float64)
+        scores = _scores(points, vocabulary)
+        scores[np.arange(len(part)), table.place[part]] = np.float32(np.inf)  # itself first, to be left out below
+        chosen = np.argpartition(scores, size - k - 1, axis=1)[:, size - k - 1 :]
+        computed = np.take_along_axis(scores, chosen, axis=1)
+        sure = computed >= computed.min(axis=1, keepdims=True) + table.tolerance if k < size - 1 else computed < np.inf
+        sure &= computed < np.inf
+        word_ids = table.order[chosen]
+        places, columns = np.nonzero(sure)
+        distance = squared_distances(points[places], word_ids[places, columns], vocabulary)
+        rank = np.lexsort((word_ids[places, columns], distance, places))
+        places, sorted_ids = places[rank], word_ids[places, columns][rank]
+        counts = np.bincount(places, minlength=len(part))
+        within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+        fits = within < k
+        found[part[places[fits]], within[fits]] = sorted_ids[fits]
+    return found
+
+
+class Remaining:
+    """The words of a vocabulary, taken away one after the other, and the nearest of those that remain."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        table = _table(vocabulary)
+        self._vocabulary = vocabulary
+        self._hold(np.arange(len(vocabulary)), table.augmented[table.place])
+
+    def _hold(self, word_ids: IntArray, augmented: NDArray[np.float32]) -> None:
+        self._word_ids, self._augmented, self._left = word_ids, augmented, len(word_ids)
+        self._taken = np.zeros(len(word_ids), dtype=np.float32)  # -inf where it is
+
+    def take(self, word_id: int) -> None:
+        """It must be there."""
+        self._taken[np.searchsorted(self._word_ids, word_id)] = -np.inf
+        self._left -= 1
+        if 0 < self._left <= len(self._word_ids) * 3 // 4:  # what is searched is what is left, or little more
+            there = self._taken == 0
+            self._hold(self._word_ids[there], self._augmented[there])
+
+    def nearest(self, word_id: int) -> int:
+        """The nearest word that is left; equals go to the lower number."""
+        table, point = _table(self._vocabulary), self._vocabulary.vectors[word_id : word_id + 1].astype(np.float64)
+        scores = self._augmented @ _single(point, table)[0] + self._taken
+        near = self._word_ids[scores >= scores.max() - table.tolerance]
+        if len(near) == 1:
+            return int(near[0])
+        squared = squared_distances(np.broadcast_to(point, (len(near), point.shape[1])), near, self._vocabulary)
+        return int(near[squared.argmin()])
+
+
 def nearest_alike(points: FloatArray, tags: IntArray, k: int, vocabulary: Vocabulary) -> IntArray:
     """The first of the k words nearest to each point that has the point's tag; the nearest word where none has.
 
@@ -109,28 +196,39 @@ def squared_distances(points: FloatArray, word_ids: IntArray, vocabulary: Vocabu
 def _scores(points: FloatArray, vocabulary: Vocabulary) -> NDArray[np.float32]:
     """(n, V) float32, in the table's order of words."""
     table = _table(vocabulary)
+    scores: NDArray[np.float32] = _single(points, table) @ table.augmented.T
+    return scores
+
+
+def _single(points: FloatArray, table: _Table) -> NDArray[np.float32]:
+    """(n, m + 1) float32 rows a."""
     z = (points - table.centre) / table.radius
     a = np.hstack([z, np.ones((len(z), 1))])
     a /= np.sqrt(np.einsum("ij,ij->i", z, z))[:, None] + 1.0
-    scores: NDArray[np.float32] = a.astype(np.float32) @ table.augmented.T
-    return scores
+    return a.astype(np.float32)
 
 
 def _best(scores: NDArray[np.float32], points: FloatArray, vocabulary: Vocabulary, first: int) -> IntArray:
     """The nearest of the words whose scores these are, from place `first` of the table's order."""
-    table = _table(vocabulary)
-    near = scores >= (scores.max(axis=1) - table.tolerance)[:, None]
-    rows, places = np.divmod(np.flatnonzero(near), scores.shape[1])
-    word_ids = table.order[first + places]
+    ranked, begins = _ranked(scores, scores.max(axis=1) - _table(vocabulary).tolerance, points, vocabulary, first)
+    best: IntArray = ranked[begins]
+    return best
+
+
+def _ranked(
+    scores: NDArray[np.float32], enough: NDArray[np.float32], points: FloatArray, vocabulary: Vocabulary, first: int
+) -> tuple[IntArray, IntArray]:
+    """The words with enough of a score, each point's by rising distance, one point after the other; and where each
+    point's begin, (n,)."""
+    rows, places = np.divmod(np.flatnonzero(scores >= enough[:, None]), scores.shape[1])
+    word_ids = _table(vocabulary).order[first + places]
     counts = np.bincount(rows, minlength=len(points))
     if len(rows) > len(points):  # of several candidates the float64 distance chooses
         unsure = counts[rows] > 1
         distance = np.zeros(len(rows))
         distance[unsure] = squared_distances(points[rows[unsure]], word_ids[unsure], vocabulary)
-        rank = np.lexsort((word_ids, distance, rows))
-        word_ids = word_ids[rank]
-    best: IntArray = word_ids[np.cumsum(counts) - counts]
-    return best
+        word_ids = word_ids[np.lexsort((word_ids, distance, rows))]
+    return word_ids, np.cumsum(counts) - counts
 
 
 def _fewer_nearer(

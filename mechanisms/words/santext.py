@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -13,13 +12,12 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.guarantee import Guarantee
-from mechanisms.losses import categorical_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms, uniforms
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words import exponential
+from mechanisms.words import exponential, tables
 from mechanisms.words.diameter import diameter
 from mechanisms.words.exponential import Exponential
 
@@ -27,10 +25,6 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 MAX_EPSILON = 1000.0
-#: Rows of probabilities held at once by `log_prob`.
-_ROWS = 64
-#: Pairs of words above which a blanket is not made of them all.
-_LARGEST_TABLE = 10**7
 
 
 @dataclass(frozen=True)
@@ -86,11 +80,11 @@ class SanText:
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
         """Log probability of y given x, (n,) -> (n,)."""
-        return _picked(self, y, x)
+        return tables.picked(self, y, x)
 
     def blanket(self) -> BlanketCells | None:
         """Cells above every two words, the unknown one among them."""
-        return _blanket(self)
+        return tables.blanket(self, None, self.epsilon * diameter(self.vocabulary))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """A loss that dominates any two words at most `distance` apart (None: any): that of pure LDP at the bound.
@@ -195,46 +189,20 @@ class SanTextPlus:
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
         """Log probability of y given x, (n,) -> (n,)."""
-        return _picked(self, y, x)
+        return tables.picked(self, y, x)
 
     def blanket(self) -> BlanketCells | None:
         """Cells above every two words where none is kept; else None: what is kept is an output of no other word."""
-        return None if self.keeps else _blanket(self)
+        if self.keeps:
+            return None
+        outputs = _outputs(self.vocabulary, self.w)
+        return tables.blanket(self, outputs, self.epsilon * diameter(self.vocabulary))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """A loss that dominates any two words at most `distance` apart, given that no word is kept: pure LDP at
         ε·distance + ln(1/p). What is kept is exposed, and declared public where this is used."""
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
         return pure_loss(self.guarantee.loss(apart))
-
-
-def _picked(mechanism: SanText | SanTextPlus, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-    """log_probs(x) at y, a few distinct words at a time."""
-    y = np.asarray(y)
-    distinct_ids, back = np.unique(checks.word_id_row(mechanism.name, x, mechanism.vocabulary), return_inverse=True)
-    order = np.argsort(back, kind="stable")
-    starts = np.searchsorted(back[order], np.arange(0, len(distinct_ids) + _ROWS, _ROWS))
-    picked = np.empty(len(back))
-    for at, start, stop in zip(range(0, len(distinct_ids), _ROWS), starts[:-1], starts[1:], strict=False):
-        table, part = mechanism.log_probs(distinct_ids[at : at + _ROWS]), order[start:stop]
-        picked[part] = table[back[part] - at, y[part]]
-    return picked
-
-
-@lru_cache(maxsize=16)
-def _blanket(mechanism: SanText | SanTextPlus) -> BlanketCells | None:
-    """By the table of all words; where that is too large, as a choice by weights in [e^(-ε·diameter/2), 1]."""
-    size = len(mechanism.vocabulary)
-    outputs = mechanism.sensitive[:-1] if isinstance(mechanism, SanTextPlus) else np.ones(size, dtype=bool)
-    most = mechanism.epsilon * diameter(mechanism.vocabulary)
-    if (size + 1) * size > _LARGEST_TABLE:
-        return categorical_blanket.choice(most / 2, int(outputs.sum()))
-
-    def blocks() -> Iterator[FloatArray]:
-        for at in range(0, size + 1, _ROWS):
-            yield mechanism.log_probs(np.arange(at, min(at + _ROWS, size + 1)))[:, outputs]
-
-    return categorical_blanket.table(blocks, most)
 
 
 @lru_cache(maxsize=8)

@@ -65,42 +65,66 @@ def largest(draws: int, alpha: float) -> float:
 @dataclass(frozen=True, eq=False)
 class Scores:
     """S scores of draws under x and x', (S, n): on the part that events are chosen on, and on the part that is
-    reported."""
+    reported. fitted: the scores themselves, in that order."""
 
     chosen: tuple[FloatArray, FloatArray]
     reported: tuple[FloatArray, FloatArray]
+    fitted: tuple[Score, ...] = ()
 
 
 @dataclass(frozen=True)
-class LowerBound:
-    """epsilon: at least 0, nats, a lower bound of ε at δ. hits, misses: probabilities of the event under its own
-    input, from below, and under the other, from above."""
-
-    epsilon: float
-    hits: float
-    misses: float
-
-
-@dataclass(frozen=True)
-class Excess:
-    """The claimed point (epsilon, claimed δ) that looked worst, and the δ measured at that ε, from below."""
-
-    epsilon: float
-    claimed: float
-    measured: float
-
-    @property
-    def violated(self) -> bool:
-        return self.measured > self.claimed
-
-
-@dataclass(frozen=True)
-class _Event:
+class Event:
     """Score number `of` is at least the threshold; swapped: at most minus the threshold, which speaks for x'."""
 
     of: int
     swapped: bool
     threshold: float
+
+    def counted(self, first: FloatArray, second: FloatArray) -> Counts:
+        """How often it came, of scores (n,) under x and under x'."""
+        own, other = (-second, -first) if self.swapped else (first, second)
+        return Counts(int((own >= self.threshold).sum()), int((other >= self.threshold).sum()), len(own), len(other))
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often an event came under its own input (hits, of `own` draws) and under the other (misses, of `other`)."""
+
+    hits: int
+    misses: int
+    own: int
+    other: int
+
+    def bounds(self, alpha: float) -> tuple[float, float]:
+        """Its two probabilities, from below under its own input and from above under the other; together wrong with
+        probability at most alpha."""
+        return float(low(self.hits, self.own, alpha / 2)), float(high(self.misses, self.other, alpha / 2))
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """epsilon: at least 0, nats, a lower bound of ε at δ. event: by which, and how often it came on the part that is
+    reported."""
+
+    epsilon: float
+    event: Event
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class Excess:
+    """The claimed point (epsilon, claimed δ) that looked worst, and the δ measured at that ε, from below. event,
+    counts: as of `LowerBound`."""
+
+    epsilon: float
+    claimed: float
+    measured: float
+    event: Event
+    counts: Counts
+
+    @property
+    def violated(self) -> bool:
+        return self.measured > self.claimed
 
 
 def scores(first: Outputs, second: Outputs, *fits: Fit) -> Scores:
@@ -115,7 +139,7 @@ def scores(first: Outputs, second: Outputs, *fits: Fit) -> Scores:
         return np.stack([score(outputs) for score in each])
 
     chosen = all_of(first[quarter:half]), all_of(second[quarter:half])
-    return Scores(chosen, (all_of(first[half:n]), all_of(second[half:n])))
+    return Scores(chosen, (all_of(first[half:n]), all_of(second[half:n])), tuple(each))
 
 
 def lower_epsilon(found: Scores, delta: float, alpha: float) -> LowerBound:
@@ -127,11 +151,12 @@ def lower_epsilon(found: Scores, delta: float, alpha: float) -> LowerBound:
             value = np.log(np.maximum(a - delta, 0.0) / b)
         at = int(np.argmax(value))
         if value[at] > best or event is None:
-            best, event = float(value[at]), _Event(of, swapped, float(thresholds[at]))
+            best, event = float(value[at]), Event(of, swapped, float(thresholds[at]))
     assert event is not None
-    a, b = _report(found, event, alpha)
+    counts = event.counted(*(part[event.of] for part in found.reported))
+    a, b = counts.bounds(alpha)
     ratio = (a - delta) / b
-    return LowerBound(math.log(ratio) if ratio > 1 else 0.0, a, b)
+    return LowerBound(math.log(ratio) if ratio > 1 else 0.0, event, counts)
 
 
 def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:
@@ -151,12 +176,18 @@ def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:
         standing = margin / spread if len(points) > 1 else margin
         at = np.unravel_index(int(np.argmax(standing)), standing.shape)
         if standing[at] > best or picked is None:
-            best, picked = float(standing[at]), (int(at[0]), _Event(of, swapped, float(thresholds[at[1]])))
+            best, picked = float(standing[at]), (int(at[0]), Event(of, swapped, float(thresholds[at[1]])))
     assert picked is not None
     point, event = picked
-    a, b = _report(found, event, alpha)
-    measured = a - math.exp(min(float(epsilons[point]), 700.0)) * b
-    return Excess(float(epsilons[point]), float(deltas[point]), max(0.0, measured))
+    counts = event.counted(*(part[event.of] for part in found.reported))
+    measured = excess_of(counts, float(epsilons[point]), alpha)
+    return Excess(float(epsilons[point]), float(deltas[point]), measured, event, counts)
+
+
+def excess_of(counts: Counts, epsilon: float, alpha: float) -> float:
+    """What counts show of δ at ε, from below: at least 0, and above the true one with probability at most alpha."""
+    a, b = counts.bounds(alpha)
+    return max(0.0, a - math.exp(min(epsilon, 700.0)) * b)
 
 
 def _ways(found: Scores) -> list[tuple[int, bool]]:
@@ -180,14 +211,6 @@ def _rates(found: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatAr
     return thresholds, low(hits, len(own), alpha / 2), high(misses, len(other), alpha / 2)
 
 
-def _report(found: Scores, event: _Event, alpha: float) -> tuple[float, float]:
-    """The two bounds of an event's probabilities, on the part that is reported."""
-    first, second = (part[event.of] for part in found.reported)
-    own, other = (-second, -first) if event.swapped else (first, second)
-    hits, misses = int((own >= event.threshold).sum()), int((other >= event.threshold).sum())
-    return float(low(hits, len(own), alpha / 2)), float(high(misses, len(other), alpha / 2))
-
-
 # --- scores
 
 
@@ -203,7 +226,12 @@ def learned(first: Outputs, second: Outputs) -> Score:
     """
     if first.dtype.kind in "iu":
         return _frequencies(first, second)
-    return _fisher(first, second, lambda outputs: np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1))
+    return _fisher(first, second, as_rows)
+
+
+def as_rows(outputs: Outputs) -> FloatArray:
+    """Outputs (n,) or (n, k) as rows of numbers, (n, 1) or (n, k)."""
+    return np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1)
 
 
 def looked_at(step: float) -> Fit:
@@ -311,11 +339,19 @@ def _fisher(first: Outputs, second: Outputs, features: Callable[[Outputs], Float
     within = within / scale / scale[:, None]
     axis = np.linalg.solve(within + _RIDGE * np.eye(len(within)), apart / scale) / scale
 
-    def score(outputs: Outputs) -> FloatArray:
-        pieces = [features(outputs[at : at + _AT_ONCE]) @ axis for at in range(0, len(outputs), _AT_ONCE)]
-        return np.concatenate(pieces)
+    return Linear(axis, features)
 
-    return score
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """The linear score of features (n, f) of outputs along an axis (f,)."""
+
+    axis: FloatArray
+    features: Callable[[Outputs], FloatArray] = as_rows
+
+    def __call__(self, outputs: Outputs) -> FloatArray:
+        starts = range(0, len(outputs), _AT_ONCE)
+        return np.concatenate([self.features(outputs[at : at + _AT_ONCE]) @ self.axis for at in starts])
 
 
 def finite(outcomes: Outputs, log_ratio: FloatArray) -> Fit:
@@ -343,6 +379,17 @@ def finite(outcomes: Outputs, log_ratio: FloatArray) -> Fit:
     return fit
 
 
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A score (J,) of outcomes that are a number each, or a row of numbers; of others 0."""
+
+    values: dict[Any, float]
+
+    def __call__(self, outputs: Outputs) -> FloatArray:
+        distinct, back = _distinct(outputs)
+        return np.array([self.values.get(key, 0.0) for key in _keys(distinct)])[back]
+
+
 def _frequencies(first: Outputs, second: Outputs) -> Score:
     counts: dict[Any, list[float]] = {}
     for side, part in enumerate((first, second)):
@@ -350,13 +397,7 @@ def _frequencies(first: Outputs, second: Outputs) -> Score:
         for key, count in zip(_keys(distinct), np.bincount(back, minlength=len(distinct)).tolist(), strict=True):
             counts.setdefault(key, [0.5, 0.5])[side] += count
     shift = math.log(len(second) / len(first))
-    table = {key: math.log(a / b) + shift for key, (a, b) in counts.items()}
-
-    def score(outputs: Outputs) -> FloatArray:
-        distinct, back = _distinct(outputs)
-        return np.array([table.get(key, 0.0) for key in _keys(distinct)])[back]
-
-    return score
+    return Table({key: math.log(a / b) + shift for key, (a, b) in counts.items()})
 
 
 def _distinct(outputs: Outputs) -> tuple[Outputs, NDArray[np.int64]]:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.custext import CusText
-from mechanisms.words.exponential import Geometry
-from mechanisms.words.madlib import Madlib
+from mechanisms.words.deniability import has_probabilities
+from mechanisms.words.distances import metric_distances
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.text import TextMechanism
 from mechanisms.words.verbatim import Verbatim
@@ -37,10 +37,10 @@ _OTHER_TAG = np.exp(-4.0)
 class Channel:
     """Pr[y | x] of a single token: x in 0..V (V the unknown word), y in 0..V-1.
 
-    A mechanism with closed probabilities is taken at its word. MADLIB (and madlib-syntax in paper mode) has none; there
-    the law is *estimated*: each word is drawn up to 200 times by the public mechanism, as far as the work stays
-    bounded, and the counts are smoothed by exp(-ε·distance), the noise's density where the other word lies. A guess by
-    an estimated law is an attack, but not the best one.
+    A mechanism with closed probabilities is taken at its word. MADLIB and its kin have none; there the law is
+    *estimated*: each word is drawn up to 200 times by the public mechanism, as far as the work stays bounded, and the
+    counts are smoothed by exp(-ε·distance), the noise's density where the other word lies. A guess by an estimated law
+    is an attack, but not the best one.
 
     ValueError where a released word depends on more of the text than the token in its place.
     """
@@ -58,11 +58,10 @@ class Channel:
         """V."""
         return len(self.text.vocabulary)
 
-    @property
+    @cached_property
     def exact(self) -> bool:
         """Whether the law is the mechanism's own, not an estimate."""
-        word = self.text.word
-        return not isinstance(word, Madlib) and not (isinstance(word, MadlibSyntax) and word.mode == "paper")
+        return isinstance(self.text.word, Verbatim) or has_probabilities(self.text.word)
 
     @cached_property
     def draws(self) -> int:
@@ -126,7 +125,7 @@ class Channel:
 
     def _estimated(self, x: IntArray) -> FloatArray:
         word: Any = self.text.word
-        weights = np.exp(-word.epsilon * self._geometry.distances(x))
+        weights = np.exp(-word.epsilon * metric_distances(word, x, np.arange(self.size)))
         if isinstance(word, MadlibSyntax):
             tags = np.append(np.asarray(word.vocabulary.tags, dtype=np.int64), -1)
             weights *= np.where(tags[x][:, None] == tags[None, :-1], 1.0, _OTHER_TAG)
@@ -141,10 +140,6 @@ class Channel:
             weights = (counts + _WORTH * weights) / (self.draws + _WORTH)
         logs: FloatArray = np.log(weights)
         return logs
-
-    @cached_property
-    def _geometry(self) -> Geometry:
-        return Geometry(self.text.vocabulary.points, np.arange(self.size))
 
 
 def _parts(x: IntArray, size: int) -> list[IntArray]:

@@ -44,8 +44,7 @@ from numpy.typing import NDArray
 from mechanisms.guarantee import Guarantee
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext import CusTextPlus
-from mechanisms.words.exponential import Geometry
-from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.distances import metric_distances
 from mechanisms.words.santext import SanTextPlus
 from mechanisms.words.text import TextMechanism
 from server.attacks.channel import Channel
@@ -236,15 +235,10 @@ def _parts(word: Any, theorem: Guarantee) -> IntArray:
 
 def _overlap(word: Any, theorem: Guarantee, members: IntArray, f: FloatArray) -> FloatArray:
     """Z of the inputs `members`, (n,) of frequencies f."""
-    geometry = Geometry(word.vocabulary.points[members], np.arange(len(members)))
-    penalty = word.penalty if isinstance(word, MadlibSyntax) and word.mode == "repaired" else 0.0
-    tags = np.append(np.asarray(word.vocabulary.tags, dtype=np.int64), -1)[members] if penalty else np.zeros(0)
     z = np.empty(len(members))
     for at in range(0, len(members), _ROWS):
         rows = np.arange(at, min(at + _ROWS, len(members)))
-        apart = geometry.distances(rows)
-        if penalty:
-            apart += penalty * (tags[rows][:, None] != tags[None])
+        apart = metric_distances(word, members[rows], members)
         loss = theorem.epsilon * apart + theorem.offset + theorem.numeric_epsilon
         loss[np.arange(len(rows)), rows] = 0.0
         z[rows] = np.exp(-loss) @ f

@@ -82,7 +82,7 @@ def _text(asked: Clients, kind: type[Any], delta: float) -> Game:
     spec = _spec(kind) | {"tokens": 1, "length": "kept"}
     word = build(spec, channel="text", vocabulary=vocabulary).word
     words = (*vocabulary.words, _UNKNOWN)
-    together, apart = _together(word), distances_of(vocabulary)
+    together, apart = _together(word), distances_of(word)
     if hasattr(word, "log_probs"):
         table = word.log_probs(np.arange(len(vocabulary) + 1))
         x, y = worst_pair(table, together)

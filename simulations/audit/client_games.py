@@ -33,7 +33,7 @@ from simulations.audit import games as audit_games
 from simulations.audit.catalogue_games import NAME as CATALOGUE
 from simulations.audit.catalogue_games import catalogue_games
 from simulations.audit.clients import ANSWER, CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
-from simulations.audit.games import Claim, Game, claim, streams
+from simulations.audit.games import Game, PairClaim, claim, streams
 from simulations.audit.stream_games import stream_games
 from simulations.shuffler.shuffle import shuffle
 
@@ -221,7 +221,7 @@ def client_statistic_games(asked: Clients, delta: float) -> list[Game]:
     mechanism: Any = request.mechanism("statistic")
     axes, labels = np.array(_STATISTICS[2], dtype=np.int64).T
     records = statistic_vectors(np.eye(2, DIM)[axes], labels, simplex_codes(2))
-    nothing = Claim(0.0, 0.0, np.zeros((1, 2)))
+    nothing = PairClaim(0.0, 0.0, np.zeros((1, 2)))
 
     def drawn(kind: int) -> Callable[[int, int, int], NDArray[Any]]:
         def draw(side: int, n: int, seed: int) -> NDArray[Any]:
@@ -356,7 +356,7 @@ def _order_game() -> Game:
             places[i] = int(np.argmax(batch.releases[0].payload["y"]))
         return places
 
-    zero = Claim(0.0, 0.0, np.zeros((1, 2)))
+    zero = PairClaim(0.0, 0.0, np.zeros((1, 2)))
     return Game(
         "shuffler", f"{_SENDERS} users", "which user sent a row, by its place", 0.0, zero, draw, (learned,),
         share=_SHUFFLE_SHARE,
@@ -386,7 +386,7 @@ def _amplified_game(delta: float) -> Game:
 
     return Game(
         "shuffler", f"{_CROWD} users, randomized response ε={_LOCAL:g}, K=2", "one user's label in a shuffled batch",
-        mechanism.guarantee.worst_case(), Claim(_LOCAL, at_delta, np.array(found)), draw, (learned,),
+        mechanism.guarantee.worst_case(), PairClaim(_LOCAL, at_delta, np.array(found)), draw, (learned,),
         share=_SHUFFLE_SHARE,
     )  # fmt: skip
 

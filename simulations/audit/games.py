@@ -24,14 +24,19 @@ from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
+from mechanisms.words.diffractor import Diffractor
+from mechanisms.words.distances import metric_distances
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.length import Length
 from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.mahalanobis import Mahalanobis
 from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.tem import Tem
 from mechanisms.words.text import TextMechanism
+from mechanisms.words.vickrey import Vickrey
 from server.attacks.audit import Fit, boosted, finite, known, learned, looked_at
 
 FloatArray = NDArray[np.float64]
@@ -44,7 +49,7 @@ _CHUNK = 2**17
 
 
 @dataclass(frozen=True, eq=False)
-class Claim:
+class PairClaim:
     """A claim about one pair of inputs. pure: ε at δ = 0, inf where none is. at_delta: ε at the audit's δ.
 
     points: (J, 2), pairs (ε, δ) at each of which the pair is claimed to be indistinguishable; may be none.
@@ -72,14 +77,14 @@ class Game:
     about: str
     pair: str
     worst: float
-    theorem: Claim
+    theorem: PairClaim
     draw: Callable[[int, int, int], NDArray[Any]]
     fits: tuple[Fit, ...]
-    law: Claim | None = None
+    law: PairClaim | None = None
     share: float = 1.0
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
+    def claims(self) -> tuple[PairClaim, ...]:
         """What can be violated; nothing where nothing is promised."""
         return tuple(c for c in (self.theorem, self.law) if c is not None and len(c.points))
 
@@ -94,14 +99,14 @@ class Game:
         return closest.points[sorted(picked)]
 
 
-def claim(loss: LossCells, guarantee: Guarantee, delta: float) -> Claim:
+def claim(loss: LossCells, guarantee: Guarantee, delta: float) -> PairClaim:
     """What a loss distribution claims of its pair, the samplers' numeric ε and δ included."""
     numeric = guarantee.numeric_epsilon
     pure, at_delta = loss.epsilon(0.0) + numeric, loss.epsilon(delta) + numeric
     grid = np.linspace(0.0, min(pure, _REACH), _POINTS)
     epsilons = np.unique(np.concatenate([grid, [e for e in (pure, at_delta) if e <= _REACH]]))
     deltas = np.array([_delta(loss, guarantee, float(e)) for e in epsilons])
-    return Claim(pure, at_delta, np.column_stack([epsilons, deltas])[deltas < 1], guarantee.numeric_delta)
+    return PairClaim(pure, at_delta, np.column_stack([epsilons, deltas])[deltas < 1], guarantee.numeric_delta)
 
 
 def _delta(loss: LossCells, guarantee: Guarantee, epsilon: float) -> float:
@@ -198,7 +203,7 @@ def finite_game(
     )  # fmt: skip
 
 
-def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: float) -> Claim:
+def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: float) -> PairClaim:
     """The exact curve of a pair with log probabilities (J,) each: at every ε that of the worse direction."""
     there = np.isfinite(one) | np.isfinite(other)
     with np.errstate(invalid="ignore"):
@@ -206,7 +211,7 @@ def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: floa
     ways = [claim(loss, guarantee, delta) for loss in losses]
     epsilons = np.unique(np.concatenate([way.points[:, 0] for way in ways]))
     deltas = np.max([[_delta(loss, guarantee, float(e)) for e in epsilons] for loss in losses], axis=0)
-    return Claim(
+    return PairClaim(
         max(way.pure for way in ways), max(way.at_delta for way in ways),
         np.column_stack([epsilons, deltas])[deltas < 1], guarantee.numeric_delta,
     )  # fmt: skip
@@ -216,16 +221,15 @@ def _rows(value: Any, n: int) -> Any:
     return value if callable(value) else np.tile(value, (n, 1))
 
 
-def word_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = None, distances: Any = None) -> Game:
+def word_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = None) -> Game:
     """The two words whose exact probabilities differ most, by search over all pairs.
 
-    together: (V + 1,) a number for each input; only inputs of one number (of at least 0) may be a pair. distances:
-    (V + 1, V + 1) those of the guarantee's metric, the vectors' where None.
+    together: (V + 1,) a number for each input; only inputs of one number (of at least 0) may be a pair.
     """
     size = len(mechanism.vocabulary)
     table = mechanism.log_probs(np.arange(size + 1))
     x, y = worst_pair(table, together)
-    apart = distances_of(mechanism.vocabulary) if distances is None else distances
+    apart = distances_of(mechanism)
     euclidean = mechanism.guarantee.metric == "euclidean"
     return finite_game(
         mechanism, (x, y), delta, shown=f"{_shown(mechanism.vocabulary, x)} / {_shown(mechanism.vocabulary, y)}",
@@ -250,7 +254,7 @@ def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple
 
 def farthest_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = None) -> Game:
     """The two words that lie farthest apart, their outputs' probabilities learned."""
-    apart = distances_of(mechanism.vocabulary)
+    apart = distances_of(mechanism)
     if together is not None:
         apart = np.where(together[:, None] == together[None], apart, -1.0)
     x, y = np.unravel_index(int(np.argmax(apart)), apart.shape)
@@ -262,10 +266,10 @@ def farthest_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None
     )
 
 
-def distances_of(vocabulary: Vocabulary) -> FloatArray:
-    points = vocabulary.points.astype(np.float64)
-    distances: FloatArray = np.linalg.norm(points[:, None] - points[None], axis=2)
-    return distances
+def distances_of(mechanism: Any) -> FloatArray:
+    """Of all inputs, (V + 1, V + 1), by the metric of the guarantee."""
+    inputs = np.arange(len(mechanism.vocabulary) + 1)
+    return metric_distances(mechanism, inputs, inputs)
 
 
 def _shown(vocabulary: Vocabulary, number: int) -> str:
@@ -353,7 +357,7 @@ def text_game(text: TextMechanism, delta: float) -> Game:
 def text_distance(text: TextMechanism, x: NDArray[Any], y: NDArray[Any]) -> float:
     """Of two texts (L,), over their places; where there is no word, an unknown one is filled in."""
     x, y = (np.where(i == NOTHING, text.vocabulary.unknown, i) for i in (x, y))
-    return float(distances_of(text.vocabulary)[x, y].sum())
+    return float(distances_of(text.word)[x, y].sum())
 
 
 def text_law(text: TextMechanism) -> tuple[NDArray[np.int64], Callable[[NDArray[Any]], FloatArray]]:
@@ -405,10 +409,8 @@ def _groups(mechanism: CusText) -> NDArray[Any]:
 def _madlib_syntax(delta: float) -> list[Game]:
     vocabulary = words()
     tags = np.append(np.asarray(vocabulary.tags, dtype=np.int64), 99)
-    repaired = MadlibSyntax(1.0, vocabulary)
-    apart = distances_of(vocabulary) + repaired.penalty * (tags[:, None] != tags[None])
     paper = MadlibSyntax(1.0, vocabulary, k=8, mode="paper")
-    return [word_game(repaired, delta, distances=apart), farthest_game(paper, delta, together=tags)]
+    return [word_game(MadlibSyntax(1.0, vocabulary), delta), farthest_game(paper, delta, together=tags)]
 
 
 def _santext_plus(delta: float) -> list[Game]:
@@ -443,9 +445,13 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
     RandomSubstitution.name: lambda delta: [word_game(RandomSubstitution(words()), delta)],
     SanText.name: lambda delta: [word_game(SanText(1.0, words()), delta)],
     SanTextPlus.name: _santext_plus,
+    Tem.name: lambda delta: [word_game(Tem(1.0, words(), gamma=1.5), delta)],
     CusText.name: _custext(CusText),
     CusTextPlus.name: _custext(CusTextPlus),
     CusTextImportance.name: lambda delta: [importance_game(CusTextImportance(1.0, 2.0, words(), k=4), delta)],
+    Mahalanobis.name: lambda delta: [farthest_game(Mahalanobis(1.0, words(), lam=0.5), delta)],
+    Vickrey.name: lambda delta: [farthest_game(Vickrey(1.0, words()), delta)],
+    Diffractor.name: lambda delta: [word_game(Diffractor(0.3, words(), lists=2), delta)],
     Madlib.name: lambda delta: [farthest_game(Madlib(1.0, words()), delta)],
     MadlibSyntax.name: _madlib_syntax,
     DpMlm.name: lambda delta: [model_game(DpMlm(2.0, -1.0, 1.0, words()), delta)],

@@ -80,7 +80,7 @@ def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
     inputs = np.arange(outputs + 1 if texts else outputs)
     tables = [_said(mechanism, inputs, outputs), _done(mechanism, inputs, outputs)]
     said = tables[0]
-    apart = distances_of(mechanism.vocabulary) if mechanism.guarantee.metric == "euclidean" else None
+    apart = distances_of(mechanism) if mechanism.guarantee.metric == "euclidean" else None
     for x, y in dict.fromkeys(worst_pair(table) for table in tables if table is not None):
         game = finite_game(
             mechanism, (x, y), delta, shown=f"{'words' if texts else 'labels'} {x} / {y}", outcomes=np.arange(outputs),

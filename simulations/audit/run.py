@@ -8,10 +8,8 @@ probability at most 1e-3.
 from __future__ import annotations
 
 import json
-import math
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,11 @@ from server.attacks import audit as adversary
 from simulations.audit.client_games import DEVICE, PARTS
 from simulations.audit.clients import Clients
 from simulations.audit.games import Game
+from simulations.audit.measure import FAMILY, Audit, entry, measure, tests
+from simulations.audit.outside import certificate
+from simulations.audit.outside.claim import Claim
+from simulations.audit.outside.run import audit_source
+from simulations.audit.outside.source import Function, program
 from simulations.audit.own import games_of
 from simulations.audit.own import names as mechanisms
 from simulations.audit.timing import TIMING, Timed, pairs_of, timed
@@ -30,8 +33,6 @@ from simulations.output.jsonable import json_ready
 from simulations.output.markdown import number
 from simulations.output.markdown import table as markdown
 
-#: Largest probability that an audit of sound mechanisms raises any alarm.
-FAMILY = 1e-3
 #: Draws of each input, at most: all of a game are held at once.
 _MOST_DRAWS = 2_000_000
 
@@ -39,44 +40,6 @@ _MOST_DRAWS = 2_000_000
 def names() -> tuple[str, ...]:
     """What can be audited."""
     return (*mechanisms(), *PARTS, TIMING)
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What to audit. mechanisms: names of `names`, or other people's; all of `names` where there are none. draws: of
-    each input. delta: at which ε is compared beside the pure one. seed: of the draws."""
-
-    mechanisms: tuple[str, ...] = ()
-    draws: int = 200_000
-    delta: float = 1e-3
-    seed: int = 1
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One game, measured. Bounds are lower bounds. excess: of each claim the point that looked worst. shown: the δ of
-    the closest claim at each of `game.shown`.
-
-    reach: the largest ε that so many draws could show.
-    """
-
-    game: Game
-    draws: int
-    alpha: float
-    pure: adversary.LowerBound
-    at_delta: adversary.LowerBound
-    excess: tuple[adversary.Excess, ...]
-    shown: tuple[adversary.Excess, ...]
-    reach: float
-
-    @property
-    def verdict(self) -> str:
-        """violated, holds, or "no claim" where nothing is promised."""
-        theorem = self.game.theorem
-        if not self.game.claims:
-            return "no claim"
-        broken = self.pure.epsilon > theorem.pure or self.at_delta.epsilon > theorem.at_delta
-        return "violated" if broken or any(e.violated for e in (*self.excess, *self.shown)) else "holds"
 
 
 def check(audit: Audit) -> None:
@@ -144,87 +107,72 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
 
 
 def audit(
-    *mechanisms: str, draws: int = 200_000, delta: float = 1e-3, seed: int = 1, out: Path | str | None = None,
+    *mechanisms: Any, draws: int = 200_000, delta: float = 1e-3, seed: int = 1, out: Path | str | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Lower bounds of ε, measured, beside what is claimed: what the command `audit` does.
 
     mechanisms: names of `names`, all where there are none; or other people's, by the name that their package installs
-    or as "package.module:Class". draws: of each of two inputs. delta: at which ε is compared
-    beside the pure one. out: a folder for audit.json and audit.md, new or empty. Returns the results of `run`, with
-    infinities as floats; `violated` counts the claims that do not hold. UserError as in `check`.
+    or as "package.module:Class". In place of names, a function of an input and a number of draws, which returns as
+    many, and its `Claim`: its worst pair is searched for on a half of the draws, and delta is the claim's. draws: of
+    each of two inputs. delta: at which ε is compared beside the pure one. out: a folder for audit.json, audit.md and
+    certificates, new or empty. Returns the results of `run`, with infinities as floats; `violated` counts the claims
+    that do not hold, and of a function `certificates` has each. UserError as in `check`.
     """
+    if any(callable(one) for one in mechanisms):
+        if len(mechanisms) != 2 or not isinstance(mechanisms[1], Claim):
+            raise UserError("audit: a function is audited alone, with its claim: audit(function, Claim(...))")
+        return _kept(lambda: audit_source(Function(*mechanisms), draws=draws, seed=seed, progress=progress), out)
     asked = Audit(mechanisms, draws, delta, seed)
     check(asked)
+    return _kept(lambda: run(asked, progress=progress), out)
+
+
+def audit_command(
+    command: str, *, draws: int = 200_000, seed: int = 1, timeout: float = 60.0, out: Path | str | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:  # fmt: skip
+    """The same of a program, which says its claim and answers as `simulations.audit.outside.source` describes.
+
+    timeout: seconds that an answer may take. UserError on a program that does not.
+    """
+
+    def audited() -> dict[str, Any]:
+        with program(command, timeout) as source:
+            return audit_source(source, draws=draws, seed=seed, progress=progress)
+
+    return _kept(audited, out)
+
+
+def _kept(audited: Callable[[], dict[str, Any]], out: Path | str | None) -> dict[str, Any]:
+    """The results, in a folder too where one is named."""
     if out is None:
-        return run(asked, progress=progress)
+        return audited()
     with staged(Path(out)) as part:
-        results = run(asked, progress=progress)
+        results = audited()
         write(results, part)
     return results
 
 
-def tests(games: Iterable[Game]) -> int:
-    """How many figures can raise an alarm: of each game two bounds of ε, one of δ for each claim and for each ε that is
-    shown."""
-    return sum(2 + len(game.claims) + len(game.shown) for game in games if game.claims) or 1
+def verify(
+    path: Path | str, mechanism: str | Callable[[Any, int], Any] | None = None, *, seed: int | None = None,
+    timeout: float = 60.0,
+) -> dict[str, Any]:  # fmt: skip
+    """Whether new draws confirm a certificate, an audit's file of a violation: `confirmed`, and counts.
 
-
-def measure(
-    games: list[Game], audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None] = lambda line: None
-) -> list[Finding]:
-    """The games' findings, whose false alarms have probability `family` together."""
-    alpha = family / tests(games)
-    findings = []
-    for game in games:
-        n = max(adversary.MIN_DRAWS, int(audit.draws * game.share))
-        found = adversary.scores(game.draw(0, n, audit.seed), game.draw(1, n, audit.seed), *game.fits)
-        finding = Finding(
-            game=game, draws=n, alpha=alpha,
-            pure=adversary.lower_epsilon(found, _numeric(game.theorem.numeric_delta, game.theorem.pure), alpha),
-            at_delta=adversary.lower_epsilon(
-                found, audit.delta + _numeric(game.theorem.numeric_delta, game.theorem.at_delta), alpha
-            ),
-            excess=tuple(adversary.excess(found, c.points, alpha) for c in game.claims),
-            shown=tuple(adversary.excess(found, point[None], alpha) for point in game.shown),
-            reach=adversary.largest(n, alpha),
-        )  # fmt: skip
-        findings.append(finding)
-        progress(f"{game.name} ({game.about}): ε at least {finding.pure.epsilon:.3g}, {finding.verdict}")
-    return findings
-
-
-def _numeric(delta: float, epsilon: float) -> float:
-    """What a sampler's total variation adds to a δ at ε, at most."""
-    return min(1.0, delta * (1 + math.exp(min(epsilon, 14.0))))
-
-
-def entry(finding: Finding) -> dict[str, Any]:
-    """JSON-ready but for infinities."""
-    game = finding.game
-    return {
-        "name": game.name,
-        "about": game.about,
-        "pair": game.pair,
-        "worst_case": game.worst,
-        "claimed": game.theorem.pure,
-        "exact": None if game.law is None else game.law.pure,
-        "measured": finding.pure.epsilon,
-        "claimed_at_delta": game.theorem.at_delta,
-        "exact_at_delta": None if game.law is None else game.law.at_delta,
-        "measured_at_delta": finding.at_delta.epsilon,
-        "deltas": [
-            {"what": what, "epsilon": e.epsilon, "claimed": e.claimed, "measured": e.measured}
-            for what, e in (
-                *(("shown", e) for e in finding.shown),
-                *zip(("worst of the theorem", "worst of the exact law"), finding.excess, strict=False),
-            )
-        ],
-        "draws": finding.draws,
-        "confidence": 1 - finding.alpha,
-        "reach": finding.reach,
-        "verdict": finding.verdict,
-    }
+    mechanism: the command or the function that draws; None for the command that the certificate names, which is then
+    run: read it first. seed: of the new draws. A violation that is none is confirmed with probability at most 1e-3.
+    UserError on what is no certificate, and on a program that does not answer.
+    """
+    written = certificate.load(Path(path))
+    if callable(mechanism):
+        source = Function(mechanism, Claim.of(written.get("claim"), str(path)))
+        return certificate.checked(written, source, seed=seed)
+    command = written.get("command") if mechanism is None else mechanism
+    if not isinstance(command, str):
+        raise UserError(f"{path}: names no command that draws anew; give one with --command")
+    with program(command, timeout) as source:
+        return certificate.checked(written, source, seed=seed)
 
 
 HEADINGS = (
@@ -263,7 +211,14 @@ def table(results: dict[str, Any]) -> str:
 
 
 def write(results: dict[str, Any], folder: Path) -> None:
-    """audit.json and audit.md."""
-    text = json.dumps(json_ready(results), indent=2, ensure_ascii=False, allow_nan=False)
-    (folder / "audit.json").write_text(text + "\n", encoding="utf-8")
+    """audit.json and audit.md, and a file for each certificate."""
+    kept = {key: value for key, value in results.items() if key != "certificates"}
+    _json(kept, folder / "audit.json")
     (folder / "audit.md").write_text(table(results) + "\n", encoding="utf-8")
+    for number_, each in enumerate(results.get("certificates", ()), 1):
+        _json(each, folder / f"certificate-{number_}.json")
+
+
+def _json(value: dict[str, Any], path: Path) -> None:
+    text = json.dumps(json_ready(value), indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")

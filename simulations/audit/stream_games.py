@@ -24,7 +24,7 @@ from mechanisms.vocabulary import NOTHING
 from server.attacks.audit import Fit, alike, learned, part
 from simulations.audit import clients
 from simulations.audit.clients import WIDTH, Clients, rows_of, values_of
-from simulations.audit.games import Claim, Game
+from simulations.audit.games import Game, PairClaim
 
 IntArray = NDArray[np.int64]
 Outputs = NDArray[Any]
@@ -143,7 +143,8 @@ def _game(streams: Streams, differ: str) -> Game:
 
     return Game(
         "client-streams", f"{shown}, {mechanism.name}", f"{_SHOWN[differ]}: together / apart",
-        mechanism.guarantee.worst_case(), Claim(0.0, 0.0, np.zeros((1, 2))), draw, _fits(channel, differ), share=_SHARE,
+        mechanism.guarantee.worst_case(), PairClaim(0.0, 0.0, np.zeros((1, 2))), draw, _fits(channel, differ),
+        share=_SHARE,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from mechanisms.words.custext import CusText, CusTextImportance
 from mechanisms.words.dp_mlm import DpMlm
 from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.tem import Tem
 from tests.support.small_worlds import World, circle, discrete, joint, largest_delta, with_labels, with_priors
 
 EPSILONS = (0.0, 0.1, 0.3, 0.6, 1.0, 1.6)
@@ -93,6 +94,7 @@ def whole_texts(text: Any, inputs: list[list[int]]) -> World:
 def word_worlds() -> dict[str, tuple[list[Any], World]]:
     three, four, all_four = few_words(3), few_words(4), np.arange(5)
     near, plus, group = SanText(0.8, four), SanTextPlus(0.6, four, w=0.75, p=1.0), CusText(2.0, four, k=4)
+    cut = Tem(2.0, four, gamma=0.6)
     mixed, length = CusTextImportance(2.5, 0.5, four, k=4), Length(0.7, 4)
     logits = DpMlm(2.0, -1.0, 3.0, three)
     text = build({"mechanism": "custext", "epsilon": 0.9, "k": 3, "tokens": 2, "length": 0.4}, channel="text",
@@ -103,6 +105,7 @@ def word_worlds() -> dict[str, tuple[list[Any], World]]:
     return {
         "santext": ([near], World(np.exp(near.log_probs(all_four)))),
         "santext+": ([plus], World(sensitive[:, sensitive.any(axis=0)])),
+        "tem": ([cut], World(np.exp(cut.log_probs(all_four)))),
         "custext": ([group], World(np.exp(group.log_probs(all_four)))),
         "custext-importance": ([mixed], World(np.concatenate([np.exp(m.log_probs(all_four)) for m in two]))),
         "length": ([length], World(lengths)),

@@ -1,0 +1,155 @@
+"""MADLIB with noise of the words' own shape: the regularized Mahalanobis metric (Xu et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from mechanisms import checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.loss import LossCells, checked_distance
+from mechanisms.losses.planar_laplace import laplace_loss
+from mechanisms.mechanism import Uniforms
+from mechanisms.spherical import MAX_EPSILON
+from mechanisms.streams import LATTICE
+from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.diameter import largest_distance
+from mechanisms.words.exponential import Geometry
+from mechanisms.words.madlib import MIN_EPSILON, check_dimensions, perturbed
+from mechanisms.words.nearest import nearest
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Above it, noise along directions in which words hardly differ would vanish.
+MAX_LAM = 0.99
+#: What is lost where whitened vectors are rounded to float32, as a share of their largest distance: two points', each
+#: off by 2^-24 of its length, which no mean-centred point's exceeds; twice that.
+_ROUNDED = 2.0**-22
+
+
+@dataclass(frozen=True)
+class Mahalanobis:
+    """The word nearest to φ(x) + r·A·ξ: ξ uniform on the sphere of R^m, r ~ Gamma(m, 1/ε), A·Aᵀ = λ·Σ + (1 - λ)·I.
+
+    Xu, Aggarwal, Feyisetan and Teissier 2020, their algorithm. Σ is the covariance of the words' vectors, times a
+    number that makes its trace m, as I has it; λ = 0 is MADLIB. "Nearest" is by Euclidean distance, as published.
+
+    **Theorem** (the paper's) ε·d(x, x') with d(x, x') = |A⁻¹(φ(x) - φ(x'))|, the regularized Mahalanobis distance,
+    nothing exposed. Proof: A⁻¹ times the noisy vector is A⁻¹φ(x) with planar Laplace noise, whose theorem it is
+    (`mechanisms.spherical`); A is public and invertible, the rest is post-processing. So is the loss: that of planar
+    Laplace noise in m dimensions at d.
+
+    **Which root.** The noise depends on A·Aᵀ alone: A = A'·Q with Q orthogonal, and Qξ has ξ's law. A is the Cholesky
+    factor as it stands in float64, and the distances are that A's; one of another machine may differ in its last bits,
+    which makes it another mechanism by as much. No noise is rounded or cut on the way.
+
+    **numeric_epsilon** covers the errors of A⁻¹φ: a triangular system is solved exactly for a matrix within m·2^-53 of
+    |A| in each entry (Higham, Accuracy and Stability, Theorem 8.5), by which a whitened vector moves by at most
+    m^1.5·κ·2^-53 of its length, κ the condition of A. **numeric_delta** is that of `mechanisms.words.madlib`: along
+    the path of one uniform the squared distances to two words still differ by a·cos θ + b·sin θ + c, |z|² being
+    common to them.
+
+    epsilon: for each unit of d, 1e-6..1000. vocabulary: of 2..1024 dimensions. lam: λ, 0..0.99. ValueError where all
+    vectors are equal.
+    """
+
+    epsilon: float
+    vocabulary: Vocabulary
+    lam: float = 0.2
+
+    name: ClassVar[str] = "mahalanobis"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "lam", checks.real(self.name, "lam", self.lam, 0, MAX_LAM))
+        check_shape(self.name, self.vocabulary)
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def root(self) -> FloatArray:
+        """(m, m) A, lower triangular."""
+        return _shape(self.vocabulary, self.lam).root
+
+    @property
+    def guarantee(self) -> Guarantee:
+        shape, width = _shape(self.vocabulary, self.lam), self.vocabulary.vectors.shape[1]
+        return Guarantee(
+            epsilon=self.epsilon, metric="euclidean", diameter=shape.diameter, protects="token",
+            inputs="all; by the regularized Mahalanobis distance of the vectors",
+            numeric_epsilon=self.epsilon * shape.error,
+            numeric_delta=min(1.0, (2 * width + 1) * (len(self.vocabulary) - 1) * LATTICE),
+        )  # fmt: skip
+
+    def distances(self, x: IntArray, y: IntArray) -> FloatArray:
+        """d of the guarantee, never below it: word ids (n,) and (k,) -> (n, k)."""
+        shape = _shape(self.vocabulary, self.lam)
+        apart = Geometry(shape.whitened, np.asarray(y, dtype=np.int64)).distances(x) + _ROUNDED * shape.diameter
+        same = np.asarray(x)[:, None] == np.asarray(y)[None]
+        return np.where(same, 0.0, np.minimum(apart, shape.diameter))
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """The raw noise's loss at the Mahalanobis `distance` (None: the diameter), which dominates the words'."""
+        apart = checked_distance(self.name, distance, _shape(self.vocabulary, self.lam).diameter)
+        return laplace_loss(self.vocabulary.vectors.shape[1], self.epsilon, apart)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """One draw for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays. m + 1 uniforms a token.
+
+        ValueError where one is out of range.
+        """
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        return perturbed(
+            x, self.epsilon, self.vocabulary, rng, lambda z, *_: nearest(z, self.vocabulary), root=self.root
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """root: (m, m) A. whitened: (V + 1, m) float32 A⁻¹(φ - mean). diameter: their largest distance, from above. error:
+    of a distance, in the guarantee's unit, that numeric errors may add to any."""
+
+    root: FloatArray
+    whitened: NDArray[np.float32]
+    diameter: float
+    error: float
+
+
+def check_shape(owner: str, vocabulary: Vocabulary) -> None:
+    """ValueError where the vectors have no covariance to scale, or too few or too many coordinates."""
+    check_dimensions(owner, vocabulary)
+    if not (vocabulary.vectors != vocabulary.vectors[0]).any():
+        raise ValueError(f"{owner}: the vocabulary's vectors are all equal, and have no covariance")
+
+
+@lru_cache(maxsize=4)
+def _shape(vocabulary: Vocabulary, lam: float) -> _Shape:
+    width = vocabulary.vectors.shape[1]
+    vectors = vocabulary.vectors.astype(np.float64)
+    vectors -= vectors.mean(axis=0)
+    covariance: FloatArray = vectors.T @ vectors
+    covariance *= width / float(np.trace(covariance))
+    root: FloatArray = np.asarray(np.linalg.cholesky(lam * covariance + (1 - lam) * np.eye(width)), dtype=np.float64)
+    points = vocabulary.points - vocabulary.vectors.mean(axis=0, dtype=np.float64)
+    whitened = solve_triangular(root, points.T, lower=True).T
+    # the eigenvalues of A·Aᵀ lie between 1 - λ and λ·m + 1 - λ, the trace of Σ being m
+    condition = math.sqrt((lam * width + 1 - lam) / (1 - lam))
+    longest = math.sqrt(float(np.einsum("ij,ij->i", whitened, whitened).max()))
+    single = np.ascontiguousarray(whitened, dtype=np.float32)
+    return _Shape(
+        root=root,
+        whitened=single,
+        diameter=largest_distance(single) * (1 + _ROUNDED),
+        error=2 * width**1.5 * condition * 2.0**-52 * longest,
+    )

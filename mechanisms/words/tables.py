@@ -1,0 +1,51 @@
+"""What mechanisms with a table of probabilities share: entries of it, and the blanket under all its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import checks
+from mechanisms.losses import categorical_blanket
+from mechanisms.losses.blanket_cells import BlanketCells
+
+FloatArray = NDArray[np.float64]
+
+#: Rows of probabilities held at once.
+_ROWS = 64
+#: Pairs of words above which a blanket is not made of them all.
+_LARGEST_TABLE = 10**7
+
+
+def picked(mechanism: Any, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
+    """mechanism.log_probs(x) at y, (n,) and (n,) -> (n,), a few distinct words at a time."""
+    y = np.asarray(y)
+    distinct_ids, back = np.unique(checks.word_id_row(mechanism.name, x, mechanism.vocabulary), return_inverse=True)
+    order = np.argsort(back, kind="stable")
+    starts = np.searchsorted(back[order], np.arange(0, len(distinct_ids) + _ROWS, _ROWS))
+    out = np.empty(len(back))
+    for at, start, stop in zip(range(0, len(distinct_ids), _ROWS), starts[:-1], starts[1:], strict=False):
+        table, part = mechanism.log_probs(distinct_ids[at : at + _ROWS]), order[start:stop]
+        out[part] = table[back[part] - at, y[part]]
+    return out
+
+
+@lru_cache(maxsize=16)
+def blanket(mechanism: Any, outputs: bytes | None, most: float) -> BlanketCells | None:
+    """Cells above every two words of an exponential mechanism with weights in [e^(-most/2), 1], over all words or over
+    the ids `outputs` (the bytes of int64): by the table of all of them, or by that range alone where it is too large.
+    """
+    size = len(mechanism.vocabulary)
+    chosen = np.arange(size) if outputs is None else np.frombuffer(outputs, dtype=np.int64)
+    if (size + 1) * size > _LARGEST_TABLE:
+        return categorical_blanket.choice(most / 2, len(chosen))
+
+    def blocks() -> Iterator[FloatArray]:
+        for at in range(0, size + 1, _ROWS):
+            yield mechanism.log_probs(np.arange(at, min(at + _ROWS, size + 1)))[:, chosen]
+
+    return categorical_blanket.table(blocks, most)

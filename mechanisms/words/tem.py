@@ -1,0 +1,152 @@
+"""TEM, the truncated exponential mechanism: words farther than γ are one option (Carvalho et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.categorical import pure_loss
+from mechanisms.losses.loss import LossCells, checked_distance
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words import exponential, tables
+from mechanisms.words.diameter import diameter
+from mechanisms.words.distances import distances
+from mechanisms.words.exponential import Exponential, Geometry
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MIN_EPSILON, MAX_EPSILON = 1e-6, 1000.0
+MAX_GAMMA = 1e9
+
+
+@dataclass(frozen=True)
+class Tem:
+    """A word within γ of x by the exponential mechanism, or ⊥: then one of all words beyond γ, uniformly.
+
+    Carvalho, Vasiloglou, Wang and Flury 2021, their algorithm. Scores -d(x, y) of the words L_x with d <= γ, and
+    -γ + 2·ln|W \\ L_x|/ε of ⊥, each with Gumbel noise of scale 2/ε; the largest wins.
+
+    **Law.** The largest of scores with Gumbel noise is y with probability proportional to exp(ε·score/2): e^(-ε·d/2) in
+    L_x, and |W \\ L_x|·e^(-ε·γ/2) for ⊥, that is e^(-ε·γ/2) for each word beyond γ. So Pr[y | x] is proportional to
+    exp(-ε·d_γ(x, y)/2), d_γ = min(d, γ): one draw of `mechanisms.words.exponential`, without Gumbel noise.
+
+    **Theorem** ε·d_γ(x, x'), for all inputs and outputs, nothing exposed. Proof: d_γ is a pseudometric, as d is (the
+    smaller of a distance and a constant keeps the triangle inequality), so the weights of y differ by at most
+    exp(ε·d_γ(x, x')/2), and so do their sums. The published theorem is ε·d; this one is never weaker, and its worst
+    case is ε·γ where γ is below the vocabulary's diameter: what truncation buys. (The published programs weigh ⊥ by
+    |W|/|L_x|, by which neither holds.)
+
+    **γ.** Where none is given, (2/ε)·ln((1 - β)·(V - 1)/β), at least 0, the paper's choice: a word of the vocabulary is
+    then replaced by one beyond γ with probability at most β, because ⊥ weighs (V - 1)·e^(-ε·γ/2) at most beside the 1
+    of the word itself. The unknown word, which has no such 1, is not covered by that. The worst case of this choice,
+    2·ln((1 - β)·(V - 1)/β), does not depend on ε.
+
+    epsilon: per unit of the vectors' length, 1e-6..1000. gamma: in that unit, 0..1e9; 0 is uniform, None the choice by
+    beta. beta: 1e-9..0.5.
+    """
+
+    epsilon: float
+    vocabulary: Vocabulary
+    gamma: float | None = None
+    beta: float = 0.001
+
+    name: ClassVar[str] = "tem"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "beta", checks.real(self.name, "beta", self.beta, 1e-9, 0.5))
+        if self.gamma is not None:
+            object.__setattr__(self, "gamma", checks.real(self.name, "gamma", self.gamma, 0, MAX_GAMMA))
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def radius(self) -> float:
+        """γ, given or chosen."""
+        if self.gamma is not None:
+            return self.gamma
+        odds = (1 - self.beta) * (len(self.vocabulary) - 1) / self.beta
+        return max(0.0, 2 / self.epsilon * math.log(odds))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(
+            epsilon=self.epsilon, metric="euclidean", diameter=min(diameter(self.vocabulary), self.radius),
+            protects="token", numeric_epsilon=self._draws.numeric_epsilon, numeric_delta=self._draws.numeric_delta,
+        )  # fmt: skip
+
+    @property
+    def _draws(self) -> Exponential:
+        return _sampler(self.vocabulary, self.epsilon, self.radius)
+
+    def distances(self, x: IntArray, y: IntArray) -> FloatArray:
+        """d_γ of the guarantee, word ids (n,) and (k,) -> (n, k)."""
+        apart: FloatArray = np.minimum(distances(self.vocabulary, x, y), self.radius)
+        return apart
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """One word for each word id, (n,) or (n, L) -> same shape; two uniforms each. ValueError if out of range."""
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        u = uniforms(rng, x.shape, exponential.UNIFORMS)
+        flat = x.ravel()
+        there = flat != NOTHING
+        out = np.full(flat.shape, NOTHING)
+        out[there] = self._draws.sample(flat[there], u[there])
+        return out.reshape(x.shape)
+
+    def log_probs(self, x: NDArray[Any]) -> FloatArray:
+        """Log probability of every word, (n,) -> (n, V)."""
+        return self._draws.log_probs(checks.word_id_row(self.name, x, self.vocabulary))
+
+    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
+        """Log probability of y given x, (n,) -> (n,)."""
+        return tables.picked(self, y, x)
+
+    def blanket(self) -> BlanketCells | None:
+        """Cells above every two words, the unknown one among them."""
+        return tables.blanket(self, None, self.epsilon * self.guarantee.diameter)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """A loss that dominates any two words at most `distance` (Euclidean) apart, None: any: pure LDP at ε·d_γ."""
+        apart = checked_distance(self.name, distance, diameter(self.vocabulary))
+        return pure_loss(self.guarantee.loss(min(apart, self.radius)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Truncated(Geometry):
+    """Distances of at most γ. Cutting at one number moves no distance and its lowered one farther apart: what
+    `Exponential` proves of them stays true."""
+
+    gamma: float
+
+    def lowered(self, start: int, stop: int) -> NDArray[np.float32]:
+        below = np.nextafter(np.float32(self.gamma), np.float32(0))
+        cut: NDArray[np.float32] = np.minimum(super().lowered(start, stop), below)
+        return cut
+
+    def pairs(self, x: IntArray, y: IntArray) -> FloatArray:
+        cut: FloatArray = np.minimum(super().pairs(x, y), self.gamma)
+        return cut
+
+    def distances(self, x: IntArray) -> FloatArray:
+        cut: FloatArray = np.minimum(super().distances(x), self.gamma)
+        return cut
+
+
+@lru_cache(maxsize=4)
+def _sampler(vocabulary: Vocabulary, epsilon: float, gamma: float) -> Exponential:
+    return Exponential(_Truncated(vocabulary.points, np.arange(len(vocabulary)), gamma), epsilon)

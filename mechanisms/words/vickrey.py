@@ -1,0 +1,102 @@
+"""Vickrey: of the two words nearest to a noisy vector, one (Xu et al. 2021), without a second look at the input."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms import checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.loss import LossCells
+from mechanisms.mechanism import Uniforms
+from mechanisms.spherical import MAX_EPSILON
+from mechanisms.streams import LATTICE
+from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.madlib import MIN_EPSILON, perturbed
+from mechanisms.words.mahalanobis import MAX_LAM, Mahalanobis, check_shape
+from mechanisms.words.nearest import nearest_two, squared_distances
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Vickrey:
+    """The first or the second of the words nearest to a noisy vector z: the first with probability
+    (1 - t)·d₂/(t·d₁ + (1 - t)·d₂), d₁ <= d₂ their Euclidean distances from z.
+
+    Xu, Aggarwal, Feyisetan and Teissier 2021, the mechanism of two neighbours. t = 0 is the first, MADLIB; t = 1 always
+    the second. z is that of `mechanisms.words.mahalanobis`, with λ = 0 that of MADLIB: the paper has both.
+
+    **Theorem** ε·d(x, x'), d the (Mahalanobis) distance of the noise, nothing exposed: both words, their distances from
+    z and the coin are functions of z and of public things, hence post-processing (the paper's proof).
+
+    **What is not offered.** The programs of it (such as that of the comparison by Meisenbacher et al. 2024) leave the
+    private word itself out where it is the nearest. That looks at the input again: an output y is then impossible for
+    the input y and for no other, the loss is infinite at any ε, and no name of what is exposed would make it finite.
+
+    **numeric_delta (proved).** The argument of `mechanisms.words.madlib`, of the path of one uniform. The nearest word
+    changes at most 2V times, the second at most 4e·V times (`mechanisms.words.madlib_syntax`, k = 2). Between, the
+    coin's bound meets one uniform where u·t·d₁ = (1 - u)·(1 - t)·d₂, squared a trigonometric polynomial of degree 2 at
+    most: four times. The coin's own uniform makes one break.
+
+    epsilon, lam: of the noise, as `Mahalanobis`; lam = 0 by default. t: 0..1. vocabulary: of 2..1024 dimensions.
+    """
+
+    epsilon: float
+    vocabulary: Vocabulary
+    t: float = 0.5
+    lam: float = 0.0
+
+    name: ClassVar[str] = "vickrey"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "t", checks.real(self.name, "t", self.t, 0, 1))
+        object.__setattr__(self, "lam", checks.real(self.name, "lam", self.lam, 0, MAX_LAM))
+        check_shape(self.name, self.vocabulary)
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @cached_property
+    def noise(self) -> Mahalanobis:
+        """What draws z."""
+        return Mahalanobis(self.epsilon, self.vocabulary, self.lam)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        size, width = self.vocabulary.vectors.shape
+        breaks = (width + 1) * 5 * (2 + 4 * math.e) * size + 1
+        return replace(self.noise.guarantee, numeric_delta=min(1.0, breaks * LATTICE))
+
+    def distances(self, x: IntArray, y: IntArray) -> FloatArray:
+        """d of the guarantee, never below it: word ids (n,) and (k,) -> (n, k)."""
+        return self.noise.distances(x, y)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """The raw noise's loss at `distance` (None: the diameter), of which the words are post-processing."""
+        return self.noise.privacy_loss(distance)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """One draw for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays. m + 2 uniforms a token.
+
+        ValueError where one is out of range.
+        """
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        root = self.noise.root if self.lam else None
+        return perturbed(x, self.epsilon, self.vocabulary, rng, self._choose, root=root, more=1)
+
+    def _choose(self, z: FloatArray, _: IntArray, u: FloatArray) -> IntArray:
+        first, second = nearest_two(z, self.vocabulary)
+        near, far = (np.sqrt(squared_distances(z, word_ids, self.vocabulary)) for word_ids in (first, second))
+        by_far = (1 - self.t) * far
+        return np.where(u[:, 0] * (self.t * near + by_far) < by_far, first, second)

@@ -1,0 +1,91 @@
+"""A violation as a file that anyone can check: which pair, which test, how often, how sure; and the check."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from server.attacks.audit import Counts, Event, excess_of
+from simulations.audit.measure import Finding
+from simulations.audit.outside.claim import Claim
+from simulations.audit.outside.drawer import Drawer
+from simulations.audit.outside.outputs import Part
+from simulations.audit.outside.pairs import rows_of
+from simulations.audit.outside.source import Source
+from simulations.audit.outside.spaces import Pair
+from simulations.errors import UserError, no_file
+
+FORMAT = "sottovoce-audit-certificate-1"
+#: Probability that a check of new draws confirms a violation that is none.
+CHECKED = 1e-3
+
+
+def certificate(source: Source, pair: Pair, finding: Finding, *, draws: int, seed: int) -> dict[str, Any]:
+    """JSON-ready: of a finding that is violated the figure that is so most surely."""
+    epsilon, delta, event, counts = max(
+        finding.violations, key=lambda each: excess_of(each[3], each[0], finding.alpha) - each[1]
+    )
+    test = finding.fitted[event.of]
+    assert isinstance(test, Part)
+    return {
+        "format": FORMAT,
+        "command": source.command,
+        "claim": source.claim.stated(),
+        "what": finding.game.about,
+        "pair": list(pair),
+        "claimed": {"epsilon": epsilon, "delta": delta},
+        "measured": {
+            "delta": excess_of(counts, epsilon, finding.alpha), "confidence": 1 - finding.alpha,
+            "hits": counts.hits, "misses": counts.misses, "draws": [counts.own, counts.other],
+        },
+        "event": {"swapped": event.swapped, "threshold": event.threshold, "test": test.stated()},
+        "draws": draws,
+        "seed": seed,
+        "versions": {
+            "sottovoce": version("sottovoce"), "python": platform.python_version(), "audited": source.claim.version,
+        },
+    }  # fmt: skip
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A certificate of a file. UserError on anything else."""
+    if not path.is_file():
+        raise no_file(path)
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(written, Mapping) or written.get("format") != FORMAT:
+        raise UserError(f"{path}: is no certificate of this version ({FORMAT})")
+    return dict(written)
+
+
+def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = None) -> dict[str, Any]:
+    """What as many new draws say of a certificate: `confirmed`, wrongly with probability at most 1e-3, and counts.
+
+    The event is the certificate's, the claim the source's of now, so that a claim that was mended is not held against.
+    seed: of the new draws, None for the one behind the certificate's. UserError where it is damaged.
+    """
+    try:
+        pair, event, claimed = written["pair"], written["event"], written["claimed"]
+        test = Part.of(event["test"])
+        x, other = pair
+        epsilon, delta = float(claimed["epsilon"]), float(claimed["delta"])
+        threshold, what, n = float(event["threshold"]), str(written["what"]), int(written["measured"]["draws"][0])
+        seed = int(written["seed"]) + 1 if seed is None else seed
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
+    stated = Claim.of(written["claim"], "certificate")
+    if stated.stated() != source.claim.stated():
+        raise UserError(f"certificate: is about another claim than {source.claim.name} makes now; audit it anew")
+    rows = rows_of(Drawer(source, seed), (x, other), what, n)
+    counts: Counts = Event(0, bool(event["swapped"]), threshold).counted(test(rows[0]), test(rows[1]))
+    measured = excess_of(counts, epsilon, CHECKED)
+    return {
+        "confirmed": measured > delta, "epsilon": epsilon, "claimed": delta, "measured": measured,
+        "hits": counts.hits, "misses": counts.misses, "draws": n, "seed": seed, "confidence": 1 - CHECKED,
+    }  # fmt: skip

@@ -1,0 +1,67 @@
+"""An audit of somebody else's mechanism: search on one half of the draws, test on the other, certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from server.attacks.audit import MIN_DRAWS
+from simulations.audit.measure import FAMILY, Audit, entry, measure, tests
+from simulations.audit.outside.certificate import certificate
+from simulations.audit.outside.drawer import Drawer
+from simulations.audit.outside.pairs import games_of
+from simulations.audit.outside.search import pair_of, worst_pair
+from simulations.audit.outside.source import Source
+from simulations.audit.outside.spaces import Pair
+from simulations.errors import UserError
+
+#: Draws of each input, at least and at most: a half of them is searched on, and a quarter of the rest tests a pair of
+#: draws; all of a game are held at once.
+LEAST, MOST = 8 * MIN_DRAWS, 4_000_000
+
+def audit_source(
+    source: Source, *, draws: int, seed: int, family: float = FAMILY,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Results as of `simulations.audit.run.run`, and `certificates`, one of each entry that is violated.
+
+    draws: of each of two inputs; half of them look for the worst pair, where the claim names more than one.
+    UserError on draws or a seed that cannot be, and on a source that does not do what it says.
+    """
+    if not LEAST <= draws <= MOST:
+        raise UserError(f"--draws {draws}: take from {LEAST:,} to {MOST:,} draws")
+    if seed < 0:
+        raise UserError(f"--seed {seed}: must be at least 0")
+    claim, drawer = source.claim, Drawer(source, seed)
+    alone = _only(source)
+    pair = worst_pair(drawer, draws, progress) if alone is None else alone
+    left = draws if alone is not None else draws // 2
+    games = games_of(drawer, pair)
+    audited = Audit(draws=left, delta=claim.at, seed=seed)
+    findings = measure(games, audited, family=family, progress=progress)
+    figures = tests(games)
+    return {
+        "draws": draws,
+        "delta": claim.at,
+        "seed": seed,
+        "false_alarm_rate": family,
+        "tests": figures,
+        "confidence_each": 1 - family / figures,
+        "violated": sum(finding.verdict == "violated" for finding in findings),
+        "entries": [entry(finding) for finding in findings],
+        "certificates": [
+            certificate(source, pair, finding, draws=draws, seed=seed)
+            for finding in findings if finding.verdict == "violated"
+        ],
+    }  # fmt: skip
+
+
+def _only(source: Source) -> Pair | None:
+    """The one pair that a claim names; None where there are more."""
+    pairs = source.claim.pairs
+    if isinstance(pairs, list | tuple) and len(pairs) == 1:
+        x, other = pair_of(source.claim, pairs[0])
+        if not source.claim.distance(x, other):
+            raise UserError(f"{source.claim.name}: there are no two neighbouring inputs that differ")
+        return x, other
+    return None

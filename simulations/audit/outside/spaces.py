@@ -1,0 +1,214 @@
+"""Inputs of a mechanism that is audited: what a space holds, how neighbours are proposed and moved.
+
+Proposals lean to the ends: of an interval its bounds, of a ball its surface and opposite points, of lists those whose
+records are all the same; there worst cases lie more often than not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from simulations.errors import UserError
+
+Rng = np.random.Generator
+Pair = tuple[Any, Any]
+
+
+class Space(Protocol):
+    """Inputs of one kind."""
+
+    def drawn(self, rng: Rng) -> Any:
+        """One of them."""
+
+    def moved(self, x: Any, rng: Rng) -> Any:
+        """One near x."""
+
+    def opposite(self, x: Any, rng: Rng) -> Any:
+        """One far from x."""
+
+
+class Listed:
+    """One of some values."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def drawn(self, rng: Rng) -> Any:
+        return self.values[int(rng.integers(len(self.values)))]
+
+    def moved(self, x: Any, rng: Rng) -> Any:
+        return self.drawn(rng)
+
+    def opposite(self, x: Any, rng: Rng) -> Any:
+        return self.drawn(rng)
+
+
+class Box:
+    """A number between two, or a vector of such numbers."""
+
+    def __init__(self, low: float, high: float, size: int | None, whole: bool) -> None:
+        self.low, self.high, self.size, self.whole = low, high, size, whole
+
+    def _out(self, z: Any) -> Any:
+        z = np.clip(z, self.low, self.high)
+        if self.whole:
+            return int(np.rint(z)) if self.size is None else [int(i) for i in np.rint(z)]
+        return float(z) if self.size is None else [float(i) for i in z]
+
+    def drawn(self, rng: Rng) -> Any:
+        ends, inside = rng.choice([self.low, self.high], self.size), rng.uniform(self.low, self.high, self.size)
+        if self.size is None:
+            return self._out(ends if rng.integers(2) else inside)
+        kind = rng.integers(4)
+        same = np.full(self.size, ends[0] if kind == 0 else (self.low + self.high) / 2)
+        return self._out((same, same, ends, inside)[kind])
+
+    def moved(self, x: Any, rng: Rng) -> Any:
+        z = np.array(x, dtype=np.float64)
+        step = rng.normal(0, (self.high - self.low) * 10.0 ** rng.uniform(-3, 0), self.size)
+        one = np.ones(()) if self.size is None else np.arange(self.size) == rng.integers(self.size)
+        kind = rng.integers(3)
+        if kind == 0:
+            return self._out(np.where(one, rng.choice([self.low, self.high]), z))
+        return self._out(z + step * (one if kind == 1 else 1.0))
+
+    def opposite(self, x: Any, rng: Rng) -> Any:
+        return self._out(self.low + self.high - np.array(x, dtype=np.float64))
+
+
+class Ball:
+    """A vector of at most a Euclidean length."""
+
+    def __init__(self, radius: float, size: int) -> None:
+        self.radius, self.size = radius, size
+
+    def drawn(self, rng: Rng) -> Any:
+        kind = rng.integers(4)
+        if kind == 0:
+            z = np.eye(self.size)[rng.integers(self.size)] * rng.choice([-1.0, 1.0])
+        elif kind == 1:
+            z = np.full(self.size, rng.choice([-1.0, 1.0]))
+        else:
+            z = rng.normal(size=self.size)
+        return self._out(z, self.radius * (1.0 if kind < 3 else float(rng.random())))
+
+    def moved(self, x: Any, rng: Rng) -> Any:
+        z = np.array(x, dtype=np.float64)
+        length = float(np.linalg.norm(z)) if rng.integers(2) else self.radius
+        return self._out(z + rng.normal(0, self.radius * 10.0 ** rng.uniform(-2, 0), self.size), length)
+
+    def opposite(self, x: Any, rng: Rng) -> Any:
+        return [-float(i) for i in x]
+
+    def _out(self, z: Any, length: float) -> list[float]:
+        # a shade shorter: rounding must not put it outside
+        return [float(i) for i in z / max(np.linalg.norm(z), 1e-300) * length * (1 - 1e-12)]
+
+
+class Records:
+    """A list of records of one space."""
+
+    def __init__(self, each: Space, count: int) -> None:
+        self.each, self.count = each, count
+
+    def drawn(self, rng: Rng) -> Any:
+        kind = rng.integers(3)
+        if kind == 0:
+            return [self.each.drawn(rng) for _ in range(self.count)]
+        one, other = self.each.drawn(rng), self.each.drawn(rng)
+        return [one if kind == 1 or i else other for i in rng.random(self.count) < rng.random()]
+
+    def moved(self, x: Any, rng: Rng) -> Any:
+        at = int(rng.integers(len(x))) if x else 0
+        return [self.each.moved(value, rng) if i == at else value for i, value in enumerate(x)]
+
+    def opposite(self, x: Any, rng: Rng) -> Any:
+        return [self.each.opposite(value, rng) for value in x]
+
+
+def space(stated: Any, where: str = "claim: inputs") -> Space:
+    """The space that a claim states. UserError on anything else."""
+    if isinstance(stated, list | tuple):
+        if len(stated) < 2:
+            raise UserError(f"{where}: a list has two values or more")
+        return Listed(list(stated))
+    if not isinstance(stated, Mapping):
+        raise UserError(f"{where}: must be a list of values, or an object with low and high, radius, or records")
+    keys = set(stated)
+    if "records" in keys and keys <= {"records", "count"}:
+        return Records(space(stated["records"], f"{where}.records"), _whole(stated, "count", where))
+    if "radius" in keys and keys <= {"radius", "size"}:
+        return Ball(_number(stated, "radius", where), _whole(stated, "size", where))
+    if {"low", "high"} <= keys <= {"low", "high", "size", "whole"}:
+        low, high = _number(stated, "low", where), _number(stated, "high", where)
+        if not low < high:
+            raise UserError(f"{where}: low must be below high")
+        size = _whole(stated, "size", where) if "size" in keys else None
+        return Box(low, high, size, bool(stated.get("whole", False)))
+    raise UserError(f"{where}: must have low and high (size, whole), radius and size, or records and count")
+
+
+def _number(stated: Mapping[str, Any], key: str, where: str) -> float:
+    value = stated.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        raise UserError(f"{where}: {key} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def _whole(stated: Mapping[str, Any], key: str, where: str) -> int:
+    value = stated.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:
+        raise UserError(f"{where}: {key} must be a whole number from 1 to 100,000, got {value!r}")
+    return value
+
+
+class Pairs:
+    """Pairs of neighbouring inputs of a space. UserError where the relation is one of lists and the space has none."""
+
+    def __init__(self, within: Space, neighbours: str) -> None:
+        if neighbours != "any" and not isinstance(within, Records):
+            raise UserError(f"claim: neighbours {neighbours!r} are lists; inputs must be records and count")
+        self.within, self.neighbours = within, neighbours
+
+    def proposed(self, rng: Rng) -> Pair:
+        """A pair, out of nothing."""
+        x = self.within.drawn(rng)
+        if self.neighbours == "any":
+            return x, (self.within.opposite(x, rng) if rng.integers(2) else self.within.drawn(rng))
+        each, at = self._each, int(rng.integers(len(x)))
+        if self.neighbours == "add-remove":
+            return x, [*x[:at], *x[at + 1 :]]
+        other = each.opposite(x[at], rng) if rng.integers(2) else each.drawn(rng)
+        return x, [*x[:at], other, *x[at + 1 :]]
+
+    def moved(self, pair: Pair, rng: Rng) -> Pair:
+        """A pair near one."""
+        x, other = pair
+        if self.neighbours == "any":
+            kind = rng.integers(3)
+            if kind == 0:
+                return self.within.moved(x, rng), other
+            if kind == 1:
+                return x, self.within.moved(other, rng)
+            x = self.within.moved(x, rng)
+            return x, self.within.opposite(x, rng)
+        if self.neighbours == "add-remove":
+            x, at = self.within.moved(x, rng), int(rng.integers(len(x)))
+            return x, [*x[:at], *x[at + 1 :]]
+        differ = [i for i, (a, b) in enumerate(zip(x, other, strict=True)) if a != b]
+        at, one = differ[0] if differ else 0, int(rng.integers(len(x)))
+        x, other = list(x), list(other)
+        side = (x, other)[int(rng.integers(2))]
+        if one == at or rng.integers(2):
+            side[at] = self._each.moved(side[at], rng)
+        else:
+            x[one] = other[one] = self._each.moved(x[one], rng)
+        return x, other
+
+    @property
+    def _each(self) -> Space:
+        assert isinstance(self.within, Records)
+        return self.within.each

@@ -1,0 +1,191 @@
+"""Mechanisms that are not Sottovoce's, sound ones and ones with a known fault: functions of an input and a number of
+draws, and their claims as a manifest states them. As a program, `python tests/support/planted.py NAME`, each answers in
+JSON lines, and imports nothing of Sottovoce."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Draws = Callable[[Any, int], list[Any]]
+
+RNG = np.random.default_rng(12)
+LABELS = ["red", "green", "blue", "white"]
+
+
+def snapped(y: Any) -> list[Any]:
+    """On a grid that hides the low bits that floating-point noise has."""
+    return (np.rint(np.asarray(y) * 2**10) / 2**10).tolist()
+
+
+def randomized_response(scale: float) -> Draws:
+    """ε = 1 at scale 1."""
+
+    def draws(x: str, n: int) -> list[str]:
+        keep = np.exp(1 / scale) / (np.exp(1 / scale) + len(LABELS) - 1)
+        others = (LABELS.index(x) + RNG.integers(1, len(LABELS), n)) % len(LABELS)
+        return [LABELS[i] for i in np.where(RNG.random(n) < keep, LABELS.index(x), others)]
+
+    return draws
+
+
+def laplace(scale: float, *, at: Callable[[Any], list[Any]] = snapped, reach: float = np.inf) -> Draws:
+    """ε = 1 of a number between 0 and 1 at scale 1; reach: how far the noise may be."""
+
+    def draws(x: float, n: int) -> list[float]:
+        noise = RNG.laplace(0, scale, 4 * n)
+        return at(x + noise[np.abs(noise) <= reach][:n])
+
+    return draws
+
+
+def split(parts: float) -> Draws:
+    """Two numbers of one person at ε = 1 together, each with ε/parts."""
+
+    def draws(x: list[float], n: int) -> list[list[float]]:
+        return snapped(np.array(x) + RNG.laplace(0, parts, (n, 2)))
+
+    return draws
+
+
+def reseeded(x: float, n: int) -> list[float]:
+    """The same noise in each answer."""
+    return snapped(x + np.random.default_rng(7).laplace(0, 1, n))
+
+
+def counted(kind: Any) -> Draws:
+    """A sum of numbers from 0 to 10 in whole numbers of a kind, and noise for one of them more or less: ε = 1."""
+
+    def draws(x: list[int], n: int) -> list[int]:
+        total = int(np.array(x, dtype=kind).sum(dtype=kind))
+        p = 1 - np.exp(-1 / 10)
+        return (total + RNG.geometric(p, n) - RNG.geometric(p, n)).tolist()
+
+    return draws
+
+
+def gaussian(x: list[float], n: int) -> list[list[float]]:
+    """μ = 1 for two vectors of length 1, which are at most 2 apart."""
+    return snapped(np.array(x) + RNG.normal(0, 2, (n, len(x))))
+
+
+def sgd(summed_first: bool) -> Draws:
+    """A step of DP-SGD: gradients clipped to length 1, summed, noise of deviation 2: μ = 1/2 for one record more."""
+
+    def clipped(g: Any) -> Any:
+        return g / np.maximum(1, np.linalg.norm(g, axis=-1, keepdims=True))
+
+    def draws(x: list[list[float]], n: int) -> list[list[float]]:
+        g = np.array(x, dtype=float).reshape(-1, 2)
+        total = clipped(g.sum(axis=0)) if summed_first else clipped(g).sum(axis=0)
+        return snapped(total + RNG.normal(0, 2, (n, 2)))
+
+    return draws
+
+
+def shuffled(really: bool) -> Draws:
+    """Twenty people's bits by randomized response at ε = 3/2, and their order."""
+
+    def draws(x: list[int], n: int) -> list[list[int]]:
+        bits = np.array(x) ^ (RNG.random((n, len(x))) < 1 / (1 + np.exp(1.5)))
+        return (RNG.permuted(bits, axis=1) if really else bits).astype(int).tolist()
+
+    return draws
+
+
+def words(padded: bool) -> Draws:
+    """Texts of up to four words, each word by randomized response at ε = 1/4; padded: to four words."""
+    known = ["good", "bad", "film", "plot"]
+
+    def draws(x: str, n: int) -> list[str]:
+        given = x.split()
+        found = []
+        for row, coins in zip(RNG.integers(0, 4, (n, 4)), RNG.random((n, 4)), strict=True):
+            keep = (np.exp(0.25) - 1) / (np.exp(0.25) + 3)
+            count = 4 if padded else len(given)
+            found.append(
+                " ".join(
+                    given[i] if i < len(given) and coins[i] < keep else known[row[i]] for i in range(count)
+                )
+            )
+        return found
+
+    return draws
+
+
+#: Seconds, as the clock of a test has them: what an answer takes is added.
+CLOCK = [0.0]
+
+
+def slow(faster: float) -> Draws:
+    """Randomized response at ε = 1 whose answers take a time, at the first label a share of it."""
+
+    def draws(x: str, n: int) -> list[str]:
+        CLOCK[0] += (faster if x == LABELS[0] else 1.0) * 1e-3 * float(RNG.gamma(20, 1 / 20)) * n
+        return randomized_response(1.0)(x, n)
+
+    return draws
+
+
+_LABEL = {"epsilon": 1.0, "inputs": LABELS, "releases": "category"}
+_NUMBER = {"epsilon": 1.0, "inputs": {"low": 0.0, "high": 1.0}}
+_TWO = {"epsilon": 1.0, "inputs": {"low": 0.0, "high": 1.0, "size": 2}, "releases": "vector"}
+_SUM = {"epsilon": 1.0, "inputs": {"records": {"low": 0, "high": 10, "whole": True}, "count": 20}}
+_STEP = {"inputs": {"records": {"radius": 10.0, "size": 2}, "count": 3}, "neighbours": "add-remove"}
+_BITS = {"epsilon": 0.6, "delta": 0.03, "inputs": {"records": [0, 1], "count": 20}, "neighbours": "replace"}
+_TEXT = {"epsilon": 1.0, "inputs": ["good", "bad film", "good plot film", "film good bad plot", "plot plot plot plot"]}
+
+SOUND: dict[str, tuple[Draws, dict[str, Any]]] = {
+    "randomized response": (randomized_response(1.0), _LABEL),
+    "Laplace": (laplace(1.0), _NUMBER),
+    "two numbers": (split(2.0), _TWO),
+    "sum": (counted(np.int64), _SUM | {"neighbours": "add-remove"}),
+    "Gaussian": (gaussian, {"mu": 1.0, "inputs": {"radius": 1.0, "size": 3}, "releases": "vector"}),
+    "step": (sgd(False), {"mu": 0.5, "releases": "vector"} | _STEP),
+    "shuffler": (shuffled(True), {"releases": "sequence"} | _BITS),
+    "text": (words(True), {"releases": "text"} | _TEXT),
+    "time": (slow(1.0), {"time": True} | _LABEL),
+}
+FAULTS: dict[str, tuple[Draws, dict[str, Any]]] = {
+    "noise at two thirds": (laplace(2 / 3), _NUMBER),
+    "label at two thirds": (randomized_response(2 / 3), _LABEL),
+    "epsilon split wrongly": (split(1.0), _TWO),
+    "low bits": (laplace(1.0, at=lambda y: y.tolist()), _NUMBER),
+    "seed reused": (reseeded, _NUMBER),
+    "overflow": (counted(np.int8), _SUM | {"neighbours": "add-remove"}),
+    "truncated": (laplace(1.0, reach=4.0), _NUMBER),
+    "length": (words(False), {"releases": "text"} | _TEXT),
+    "order": (shuffled(False), {"releases": "sequence"} | _BITS),
+    "clipped after summing": (sgd(True), {"mu": 0.5, "releases": "vector"} | _STEP),
+    "time": (slow(0.5), {"time": True} | _LABEL),
+}
+
+
+def main(name: str) -> None:
+    """Answers lines of JSON; names beginning with an exclamation mark do not do as they should."""
+    draws, claim = (FAULTS | SOUND)[name.lstrip("!") if name.lstrip("!") in FAULTS | SOUND else "Laplace"]
+    broken = name.removeprefix("!") if name.startswith("!") else ""
+    print(json.dumps(claim | {"name": name}) if broken != "talks" else "loading the model ...", flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if broken == "hangs":
+            time.sleep(60)
+        if broken == "dies":
+            raise MemoryError("too much of it")
+        answer: dict[str, Any] = {"draws": draws(asked["input"], asked["draws"])}
+        if broken == "few":
+            answer["draws"].pop()
+        if broken == "words":
+            answer["draws"][3] = "three"
+        if broken == "refuses":
+            answer = {"error": "no such input"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
