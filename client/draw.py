@@ -25,8 +25,8 @@ def draw(
 ) -> NDArray[Any]:  # fmt: skip
     """One draw of what a request asks of a channel, for n records, in the form of the wire (`Request.payload_form`).
 
-    values: n texts; embeddings (n, m) of the encoder's full width, also for an answer, which is the class that the
-    request's maps and head make of them; labels (n,), where one that is no class counts as
+    values: n texts or pairs; embeddings (n, m) of the encoder's full width, also for an answer, which is the class that
+    the request's maps and head make of them; labels (n,), where one that is no class counts as
     class 0, inside the mechanism's domain; or users' means (n, D) of length 1 at most (`statistic_means`). users,
     records: (n,), whose stream each row draws from, at this step. released: the embeddings (n, m') as just drawn, for a
     label mechanism that reads a prior off them. masked_lm: the folder of the model that some text mechanisms read.

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from client.models import tokens
 from client.models import vocabulary as vocabularies
 from client.models.texts import batch_size
+from client.store.text_column import Text
 from mechanisms.catalogue import build
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.mechanism import Uniforms
@@ -74,8 +75,9 @@ class Rewriter:
         #: Texts that are best drawn at once: as many as memory allows.
         self.batch_size = batch_size(self.text)
 
-    def rewrite(self, texts: Sequence[str], *, rng: Uniforms | None = None) -> list[str]:
-        """One draw for each text, in their order; none holds a line's end or a tab.
+    def rewrite(self, texts: Sequence[Text], *, rng: Uniforms | None = None) -> list[Any]:
+        """One draw for each text, in their order; none holds a line's end or a tab. Of a mechanism of two sides, one
+        for each pair of texts: pairs again, the two drawn apart.
 
         rng: uniforms of as many rows, for reproducible results that are not private; else they come from the operating
         system's secure generator.
@@ -86,12 +88,12 @@ class Rewriter:
         batches = (self.draw(texts[start : start + self.batch_size], rng=None)[0] for start in starts)
         return [text for word_ids in batches for text in self.decoded(word_ids)]
 
-    def explain(self, text: str, *, rng: Uniforms | None = None) -> list[Token]:
-        """A draw for one text, token by token."""
+    def explain(self, text: Text, *, rng: Uniforms | None = None) -> list[Token]:
+        """A draw for one text, token by token; of a pair, its second text behind the first."""
         return self.explain_draw(text, self.draw([text], rng=rng)[0][0])
 
-    def draw(self, texts: Sequence[str], *, rng: Uniforms | None) -> tuple[NDArray[np.int32], int]:
-        """Word ids for each text, (n, L), and how many tokens were read (private); see `rewrite`."""
+    def draw(self, texts: Sequence[Text], *, rng: Uniforms | None) -> tuple[NDArray[np.int32], int]:
+        """Word ids for each text, (n, positions), and how many tokens were read (private); see `rewrite`."""
         if rng is None:
             rows = np.arange(len(texts))
             rng = SecureStreams().rows(rows, np.zeros_like(rows), stage="rewrite", channel="text")
@@ -99,19 +101,26 @@ class Rewriter:
         drawn = self.text.sample(x, rng=rng, **self._private(texts, x))
         return drawn, int((x != NOTHING).sum())
 
-    def _private(self, texts: Sequence[str], x: NDArray[np.int64]) -> dict[str, Any]:
+    def _private(self, texts: Sequence[Text], x: NDArray[np.int64]) -> dict[str, Any]:
         if not self.text.word.reads:
             return {}
         from client.models.reading import private_arguments
 
         return private_arguments(self.text, texts, x, self._model)
 
-    def decoded(self, word_ids: NDArray[np.int32]) -> list[str]:
-        """Drawn word ids (n, L) as texts, words with one space between."""
-        return [" ".join(self.text.vocabulary.text(row).split()) for row in word_ids]
+    def decoded(self, word_ids: NDArray[np.int32]) -> list[Any]:
+        """Drawn word ids (n, positions) as texts, or pairs, words with one space between."""
+        texts = self.text.texts(word_ids)
+        if self.text.sides == 1:
+            return [" ".join(text.split()) for text in texts]
+        return [tuple(" ".join(side.split()) for side in text) for text in texts]
 
-    def explain_draw(self, text: str, drawn: NDArray[np.int32]) -> list[Token]:
-        """The tokens of a text beside the word ids (L,) that `draw` gave for it."""
+    def explain_draw(self, text: Text, drawn: NDArray[np.int32]) -> list[Token]:
+        """The tokens of a text beside the word ids (positions,) that `draw` gave for it."""
+        sides = zip(tokens.sides_of(text, self.text.sides), self.text.slices, strict=True)
+        return [token for part, side in sides for token in self._explained(part, drawn[side])]
+
+    def _explained(self, text: str, drawn: NDArray[np.int32]) -> list[Token]:
         vocabulary, end = self.text.vocabulary, self.text.tokens
         rows: list[tuple[str | None, int, int, str]] = []  # original, its id, what was drawn, note
         at = 0
@@ -166,6 +175,7 @@ def describe_cost(text: TextMechanism) -> str:
     each = f"{text.tokens} tokens at {_number(_public(word))} each"
     if text.lengths is not None:
         each += f", their number at {_number(text.lengths.guarantee.worst_case())}"
+    each += "" if text.sides == 1 else f", on each of {text.sides} sides"
     if not whole.exposes:
         return f"ε = {_number(bound)} at worst, for any two texts ({each})"
     shown = " and ".join(EXPOSURES[name] for name in whole.exposes)

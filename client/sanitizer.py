@@ -225,7 +225,7 @@ class _Values:
         """Values of these rows, as `client.draw.draw` takes them."""
         labels: Any = self._shard.labels
         if self._channel == "text":
-            return self._shard.joined_texts(part.rows)
+            return [self._shard.texts[i] for i in part.rows]
         if self._channel == "label":
             return labels[part.rows]
         embeddings = self._embeddings.take(part.rows)

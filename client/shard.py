@@ -19,7 +19,6 @@ from client.models.embeddings import (
     read_embeddings,
     write_embeddings,
 )
-from client.models.tokens import joined
 from client.policy import Refused
 from client.store.durable import replacing
 from client.store.text_column import Text, TextColumn
@@ -79,10 +78,6 @@ class Shard:
             columns, texts = np.zeros((3, 0), np.int64), TextColumn.of(())
         users, records, *labels = columns
         return cls(users, records, labels[0] if labels else None, texts, Path(folder), split, encoder, masked_lm)
-
-    def joined_texts(self, rows: NDArray[np.intp]) -> list[str]:
-        """The texts of some rows; a pair as its two texts with a space between."""
-        return [joined(self.texts[i]) for i in rows]
 
     def embeddings(self, identity: str) -> Embeddings:
         """Embeddings (n, m) float32 by the encoder of that hash: from the cache, else computed. Raises

@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models import masked_lm
+from client.store.text_column import Text
 from mechanisms.words.text import TextMechanism
 
 
 def private_arguments(
-    mechanism: TextMechanism, texts: Sequence[str], x: NDArray[np.int64], folder: Path | str | None, *,
+    mechanism: TextMechanism, texts: Sequence[Text], x: NDArray[np.int64], folder: Path | str | None, *,
     threads: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The private keyword arguments of `mechanism.sample(x, ...)`, for x the word ids (n, L) of the texts: those that
-    `mechanism.word.reads` names, from the masked language model in `folder`.
+    """The private keyword arguments of `mechanism.sample(x, ...)`, for x the word ids (n, positions) of the texts:
+    those that `mechanism.word.reads` names, from the masked language model in `folder`. Of pairs, what is read of
+    their sides, one after the other: neither side is read for the other.
 
     Raises ValueError where the mechanism needs a folder and none is there, or it reads what nothing here can give.
     """
@@ -33,9 +35,9 @@ def private_arguments(
     if folder is None:
         raise ValueError(f"{mechanism.name}: needs a masked language model; name its folder (masked_lm)")
     model = masked_lm.load(folder, threads)
+    made = {"scores": model.scores, "importance": model.importance}
     given: dict[str, Any] = {}
-    if "scores" in reads:
-        given["scores"] = model.scores(x, mechanism.vocabulary)
-    if "importance" in reads:
-        given["importance"] = model.importance(x, mechanism.vocabulary)
+    for name in reads:
+        sides = [made[name](x[:, side], mechanism.vocabulary) for side in mechanism.slices]
+        given[name] = sides[0] if mechanism.sides == 1 else sides
     return given

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from client.models.reading import private_arguments
 from client.models.tokens import padded_word_ids
+from client.store.text_column import Text
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.words.text import TextMechanism
 
@@ -25,14 +26,14 @@ def batch_size(mechanism: TextMechanism) -> int:
 
 
 def draw(
-    mechanism: TextMechanism, texts: Sequence[str], users: NDArray[np.int64], records: NDArray[np.int64], *,
+    mechanism: TextMechanism, texts: Sequence[Text], users: NDArray[np.int64], records: NDArray[np.int64], *,
     streams: SimulationStreams | SecureStreams, stage: str, step: int = 0, masked_lm: Path | None = None,
 ) -> NDArray[np.int32]:  # fmt: skip
-    """One draw for each of n texts, that of users[i] as their record records[i]: (n, L) int32 word ids.
+    """One draw for each of n texts, that of users[i] as their record records[i]: (n, positions) int32 word ids.
 
     masked_lm: the folder of the model that some mechanisms read. No draw depends on how texts are grouped.
     """
-    drawn = np.empty((len(texts), mechanism.tokens), dtype=np.int32)
+    drawn = np.empty((len(texts), mechanism.positions), dtype=np.int32)
     size = batch_size(mechanism)
     for start in range(0, len(texts), size):
         piece = slice(start, start + size)

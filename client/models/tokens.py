@@ -20,7 +20,7 @@ Han characters         each one a word, unless the vocabulary has a run of them;
                        a run of letters is one word
 casing                 not kept: what is released is the vocabulary's spelling
 control characters     as spaces, NUL and zero-width spaces too; soft hyphens and marks of direction are left out
-length                 words after `TextMechanism.tokens` are cut; an empty text has no words
+length                 words after `TextMechanism.tokens` are cut, on each side of a pair; an empty text has no words
 
 All of it is a function of the text and the public vocabulary, takes time linear in the text's length, and never fails.
 """
@@ -32,6 +32,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -252,15 +253,29 @@ def joined(text: str | tuple[str, str]) -> str:
     return text if isinstance(text, str) else " ".join(text)
 
 
+def sides_of(text: str | tuple[str, str], sides: int) -> tuple[str, ...]:
+    """A text as so many: a pair as its two, or `joined` as one; of a single one the second side is empty."""
+    if sides == 1:
+        return (joined(text),)
+    return (text, "") if isinstance(text, str) else text
+
+
+def in_form(texts: Sequence[str | tuple[str, str]], sides: int) -> list[str | tuple[str, str]]:
+    """Texts as a mechanism of so many sides releases them: as pairs, or as single ones (see `sides_of`)."""
+    split: list[Any] = [sides_of(text, sides) for text in texts]
+    return [text for (text,) in split] if sides == 1 else split
+
+
 def padded_word_ids(texts: Sequence[str | tuple[str, str]], mechanism: TextMechanism) -> NDArray[np.int64]:
-    """What `mechanism.sample` takes: (n, L) word ids of n texts or pairs (see `joined`), those of kinds that the
-    mechanism drops left out, cut after L = `mechanism.tokens`, NOTHING after the end."""
+    """What `mechanism.sample` takes: (n, positions) word ids of n texts or pairs (see `sides_of`), those of kinds that
+    the mechanism drops left out, each side cut after L = `mechanism.tokens`, NOTHING after its end."""
     reader = _reader(mechanism.vocabulary)
-    padded = np.full((len(texts), mechanism.tokens), NOTHING, dtype=np.int64)
+    padded = np.full((len(texts), mechanism.positions), NOTHING, dtype=np.int64)
     dropped = frozenset(np.flatnonzero(mechanism.dropped).tolist())
     for row, text in enumerate(texts):
-        ids = _first(reader, _chunks(joined(legible(text))), dropped, mechanism.tokens)
-        padded[row, : len(ids)] = ids
+        for part, side in zip(sides_of(legible(text), mechanism.sides), mechanism.slices, strict=True):
+            ids = _first(reader, _chunks(part), dropped, mechanism.tokens)
+            padded[row, side.start : side.start + len(ids)] = ids
     return padded
 
 

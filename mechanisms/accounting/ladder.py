@@ -335,7 +335,7 @@ def _channel(
         return Rung(name, None, delta, name, neighbours, why)
     notes = [f"{mechanism.name}, " + ("drawn once and remembered" if count == 1 else f"{count} fresh draws")]
     if isinstance(mechanism, _Declared):
-        notes = [f"{mechanism.mechanism.name}, {mechanism.mechanism.tokens} positions, drawn once and remembered"]
+        notes = [f"{mechanism.mechanism.name}, {mechanism.mechanism.positions} positions, drawn once and remembered"]
         notes += _exposures(mechanism, public)
     if name == "embedding":
         notes.append("the metric bound is about mapped, normalized embeddings, the worst case about any two texts")
@@ -401,13 +401,13 @@ def text_statement(text: TextMechanism) -> str:
     if math.isinf(word.epsilon) or math.isinf(word.offset):
         return "inf"
     if word.protects == "sequence":
-        terms = [f"{word.epsilon * word.diameter * text.tokens:g}"]
+        terms = [f"{word.epsilon * word.diameter * text.positions:g}"]
     else:
         terms = [f"{word.epsilon:g}·" + ("(tokens that differ)" if word.metric == "discrete" else f"Σd_{word.metric}")]
     if word.offset:
-        terms.append(f"{word.offset * text.tokens:.4g}")
+        terms.append(f"{word.offset * text.positions:.4g}")
     if text.lengths is not None and text.lengths.epsilon:
-        terms.append(f"{text.lengths.epsilon:g}·|Δlength|")
+        terms.append(f"{text.lengths.epsilon:g}·" + ("|Δlength|" if text.sides == 1 else "Σ|Δlength|"))
     return " + ".join(terms)
 
 

@@ -115,13 +115,13 @@ class Request:
         return self._mechanisms[channel]
 
     def payload_form(self, channel: str) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
-        """Name, dtype and shape of one row of a channel's payload: w, (L,) int32; z, (m',) and s, (D,) grid integers
-        (float32 where the mechanism names no grid); c and y, () int16."""
+        """Name, dtype and shape of one row of a channel's payload: w, (L,) int32, of a pair (2L,); z, (m',) and s, (D,)
+        grid integers (float32 where the mechanism names no grid); c and y, () int16."""
         if channel in ("answer", "label"):
             return PAYLOAD[channel], np.dtype(np.int16), ()
         if channel == "text":
             text: Any = self.mechanism(channel)
-            return PAYLOAD[channel], np.dtype(np.int32), (text.tokens,)
+            return PAYLOAD[channel], np.dtype(np.int32), (text.positions,)
         grid = self.mechanism(channel).grid
         size = self.statistic_dim if channel == "statistic" else self.dim
         return PAYLOAD[channel], np.dtype(np.float32) if grid is None else grid.dtype, (size,)

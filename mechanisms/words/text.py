@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -37,12 +37,15 @@ class TextMechanism:
       all words; or "drop". Neither shows the word.
     - stop_words, punctuation, numbers: "substitute" like any word, "drop" before anything else is done, or "keep".
     - Casing: words are looked up as written, else in lower case; what is released is the vocabulary's own spelling.
+    - sides: 1, or 2 for a pair of texts, which is released as two: each side has L positions and a length of its own,
+      and neither is read while the other is drawn. What is released then says where the second begins.
 
     **Guarantee.** Inputs are padded to L positions, so texts differ in positions and in length; positions are drawn
     independently, given the released length: for texts x, x' (Yue et al. 2021, Theorem 1 for L > 1)
         loss <= ε·Σ_i d(x_i, x'_i) + L·offset + ε_length·|len(x) - len(x')|,
     and at worst L times the word's worst case plus ε_length·L. A word mechanism that reads the whole text for each
-    draw (it protects the "sequence") costs its ε at every position, however few words differ.
+    draw (it protects the "sequence") costs its ε at every position, however few words differ. The sides of a pair are
+    drawn independently, so their losses add: of any two pairs at most twice that of any two texts.
     """
 
     word: WordMechanism
@@ -52,12 +55,14 @@ class TextMechanism:
     stop_words: str = "substitute"
     punctuation: str = "substitute"
     numbers: str = "substitute"
+    sides: int = 1
 
     channel: ClassVar[str] = "text"
     needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", checks.integer("text", "tokens", self.tokens, 1, MAX_TOKENS))
+        object.__setattr__(self, "sides", checks.integer("text", "sides", self.sides, 1, 2))
+        object.__setattr__(self, "tokens", checks.integer("text", "tokens", self.tokens, 1, MAX_TOKENS // self.sides))
         if self.length != KEPT:
             if isinstance(self.length, str):
                 raise ValueError(f'text: length must be an ε from 0 to 1000, or "{KEPT}", got {self.length!r}')
@@ -81,9 +86,19 @@ class TextMechanism:
     def vocabulary(self) -> Any:
         return self.word.vocabulary
 
+    @property
+    def positions(self) -> int:
+        """Places of a release: L of each side, one side behind the other."""
+        return self.sides * self.tokens
+
+    @cached_property
+    def side(self) -> TextMechanism:
+        """The mechanism of one side, as of a text by itself."""
+        return self if self.sides == 1 else replace(self, sides=1)
+
     @cached_property
     def lengths(self) -> Length | None:
-        """The mechanism of the length; None where it is kept."""
+        """The mechanism of the length, of each side; None where it is kept."""
         return None if isinstance(self.length, str) else Length(self.length, self.tokens)
 
     @cached_property
@@ -107,7 +122,8 @@ class TextMechanism:
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        token, n = self.word.guarantee, self.tokens
+        token, n = self.word.guarantee, self.positions
+        lengths = [] if self.lengths is None else [self.lengths.guarantee] * self.sides
         passes = [name.replace("_", "-") for name in ("stop_words", "punctuation", "numbers") if self._keeps(name)]
         passes += ["length"] if self.lengths is None else []
         together = token.protects == "sequence"
@@ -116,12 +132,10 @@ class TextMechanism:
             metric=token.metric,
             diameter=token.diameter if together else token.diameter * n,
             protects="sequence",
-            offset=token.offset * n + (0.0 if self.lengths is None else self.lengths.guarantee.worst_case()),
+            offset=token.offset * n + sum(length.worst_case() for length in lengths),
             inputs=token.inputs,
             numeric_epsilon=token.numeric_epsilon * n,
-            numeric_delta=min(
-                1.0, token.numeric_delta * n + (self.lengths.guarantee.numeric_delta if self.lengths else 0.0)
-            ),
+            numeric_delta=min(1.0, token.numeric_delta * n + sum(length.numeric_delta for length in lengths)),
             exposes=exposed([*token.exposes, *passes]),
         )
 
@@ -130,8 +144,8 @@ class TextMechanism:
 
     def parts(self) -> tuple[tuple[Any, int], ...]:
         """The mechanisms that a text is drawn by, and how often each: for composition."""
-        length: tuple[tuple[Any, int], ...] = () if self.lengths is None else ((self.lengths, 1),)
-        return ((self.word, self.tokens), *length)
+        length: tuple[tuple[Any, int], ...] = () if self.lengths is None else ((self.lengths, self.sides),)
+        return ((self.word, self.positions), *length)
 
     @cached_property
     def _blanket(self) -> BlanketCells | None:
@@ -139,16 +153,19 @@ class TextMechanism:
         length = None if self.lengths is None else self.lengths.blanket()
         if word is None or (self.lengths is not None and length is None):
             return None
-        if self.tokens * word.log_gamma < _LEAST_LOG_GAMMA:
+        if self.positions * word.log_gamma < _LEAST_LOG_GAMMA:
             return None
-        positions = word.power(self.tokens)
-        return positions if length is None else positions.product(length.merged()).merged(_CELLS)
+        found = word.power(self.positions)
+        for _ in range(0 if length is None else self.sides):
+            assert length is not None
+            found = found.product(length.merged()).merged(_CELLS)
+        return found
 
     def blanket(self) -> BlanketCells | None:
         """Cells above every two texts that agree in what is exposed: its words' at each position, and its length's.
 
         What is released is a function of a length and of draws at all L positions, those behind the end of the
-        unknown word. None where the word mechanism has none, or no number of users would do.
+        unknown word, of each side. None where the word mechanism has none, or no number of users would do.
         """
         return self._blanket
 
@@ -164,13 +181,27 @@ class TextMechanism:
         return pure_loss(bound)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, **private: Any) -> NDArray[np.int32]:
-        """One draw for each text: (n, L) word ids, `vocabulary.unknown` included, NOTHING after the end ->
-        (n, L) int32 word ids, NOTHING after the drawn end (and where `word` gives none).
+        """One draw for each text: (n, positions) word ids, `vocabulary.unknown` included, NOTHING after the end ->
+        (n, positions) int32 word ids, NOTHING after the drawn end (and where `word` gives none); of pairs, one side
+        behind the other, each with an end of its own.
 
-        private: what else of the text the word mechanism reads (`word.reads`), (n, L, ...) each. Every row uses the
-        same number of uniforms. ValueError on anything else.
+        private: what else of the text the word mechanism reads (`word.reads`), (n, L, ...) each, or, of a pair, what
+        is read of its sides, one after the other. Every row uses the same number of uniforms. ValueError on anything
+        else.
         """
         x = self._checked(x)
+        drawn = np.empty(x.shape, dtype=np.int32)
+        for number, side in enumerate(self.slices):
+            read = private if self.sides == 1 else {name: values[number] for name, values in private.items()}
+            drawn[:, side] = self._drawn(x[:, side], rng, read)
+        return drawn
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Where each side stands in a row of `sample`."""
+        return tuple(slice(side * self.tokens, (side + 1) * self.tokens) for side in range(self.sides))
+
+    def _drawn(self, x: NDArray[np.int64], rng: Uniforms, private: dict[str, Any]) -> NDArray[np.int32]:
         there = x != NOTHING
         end = there.sum(axis=1)
         drawn = end if self.lengths is None else self.lengths.sample(end, rng=rng)
@@ -179,22 +210,27 @@ class TextMechanism:
         substitutes = self.word.sample(filled, rng=rng, **private)
         return np.where(inside & self.kept[filled], filled, substitutes).astype(np.int32)
 
+    def texts(self, word_ids: NDArray[Any]) -> list[Any]:
+        """Released word ids (n, positions) as texts, words with one space between; of pairs, as two texts each."""
+        sides = [[self.vocabulary.text(row) for row in word_ids[:, side]] for side in self.slices]
+        return sides[0] if self.sides == 1 else list(zip(*sides, strict=True))
+
     @cached_property
     def uniforms(self) -> int:
         """How many uniforms one text takes, whatever it holds."""
         counting = _Counting()
         nothing = np.full((1, self.tokens), NOTHING)
         private = {"importance": np.zeros((1, self.tokens)), "scores": None}  # nobody asks for scores of no words
-        self.sample(nothing, rng=counting, **{name: private[name] for name in self.word.reads})
-        return counting.count
+        self.side.sample(nothing, rng=counting, **{name: private[name] for name in self.word.reads})
+        return self.sides * counting.count
 
     def _checked(self, x: NDArray[Any]) -> NDArray[np.int64]:
         values = np.asarray(x)
-        if values.ndim != 2 or values.shape[1] != self.tokens or (values.size and values.dtype.kind not in "iu"):
-            raise ValueError(f"text: expected word ids (n, {self.tokens}), got {values.dtype} {values.shape}")
+        if values.ndim != 2 or values.shape[1] != self.positions or (values.size and values.dtype.kind not in "iu"):
+            raise ValueError(f"text: expected word ids (n, {self.positions}), got {values.dtype} {values.shape}")
         if values.size and (values.min() < NOTHING or values.max() > self.vocabulary.unknown):
             raise ValueError(f"text: a word id is outside {NOTHING}..{self.vocabulary.unknown}")
-        there = values != NOTHING
+        there = (values != NOTHING).reshape(-1, self.tokens)
         if (there[:, 1:] & ~there[:, :-1]).any():
             raise ValueError("text: a word stands after the end")
         return values.astype(np.int64)

@@ -86,7 +86,10 @@ class Evidence:
 
     def scores(self, text: TextMechanism) -> FloatArray:
         """The evidence for each pair, (n, m), when every input has been added."""
-        found = _length_evidence(text)[ends(self._first)[:, None], ends(self._second)[None, :]]
+        lengths = _length_evidence(text)
+        found = np.zeros((len(self._first), len(self._second)))
+        for side in text.slices:
+            found += lengths[ends(self._first[:, side])[:, None], ends(self._second[:, side])[None, :]]
         single = np.log(np.maximum(self._single, _LEAST))
         for (first, second), a, b, joint in self._places:
             part = np.log(np.maximum(joint, _LEAST)) - single[a][:, None] - single[b][None]
@@ -123,7 +126,7 @@ def bound(text: TextMechanism, candidates: int) -> float:
 
 
 def _length_evidence(text: TextMechanism) -> FloatArray:
-    """(L + 1, L + 1), all lengths being alike in advance."""
+    """Of one side, (L + 1, L + 1), all lengths being alike in advance."""
     count = text.tokens + 1
     if text.lengths is None:
         return np.where(np.eye(count, dtype=bool), math.log(count), math.log(_LEAST))

@@ -83,14 +83,17 @@ def _one_by_one(table: Table, released: IntArray, public: IntArray) -> FloatArra
     """log Pr[release] (n,), if texts had the lengths of public ones and words drawn one by one from all of these."""
     shares = np.bincount(table.of_words(public[public != NOTHING]), minlength=len(table.inputs))
     words = np.append(shares / max(1, shares.sum()), 0.0) @ np.exp(table.logs.astype(np.float64))
-    drawn, true = ends(released), ends(public)
     found = np.log(np.maximum(words, np.exp(LEAST)))[table.of_releases(released)]
-    if table.channel.text.lengths is None:
-        share = (np.bincount(true, minlength=released.shape[1] + 1) + 1.0) / (len(true) + released.shape[1] + 1)
-        inside = np.arange(released.shape[1]) < drawn[:, None]
-        return np.log(share)[drawn] + np.where(inside, found, 0.0).sum(axis=1)
-    length: FloatArray = logsumexp(table.length(drawn, true), axis=1) - np.log(len(true))
-    return length + found.sum(axis=1)
+    total: FloatArray = np.zeros(len(released))
+    for side in table.sides:
+        drawn, true, most = ends(released[:, side]), ends(public[:, side]), side.stop - side.start
+        if table.channel.text.lengths is None:
+            share = (np.bincount(true, minlength=most + 1) + 1.0) / (len(true) + most + 1)
+            inside = np.arange(most) < drawn[:, None]
+            total += np.log(share)[drawn] + np.where(inside, found[:, side], 0.0).sum(axis=1)
+        else:
+            total += logsumexp(table.length(drawn, true), axis=1) - np.log(len(true)) + found[:, side].sum(axis=1)
+    return total
 
 
 def overlap(released: IntArray, records: IntArray, size: int) -> FloatArray:

@@ -59,11 +59,19 @@ class Table:
         columns = np.where(released == NOTHING, len(self.outputs), at)
         if self.channel.text.lengths is None:
             return columns
-        return np.where(np.arange(released.shape[1]) < ends(released)[:, None], columns, len(self.outputs) + 1)
+        for side in self.sides:
+            behind = np.arange(side.stop - side.start) >= ends(released[:, side])[:, None]
+            columns[:, side] = np.where(behind, len(self.outputs) + 1, columns[:, side])
+        return columns
+
+    @property
+    def sides(self) -> tuple[slice, ...]:
+        """Where each of a release's texts stands: a pair has two, each with an end of its own."""
+        return self.channel.text.slices
 
     def likelihood(self, texts: IntArray, released: IntArray) -> FloatArray:
         """log Pr[release | text] for releases (n, L) and candidate texts (C, L), words and length: (n, C)."""
-        length = self.length(ends(released), ends(texts))
+        length = sum(self.length(ends(released[:, side]), ends(texts[:, side])) for side in self.sides)
         if self.channel.text.lengths is not None:  # a text is filled up to its drawn end
             texts = np.where(texts == NOTHING, self.channel.size, texts)
         rows, columns = self.of_words(texts), self.of_releases(released)

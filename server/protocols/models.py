@@ -93,15 +93,17 @@ class TextModel:
         release = batch.channel("text")
         if release is None:
             return None
-        return self._guesses([self.rewriter.vocabulary.text(numbers) for numbers in release.payload["w"]])
+        assert self.channels.text is not None
+        return self._guesses(self.channels.text.texts(release.payload["w"]))
 
     def classify(self, texts: Sequence[Text]) -> NDArray[np.int64]:
-        return self._guesses(self.rewriter.lines(texts))
+        assert self.channels.text is not None
+        return self._guesses(self.rewriter.in_form(self.channels.text, texts))
 
     def save(self, folder: Path) -> None:
         self.pipeline.save_pretrained(folder, about={})
 
-    def _guesses(self, lines: list[str]) -> NDArray[np.int64]:
+    def _guesses(self, texts: Sequence[Text]) -> NDArray[np.int64]:
         maps: Any = self.maps
-        classes: NDArray[np.int64] = maps.predict(maps.project(self.pipeline.embed(lines)))
+        classes: NDArray[np.int64] = maps.predict(maps.project(self.pipeline.embed(texts)))
         return classes

@@ -53,12 +53,12 @@ class PublicRewriter(Protocol):
         """What a request calls the masked language model: "" where the mechanism reads none."""
         ...
 
-    def lines(self, texts: Sequence[Text]) -> list[str]:
-        """Each text, or pair of texts, as the one line that users sanitize."""
+    def in_form(self, text: TextMechanism, texts: Sequence[Text]) -> list[Text]:
+        """Each text, or pair of texts, as users sanitize it: as one text, or as two."""
         ...
 
-    def sanitize(self, text: TextMechanism, texts: Sequence[Text], *, seed: int, stage: str) -> list[str]:
-        """One simulated draw for each *public* text, as its words with spaces between; nobody is charged for it."""
+    def sanitize(self, text: TextMechanism, texts: Sequence[Text], *, seed: int, stage: str) -> list[Text]:
+        """One simulated draw for each *public* text or pair, words with spaces between; nobody is charged for it."""
         ...
 
     def checkpoint(self, text: TextMechanism, texts: Sequence[Text], *, progress: Progress) -> str | Path:

@@ -13,7 +13,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
 from server.protocols.decoding import log_transition
 from server.protocols.models import TextModel
-from server.protocols.protocol import Channels, Conversation, Progress, Public, Training
+from server.protocols.protocol import Channels, Conversation, Progress, Public, Text, Training
 from server.training.on_text import train_on_text
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def trained_on(
     assert public.rewriter is not None and channels.text is not None
     texts, labels, likelihood = _public(public, channels, training)
     if batch is not None:
-        released = _released(batch, public, channels)
+        released = _released(batch, channels)
         texts += released[0]
         labels, likelihood = np.concatenate([labels, released[1]]), np.concatenate([likelihood, released[2]])
     if not texts:
@@ -63,7 +63,7 @@ def trained_on(
     )  # fmt: skip
 
 
-Labelled = tuple[list[str], NDArray[np.int64], NDArray[np.float64]]
+Labelled = tuple[list[Text], NDArray[np.int64], NDArray[np.float64]]
 
 
 def _public(public: Public, channels: Channels, training: Training) -> Labelled:
@@ -75,15 +75,15 @@ def _public(public: Public, channels: Channels, training: Training) -> Labelled:
     return lines, public.labels, np.eye(channels.classes)[public.labels]
 
 
-def _released(batch: Batch, public: Public, channels: Channels) -> Labelled:
+def _released(batch: Batch, channels: Channels) -> Labelled:
     """What training users released: texts, labels, and the likelihood of each label under each class."""
     text, labels = batch.channel("text"), batch.channel("label")
     if text is None or labels is None:
         return [], np.zeros(0, np.int64), np.zeros((0, channels.classes))
-    assert public.rewriter is not None
+    assert channels.text is not None
     y = labels.payload["y"].astype(np.int64)
     if isinstance(channels.label, Identity):
         likelihood = np.eye(channels.classes)[y]
     else:
         likelihood = np.exp(log_transition(channels.label, y, classes=channels.classes))
-    return [public.rewriter.vocabulary.text(numbers) for numbers in text.payload["w"]], y, likelihood
+    return channels.text.texts(text.payload["w"]), y, likelihood

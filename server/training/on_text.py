@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from server.model import Pipeline
-from server.text_batches import checked
+from server.text_batches import Text, checked
 from server.training.end_to_end import fit, started
 from server.training.noise import Noise
 
 
 def train_on_text(
     checkpoint: str | Path,
-    texts: Sequence[str],
+    texts: Sequence[Text],
     labels: Any,
     *,
     classes: int,
@@ -34,7 +34,8 @@ def train_on_text(
     max_length: int = 128,
     progress: Callable[[str], None] | None = None,
 ) -> Pipeline:
-    """A pipeline trained on released texts (n), as their words with spaces between, and released labels (n,).
+    """A pipeline trained on released texts (n) or pairs, as their words with spaces between, and released
+    labels (n,). A pair is read as one: its two texts with the separator between, each with its segment's number.
 
     label_transition: (n, K), for row i and class k the probability of the released labels[i] if k were the truth;
     None where labels are the truth. The loss is the likelihood of what was released, the truth summed out (forward

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from client.models.tokens import joined, tokenize
+from client.models.tokens import tokenize
 from mechanisms.mechanism import parameters
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -35,13 +35,14 @@ def masked_lm_folder(
     A checkpoint without a prediction head, as the bundled "minilm" is, gets one by training on the public texts (see
     `server.training.pretrain`, minutes); so does any, if a sanitizer is given: it then learns to predict the original
     word in text that this mechanism sanitized, and its trained checkpoint lies in the folder `checkpoint` within.
-    The sanitizer's length mechanism is left aside, so that words stay in their places.
+    The sanitizer's length mechanism is left aside, so that words stay in their places. Each side of a pair is a text:
+    clients read it by itself.
     """
     from server.checkpoint_files import fingerprint
     from server.masked_lm import export_masked_lm, read
     from server.training.pretrain import pretrain
 
-    texts = [joined(text) for text in public_texts]
+    texts = [side for text in public_texts for side in ((text,) if isinstance(text, str) else text)]
     kept = None if sanitizer is None else replace(sanitizer, length=KEPT)
     if kept is not None and kept.word.reads:
         raise UserError(f"masked-lm: {kept.name} reads {', '.join(kept.word.reads)}; pretrain with another mechanism")

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client.models.tokens import in_form
 from server.card import model_card
 from server.maps import Maps
-from server.protocols.models import ENCODER
+from server.protocols.models import ENCODER, TextModel
 from server.protocols.protocol import Public, Text
 from simulations.artifacts.public import CachedEncoder
 from simulations.errors import UserError
@@ -27,8 +28,9 @@ def save_model(folder: Path, model: Any, public: Public, result: Mapping[str, An
     """Writes the model (`server.protocols.protocol.Model`), if there is one, and its card; in asked/ the maps that
     training users were sent, under which their releases are to be read.
 
-    model.json: {"classes", "encoder"} and, where the encoder is not in the folder itself, "encoder_folder". result: the
-    arm's line, as results.json has it.
+    model.json: {"classes", "encoder"} and, where the encoder is not in the folder itself, "encoder_folder"; of a model
+    of released texts, "sides": 2 where pairs are two of them, 1 where they are joined. result: the arm's line, as
+    results.json has it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     encoder = None
@@ -36,6 +38,8 @@ def save_model(folder: Path, model: Any, public: Public, result: Mapping[str, An
         model.save(folder)
         encoder = model.encoder
     about: dict[str, Any] = {"classes": list(public.classes), "encoder": None if encoder is None else encoder.identity}
+    if isinstance(model, TextModel) and model.channels.text is not None:
+        about["sides"] = model.channels.text.sides
     if encoder is not None and folder not in encoder.folder.parents:
         about["encoder_folder"] = str(encoder.folder)
     (folder / _ABOUT).write_text(json.dumps(about, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -48,9 +52,16 @@ def save_model(folder: Path, model: Any, public: Public, result: Mapping[str, An
 
 def read_about(folder: Path) -> tuple[tuple[str, ...], str]:
     """The names of a saved model's classes and the identity of its encoder. Raises UserError."""
+    about = _about(folder)
+    return tuple(map(str, about["classes"])), str(about["encoder"])
+
+
+def _about(folder: Path) -> dict[str, Any]:
     try:
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        return tuple(map(str, about["classes"])), str(about["encoder"])
+        about: dict[str, Any] = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        if not isinstance(about["classes"], list) or "encoder" not in about or about.get("sides") not in (None, 1, 2):
+            raise ValueError
+        return about
     except (OSError, ValueError, TypeError, KeyError):
         raise UserError(f"{folder / _ABOUT}: does not say what the model is; run the study again") from None
 
@@ -61,10 +72,9 @@ def classify(folder: Path, public: Public, texts: Sequence[Text]) -> NDArray[np.
     if (folder / PIPELINE).is_file():
         from server.model import Pipeline  # torch
 
-        assert public.rewriter is not None
         pipeline = Pipeline.from_pretrained(folder)
-        maps = pipeline.maps()
-        return maps.predict(maps.project(pipeline.embed(public.rewriter.lines(texts))))
+        maps, sides = pipeline.maps(), _about(folder).get("sides")
+        return maps.predict(maps.project(pipeline.embed(texts if sides is None else in_form(texts, sides))))
     own = folder / ENCODER
     encoder = CachedEncoder(own, progress=lambda line: None) if own.is_dir() else public.encoder
     assert encoder is not None

@@ -11,7 +11,7 @@ import numpy as np
 
 from client.models import masked_lm, texts
 from client.models import vocabulary as vocabularies
-from client.models.tokens import joined
+from client.models.tokens import in_form, joined
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
@@ -61,26 +61,26 @@ class StudyRewriter:
         """What a request calls the masked language model: "" where the mechanism reads none."""
         return masked_lm.load(self.masked_lm).identity if text.word.reads and self.masked_lm else ""
 
-    def lines(self, texts: Sequence[Text]) -> list[str]:
-        """Each text; a pair as its two texts with a space between."""
-        return as_lines(texts)
+    def in_form(self, text: TextMechanism, texts: Sequence[Text]) -> list[Text]:
+        """Each text as users sanitize it: a pair as two texts, or, of a mechanism of one side, as one."""
+        return in_form(texts, text.sides)
 
-    def sanitize(self, text: TextMechanism, texts_: Sequence[Text], *, seed: int, stage: str) -> list[str]:
+    def sanitize(self, text: TextMechanism, texts_: Sequence[Text], *, seed: int, stage: str) -> list[Text]:
         """Public texts as users' come out, one simulated draw each; nobody is charged for it."""
-        lines = as_lines(texts_)
-        rows = np.arange(len(lines), dtype=np.int64)
+        rows = np.arange(len(texts_), dtype=np.int64)
         drawn = texts.draw(
-            text, lines, rows, np.zeros_like(rows), streams=SimulationStreams(seed), stage=stage,
+            text, texts_, rows, np.zeros_like(rows), streams=SimulationStreams(seed), stage=stage,
             masked_lm=self.masked_lm,
         )  # fmt: skip
-        return [self.vocabulary.text(numbers) for numbers in drawn]
+        return text.texts(drawn)
 
     def checkpoint(self, text: TextMechanism, texts_: Sequence[Text], *, progress: Progress) -> str | Path:
         """The encoder as it is, or pretrained on sanitized public text."""
         if self.pretrain is None:
             return self.model
+        read = as_lines(texts_) if text.sides == 1 else texts_
         folder = masked_lm_folder(
-            self.model, as_lines(texts_), seed=self.seed, sanitizer=text, steps=self.pretrain, progress=progress
+            self.model, read, seed=self.seed, sanitizer=text.side, steps=self.pretrain, progress=progress
         )
         return folder / "checkpoint"
 
@@ -96,7 +96,7 @@ def prepare_rewriter(
     lines = as_lines(public)
     rewriter = _with_vocabulary(experiment, arms, lines, progress)
     if (source := _language_model(experiment, arms)) is not None:
-        folder = masked_lm_folder(source, lines, seed=experiment.seed, progress=progress)
+        folder = masked_lm_folder(source, public, seed=experiment.seed, progress=progress)
         model = masked_lm.load(folder)
         rewriter = replace(rewriter, masked_lm=folder, bounds=(model.low, model.high))
     for arm in arms:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models.tokens import joined
 from mechanisms.catalogue import nearest
 from simulations.corpora import files, hub
+from simulations.corpora.corpus import Text
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import Experiment
@@ -44,8 +44,8 @@ def of_corpus(study: Experiment) -> list[str]:
     return [name for name in ("genre", "sentiment") if name != study.data.task]
 
 
-def column(study: Experiment, held: Held, name: str) -> Mapping[str, str]:
-    """What a column says of each text, by the text as a line. A text of which it says several things is left out.
+def column(study: Experiment, held: Held, name: str) -> Mapping[Text, str]:
+    """What a column says of each text, by the text. A text of which it says several things is left out.
     UserError where there is no such column."""
     data = study.data
     if data.source == "built-in":
@@ -64,14 +64,14 @@ def column(study: Experiment, held: Held, name: str) -> Mapping[str, str]:
         except UserError as error:
             raise UserError(f"--attribute {name}: {error}") from error
         said = [(c, [c.classes[label] for label in c.labels]) for c in read]
-    found: dict[str, set[str]] = {}
+    found: dict[Text, set[str]] = {}
     for corpus, words in said:
         for text, value in zip(corpus.texts, words or (), strict=True):
-            found.setdefault(joined(text), set()).add(str(value))
+            found.setdefault(text, set()).add(str(value))
     return {text: next(iter(of)) for text, of in found.items() if len(of) == 1}
 
 
-def collected(about: Mapping[str, str], public: Sequence[str], attacked: Sequence[str]) -> Collected:
+def collected(about: Mapping[Text, str], public: Sequence[Text], attacked: Sequence[Text]) -> Collected:
     """What an adversary learns from, and whom it attacks: values that public texts have."""
     classes = tuple(sorted({about[text] for text in public if text in about}))
     index = {value: i for i, value in enumerate(classes)}

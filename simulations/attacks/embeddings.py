@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from client.models import texts
 from mechanisms.streams import SimulationStreams
 from server.attacks import allowed, chosen, inversion, linkage
+from simulations.artifacts.text_channel import as_lines
 from simulations.attacks import attributes, releases, scores
 from simulations.attacks.knowledge import Knowledge, knowledge, prepared, values
 from simulations.attacks.target import Skipped, Target, each
 from simulations.attacks.word_pieces import Pieces
 from simulations.attacks.words import mechanism_of
+from simulations.corpora.corpus import Text
 from simulations.experiment import HALVES, embedding_mechanism
 from simulations.progress import Progress
 
@@ -67,11 +69,11 @@ def entries(
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]
     progress(f"{target.arm.name}: {len(rows):,} released embeddings of stage {rows[0].released.stage}")
     known = knowledge(target, rows[0], progress=progress)
-    lines = releases.lines(target, rows)
+    texts = releases.texts_of(target, rows)
     seen = np.stack([values(row, known.mechanism) for row in rows])
-    sides = [_Embeddings(target, known, rows, lines, seen, progress)]
+    sides = [_Embeddings(target, known, rows, texts, seen, progress)]
     if target.unprotected:
-        sides.insert(0, _Unprotected(target, known, rows, lines, known.encoded(lines), progress))
+        sides.insert(0, _Unprotected(target, known, rows, texts, known.encoded(texts), progress))
     found: list[dict[str, Any]] = []
     skipped: list[str] = []
     for side in sides:
@@ -83,12 +85,12 @@ def entries(
 
 @dataclass(frozen=True, eq=False)
 class _Embeddings:
-    """One arm's releases `seen` (n, m') under attack. lines: the truth, for the scores alone."""
+    """One arm's releases `seen` (n, m') under attack. texts: the truth, for the scores alone."""
 
     target: Target
     known: Knowledge
     rows: list[releases.Row]
-    lines: list[str]
+    texts: list[Text]
     seen: NDArray[Any]
     progress: Progress
 
@@ -120,7 +122,7 @@ class _Embeddings:
         for e in found:
             what = f"{self.name}: {name}" + (f" of {e['attribute']}" if "attribute" in e else "")
             self.progress(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
-        empty = {"tokens": None, "best": None, "expected": None, "texts": len(self.lines)}
+        empty = {"tokens": None, "best": None, "expected": None, "texts": len(self.texts)}
         return [{"attack": name, "arm": self.name} | self.about | empty | e for e in found]
 
     # --- what attacks learn on
@@ -162,7 +164,7 @@ class _Embeddings:
             guesses = inversion.guessed(fits, self.public, words, self.seen, seed=seed)
         except ValueError as error:
             raise Skipped(str(error)) from error
-        truth, beyond = pieces.truth(self.lines)
+        truth, beyond = pieces.truth(as_lines(self.texts))
         found = scores.words(guesses, truth, beyond)
         plain = scores.words(np.tile(inversion.most_frequent(words), (len(truth), 1)), truth, beyond)
         return {
@@ -182,7 +184,7 @@ class _Embeddings:
     @cached_property
     def _pieces(self) -> Pieces:
         try:
-            return Pieces.of(str(self.known.checkpoint), tuple(self.known.texts))
+            return Pieces.of(str(self.known.checkpoint), tuple(as_lines(self.known.texts)))
         except ValueError as error:
             raise Skipped(str(error)) from error
 
@@ -198,7 +200,7 @@ class _Embeddings:
     def _attribute(self, name: str, attribute: str) -> dict[str, Any]:
         held = prepared(self.target.run, self.progress).held
         about = attributes.column(self.target.study, held, attribute)
-        found = attributes.collected(about, self.known.texts, self.lines)
+        found = attributes.collected(about, self.known.texts, self.texts)
         if found.why:
             raise Skipped(f"{attribute}: {found.why}")
         asked = None
@@ -240,7 +242,7 @@ class _Embeddings:
 
     def _answered(self, asked: chosen.Question, found: attributes.Collected) -> NDArray[np.int64]:
         """Guesses from what the users would have released to a question."""
-        mine = self.known.encoded([self.lines[row] for row in found.attacked])
+        mine = self.known.encoded([self.texts[row] for row in found.attacked])
         released = asked.drawn(mine, seed=self.target.study.seed, stage="attack-chosen")
         public = self.known.embeddings[found.auxiliary]
         return asked.guessed(released, public, found.labels, len(found.classes))
@@ -248,11 +250,11 @@ class _Embeddings:
     # --- linkage
 
     def _linked(self, name: str) -> dict[str, Any]:
-        n = min(len(self.lines), _LINKED)
+        n = min(len(self.texts), _LINKED)
         mechanism, pool = self.known.mechanism, self.known.points
         try:
             if name == "linkage-stages":
-                again = self.known.released(self.known.read(self.lines)[:n], "attack-again")
+                again = self.known.released(self.known.read(self.texts)[:n], "attack-again")
                 evidence = linkage.same_source(mechanism, pool, self.seen[:n], again)
                 points, what = self.pairs, "the second drawn anew, as for another stage"
             else:
@@ -269,15 +271,15 @@ class _Embeddings:
             "note": f"AUC {area.success:.3f} ± {area.error:.3f}; {what}",
         }  # fmt: skip
 
-    def _sanitized(self, n: int) -> list[str]:
+    def _sanitized(self, n: int) -> list[Text]:
         """The first n texts, as the arm's other half would have released them."""
         text, language_model = mechanism_of(self.target)
         users, records = (np.array([row.key[i] for row in self.rows[:n]], dtype=np.int64) for i in (0, 1))
         drawn = texts.draw(
-            text, self.lines[:n], users, records, streams=SimulationStreams(self.target.study.seed),
+            text, self.texts[:n], users, records, streams=SimulationStreams(self.target.study.seed),
             stage="attack-linkage", masked_lm=language_model,
         )  # fmt: skip
-        return [text.vocabulary.text(row) for row in drawn]
+        return text.texts(drawn)
 
 
 @dataclass(frozen=True, eq=False)

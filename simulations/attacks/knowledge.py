@@ -17,9 +17,9 @@ from server.maps import FILE, Maps
 from server.protocols.models import ASKED, ENCODER, STUDENT
 from server.training.noise import sanitize_public
 from simulations.artifacts.public import CachedEncoder
-from simulations.artifacts.text_channel import as_lines
 from simulations.attacks.releases import Row, written_by_another
 from simulations.attacks.target import Target
+from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.experiment import embedding_mechanism, load, slug
 from simulations.progress import Progress
@@ -36,10 +36,10 @@ def prepared(run: Path, progress: Progress) -> Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    """texts: the public part's, as lines. embeddings: (p, m). checkpoint: the encoder's, for its tokens and its
+    """texts: the public part's. embeddings: (p, m). checkpoint: the encoder's, for its tokens and its
     lower layers. maps, mechanism: under which the releases were drawn."""
 
-    texts: list[str]
+    texts: list[Text]
     embeddings: FloatArray
     encoder: CachedEncoder
     checkpoint: str | Path
@@ -52,11 +52,11 @@ class Knowledge:
         """What the mechanism would be given for the public texts, unit rows (p, m')."""
         return self.maps.project(self.embeddings)
 
-    def read(self, texts: Sequence[str]) -> FloatArray:
+    def read(self, texts: Sequence[Text]) -> FloatArray:
         """The same of any texts, (n, m')."""
         return self.maps.project(self.encoded(texts))
 
-    def encoded(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encoded(self, texts: Sequence[Text]) -> NDArray[np.float32]:
         """Full-width embeddings (n, m)."""
         return _encoded(self.encoder, tuple(texts))
 
@@ -72,7 +72,7 @@ class Knowledge:
 
 
 @lru_cache(maxsize=2)
-def _encoded(encoder: CachedEncoder, texts: tuple[str, ...]) -> NDArray[np.float32]:
+def _encoded(encoder: CachedEncoder, texts: tuple[Text, ...]) -> NDArray[np.float32]:
     return encoder.embed(texts)
 
 
@@ -95,7 +95,7 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
         mechanism = _mechanism(target, maps.dim)
         if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
             return Knowledge(
-                as_lines(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism,
+                list(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism,
                 target.study.seed,
             )
     if mechanism is None:

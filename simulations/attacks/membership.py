@@ -25,7 +25,6 @@ from server.attacks.channel import Channel
 from server.attacks.sequences import Table
 from server.protocols.decoding import log_transition
 from server.protocols.protocol import Public
-from simulations.artifacts.text_channel import as_lines
 from simulations.attacks import membership_scores as scores
 from simulations.attacks.knowledge import prepared
 from simulations.attacks.membership_records import Delivered
@@ -243,8 +242,7 @@ class _Membership:
 
     def _by_texts(self, released: IntArray) -> FloatArray:
         text: TextMechanism = self.model.text
-        lines = as_lines(self.public.texts[:_POOL])
-        known, public = (padded_word_ids(each, text) for each in (as_lines(self.model.asked.texts), lines))
+        known, public = (padded_word_ids(each, text) for each in (self.model.asked.texts, self.public.texts[:_POOL]))
         try:
             channel = Channel(text, self.target.study.seed)
         except ValueError:  # more than a word decides what is released in its place

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models.tokens import joined
 from simulations.attacks import releases
 from simulations.attacks.knowledge import values
 from simulations.attacks.releases import Row
 from simulations.attacks.target import Skipped, Target
-from simulations.corpora.corpus import Corpus
+from simulations.corpora.corpus import Corpus, Text
 from simulations.corpora.parts import load_split
 from simulations.experiment import embedding_mechanism
 from simulations.study.population import late
@@ -29,7 +28,7 @@ class Delivered:
     (n, L) and labels (n,); None where there is no such channel. stage: its name. held: for the truth alone, the text of
     each (user, record)."""
 
-    held: dict[tuple[int, int], str]
+    held: dict[tuple[int, int], Text]
     stage: str
     z: NDArray[np.float64] | None = None
     w: IntArray | None = None
@@ -42,7 +41,7 @@ class Delivered:
         found = []
         for row, (key, text) in enumerate(zip(keys, held.train.texts, strict=True)):
             if key in self.held:
-                if self.held[key] != joined(text):
+                if self.held[key] != text:
                     break
                 found.append(row)
         if len(found) < len(self.held):
@@ -86,7 +85,7 @@ def delivered(target: Target) -> Delivered | None:
     if all((row.key, row.released.stage) in labels for row in rows):
         said = b"".join(labels[row.key, row.released.stage] for row in rows)
         y = np.frombuffer(said, dtype="<i2").astype(np.int64)
-    held = dict(zip((row.key for row in rows), releases.lines(target, rows), strict=True))
+    held = dict(zip((row.key for row in rows), releases.texts_of(target, rows), strict=True))
     return Delivered(held, ", ".join(sorted({row.released.stage for row in rows})), z, w, y)
 
 

@@ -11,6 +11,7 @@ from client.node import Node
 from client.store.ledger import Ledger, LedgerError, LedgerRow
 from mechanisms.guarantee import Guarantee
 from simulations.attacks.target import Target
+from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.experiment import slug
 
@@ -62,13 +63,13 @@ def shuffled(target: Target, n: int) -> np.ndarray:
     return np.random.default_rng([target.study.seed, 6]).permutation(n)
 
 
-def lines(target: Target, rows: Sequence[Row]) -> list[str]:
-    """The texts that releases were drawn from. UserError where a node does not hold one."""
-    held: dict[tuple[int, int], str] = {}
+def texts_of(target: Target, rows: Sequence[Row]) -> list[Text]:
+    """The texts, or pairs, that releases were drawn from. UserError where a node does not hold one."""
+    held: dict[tuple[int, int], Text] = {}
     for node, split in {(row.node.folder, row.split): (row.node, row.split) for row in rows}.values():
         shard = node.shard(split)
         keys = zip(shard.users.tolist(), shard.records.tolist(), strict=True)
-        held |= dict(zip(keys, shard.joined_texts(np.arange(len(shard))), strict=True))
+        held |= dict(zip(keys, shard.texts, strict=True))
     for row in rows:
         if row.key not in held:
             raise UserError(f"{target.run}: user {row.key[0]} has released a text that its node does not hold")

@@ -25,7 +25,6 @@ from server.maps import Maps
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Channels, Encoding, Public, Text
 from server.protocols.public_maps import dim_of
-from simulations.artifacts.text_channel import as_lines
 from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of
 from simulations.experiment import Arm, Experiment, label_of, slug, text_mechanism
 from simulations.progress import Progress
@@ -83,7 +82,7 @@ class _People:
         for channel in request.channels:
             values: Any = self.labels[people]
             if channel == "text":
-                values = as_lines([self.texts[i] for i in people])
+                values = [self.texts[i] for i in people]
             elif channel == "embedding":
                 values = self.embeddings[people]
             drawn[channel] = draw(

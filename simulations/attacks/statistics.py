@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.draw import draw, statistic_means
-from client.models.tokens import joined
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
 from mechanisms.messages.request import Request
@@ -29,13 +28,13 @@ from server.protocols.models import ENCODER
 from server.protocols.protocol import Encoding
 from server.protocols.statistics import codes_asked
 from simulations.artifacts.public import CachedEncoder
-from simulations.artifacts.text_channel import as_lines
 from simulations.attacks import attributes, membership_scores, releases, scores
 from simulations.attacks.knowledge import maps_sent, prepared, values
 from simulations.attacks.membership import FALSE_ALARMS, LEAST
 from simulations.attacks.membership_records import arrived, others
 from simulations.attacks.releases import Row
 from simulations.attacks.target import Skipped, Target, each
+from simulations.corpora.corpus import Text
 from simulations.experiment import slug
 from simulations.progress import Progress
 from simulations.study.prepare import Prepared
@@ -79,13 +78,13 @@ def entries(
 
 @dataclass(frozen=True, eq=False)
 class _People:
-    """What users hold, each user's records together: embeddings (n, m), labels (n,), lines, and where each of the u
+    """What users hold, each user's records together: embeddings (n, m), labels (n,), texts, and where each of the u
     users begins, starts (u + 1,). users: (u,)."""
 
     users: IntArray
     embeddings: NDArray[np.float32]
     labels: IntArray
-    lines: list[str]
+    texts: list[Text]
     starts: IntArray
 
     def alone(self) -> IntArray:
@@ -189,8 +188,7 @@ class _Vectors:
         if attribute == "label":
             return Pool(self._public, labels), alone, self.people.labels[records], self._classes
         about = attributes.column(self.target.study, self.ready.held, attribute)
-        texts = as_lines(self.ready.public.texts)
-        found = attributes.collected(about, texts, [self.people.lines[row] for row in records])
+        found = attributes.collected(about, list(self.ready.public.texts), [self.people.texts[row] for row in records])
         if found.why:
             raise Skipped(f"{attribute}: {found.why}")
         pool = Pool(self._public[found.auxiliary], labels[found.auxiliary], found.labels)
@@ -322,17 +320,17 @@ def _request(target: Target, encoder: Encoding, asked: Asked, stage: str) -> Req
 
 def _people(encoder: Encoding, rows: list[Row]) -> _People:
     """Who released `rows`, in their order."""
-    held: dict[int, list[tuple[int, str, int]]] = {}
+    held: dict[int, list[tuple[int, Text, int]]] = {}
     for node in {row.node.folder: row.node for row in rows}.values():
         shard = node.shard("train")
         assert shard.labels is not None
         for i, (user, record) in enumerate(zip(shard.users.tolist(), shard.records.tolist(), strict=True)):
-            held.setdefault(user, []).append((record, joined(shard.texts[i]), int(shard.labels[i])))
+            held.setdefault(user, []).append((record, shard.texts[i], int(shard.labels[i])))
     mine = [sorted(held[row.released.user]) for row in rows]
     records = [record for records in mine for record in records]
-    lines = [line for _, line, _ in records]
+    texts = [text for _, text, _ in records]
     starts = np.concatenate([[0], np.cumsum([len(records) for records in mine])]).astype(np.int64)
     return _People(
-        np.array([row.released.user for row in rows], dtype=np.int64), encoder.embed(lines),
-        np.array([label for _, _, label in records], dtype=np.int64), lines, starts,
+        np.array([row.released.user for row in rows], dtype=np.int64), encoder.embed(texts),
+        np.array([label for _, _, label in records], dtype=np.int64), texts, starts,
     )  # fmt: skip

@@ -22,11 +22,11 @@ from mechanisms.words.text import TextMechanism
 from server.attacks import allowed, text_attributes
 from server.attacks.channel import Channel
 from server.attacks.sequences import Table
-from simulations.artifacts.text_channel import as_lines
 from simulations.attacks import attributes, scores
 from simulations.attacks.knowledge import prepared
 from simulations.attacks.target import Skipped, Target, each
 from simulations.attacks.words import Held, held_of, mechanism_of
+from simulations.corpora.corpus import Text
 from simulations.progress import Progress
 
 IntArray = NDArray[np.int64]
@@ -78,7 +78,7 @@ class _Attributes:
     def _entry(self, name: str, attribute: str) -> dict[str, Any]:
         ready = prepared(self.target.run, self.progress)
         about = attributes.column(self.target.study, ready.held, attribute)
-        found = attributes.collected(about, self._lines, self.held.lines)
+        found = attributes.collected(about, self._texts, self.held.texts)
         if found.why:
             raise Skipped(f"{attribute}: {found.why}")
         guesses, plain = self._exact(found) if name.endswith("exact") else self._network(name, found)
@@ -107,12 +107,12 @@ class _Attributes:
     # --- what is known
 
     @cached_property
-    def _lines(self) -> list[str]:
-        return as_lines(prepared(self.target.run, self.progress).public.texts)
+    def _texts(self) -> list[Text]:
+        return list(prepared(self.target.run, self.progress).public.texts)
 
     @cached_property
     def _public(self) -> IntArray:
-        return padded_word_ids(self._lines, self.text)
+        return padded_word_ids(self._texts, self.text)
 
     @cached_property
     def _table(self) -> Table:
@@ -151,7 +151,7 @@ class _Attributes:
     def _drawn(self, rows: IntArray, number: int) -> IntArray:
         """Public texts as users' come out."""
         drawn = texts.draw(
-            self.text, [self._lines[row] for row in rows], rows, np.zeros_like(rows),
+            self.text, [self._texts[row] for row in rows], rows, np.zeros_like(rows),
             streams=SimulationStreams(self.target.study.seed), stage=f"attack-words-{number}",
         )  # fmt: skip
         return drawn.astype(np.int64)

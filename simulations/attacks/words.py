@@ -27,9 +27,9 @@ from server.attacks import beam, context, linkage, tokens
 from server.attacks.channel import Channel
 from server.attacks.ngrams import Trigrams
 from server.attacks.sequences import Table
-from simulations.artifacts.text_channel import as_lines
 from simulations.attacks import releases, scores
 from simulations.attacks.target import Skipped, Target, each
+from simulations.corpora.corpus import Text
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import Arm, text_mechanism
@@ -74,13 +74,13 @@ _QUERIES = 10
 
 @dataclass(frozen=True)
 class Held:
-    """Releases of an arm and, for the scores alone, the truth. released, truth: (n, L) numbers of words. lines: the
-    texts, of users and records (n,)."""
+    """Releases of an arm and, for the scores alone, the truth. released, truth: (n, L) numbers of words. texts:
+    of users and records (n,)."""
 
     stage: str
     released: IntArray
     truth: IntArray
-    lines: list[str]
+    texts: list[Text]
     users: IntArray
     records: IntArray
 
@@ -91,7 +91,7 @@ def entries(
     """See Target. UserError, one line, where the arm has released no texts."""
     text, language_model = mechanism_of(target)
     held = held_of(target, text)
-    progress(f"{target.arm.name}: {len(held.lines):,} released texts of stage {held.stage}")
+    progress(f"{target.arm.name}: {len(held.texts):,} released texts of stage {held.stage}")
     attacked = _Words(target, text, held, language_model, tuple(names), progress)
     found, skipped = each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
     return found, skipped
@@ -130,16 +130,16 @@ def held_of(target: Target, text: TextMechanism) -> Held:
     """Releases of the arm that are attacked, and what they were drawn from. UserError where there are none."""
     rows = releases.of_arm(target, "text")
     for row in rows:
-        if row.released.guarantee != text.guarantee or len(row.released.payload) != 4 * text.tokens:
+        if row.released.guarantee != text.guarantee or len(row.released.payload) != 4 * text.positions:
             raise releases.written_by_another(row, target.arm.name, text.guarantee)
     chosen = releases.attacked(target, rows, "texts")
-    lines = releases.lines(target, chosen)
+    texts_ = releases.texts_of(target, chosen)
     payload = b"".join(row.released.payload for row in chosen)
     return Held(
         stage=", ".join(sorted({row.released.stage for row in chosen})),
-        released=np.frombuffer(payload, dtype="<i4").reshape(-1, text.tokens).astype(np.int64),
-        truth=padded_word_ids(lines, text),
-        lines=lines,
+        released=np.frombuffer(payload, dtype="<i4").reshape(-1, text.positions).astype(np.int64),
+        truth=padded_word_ids(texts_, text),
+        texts=texts_,
         users=np.array([row.key[0] for row in chosen], dtype=np.int64),
         records=np.array([row.key[1] for row in chosen], dtype=np.int64),
     )
@@ -174,7 +174,7 @@ class _Words:
             "epsilon": getattr(self.text.word, "epsilon", None),
             "worst_case_epsilon": worst,
             "stage": self.held.stage,
-            "texts": len(self.held.lines),
+            "texts": len(self.held.texts),
         } | found
 
     # --- tokens
@@ -224,7 +224,7 @@ class _Words:
                 every[name] = self._guesses(name)
             except Skipped:
                 continue  # its own line says why
-        if len(self.held.lines) < 2 or not every:
+        if len(self.held.texts) < 2 or not every:
             raise Skipped("nothing to choose from")
         guesses, chosen = scores.chosen_by_the_other_half(every, self.held.truth, self._scored)
         note = " and ".join(dict.fromkeys(chosen)) + f", of {len(every)}"
@@ -237,22 +237,30 @@ class _Words:
         if name not in self._made:
             made = {
                 "bayes": self._decoded_words, "copy": lambda: self.held.released, "mask": self._mask_guesses,
-                "context": lambda: context.guessed(*self._chain[:2], self.held.released),
+                "context": lambda: context.guessed(*self._chain[:2], self._alone),
                 "context-causal": self._causal_guesses, "context-masked": self._masked_guesses,
             }  # fmt: skip
-            self._made[name] = made[name]()
+            self._made[name] = made[name]().reshape(self.held.released.shape)
         return self._made[name]
 
     @cached_property
     def _made(self) -> dict[str, IntArray]:
         return {}
 
+    def _sides(self, texts: IntArray) -> IntArray:
+        """(n, positions) -> (sides·n, L): each side of a pair as a text by itself, for what reads the words around."""
+        return texts.reshape(-1, self.text.tokens)
+
+    @property
+    def _alone(self) -> IntArray:
+        return self._sides(self.held.released)
+
     def _decoded_words(self) -> IntArray:
         return tokens.guessed(self.held.released, self._decoded.guesses[0])
 
     def _mask_guesses(self) -> IntArray:
         return self._masked_lm.guesses(
-            self.held.released, progress=lambda line: self.progress(f"{self.target.arm.name}: mask: {line}")
+            self._alone, progress=lambda line: self.progress(f"{self.target.arm.name}: mask: {line}")
         )
 
     def _causal_guesses(self) -> IntArray:
@@ -281,21 +289,22 @@ class _Words:
 
     @cached_property
     def _chain(self) -> tuple[context.Chain, Table, IntArray]:
-        """Of public texts, which stand behind it, and the law of what was released of its words."""
-        channel = self._channel
-        public = padded_word_ids(as_lines(load_split(self.target.study)[0].public.texts), self.text)
+        """Of public texts, which stand behind it, and the law of what was released of its words. Each side of a pair is
+        a text: no word of the one comes before the other."""
+        channel = Channel(self._channel.text.side, self._channel.seed)
+        public = self._sides(padded_word_ids(load_split(self.target.study)[0].public.texts, self.text))
         chain = context.Chain.fitted(public, self._public_prior(_UNSEEN))
-        return chain, Table.of(channel, chain.states, self.held.released), public
+        return chain, Table.of(channel, chain.states, self._alone), public
 
     @cached_property
     def _candidates(self) -> beam.Candidates:
         chain, table, _ = self._chain
-        return context.candidates(chain, table, self.held.released, _CANDIDATES)
+        return context.candidates(chain, table, self._alone, _CANDIDATES)
 
     def _query(self) -> dict[str, Any]:
         if self.text.word.reads:
             raise Skipped("each of its draws takes a language model")
-        again = [self._drawn(len(self.held.lines), f"attack-query-{i}") for i in range(1, _QUERIES)]
+        again = [self._drawn(len(self.held.texts), f"attack-query-{i}") for i in range(1, _QUERIES)]
         guesses = tokens.most_frequent(np.stack([self.held.released, *again]))
         return self._tokens(guesses, alone=False) | {
             "bound": tokens.bound(self.text, self._frequencies, releases=_QUERIES),
@@ -307,7 +316,7 @@ class _Words:
         """The first n texts released once more, as for another stage, from a stream of its own."""
         held = self.held
         drawn = texts.draw(
-            self.text, held.lines[:n], held.users[:n], held.records[:n],
+            self.text, held.texts[:n], held.users[:n], held.records[:n],
             streams=SimulationStreams(self.target.study.seed), stage=stage,
         )  # fmt: skip
         return drawn.astype(np.int64)
@@ -398,12 +407,12 @@ class _Words:
 
     def _pairs(self) -> linkage.Evidence:
         """Released texts, and each drawn once more: no evidence yet."""
-        n = min(len(self.held.lines), _LINKED)
+        n = min(len(self.held.texts), _LINKED)
         again = self._drawn(n, "attack-linkage")
         return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], again)
 
     def _linkage(self) -> dict[str, Any]:
-        evidence, n = self._linked.scores(self.text), min(len(self.held.lines), _LINKED)
+        evidence, n = self._linked.scores(self.text), min(len(self.held.texts), _LINKED)
         found, auc = scores.matched(evidence), scores.area(evidence)
         return {
             **found.shown,

@@ -42,7 +42,10 @@ def command(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="In the same format (default: stdout).")
     ] = None,
-    column: Annotated[str | None, typer.Option("--column", help="The column of the texts.", show_default=False)] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", help="The column of the texts; twice, of pairs: both are sanitized."),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="On stderr, each token beside its substitute: it shows the originals.")
     ] = False,
@@ -77,20 +80,21 @@ def command(
     """Rewrite texts so that what goes out is private: one row out for each row in, nothing written by halves."""
     from simulations.corpora.rewriting import block_writer
 
-    _check_files(in_, out, column, public)
-    spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [])
-    rewriter = _rewriter(spec, words, public, column, masked_lm)
+    columns = tuple(column or ())
+    _check_files(in_, out, columns, public)
+    spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [], sides=max(1, len(columns)))
+    rewriter = _rewriter(spec, words, public, columns, masked_lm)
     try:
         with block_writer(out, sys.stdout.buffer) as put:
-            counts = _stream(rewriter, in_, column, seed, explain, put)
+            counts = _stream(rewriter, in_, columns, seed, explain, put)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     _report(rewriter, counts)
 
 
-def _check_files(in_: Path | None, out: Path | None, column: str | None, public: Path | None) -> None:
-    """UserError where formats, files and column do not go together."""
+def _check_files(in_: Path | None, out: Path | None, columns: tuple[str, ...], public: Path | None) -> None:
+    """UserError where formats, files and columns do not go together."""
     from simulations.corpora.rewriting import FORMATS, format_of
 
     if out is not None and format_of(out) != format_of(in_):
@@ -100,19 +104,22 @@ def _check_files(in_: Path | None, out: Path | None, column: str | None, public:
         raise UserError(f"{in_}: Parquet does not go to the terminal; name a file with --out")
     if in_ is not None and not in_.is_file():
         raise UserError(f"{in_}: there is no such file; give {', '.join(FORMATS)}, or a file of lines")
-    if column is not None and not format_of(in_) and not format_of(public):
+    if len(columns) > 2 or len(set(columns)) < len(columns):
+        raise UserError(f"--column: give one, or the two of a pair, by different names; got {', '.join(columns)}")
+    if columns and not format_of(in_) and (len(columns) == 2 or not format_of(public)):
         raise UserError(f"--column: {in_ or 'standard input'} is read as lines, and has no columns")
 
 
 def _spec(
-    mechanism: str, epsilon: float | None, tokens: int | None, length: str | None, mode: str, set_: Sequence[str]
-) -> dict[str, Any]:
+    mechanism: str, epsilon: float | None, tokens: int | None, length: str | None, mode: str, set_: Sequence[str], *,
+    sides: int,
+) -> dict[str, Any]:  # fmt: skip
     """The description of a text mechanism that the options give. UserError where they contradict each other."""
     from mechanisms.catalogue import admit
 
     if mode not in ("repaired", "paper"):
         raise UserError(f'--mode: must be "repaired" or "paper", got "{mode}"')
-    given: dict[str, Any] = {"epsilon": epsilon, "tokens": tokens}
+    given: dict[str, Any] = {"epsilon": epsilon, "tokens": tokens, "sides": sides}
     if length is not None:
         given["length"] = _value(length)
     if "mode" in {f.name for f in fields(admit(mechanism))}:
@@ -140,7 +147,7 @@ def _value(text: str) -> Any:
 
 
 def _rewriter(
-    spec: dict[str, Any], words: str, public: Path | None, column: str | None, masked_lm: str
+    spec: dict[str, Any], words: str, public: Path | None, columns: tuple[str, ...], masked_lm: str
 ) -> Rewriter:
     from client.models import vocabulary as vocabularies
     from client.rewrite import Rewriter
@@ -157,7 +164,7 @@ def _rewriter(
     reads = getattr(kind, "reads", ())
     needs = _NEEDS.get(name)
     with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
-        texts = None if public is None else list(_texts(public, column))
+        texts = None if public is None else list(_texts(public, columns))
         counts_on = texts if needs == "counts" else None
         vocabulary = vocabularies.load(vocabulary_folder(words, public_texts=counts_on, tags=needs == "tags"))
         model = _language_model(masked_lm, texts) if reads else None
@@ -186,16 +193,17 @@ def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
     return masked_lm_folder(name, public_texts, seed=0, progress=_say)
 
 
-def _texts(path: Path, column: str | None) -> Iterator[str]:
-    """The texts of a public file."""
+def _texts(path: Path, columns: tuple[str, ...]) -> Iterator[str]:
+    """The texts of a public file, one column behind the other in each row."""
     from simulations.corpora.rewriting import blocks
 
-    for block in blocks(path, sys.stdin.buffer, column, 1024):
-        yield from block.texts
+    for block in blocks(path, sys.stdin.buffer, columns, 1024):
+        for cells in block.texts:
+            yield from cells
 
 
 def _stream(
-    rewriter: Rewriter, in_: Path | None, column: str | None, seed: int | None, explain: bool, put: Any
+    rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...], seed: int | None, explain: bool, put: Any
 ) -> tuple[int, int]:
     """Rewrite all rows. How many there were, and how many tokens went in."""
     import numpy as np
@@ -211,7 +219,7 @@ def _stream(
     rows = tokens = 0
     start = said = time.monotonic()
     others: tuple[str, ...] = ()
-    for block in blocks(in_, stdin, column, at_once):
+    for block in blocks(in_, stdin, columns, at_once):
         if block.others != others:
             others = block.others
             _say(f"passed through unchanged, without any protection: {', '.join(others)}")
@@ -219,10 +227,12 @@ def _stream(
         if streams is not None:
             users = np.arange(rows, rows + len(block.texts))
             rng = streams.rows(users, np.zeros_like(users), stage="sanitize", channel="text")
-        drawn, read = rewriter.draw(block.texts, rng=rng) if block.texts else (None, 0)
-        put(block.with_texts([] if drawn is None else rewriter.decoded(drawn)))
+        texts: list[Any] = block.texts if rewriter.text.sides == 2 else [text for (text,) in block.texts]
+        drawn, read = rewriter.draw(texts, rng=rng) if texts else (None, 0)
+        new = [] if drawn is None else rewriter.decoded(drawn)
+        put(block.with_texts(new if rewriter.text.sides == 2 else [(text,) for text in new]))
         if explain and drawn is not None:
-            for i, text in enumerate(block.texts):
+            for i, text in enumerate(texts):
                 _show(rows + i + 1, rewriter.explain_draw(text, drawn[i]))
         rows += len(block.texts)
         tokens += read

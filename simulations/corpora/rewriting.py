@@ -1,4 +1,4 @@
-"""One column of a file rewritten as it streams by: lines, TSV, CSV, JSONL and Parquet, the rest unchanged."""
+"""Columns of a file rewritten as it streams by: lines, TSV, CSV, JSONL and Parquet, the rest unchanged."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from simulations.output.atomic import whole
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
 #: A block ends early where its texts have so many characters: what is held does not depend on the file's size.
 _CHARACTERS = 2**22
+#: The texts of a row, one of each column that is rewritten.
+Cells = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows that stand together. texts: the column. with_texts: the rows with others in their place, bytes (of
-    Parquet, a record batch). others: names of the columns that pass through."""
+    """Some rows that stand together. texts: what each holds in the columns. with_texts: the rows with others in their
+    place, bytes (of Parquet, a record batch). others: names of the columns that pass through."""
 
-    texts: list[str]
-    with_texts: Callable[[Sequence[str]], Any]
+    texts: list[Cells]
+    with_texts: Callable[[Sequence[Cells]], Any]
     others: tuple[str, ...] = ()
 
 
@@ -39,30 +41,30 @@ def format_of(path: Path | None) -> str:
     return suffix if suffix in FORMATS else ""
 
 
-def blocks(path: Path | None, stdin: BinaryIO, column: str | None, rows: int) -> Iterator[Block]:
+def blocks(path: Path | None, stdin: BinaryIO, columns: Sequence[str], rows: int) -> Iterator[Block]:
     """The rows of a file (None: of stdin, as lines), at most `rows` in each block, in their order.
 
     .tsv: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: an object a line; null is an empty
     text. .parquet. Text is UTF-8. A line that is wholly empty is an empty text where there is one column, and passes
     through where there are several. UserError, one line: no such file or column, a row that does not fit, with its
-    line, and what is binary or not UTF-8. column: not looked at where there are lines.
+    line, and what is binary or not UTF-8. columns: by name; none where the file has one, or lines.
     """
     kind = format_of(path)
     place = "standard input" if path is None else str(path)
     if path is not None and not path.is_file():
         raise UserError(f"{path}: there is no such file")
     if path is not None and kind == ".parquet":
-        yield from _parquet(path, column, rows)
+        yield from _parquet(path, columns, rows)
         return
     stream = stdin if path is None else path.open("rb")
     try:
         lines = reading.decoded(stream, place)
         if kind == ".jsonl":
-            yield from _jsonl(lines, place, column, rows)
+            yield from _jsonl(lines, place, columns, rows)
         elif kind:
-            yield from (_tsv if kind == ".tsv" else _csv)(lines, place, column, rows)
+            yield from (_tsv if kind == ".tsv" else _csv)(lines, place, columns, rows)
         else:
-            made = ((line[: len(line) - len(end)], _affixed("", end)) for _, line, end in lines)
+            made = (((line[: len(line) - len(end)],), _affixed("", end)) for _, line, end in lines)
             yield from _grouped(made, rows)
     finally:
         if path is not None:
@@ -108,11 +110,11 @@ def _sink(file: BinaryIO, kind: str) -> Iterator[Callable[[Any], None]]:
             writer.close()
 
 
-Row = tuple[str | None, Callable[[str], bytes]]
+Row = tuple[Cells | None, Callable[[Cells], bytes]]
 
 
-def _affixed(before: str, after: str) -> Callable[[str], bytes]:
-    return lambda text: f"{before}{text}{after}".encode("utf-8", "replace")
+def _affixed(before: str, after: str) -> Callable[[Cells], bytes]:
+    return lambda texts: f"{before}{''.join(texts)}{after}".encode("utf-8", "replace")
 
 
 def _grouped(made: Iterable[Row], rows: int, others: Sequence[str] = ()) -> Iterator[Block]:
@@ -121,7 +123,7 @@ def _grouped(made: Iterable[Row], rows: int, others: Sequence[str] = ()) -> Iter
     size = 0
     for row in made:
         held.append(row)
-        size += len(row[0] or "")
+        size += sum(map(len, row[0] or ()))
         if len(held) == rows or size >= _CHARACTERS:
             yield _block(held, tuple(others))
             held, size = [], 0
@@ -130,27 +132,34 @@ def _grouped(made: Iterable[Row], rows: int, others: Sequence[str] = ()) -> Iter
 
 
 def _block(held: list[Row], others: tuple[str, ...]) -> Block:
-    def with_texts(texts: Sequence[str]) -> bytes:
+    def with_texts(texts: Sequence[Cells]) -> bytes:
         new = iter(texts)
-        return b"".join(write("" if text is None else next(new)) for text, write in held)
+        return b"".join(write(() if text is None else next(new)) for text, write in held)
 
     return Block([text for text, _ in held if text is not None], with_texts, others)
 
 
-def _place(place: str, names: Sequence[str], column: str | None) -> int:
-    """Where the column stands in a header."""
-    if column is None:
+def _places(place: str, names: Sequence[str], columns: Sequence[str]) -> list[int]:
+    """Where the columns stand in a header."""
+    if not columns:
         if len(names) == 1:
-            return 0
+            return [0]
         raise UserError(f"{place}: name the column of the texts with --column; there are: {', '.join(names)}")
-    return reading.column(names, column, place)
+    return [reading.column(names, column, place) for column in columns]
 
 
-def _tsv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> Iterator[Block]:
+def _replaced(cells: Sequence[str], at: Sequence[int], texts: Cells) -> list[str]:
+    out = list(cells)
+    for place, text in zip(at, texts, strict=True):
+        out[place] = text
+    return out
+
+
+def _tsv(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int) -> Iterator[Block]:
     read = reading.tab_separated(lines)
     _, first, end = next(read, (1, [], ""))
     names = _names(first, place)
-    at = _place(place, names, column)
+    at = _places(place, names, columns)
     yield Block([], lambda _: ("\t".join(first) + end).encode())
 
     def made() -> Iterator[Row]:
@@ -159,13 +168,14 @@ def _tsv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> It
                 yield None, _affixed("", end)
                 continue
             cells = reading.fitted(cells or [""], names, place, number)
-            before = "".join(cell + "\t" for cell in cells[:at])
-            yield cells[at], _affixed(before, "".join("\t" + cell for cell in cells[at + 1 :]) + end)
+            yield tuple(cells[i] for i in at), lambda texts, cells=cells, end=end: _tsv_line(
+                _replaced(cells, at, texts), end
+            )
 
-    yield from _grouped(made(), rows, [*names[:at], *names[at + 1 :]])
+    yield from _grouped(made(), rows, _others(names, at))
 
 
-def _csv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> Iterator[Block]:
+def _csv(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int) -> Iterator[Block]:
     firsts: list[Line] = []
 
     def noted() -> Iterator[Line]:
@@ -178,7 +188,7 @@ def _csv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> It
     _, first = next(read, (1, []))
     names, (_, line, end) = _names(first, place), firsts[0]
     end, mark = end or "\n", reading.separator(line)
-    at = _place(place, names, column)
+    at = _places(place, names, columns)
     yield Block([], lambda _: _csv_line(first, end, mark))
 
     def made() -> Iterator[Row]:
@@ -187,9 +197,17 @@ def _csv(lines: Iterator[Line], place: str, column: str | None, rows: int) -> It
                 yield None, _affixed("", end)
                 continue
             row = reading.fitted(cells or [""], names, place, number)
-            yield row[at], lambda text, row=row: _csv_line([*row[:at], text, *row[at + 1 :]], end, mark)
+            yield tuple(row[i] for i in at), lambda texts, row=row: _csv_line(_replaced(row, at, texts), end, mark)
 
-    yield from _grouped(made(), rows, [*names[:at], *names[at + 1 :]])
+    yield from _grouped(made(), rows, _others(names, at))
+
+
+def _others(names: Sequence[str], at: Sequence[int]) -> list[str]:
+    return [name for i, name in enumerate(names) if i not in at]
+
+
+def _tsv_line(cells: Sequence[str], end: str) -> bytes:
+    return ("\t".join(cells) + end).encode("utf-8", "replace")
 
 
 def _names(first: list[str], place: str) -> list[str]:
@@ -204,8 +222,8 @@ def _csv_line(cells: Sequence[str], end: str, mark: str) -> bytes:
     return out.getvalue().encode("utf-8", "replace")
 
 
-def _jsonl(lines: Iterator[Line], place: str, column: str | None, rows: int) -> Iterator[Block]:
-    if column is None:
+def _jsonl(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int) -> Iterator[Block]:
+    if not columns:
         raise UserError(f"{place}: name the key of the texts with --column")
     others: list[str] = []
 
@@ -214,13 +232,16 @@ def _jsonl(lines: Iterator[Line], place: str, column: str | None, rows: int) -> 
             if not line.strip():
                 yield None, _affixed(line, "")
                 continue
-            record = reading.parsed(line, place, number, column)
-            require_columns(f"{place}: line {number}", [column], record)
-            text = "" if record[column] is None else record[column]
-            if not isinstance(text, str) or not is_text(text):
-                raise UserError(f'{place}: line {number}: "{column}" is {shown(text)}, not a text')
-            others.extend(key for key in record if key != column and key not in others)
-            yield text, lambda new, record=record, end=end: _json_line(record | {column: new}, end)
+            record = reading.parsed(line, place, number, columns[0])
+            require_columns(f"{place}: line {number}", columns, record)
+            for column in columns:
+                text = "" if record[column] is None else record[column]
+                if not isinstance(text, str) or not is_text(text):
+                    raise UserError(f'{place}: line {number}: "{column}" is {shown(text)}, not a text')
+            others.extend(key for key in record if key not in columns and key not in others)
+            yield tuple(record[column] or "" for column in columns), lambda new, record=record, end=end: _json_line(
+                record | dict(zip(columns, new, strict=True)), end
+            )
 
     for block in _grouped(made(), rows):
         yield Block(block.texts, block.with_texts, tuple(others))
@@ -233,33 +254,37 @@ def _json_line(record: dict[str, Any], end: str) -> bytes:
         return (json.dumps(record) + end).encode()
 
 
-def _parquet(path: Path, column: str | None, rows: int) -> Iterator[Block]:
+def _parquet(path: Path, columns: Sequence[str], rows: int) -> Iterator[Block]:
     import pyarrow
     from pyarrow import parquet, types
 
     try:
         with parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
-            at = _place(str(path), schema.names, column)
-            field = schema.field(at)
-            inner = field.type.value_type if types.is_dictionary(field.type) else field.type
-            if not (types.is_string(inner) or types.is_large_string(inner)):
-                raise UserError(f'{path}: column "{field.name}" holds {field.type}, not texts')
-            wanted = schema.set(at, field.with_type(inner).with_nullable(field.nullable))
-            others = tuple(name for i, name in enumerate(schema.names) if i != at)
+            at = _places(str(path), schema.names, columns)
+            wanted = schema
+            for i in at:
+                field = schema.field(i)
+                inner = field.type.value_type if types.is_dictionary(field.type) else field.type
+                if not (types.is_string(inner) or types.is_large_string(inner)):
+                    raise UserError(f'{path}: column "{field.name}" holds {field.type}, not texts')
+                wanted = wanted.set(i, field.with_type(inner).with_nullable(field.nullable))
+            others = tuple(_others(schema.names, at))
             empty = pyarrow.RecordBatch.from_arrays([pyarrow.array([], f.type) for f in wanted], schema=wanted)
             yield Block([], lambda _: empty)
             for batch in file.iter_batches(batch_size=rows):
 
-                def with_texts(texts: Sequence[str], batch: Any = batch) -> Any:
-                    columns = list(batch.columns)
-                    columns[at] = pyarrow.array(texts, inner)
-                    return pyarrow.RecordBatch.from_arrays(columns, schema=wanted)
+                def with_texts(texts: Sequence[Cells], batch: Any = batch) -> Any:
+                    filled = list(batch.columns)
+                    for number, i in enumerate(at):
+                        filled[i] = pyarrow.array([cells[number] for cells in texts], wanted.field(i).type)
+                    return pyarrow.RecordBatch.from_arrays(filled, schema=wanted)
 
-                texts = [text or "" for text in batch.column(at).to_pylist()]
-                if not all(map(is_text, texts)):
-                    raise UserError(f'{path}: column "{field.name}" holds a NUL; mend the text')
-                yield Block(texts, with_texts, others)
+                read = [[text or "" for text in batch.column(i).to_pylist()] for i in at]
+                for i, texts in zip(at, read, strict=True):
+                    if not all(map(is_text, texts)):
+                        raise UserError(f'{path}: column "{schema.names[i]}" holds a NUL; mend the text')
+                yield Block(list(zip(*read, strict=True)), with_texts, others)
     except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError, KeyError, OSError) as error:
         reason = (str(error).splitlines() or ["?"])[0]
         raise UserError(f"{path}: is not a readable Parquet file: {reason}") from error

@@ -37,7 +37,8 @@ class Arm(Section):
     """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user, and
     "release-once" is there to compare the study's way "statistics" with.
 
-    text, embedding, label, statistic, answer: mechanism tables as the catalogue reads them. `dim`: of an embedding m',
+    text, embedding, label, statistic, answer: mechanism tables as the catalogue reads them. `sides`: of a text where
+    data have a second one, 2, or 1, which joins them. `dim`: of an embedding m',
     and of several the best on public data; of a statistic d, the number of features, chosen where it is not given.
     answer: of the class that a device finds by itself, where test users release that in place of an embedding.
     curator: of a reference arm whose users trust a server with their vectors in clear: the noise on their sum

@@ -65,6 +65,8 @@ class Experiment:
         if self.training.maps is None:
             maps = "learned" if self.data.public.labels else "principal-components"
             object.__setattr__(self, "training", replace(self.training, maps=maps))
+        if self.data.second_text is not None:
+            object.__setattr__(self, "arms", tuple(_with_sides(arm) for arm in self.arms))
 
     def _check_public(self) -> None:
         public, way = self.data.public, self.training.way
@@ -123,6 +125,8 @@ class Experiment:
             if slug(arm.name) in taken:
                 raise UserError(f'arm "{arm.name}": its name is too close to arm "{taken[slug(arm.name)]}"')
             taken[slug(arm.name)] = arm.name
+            if self.data.second_text is None and (arm.text or {}).get("sides", 1) != 1:
+                raise UserError(f'arm "{arm.name}": text.sides: goes with pairs of texts, data.second-text; remove it')
             if arm.way == PUBLIC_ONLY and self.training.way == "paper":
                 raise UserError(
                     f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "paper", which trains '
@@ -266,3 +270,8 @@ def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
         releases=policy.releases, mechanisms=_allowed(experiment), minimum_users=experiment.shuffle.least,
         accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip
+
+
+def _with_sides(arm: Arm) -> Arm:
+    """Of data of pairs: texts are released as two, unless the arm says `sides = 1`, which joins them."""
+    return arm if arm.text is None else replace(arm, text={**arm.text, "sides": arm.text.get("sides", 2)})

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from client.models.legible import legible
 from client.models.onnx import cores
-from client.models.tokens import joined, word_ids
+from client.models.tokens import sides_of, word_ids
 from mechanisms.words.text import TextMechanism
 from server.checkpoint_files import resolve
 from server.training.self_training import EPOCHS
@@ -93,14 +93,18 @@ def _cuts(
     """What each limit on a text's length cuts: the encoder's in its tokens, a text mechanism's in its words."""
     most = experiment.encoder.max_length
     cuts = [] if lengths is None else [_cut("encoder.max-length", most, "tokens", lengths)]
-    alike: dict[tuple[int, bytes], list[str]] = {}  # arms of one limit, that leave the same words out
+    alike: dict[tuple[int, int, bytes], list[str]] = {}  # arms of one limit, that leave the same words out
     for name, text in texts.items():
-        alike.setdefault((text.tokens, text.dropped.tobytes()), []).append(name)
+        alike.setdefault((text.sides, text.tokens, text.dropped.tobytes()), []).append(name)
     if texts:
         words = next(iter(texts.values())).vocabulary  # of the study
-        every = (text for part in (split.train, split.test) for text in part.texts)
-        rows = [np.array(word_ids(joined(legible(text)), words), np.int64) for text in every]
-        for (most, _), names in alike.items():
+        every = [legible(text) for part in (split.train, split.test) for text in part.texts]
+        read = {
+            sides: [np.array(word_ids(side, words), np.int64) for text in every for side in sides_of(text, sides)]
+            for sides in {sides for sides, *_ in alike}
+        }
+        for (sides, most, _), names in alike.items():
+            rows = read[sides]
             counted = np.array([(~texts[names[0]].dropped[row]).sum() for row in rows], np.int64)
             where = f'arm "{names[0]}": text.tokens' if len(names) == 1 else f"text.tokens of {len(names)} arms"
             cuts.append(_cut(where, most, "words", counted))

@@ -395,5 +395,4 @@ def test_pairs_and_unicode_survive(tmp_path):
     write_shard(tmp_path, "train", np.arange(5), np.zeros(5, np.int64), texts, np.arange(5))
     shard = Shard.load(tmp_path, "train")
     assert shard.texts == texts and shard.labels.tolist() == list(range(5))
-    assert shard.joined_texts(np.array([1, 0])) == [texts[1], "first second"]
     assert Shard.load(tmp_path, "test").texts == []

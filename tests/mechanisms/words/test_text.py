@@ -268,3 +268,73 @@ def test_guarantees_travel_with_what_they_expose():
     for wrong in (("nothing",), ("tag", "length"), ("tag", "tag"), ["tag"]):
         with pytest.raises(ValueError, match="exposes"):
             Guarantee(1.0, "discrete", 1.0, "token", exposes=wrong)
+
+
+# -- pairs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_is_drawn_as_two_texts_would_be():
+    """Each side as a text by itself, from the row's next uniforms: so the sides are independent of each other."""
+    flip = Flip(vocabulary())
+    pair, n = TextMechanism(flip, tokens=3, sides=2), 40
+    rng = np.random.default_rng(1)
+    ends = rng.integers(0, 4, size=(n, 2, 1))
+    x = np.where(np.arange(3) < ends, rng.integers(0, 9, size=(n, 2, 3)), NOTHING)
+    drawn = pair.sample(x.reshape(n, 6), rng=streams(n))
+    source = streams(n)
+    np.testing.assert_array_equal(drawn[:, :3], pair.side.sample(x[:, 0], rng=source))
+    np.testing.assert_array_equal(drawn[:, 3:], pair.side.sample(x[:, 1], rng=source))
+    assert pair.uniforms == 2 * pair.side.uniforms and pair.side.side is pair.side
+    texts = pair.texts(drawn)
+    assert [side.split() for side in texts[0]] == [
+        [pair.vocabulary.words[i] for i in row if i != NOTHING] for row in drawn[0].reshape(2, 3)
+    ]
+
+
+@pytest.mark.parametrize("length", [0.5, "kept"])
+def test_both_sides_are_charged(length):
+    pair = TextMechanism(Flip(vocabulary()), tokens=3, length=length, sides=2)
+    one, both = pair.side.guarantee, pair.guarantee
+    public = one.exposes
+    assert both.exposes == public == (() if length == 0.5 else ("length",))
+    assert both.worst_case(declared=public) == pytest.approx(2 * one.worst_case(declared=public), rel=1e-12)
+    assert both.numeric_delta == pytest.approx(2 * one.numeric_delta)
+    assert [count for _, count in pair.parts()] == [2 * count for _, count in pair.side.parts()]
+
+
+def test_the_loss_of_a_pair_is_reached_and_not_passed():
+    """All outputs of all pairs of at most one word a side, by enumeration: the largest ratio is twice that of one side
+    alone, and at most what both are charged."""
+    words = vocabulary(("a", "b"))
+    santext = build({"mechanism": "santext", "epsilon": 1.0}, channel="text", vocabulary=words).word
+    pair = TextMechanism(santext, tokens=1, length=1.0, sides=2)
+    inputs = [np.array(x) for x in itertools.product([0, 1, 2, NOTHING], repeat=2)]
+    outputs = list(itertools.product([0, 1, NOTHING], repeat=2))
+
+    def log_side(word, out):
+        found = pair.lengths.log_prob(np.array([int(out != NOTHING)]), np.array([int(word != NOTHING)]))[0]
+        filled = words.unknown if word == NOTHING else word  # a text is filled up to its drawn end
+        return found + (0.0 if out == NOTHING else santext.log_probs(np.array([filled]))[0, out])
+
+    def log_law(x):
+        return np.array([sum(log_side(*each) for each in zip(x, y, strict=True)) for y in outputs])
+
+    laws = np.stack([log_law(x) for x in inputs])
+    np.testing.assert_allclose(np.exp(laws).sum(axis=1), 1)
+    worst = (laws[:, None] - laws[None]).max()
+    alone = np.array([[log_side(word, out) for out in (0, 1, NOTHING)] for word in (0, 1, 2, NOTHING)])
+    assert worst == pytest.approx(2 * (alone[:, None] - alone[None]).max())
+    assert worst <= pair.guarantee.worst_case()
+
+
+def test_pairs_that_do_not_fit_are_refused():
+    pair = TextMechanism(Flip(vocabulary()), tokens=2, sides=2)
+    pair.sample(np.array([[0, NOTHING, 1, NOTHING]]), rng=streams(1))  # the first side ends where the second begins
+    for x in ([[0, 1]], [[NOTHING, 0, 1, 1]], [[0, 1, NOTHING, 1]]):
+        with pytest.raises(ValueError, match="text: "):
+            pair.sample(np.array(x), rng=streams(1))
+    for sides in (0, 3, "2", True):
+        with pytest.raises(ValueError, match="sides"):
+            TextMechanism(Flip(vocabulary()), sides=sides)
+    with pytest.raises(ValueError, match="tokens"):
+        TextMechanism(Flip(vocabulary()), tokens=4096, sides=2)

@@ -64,7 +64,7 @@ def test_encoding_when_a_server_asks_is_found(channel, fault, tmp_path, monkeypa
     clock, of = Clock(), sanitizer._Values.of
 
     def encoding(self, part):
-        clock.now += 1e-6 * sum(len(self._shard.joined_texts([row])[0]) for row in part.rows) * fault
+        clock.now += 1e-6 * sum(len(self._shard.texts[row]) for row in part.rows) * fault
         return of(self, part)
 
     monkeypatch.setattr(sanitizer._Values, "of", encoding)

@@ -431,3 +431,70 @@ def test_explained_tokens() -> None:
 def forget() -> Iterator[None]:
     yield
     vocabularies.load_cached.cache_clear()
+
+
+# -- pairs
+
+
+def _two_columns(kind: str, name: str, rows: list[tuple[str, str, str]]) -> None:
+    if kind == "parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        columns = list(zip(*rows, strict=True))
+        parquet.write_table(pyarrow.table(dict(zip(("q", "id", "s"), map(list, columns), strict=True))), name)
+    elif kind == "jsonl":
+        lines = [json.dumps(dict(zip(("q", "id", "s"), row, strict=True))) for row in rows]
+        Path(name).write_text("\n".join(lines) + "\n")
+    else:
+        mark = "\t" if kind == "tsv" else ","
+        Path(name).write_text("\n".join(mark.join(row) for row in [("q", "id", "s"), *rows]) + "\n")
+
+
+def _read(kind: str, name: str) -> list[tuple[str, ...]]:
+    if kind == "parquet":
+        from pyarrow import parquet
+
+        return [tuple(row[c] for c in ("q", "id", "s")) for row in parquet.read_table(name).to_pylist()]
+    if kind == "jsonl":
+        return [tuple(json.loads(line)[c] for c in ("q", "id", "s")) for line in Path(name).read_text().splitlines()]
+    mark = "\t" if kind == "tsv" else ","
+    with open(name, newline="") as file:
+        return [tuple(row) for row in csv.reader(file, delimiter=mark)][1:]
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
+def test_both_columns_of_a_pair_are_sanitized(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither passes in clear, and neither's words come out on the other side."""
+    rows = [("secret the film", str(i), "unknown was good") for i in range(40)]
+    _two_columns(kind, f"in.{kind}", rows)
+    files = ("--in", f"in.{kind}", "--out", f"out.{kind}", "--column", "q", "--column", "s")
+    run(*SANTEXT, "--seed", "1", *files)
+    out = _read(kind, f"out.{kind}")
+    assert [row[1] for row in out] == [row[1] for row in rows]
+    for side in (0, 2):
+        assert {word for row in out for word in row[side].split()} <= set(WORDS)
+        assert len({row[side] for row in out}) > 10
+    said = capsys.readouterr().err
+    assert "without any protection: id\n" in said and "on each of 2 sides" in said
+    run("--mechanism", "identity", "--length", "kept", *files)
+    assert {(row[0], row[2]) for row in _read(kind, f"out.{kind}")} == {("the film", "was good")}
+
+
+def test_columns_that_are_no_pair_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    _two_columns("tsv", "in.tsv", [("a", "1", "the")])
+    options = (*SANTEXT, "--words", "w.txt", "--in", "in.tsv")
+    assert "the two of a pair" in complaint(capsys, *options, "--column", "q", "--column", "q")
+    assert "got q, id, s" in complaint(capsys, *options, "--column", "q", "--column", "id", "--column", "s")
+    assert 'has no column "t"' in complaint(capsys, *options, "--column", "q", "--column", "t")
+    assert "sides is there already" in complaint(capsys, *options, "--column", "q", "--set", "sides=2")
+    Path("in.txt").write_text("the film\n")
+    pair = (*SANTEXT, "--words", "w.txt", "--in", "in.txt", "--public", "in.tsv", "--column", "q", "--column", "s")
+    assert "has no columns" in complaint(capsys, *pair)
+
+
+def test_a_pair_from_python(capsys: pytest.CaptureFixture[str]) -> None:
+    rewriter = Rewriter({"mechanism": "identity", "length": "kept", "tokens": 4, "sides": 2}, vocabulary())
+    assert rewriter.rewrite([("The film", "was good"), ("", "it")]) == [("the film", "was good"), ("", "it")]
+    explained = rewriter.explain(("the zzz", "film"))
+    assert [token.original for token in explained] == ["the", "zzz", "film"]

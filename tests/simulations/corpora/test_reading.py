@@ -35,7 +35,7 @@ def read(folder: Path, suffix: str, train: bytes, test: bytes | None = None, **c
 
 def rewritten(path: Path) -> bytes | None:
     """The file with its texts as they are, by the reader that streams; None for Parquet, which has no bytes."""
-    made = [block.with_texts(block.texts) for block in blocks(path, io.BytesIO(), "text", 3)]
+    made = [block.with_texts(block.texts) for block in blocks(path, io.BytesIO(), ["text"], 3)]
     return None if path.suffix == ".parquet" else b"".join(made)
 
 
