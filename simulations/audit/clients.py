@@ -97,6 +97,9 @@ class Charged:
     releases: int
     charges: int
 
+#: More than any audit spends: a device has a total.
+_TOTAL = 1e12
+
 
 @dataclass(eq=False)
 class Clients:
@@ -129,7 +132,9 @@ class Clients:
         known = {} if embeddings is None else {"embeddings": embeddings, "identity": ENCODER}
         write_shard(folder, "train", users, records, texts, labels, **known)
         shown = tuple(f"{exposed}: what the audit measures is the rest" for exposed in EXPOSURES)
-        everything = Policy(**{channel: math.inf for channel in CHANNELS}, delta=delta, accept_unprotected=shown)
+        everything = Policy(
+            **{channel: math.inf for channel in CHANNELS}, total=_TOTAL, delta=delta, accept_unprotected=shown
+        )
         if self.deployed:
             write_node(folder, vocabulary=installed.resolve(), policy=everything, seal=self._keys[1])
         else:

@@ -59,7 +59,6 @@ SIMULATION_PACKAGES = (
 
 app = typer.Typer(
     help="Federated learning on text that is sanitized before it leaves the user.",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -40,7 +40,11 @@ def command(
         typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin, lines)."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="In the same format (default: stdout).")
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE",
+            help="In the same format (default: stdout); hf:DIR, a new folder in Hugging Face's layout, with a card.",
+        ),
     ] = None,
     column: Annotated[
         list[str] | None,
@@ -78,29 +82,35 @@ def command(
     ] = None,
 ) -> None:
     """Rewrite texts so that what goes out is private: one row out for each row in, nothing written by halves."""
+    from simulations.corpora.dataset_card import hub_folder
     from simulations.corpora.rewriting import block_writer
 
-    columns = tuple(column or ())
-    _check_files(in_, out, columns, public)
+    columns, folder = tuple(column or ()), hub_folder(out)
+    _check_files(in_, None if folder is not None else out, columns, public, to_folder=folder is not None)
     spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [], sides=max(1, len(columns)))
     rewriter = _rewriter(spec, words, public, columns, masked_lm)
     try:
-        with block_writer(out, sys.stdout.buffer) as put:
-            counts = _stream(rewriter, in_, columns, seed, explain, put)
+        if folder is None:
+            with block_writer(out, sys.stdout.buffer) as put:
+                counts, _ = _stream(rewriter, in_, columns, seed, explain, put)
+        else:
+            counts = _to_folder(folder, spec, rewriter, in_, columns, seed, explain)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     _report(rewriter, counts)
 
 
-def _check_files(in_: Path | None, out: Path | None, columns: tuple[str, ...], public: Path | None) -> None:
+def _check_files(
+    in_: Path | None, out: Path | None, columns: tuple[str, ...], public: Path | None, *, to_folder: bool
+) -> None:
     """UserError where formats, files and columns do not go together."""
     from simulations.corpora.rewriting import FORMATS, format_of
 
     if out is not None and format_of(out) != format_of(in_):
         given, kind = format_of(out) or "lines", format_of(in_) or "lines"
         raise UserError(f"{out}: would be {given}, and the input is {kind}; the output has the input's format")
-    if out is None and format_of(in_) == ".parquet":
+    if out is None and not to_folder and format_of(in_) == ".parquet":
         raise UserError(f"{in_}: Parquet does not go to the terminal; name a file with --out")
     if in_ is not None and not in_.is_file():
         raise UserError(f"{in_}: there is no such file; give {', '.join(FORMATS)}, or a file of lines")
@@ -202,10 +212,33 @@ def _texts(path: Path, columns: tuple[str, ...]) -> Iterator[str]:
             yield from cells
 
 
+def _to_folder(
+    folder: Path, spec: dict[str, Any], rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...],
+    seed: int | None, explain: bool,
+) -> tuple[int, int]:  # fmt: skip
+    """As `_stream`, into a new folder: the rows and the card of a data set."""
+    from client.rewrite import describe_cost
+    from simulations.corpora.dataset_card import data_file, dataset_card
+    from simulations.corpora.rewriting import block_writer
+    from simulations.output.atomic import staged
+
+    with staged(folder) as part:
+        file = data_file(in_)
+        (part / file).parent.mkdir()
+        with block_writer(part / file, sys.stdout.buffer) as put:
+            counts, others = _stream(rewriter, in_, columns, seed, explain, put)
+        card = dataset_card(
+            spec, describe_cost(rewriter.text), file=file, columns=columns, others=others, seeded=seed is not None
+        )
+        (part / "README.md").write_text(card, encoding="utf-8")
+    _say(f"{folder}: a data set with its card; to push it: hf upload NAME {folder} --repo-type dataset")
+    return counts
+
+
 def _stream(
     rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...], seed: int | None, explain: bool, put: Any
-) -> tuple[int, int]:
-    """Rewrite all rows. How many there were, and how many tokens went in."""
+) -> tuple[tuple[int, int], tuple[str, ...]]:
+    """Rewrite all rows. How many there were, and how many tokens went in; the columns that passed through."""
     import numpy as np
 
     from mechanisms.streams import SimulationStreams
@@ -239,7 +272,7 @@ def _stream(
         if time.monotonic() - said >= _PROGRESS_SECONDS and not explain:
             said = time.monotonic()
             _say(f"{said - start:7.1f} s  {rows:,} rows")
-    return rows, tokens
+    return (rows, tokens), others
 
 
 def _show(row: int, tokens: Sequence[Token]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import math
 import os
 import pickle
 import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +175,15 @@ def test_what_a_server_configures_does_not_reach_the_noise(
         answers.append(reply_from_record(given.content).releases[0].payload["z"])
     assert (answers[0] != answers[1]).any(axis=1).all()
     assert release(message(request()), context(0, **run_config)).has_error()  # nor the simulation's arm
+
+
+def test_a_device_has_a_total(tmp_path: Path) -> None:
+    """Else a server may ask, within each record's limits, about as many records as there are."""
+    write_node(tmp_path, policy=replace(OPEN, total=math.inf))
+    with pytest.raises(ValueError, match=r"node\.json: a device's policy needs a finite total"):
+        load_node(tmp_path)
+    write_node(tmp_path, seed=1, arms={"a": replace(OPEN, total=math.inf)})
+    assert load_node(tmp_path).simulated
 
 
 def test_a_device_cannot_be_given_a_seed(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from mechanisms.messages.wire import request_to_record
 
 ENCODER = "ab" * 32
 M, DIM, CLASSES = 24, 4, 3
-OPEN = Policy(embedding=math.inf, label=math.inf)
+#: More than any test spends: a device has a total.
+OPEN = Policy(embedding=math.inf, label=math.inf, total=1e12)
 REFERENCE = Policy(
     embedding=math.inf, label=math.inf, accept_unprotected=("embedding: reference", "label: reference")
 )

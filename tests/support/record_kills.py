@@ -24,7 +24,7 @@ OLD, NEW = ["one", "two books"], ["three", "", "four films"]
 
 def main(folder: Path) -> Counter[str]:
     node, template = folder / "node", folder / "template"
-    write_node(template, policy=Policy(embedding=100.0))
+    write_node(template, policy=Policy(embedding=100.0, total=1000.0))
     add_records(template, "train", OLD, None)
     found: Counter[str] = Counter()
     for power in (False, True):

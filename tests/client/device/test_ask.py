@@ -172,7 +172,7 @@ def test_a_shard_whose_numbers_would_be_sentences_is_refused(world: World, node:
 @pytest.mark.parametrize(
     ("policy", "line"),
     [
-        (Policy(), r"allows ε up to 0 for one sentence, and the server asks for ε = 31\.42 at worst"),
+        (Policy(total=1.0), r"allows ε up to 0 for one sentence, and the server asks for ε = 31\.42 at worst"),
         (Policy(embedding=31.0, total=99.0), "allows ε up to 31 for one sentence"),
         (replace(POLICY, total=30.0), "allows ε up to 30 in total"),
         (replace(POLICY, mechanisms=("identity",)), "does not allow the mechanism purkayastha"),

@@ -53,7 +53,7 @@ def test_ask_on_the_command_line(world: World, node: Path, capsys: pytest.Captur
 
 
 def test_embeddings_declared_public_are_said_so(world: World, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    world.device(node, Policy(mechanisms=("identity",), accept_unprotected=("embedding: a test",)))
+    world.device(node, Policy(total=1.0, mechanisms=("identity",), accept_unprotected=("embedding: a test",)))
     with serving(world.model(embedding={"mechanism": "identity"}), **world.pair) as address:
         assert command(world, address, node, SENTENCE) == 0
         assert "ε = ∞ (ε = ∞·d_discrete)" in (out := capsys.readouterr().out) or "in clear" in out

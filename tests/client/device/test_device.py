@@ -197,7 +197,7 @@ def test_a_ledger_as_json(device: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_what_is_declared_public_is_shown_as_unprotected(device: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_node(device, policy=Policy(embedding=70.0, accept_unprotected=("label: everybody knows",)))
+    write_node(device, policy=Policy(embedding=70.0, total=700.0, accept_unprotected=("label: everybody knows",)))
     ask(device, request(arm="", label={"mechanism": "identity"}))
     said = told(device, capsys)
     assert "the label of 3 records, to the stage train: ε = ∞ each (in clear)" in said

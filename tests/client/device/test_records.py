@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    write_node(tmp_path / "node", policy=Policy(embedding=100.0))
+    write_node(tmp_path / "node", policy=Policy(embedding=100.0, total=1000.0))
     return tmp_path / "node"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -364,3 +365,18 @@ def test_the_command_itself_exits_with_2() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "sottovoce: absent.toml: there is no such file\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("sottovoce si", ["simulate"]), ("sottovoce budget l", ["ladder", "local"]), ("sottovoce init --fr", ["--from"])],
+)
+def test_a_shell_completes_what_is_typed(
+    typed: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {"_SOTTOVOCE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    with contextlib.suppress(SystemExit):
+        cli.main([])
+    assert sorted(capsys.readouterr().out.split()) == offered
