@@ -21,6 +21,7 @@ from mechanisms.randomized_response import RandomizedResponse, RandomizedRespons
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
+from mechanisms.words.diffractor import Diffractor
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.madlib import Madlib
@@ -39,7 +40,7 @@ CATALOGUE: dict[str, type[Any]] = {
         Identity, Purkayastha, PlanarLaplace, Gaussian, PrivUnit, RandomizedResponse, RandomizedResponsePrior,
         RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
         Madlib, MadlibSyntax,
-        Tem, Mahalanobis, Vickrey,
+        Tem, Mahalanobis, Vickrey, Diffractor,
         DpMlm, DpMlmResized, DpPrompt, DpParaphrase,
     )
 }  # fmt: skip

@@ -95,6 +95,71 @@ def nearest_two(points: FloatArray, vocabulary: Vocabulary) -> tuple[IntArray, I
     return first, second
 
 
+def neighbours(vocabulary: Vocabulary, k: int) -> IntArray:
+    """(V, k) words by rising distance from each word, equals by their numbers, the word itself not among them: as many
+    of its nearest ones as float32 is sure of, at most k, and then the word itself.
+
+    With t the k-th largest computed score, a word that is left out has an exact one of at most t and half the
+    tolerance, and one whose computed score is t and the whole of it lies above that.
+    """
+    size = len(vocabulary)
+    found = np.repeat(np.arange(size)[:, None], k, axis=1)
+    if size <= k:
+        k = size - 1
+    rows = max(1, _SCORES // 4 // size)
+    table = _table(vocabulary)
+    for at in range(0, size, rows):
+        part = np.arange(at, min(at + rows, size))
+        points = vocabulary.vectors[part].astype(np.float64)
+        scores = _scores(points, vocabulary)
+        scores[np.arange(len(part)), table.place[part]] = np.float32(np.inf)  # itself first, to be left out below
+        chosen = np.argpartition(scores, size - k - 1, axis=1)[:, size - k - 1 :]
+        computed = np.take_along_axis(scores, chosen, axis=1)
+        sure = computed >= computed.min(axis=1, keepdims=True) + table.tolerance if k < size - 1 else computed < np.inf
+        sure &= computed < np.inf
+        word_ids = table.order[chosen]
+        places, columns = np.nonzero(sure)
+        distance = squared_distances(points[places], word_ids[places, columns], vocabulary)
+        rank = np.lexsort((word_ids[places, columns], distance, places))
+        places, sorted_ids = places[rank], word_ids[places, columns][rank]
+        counts = np.bincount(places, minlength=len(part))
+        within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+        fits = within < k
+        found[part[places[fits]], within[fits]] = sorted_ids[fits]
+    return found
+
+
+class Remaining:
+    """The words of a vocabulary, taken away one after the other, and the nearest of those that remain."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        table = _table(vocabulary)
+        self._vocabulary = vocabulary
+        self._hold(np.arange(len(vocabulary)), table.augmented[table.place])
+
+    def _hold(self, word_ids: IntArray, augmented: NDArray[np.float32]) -> None:
+        self._word_ids, self._augmented, self._left = word_ids, augmented, len(word_ids)
+        self._taken = np.zeros(len(word_ids), dtype=np.float32)  # -inf where it is
+
+    def take(self, word_id: int) -> None:
+        """It must be there."""
+        self._taken[np.searchsorted(self._word_ids, word_id)] = -np.inf
+        self._left -= 1
+        if 0 < self._left <= len(self._word_ids) * 3 // 4:  # what is searched is what is left, or little more
+            there = self._taken == 0
+            self._hold(self._word_ids[there], self._augmented[there])
+
+    def nearest(self, word_id: int) -> int:
+        """The nearest word that is left; equals go to the lower number."""
+        table, point = _table(self._vocabulary), self._vocabulary.vectors[word_id : word_id + 1].astype(np.float64)
+        scores = self._augmented @ _single(point, table)[0] + self._taken
+        near = self._word_ids[scores >= scores.max() - table.tolerance]
+        if len(near) == 1:
+            return int(near[0])
+        squared = squared_distances(np.broadcast_to(point, (len(near), point.shape[1])), near, self._vocabulary)
+        return int(near[squared.argmin()])
+
+
 def nearest_alike(points: FloatArray, tags: IntArray, k: int, vocabulary: Vocabulary) -> IntArray:
     """The first of the k words nearest to each point that has the point's tag; the nearest word where none has.
 
@@ -131,11 +196,16 @@ def squared_distances(points: FloatArray, word_ids: IntArray, vocabulary: Vocabu
 def _scores(points: FloatArray, vocabulary: Vocabulary) -> NDArray[np.float32]:
     """(n, V) float32, in the table's order of words."""
     table = _table(vocabulary)
+    scores: NDArray[np.float32] = _single(points, table) @ table.augmented.T
+    return scores
+
+
+def _single(points: FloatArray, table: _Table) -> NDArray[np.float32]:
+    """(n, m + 1) float32 rows a."""
     z = (points - table.centre) / table.radius
     a = np.hstack([z, np.ones((len(z), 1))])
     a /= np.sqrt(np.einsum("ij,ij->i", z, z))[:, None] + 1.0
-    scores: NDArray[np.float32] = a.astype(np.float32) @ table.augmented.T
-    return scores
+    return a.astype(np.float32)
 
 
 def _best(scores: NDArray[np.float32], points: FloatArray, vocabulary: Vocabulary, first: int) -> IntArray:

@@ -24,6 +24,7 @@ from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
+from mechanisms.words.diffractor import Diffractor
 from mechanisms.words.distances import metric_distances
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
@@ -70,6 +71,7 @@ class Game:
     follows from its exact distribution, where that is known in closed form and says more than the theorem.
     draw(side, n, seed): n independent outputs under x (side 0) or x' (side 1).
     share: of the draws asked for, how many are made, but for the least: less where a draw is a whole simulation.
+    gaussian: whether what is claimed is a Gaussian's curve, so that a bound of its μ is one of ε at every δ.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Game:
     fits: tuple[Fit, ...]
     law: PairClaim | None = None
     share: float = 1.0
+    gaussian: bool = False
 
     @property
     def claims(self) -> tuple[PairClaim, ...]:
@@ -450,6 +453,7 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
     CusTextImportance.name: lambda delta: [importance_game(CusTextImportance(1.0, 2.0, words(), k=4), delta)],
     Mahalanobis.name: lambda delta: [farthest_game(Mahalanobis(1.0, words(), lam=0.5), delta)],
     Vickrey.name: lambda delta: [farthest_game(Vickrey(1.0, words()), delta)],
+    Diffractor.name: lambda delta: [word_game(Diffractor(0.3, words(), lists=2), delta)],
     Madlib.name: lambda delta: [farthest_game(Madlib(1.0, words()), delta)],
     MadlibSyntax.name: _madlib_syntax,
     DpMlm.name: lambda delta: [model_game(DpMlm(2.0, -1.0, 1.0, words()), delta)],

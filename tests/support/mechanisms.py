@@ -48,6 +48,8 @@ VALUES = {
     "beta": (0.001,),
     "lam": (0.0, 0.4),
     "t": (0.5,),
+    "lists": (2,),
+    "seed": (1,),
     "cap_probability": (None, 0.5),
 }
 # ... and where one mechanism has a smaller range than the others.

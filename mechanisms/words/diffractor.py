@@ -1,0 +1,153 @@
+"""1-Diffractor: geometric noise on the place of a word in a list (Meisenbacher et al. 2024)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from mechanisms import checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.categorical import pure_loss
+from mechanisms.losses.loss import LossCells, checked_distance
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.word_lists import word_lists
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MIN_EPSILON, MAX_EPSILON = 1e-6, 1000.0
+MAX_LISTS = 64
+#: Rows of probabilities held at once.
+_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Diffractor:
+    """One of several lists of all words, each followed by the nearest that is not yet there; x's place in it, moved by
+    two-sided geometric noise, Pr[k] = (1 - α)/(1 + α)·α^|k| with α = e^-ε, and cut at the ends: the word that stands
+    there.
+
+    Meisenbacher, Chevli and Matthes 2024 (their geometric form). The list is drawn for each token, uniformly.
+
+    **Theorem** (Ghosh, Roughgarden and Sundararajan 2009, for each list; the paper's εd-privacy)
+    ε·d(x, x'), d the largest difference of the places of x and x' in any of the lists. Proof: two neighbouring places
+    change the mass of each place by a factor of e^ε at most, and so that of the places beyond an end; which list it is
+    does not depend on x, so the probability of a word is a mean of probabilities that are each within e^(ε·d).
+    Nothing is exposed. d is a metric (the largest of metrics), of the lists and not of the vectors: words that are near
+    may lie far apart in a list, and its diameter is V - 1.
+
+    **What is not done as published.** Its programs let every list draw, and take one of the words: the same law, for
+    V·lists times the work. They pass over words that a list does not have, by which the choice shows which lists know
+    the private word (they come from several embeddings); here every list has all words. Words outside the vocabulary
+    and stop words, which they pass on in clear, are what `TextMechanism` makes of them. The unknown word stands where
+    the word nearest to the mean of all vectors does.
+
+    **numeric_delta (proved).** A list is met on an interval of one uniform, a place on one of another, each with two
+    ends that are off by one lattice point, 2^-52. Rounding the logarithm moves the end at mass e^(-ε·j) by at most
+    e^(-ε·j)·ε·j·2^-51, which is below 2^-52.
+
+    epsilon: for each place, 1e-6..1000. lists: how many, 1..64. seed: where they begin, public, 0..2^31 - 1.
+    """
+
+    epsilon: float
+    vocabulary: Vocabulary
+    lists: int = 3
+    seed: int = 0
+
+    name: ClassVar[str] = "diffractor"
+    channel: ClassVar[str] = "text"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "lists", checks.integer(self.name, "lists", self.lists, 1, MAX_LISTS))
+        object.__setattr__(self, "seed", checks.integer(self.name, "seed", self.seed, 0, 2**31 - 1))
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(
+            epsilon=self.epsilon, metric="euclidean", diameter=float(len(self.vocabulary) - 1), protects="token",
+            inputs="all; by the largest difference of their places in a list",
+            numeric_delta=(2 * len(self.vocabulary) + self.lists) * 2.0**-50,
+        )  # fmt: skip
+
+    @property
+    def order(self) -> IntArray:
+        """(lists, V) the words of each list, in their order."""
+        return word_lists(self.vocabulary, self.lists, self.seed)[0]
+
+    @property
+    def place(self) -> IntArray:
+        """(lists, V + 1) where each word stands, the unknown one too."""
+        return word_lists(self.vocabulary, self.lists, self.seed)[1]
+
+    def distances(self, x: IntArray, y: IntArray) -> FloatArray:
+        """d of the guarantee, word ids (n,) and (k,) -> (n, k)."""
+        apart = np.zeros((len(x), len(y)))
+        for place in self.place:
+            np.maximum(apart, np.abs(place[x][:, None] - place[y][None]), out=apart)
+        return apart
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """One word for each word id, (n,) or (n, L) -> same shape; two uniforms each. ValueError if out of range."""
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        u = uniforms(rng, x.shape, 2)
+        flat = x.ravel()
+        there = np.flatnonzero(flat != NOTHING)
+        chosen = (u[there, 0] * self.lists).astype(np.int64)  # a lattice point below 1 times 64 stays below 64
+        moved = self.place[chosen, flat[there]] + _geometric(u[there, 1], self.epsilon)
+        out = np.full(flat.shape, NOTHING)
+        out[there] = self.order[chosen, np.clip(moved, 0, len(self.vocabulary) - 1).astype(np.int64)]
+        return out.reshape(x.shape)
+
+    def log_probs(self, x: NDArray[Any]) -> FloatArray:
+        """Log probability of every word, (n,) -> (n, V)."""
+        x = checks.word_id_row(self.name, x, self.vocabulary)
+        out = np.empty((len(x), len(self.vocabulary)))
+        every = np.arange(len(self.vocabulary))
+        for at in range(0, len(x), _ROWS):
+            out[at : at + _ROWS] = self._law(every[None], x[at : at + _ROWS, None])
+        return out
+
+    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
+        """Log probability of y given x, (n,) -> (n,)."""
+        return self._law(np.asarray(y), checks.word_id_row(self.name, x, self.vocabulary))
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """A loss that dominates any two words at most `distance` apart in every list (None: any): pure LDP."""
+        apart = checked_distance(self.name, distance, self.guarantee.diameter)
+        return pure_loss(self.guarantee.loss(apart))
+
+    def _law(self, y: IntArray, x: IntArray) -> FloatArray:
+        alpha, last = math.exp(-self.epsilon), len(self.vocabulary) - 1
+        inside = math.log(-math.expm1(-self.epsilon))
+        shape = (self.lists, *np.broadcast_shapes(y.shape, x.shape))
+        each = np.empty(shape)
+        for i, place in enumerate(self.place):
+            to = place[y]
+            each[i] = -self.epsilon * np.abs(to - place[x]) + np.where((to == 0) | (to == last), 0.0, inside)
+        law: FloatArray = logsumexp(each, axis=0) - math.log1p(alpha) - math.log(self.lists)
+        return law
+
+
+def _geometric(u: FloatArray, epsilon: float) -> FloatArray:
+    """Two-sided geometric noise by its inverse distribution function: whole numbers, (n,), of uniforms (n,).
+
+    Pr[<= k] is α^-k/(1 + α) below 0 and 1 - α^(k+1)/(1 + α) from 0 on.
+    """
+    alpha = math.exp(-epsilon)
+    below = u * (1 + alpha) <= alpha
+    tail = np.where(below, u, 1 - u) * (1 + alpha)  # at most 1, but for rounding
+    steps = np.log(tail) / epsilon
+    noise: FloatArray = np.where(below, np.ceil(steps), np.ceil(-steps) - 1)
+    return np.where(below, np.minimum(noise, -1.0), np.maximum(noise, 0.0))
