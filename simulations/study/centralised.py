@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import ArmResult
 from simulations.progress import Progress
 from simulations.study.arm import Finished
-from simulations.study.evaluation import Answers, on_device, score
+from simulations.study.evaluation import Answers, beside, on_device, score
 from simulations.study.prepare import Held, Prepared
 
 FloatArray = NDArray[np.float64]
@@ -41,9 +41,10 @@ class Linear:
     weight: FloatArray
     bias: FloatArray
 
-    def predict(self, h: NDArray[np.floating]) -> NDArray[np.int64]:
-        """The likeliest class of each row, (n,)."""
-        return np.argmax((np.asarray(h, np.float64) - self.mean) @ self.weight + self.bias, axis=1)
+    def scores(self, h: NDArray[np.floating]) -> FloatArray:
+        """Logits of the rows h (n, m), (n, K)."""
+        logits: FloatArray = (np.asarray(h, np.float64) - self.mean) @ self.weight + self.bias
+        return logits
 
 
 def logistic_regression(h: NDArray[np.floating], y: NDArray[np.int64], *, classes: int, seed: int) -> Linear:
@@ -113,9 +114,14 @@ class CentralisedArm:
         h, y = _rows(public, held)
         with threadpool_limits(1, user_api="blas"):
             model = logistic_regression(h, y, classes=len(public.classes), seed=self.experiment.seed)
-            guesses = model.predict(np.asarray(held.test_embeddings))
-        answers = Answers(on_device(held, None), on_device(held, guesses))
-        result = self._result(h.shape[1], time.perf_counter() - start)
+            scores = model.scores(np.asarray(held.test_embeddings))
+        answers = Answers(on_device(held, None), on_device(held, scores.argmax(axis=1)))
+        names, rows = self.experiment.data.measures, np.arange(len(held.test))
+        measures = {
+            "sanitized": beside(names, held, None, rows[:0], seed=self.experiment.seed),
+            "on_device": beside(names, held, scores, rows, seed=self.experiment.seed),
+        }
+        result = replace(self._result(h.shape[1], time.perf_counter() - start), measures=measures)
         return Finished(result.scored(None, score(answers.device)), None, answers)
 
     def _result(self, width: int, seconds: float) -> ArmResult:
