@@ -6,6 +6,8 @@ STAMP := $(VENV)/.installed
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
+# Where the shell forbids it, every process would compile torch and Flower anew: three seconds each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: env demo test fast slow soak lint bench results house docs notebooks clean
 

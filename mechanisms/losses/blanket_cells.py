@@ -98,11 +98,14 @@ class BlanketCells:
         width = (float(np.ptp(log_u)) + float(np.ptp(log_v)) + 1e-12) / most
         while True:
             u, v = (np.floor((part - part.min()) / width).astype(np.int64) for part in (log_u, log_v))
-            _, place = np.unique(u * (int(v.max()) + 1) + v, return_inverse=True)
-            size = int(place.max()) + 1
+            key = u * (int(v.max()) + 1) + v  # there are at most (most + 1)² of them: a table of them beats a sort
+            found = np.zeros(int(key.max()) + 1, bool)
+            found[key] = True
+            size = int(found.sum())
             if size <= most:
                 break
             width *= 1.5
+        place = (np.cumsum(found) - 1)[key]
 
         def masses(logs: FloatArray) -> FloatArray:
             total: FloatArray = np.log(np.bincount(place, weights=np.exp(logs), minlength=size))

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from scipy.stats import beta
 
 FloatArray = NDArray[np.float64]
@@ -157,6 +158,22 @@ def lower_epsilon(found: Scores, delta: float, alpha: float) -> LowerBound:
     a, b = counts.bounds(alpha)
     ratio = (a - delta) / b
     return LowerBound(math.log(ratio) if ratio > 1 else 0.0, event, counts)
+
+
+def lower_mu(found: Scores, alpha: float) -> float:
+    """A lower bound of the least μ by whose Gaussian trade-off the pair is bounded, at least 0 and above it with
+    probability at most alpha: Φ⁻¹(a) − Φ⁻¹(b) of an event (Nasr et al. 2023, for μ-GDP of Dong, Roth and Su 2022)."""
+    best, event = -math.inf, None
+    for of, swapped in _ways(found):
+        thresholds, a, b = _rates(found, of, swapped, alpha)
+        with np.errstate(invalid="ignore"):
+            value = np.nan_to_num(ndtri(a) - ndtri(b), nan=-math.inf, neginf=-math.inf)
+        at = int(np.argmax(value))
+        if value[at] > best or event is None:
+            best, event = float(value[at]), Event(of, swapped, float(thresholds[at]))
+    assert event is not None
+    a, b = event.counted(*(part[event.of] for part in found.reported)).bounds(alpha)
+    return max(0.0, float(ndtri(a) - ndtri(b))) if a > 0 and b < 1 else 0.0
 
 
 def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:

@@ -72,6 +72,7 @@ class Game:
     follows from its exact distribution, where that is known in closed form and says more than the theorem.
     draw(side, n, seed): n independent outputs under x (side 0) or x' (side 1).
     share: of the draws asked for, how many are made, but for the least: less where a draw is a whole simulation.
+    gaussian: whether what is claimed is a Gaussian's curve, so that a bound of its μ is one of ε at every δ.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Game:
     fits: tuple[Fit, ...]
     law: PairClaim | None = None
     share: float = 1.0
+    gaussian: bool = False
 
     @property
     def claims(self) -> tuple[PairClaim, ...]:

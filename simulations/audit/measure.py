@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from mechanisms.guarantee import gaussian_epsilon
 from server.attacks import audit as adversary
 from simulations.audit.games import Game
 
@@ -34,7 +35,8 @@ class Finding:
     """One game, measured. Bounds are lower bounds. excess: of each claim the point that looked worst. shown: the δ of
     the closest claim at each of `game.shown`.
 
-    reach: the largest ε that so many draws could show. fitted: the scores that events are about.
+    mu: a lower bound of μ, where the claim is a Gaussian's curve. reach: the largest ε that so many draws could show.
+    fitted: the scores that events are about.
     """
 
     game: Game
@@ -44,6 +46,7 @@ class Finding:
     at_delta: adversary.LowerBound
     excess: tuple[adversary.Excess, ...]
     shown: tuple[adversary.Excess, ...]
+    mu: float | None
     reach: float
     delta: float
     fitted: tuple[adversary.Score, ...]
@@ -67,9 +70,9 @@ class Finding:
 
 
 def tests(games: Iterable[Game]) -> int:
-    """How many figures can raise an alarm: of each game two bounds of ε, one of δ for each claim and for each ε that is
-    shown."""
-    return sum(2 + len(game.claims) + len(game.shown) for game in games if game.claims) or 1
+    """How many figures there are that may be wrong: of each game two bounds of ε, one of δ for each claim and for each
+    ε that is shown, and one of μ where that is claimed."""
+    return sum(2 + len(game.claims) + len(game.shown) + game.gaussian for game in games if game.claims) or 1
 
 
 def measure(
@@ -89,6 +92,7 @@ def measure(
             ),
             excess=tuple(adversary.excess(found, c.points, alpha) for c in game.claims),
             shown=tuple(adversary.excess(found, point[None], alpha) for point in game.shown),
+            mu=adversary.lower_mu(found, alpha) if game.gaussian else None,
             reach=adversary.largest(n, alpha), delta=audit.delta, fitted=found.fitted,
         )  # fmt: skip
         findings.append(finding)
@@ -99,6 +103,11 @@ def measure(
 def _numeric(delta: float, epsilon: float) -> float:
     """What a sampler's total variation adds to a δ at ε, at most."""
     return min(1.0, delta * (1 + math.exp(min(epsilon, 14.0))))
+
+
+def _of_mu(finding: Finding) -> float:
+    """ε at the audit's δ of the Gaussian curve that was refuted; 0 where none is claimed."""
+    return gaussian_epsilon(finding.mu, finding.delta) if finding.mu else 0.0
 
 
 def entry(finding: Finding) -> dict[str, Any]:
@@ -114,7 +123,8 @@ def entry(finding: Finding) -> dict[str, Any]:
         "measured": finding.pure.epsilon,
         "claimed_at_delta": game.theorem.at_delta,
         "exact_at_delta": None if game.law is None else game.law.at_delta,
-        "measured_at_delta": finding.at_delta.epsilon,
+        "measured_at_delta": max(finding.at_delta.epsilon, _of_mu(finding)),
+        "measured_mu": finding.mu,
         "deltas": [
             {"what": what, "epsilon": e.epsilon, "claimed": e.claimed, "measured": e.measured}
             for what, e in (

@@ -27,6 +27,7 @@ from simulations.commands import check as check_command
 from simulations.commands import deniability as deniability_command
 from simulations.commands import deploy as deploy_command
 from simulations.commands import device as device_command
+from simulations.commands import explore as explore_command
 from simulations.commands import init as init_command
 from simulations.commands import report as report_command
 from simulations.commands import study as study_command
@@ -49,6 +50,8 @@ SIMULATION_PACKAGES = (
     "datasets",
     "pyarrow",
     "matplotlib",
+    "starlette",
+    "uvicorn",
     "ray",
     "dp_accounting",
     "HanTa",
@@ -72,6 +75,7 @@ app.command("audit")(audit_command.command)
 app.command("attack")(attack_command.command)
 app.command("bench")(bench_command.command)
 app.command("report")(report_command.command)
+app.command("explore")(explore_command.command)
 
 Out = Annotated[
     Path | None,

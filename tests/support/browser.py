@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -46,10 +47,10 @@ class Browser:
                 found: dict[str, Any] = answer["result"]
                 return found
 
-    def open(self, page: Path) -> None:
-        """Load a file into the tab, and wait until it has loaded."""
+    def open(self, page: Path | str) -> None:
+        """Load a file, or an address of the loopback, into the tab, and wait until it has loaded."""
         self._events.clear()
-        self.ask("Page.navigate", url=page.as_uri())
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while "Page.loadEventFired" not in self._events:
             self._next()
 
@@ -58,6 +59,19 @@ class Browser:
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def wait(self, expression: str) -> None:
+        """Until JavaScript says that it is so. AssertionError where it does not come to that."""
+        end = time.monotonic() + PATIENCE
+        while not self.evaluate(expression):
+            assert time.monotonic() < end, f"{expression}: did not come true"
+            time.sleep(0.02)
+
+    def picture(self) -> bytes:
+        """The page as it is seen, whole, as PNG."""
+        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        return base64.b64decode(self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"])
 
     def width(self, pixels: int) -> None:
         """Give the window a width, as of a screen."""
@@ -88,14 +102,16 @@ class Browser:
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
-    """A browser with an empty profile in a folder, which resolves no host. bash: other shells know no file above 9."""
+    """A browser with an empty profile in a folder, which knows no host but the loopback. bash:
+    other shells know no file above 9."""
     assert CHROMIUM is not None
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     command = [
         "bash", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}', CHROMIUM, "--headless", "--no-sandbox",
         "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
-        "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}", "--remote-debugging-pipe",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={folder}",
+        "--remote-debugging-pipe",
     ]  # fmt: skip
     process = subprocess.Popen(
         command, pass_fds=(to_read, from_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -59,11 +59,11 @@ def reseeded(x: float, n: int) -> list[float]:
 
 
 def counted(kind: Any) -> Draws:
-    """A sum of numbers from 0 to 10 in whole numbers of a kind, and noise for one of them more or less: ε = 1."""
+    """A sum of numbers from 0 to 100 in whole numbers of a kind, and noise for one of them more or less: ε = 1."""
 
     def draws(x: list[int], n: int) -> list[int]:
         total = int(np.array(x, dtype=kind).sum(dtype=kind))
-        p = 1 - np.exp(-1 / 10)
+        p = 1 - np.exp(-1 / 100)
         return (total + RNG.geometric(p, n) - RNG.geometric(p, n)).tolist()
 
     return draws
@@ -132,10 +132,34 @@ def slow(faster: float) -> Draws:
     return draws
 
 
+def trained(noise: float, *, steps: int = 16, clip: float = 0.1) -> Draws:
+    """Full-batch DP-SGD of a logistic model, each of whose records has a feature of its own: noise 4 at 16 steps is
+    μ = 1 of one record more. An input says which records are in; a draw is the model's weights, one of each record."""
+
+    def draws(x: list[int], n: int) -> list[list[float]]:
+        there, found = np.array(x) == 1, []
+        for _ in range(n):
+            w = np.zeros(len(x))
+            for _ in range(steps):
+                gradient = -10 / (1 + np.exp(np.clip(10 * w, -500, 500)))
+                clipped = gradient / np.maximum(1, np.abs(gradient) / clip)
+                w -= 0.01 * (np.where(there, clipped, 0) + RNG.normal(0, noise * clip, len(x)))
+            found.append(w.tolist())
+        return found
+
+    return draws
+
+
+def one_run(canaries: int) -> dict[str, Any]:
+    """The claim of `trained` at noise 4."""
+    inputs = {"records": [0, 1], "count": canaries}
+    return {"mu": 1.0, "delta": 1e-5, "inputs": inputs, "neighbours": "replace", "releases": "vector", "one_run": True}
+
+
 _LABEL = {"epsilon": 1.0, "inputs": LABELS, "releases": "category"}
 _NUMBER = {"epsilon": 1.0, "inputs": {"low": 0.0, "high": 1.0}}
 _TWO = {"epsilon": 1.0, "inputs": {"low": 0.0, "high": 1.0, "size": 2}, "releases": "vector"}
-_SUM = {"epsilon": 1.0, "inputs": {"records": {"low": 0, "high": 10, "whole": True}, "count": 20}}
+_SUM = {"epsilon": 1.0, "inputs": {"records": {"low": 0, "high": 100, "whole": True}, "count": 4}}
 _STEP = {"inputs": {"records": {"radius": 10.0, "size": 2}, "count": 3}, "neighbours": "add-remove"}
 _BITS = {"epsilon": 0.6, "delta": 0.03, "inputs": {"records": [0, 1], "count": 20}, "neighbours": "replace"}
 _TEXT = {"epsilon": 1.0, "inputs": ["good", "bad film", "good plot film", "film good bad plot", "plot plot plot plot"]}

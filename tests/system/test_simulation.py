@@ -121,6 +121,13 @@ def cohorts(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 @pytest.mark.slow
+def test_what_starts_ray_runs_one_after_another(request: pytest.FixtureRequest) -> None:
+    """A pytest and a pytest-xdist that do not fit each other spread a group over all processes, without a word."""
+    grouped = getattr(request.config.option, "loadgroup", False)
+    assert request.node.nodeid.endswith("@ray") or not grouped
+
+
+@pytest.mark.slow
 def test_cohorts_and_single_users_release_the_same_bits(cohorts: Finished, shared: Path, tmp_path: Path) -> None:
     single = finish(tmp_path / "out", table(shared / "bert", population={"users-per-node": 1}))
     assert len(list((single.out / "nodes").iterdir())) == USERS > len(list((cohorts.out / "nodes").iterdir()))

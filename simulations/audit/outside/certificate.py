@@ -13,6 +13,7 @@ from server.attacks.audit import Counts, Event, excess_of
 from simulations.audit.measure import Finding
 from simulations.audit.outside.claim import Claim
 from simulations.audit.outside.drawer import Drawer
+from simulations.audit.outside.one_run import ONE_RUN, canaries_of, lower, right_of
 from simulations.audit.outside.outputs import Part
 from simulations.audit.outside.pairs import rows_of
 from simulations.audit.outside.source import Source
@@ -31,10 +32,7 @@ def certificate(source: Source, pair: Pair, finding: Finding, *, draws: int, see
     )
     test = finding.fitted[event.of]
     assert isinstance(test, Part)
-    return {
-        "format": FORMAT,
-        "command": source.command,
-        "claim": source.claim.stated(),
+    return _about(source, draws, seed) | {
         "what": finding.game.about,
         "pair": list(pair),
         "claimed": {"epsilon": epsilon, "delta": delta},
@@ -43,8 +41,17 @@ def certificate(source: Source, pair: Pair, finding: Finding, *, draws: int, see
             "hits": counts.hits, "misses": counts.misses, "draws": [counts.own, counts.other],
         },
         "event": {"swapped": event.swapped, "threshold": event.threshold, "test": test.stated()},
-        "draws": draws,
-        "seed": seed,
+    }  # fmt: skip
+
+
+def certificate_of_one_run(source: Source, found: Mapping[str, Any], *, seed: int, confidence: float) -> dict[str, Any]:
+    """The same of training that was run once."""
+    return _about(source, 1, seed) | {"what": ONE_RUN, "measured": dict(found) | {"confidence": confidence}}
+
+
+def _about(source: Source, draws: int, seed: int) -> dict[str, Any]:
+    return {
+        "format": FORMAT, "command": source.command, "claim": source.claim.stated(), "draws": draws, "seed": seed,
         "versions": {
             "sottovoce": version("sottovoce"), "python": platform.python_version(), "audited": source.claim.version,
         },
@@ -70,6 +77,11 @@ def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = No
     The event is the certificate's, the claim the source's of now, so that a claim that was mended is not held against.
     seed: of the new draws, None for the one behind the certificate's. UserError where it is damaged.
     """
+    stated = Claim.of(written.get("claim"), "certificate")
+    if stated.stated() != source.claim.stated():
+        raise UserError(f"certificate: is about another claim than {source.claim.name} makes now; audit it anew")
+    if stated.one_run:
+        return _run_again(written, source, seed)
     try:
         pair, event, claimed = written["pair"], written["event"], written["claimed"]
         test = Part.of(event["test"])
@@ -79,13 +91,27 @@ def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = No
         seed = int(written["seed"]) + 1 if seed is None else seed
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
-    stated = Claim.of(written["claim"], "certificate")
-    if stated.stated() != source.claim.stated():
-        raise UserError(f"certificate: is about another claim than {source.claim.name} makes now; audit it anew")
     rows = rows_of(Drawer(source, seed), (x, other), what, n)
     counts: Counts = Event(0, bool(event["swapped"]), threshold).counted(test(rows[0]), test(rows[1]))
     measured = excess_of(counts, epsilon, CHECKED)
     return {
         "confirmed": measured > delta, "epsilon": epsilon, "claimed": delta, "measured": measured,
         "hits": counts.hits, "misses": counts.misses, "draws": n, "seed": seed, "confidence": 1 - CHECKED,
+    }  # fmt: skip
+
+
+def _run_again(written: Mapping[str, Any], source: Source, seed: int | None) -> dict[str, Any]:
+    """One more run, with coins of its own, and as many guesses."""
+    claim = source.claim
+    try:
+        guesses, seed = int(written["measured"]["guesses"]), int(written["seed"]) + 1 if seed is None else seed
+        canaries = canaries_of(claim)
+        right = right_of(source, canaries, seed)[guesses]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
+    mu, epsilon = lower(claim, canaries, guesses, right, CHECKED)
+    confirmed = mu > claim.mu if mu is not None and claim.mu is not None else epsilon > (claim.epsilon or 0.0)
+    return {
+        "confirmed": confirmed, "epsilon": epsilon, "claimed": claim.delta, "measured": claim.delta, "hits": right,
+        "misses": guesses - right, "draws": 1, "seed": seed, "confidence": 1 - CHECKED,
     }  # fmt: skip

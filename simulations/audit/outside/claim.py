@@ -29,7 +29,8 @@ ASKED = "asked"
 @dataclass(frozen=True)
 class Claim:
     """A claim about a mechanism that is audited from outside. It is (epsilon, delta)-indistinguishability of any two
-    neighbouring inputs, or with `mu` in place of epsilon that of Gaussian noise, μ-GDP (Dong, Roth and Su 2022).
+    neighbouring inputs, or with `mu` in place of epsilon that of Gaussian noise, μ-GDP (Dong, Roth and Su 2022), of
+    which delta says where on its curve ε is measured.
 
     inputs: a space. A list is one of its values; {"low": a, "high": b} a number between, with "size": k a vector of
         them, with "whole": true integers; {"radius": r, "size": k} a vector of at most that Euclidean length;
@@ -42,6 +43,8 @@ class Claim:
     releases: what a draw is: a "number", a "vector" of one length, a "category" (a word or a number that names
         something), a "sequence" of categories, or a "text". None (null) in its place: nothing was released.
     time: whether the time of an answer is claimed to tell no more either; each draw is then asked for alone.
+    one_run: whether one draw is all that is asked for: training whose input says of each of many canaries whether it is
+        in, and whose draw is a score of each. inputs are {"records": [0, 1], "count": m}, neighbours "replace".
     name, version: of what is audited.
 
     UserError, of one line, on anything else.
@@ -57,6 +60,7 @@ class Claim:
     places: Sequence[Sequence[float]] | None = None
     releases: str = "number"
     time: bool = False
+    one_run: bool = False
     name: str = "mechanism"
     version: str = ""
 
@@ -67,8 +71,8 @@ class Claim:
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 <= value < math.inf):
                 raise UserError(f"claim: {name} must be a finite number of at least 0, got {value!r}")
-        if not self.delta < 1 or (self.mu is not None and self.delta):
-            raise UserError("claim: delta is below 1, and goes with epsilon alone")
+        if not self.delta < 1:
+            raise UserError("claim: delta must be below 1")
         if self.mu is not None and self.mu > _STEEPEST:
             raise UserError(f"claim: mu above {_STEEPEST:g} is out of an audit's reach")
         for name, known in (("metric", METRICS), ("neighbours", NEIGHBOURS), ("releases", KINDS)):
@@ -76,7 +80,7 @@ class Claim:
                 raise UserError(f"claim: {name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if (self.inputs is None) == (isinstance(self.pairs, Sequence) and not self.pairs):
             raise UserError("claim: states inputs or pairs, one of them")
-        for name, kind in (("time", bool), ("name", str), ("version", str)):
+        for name, kind in (("time", bool), ("one_run", bool), ("name", str), ("version", str)):
             if not isinstance(getattr(self, name), kind):
                 raise UserError(f"claim: {name} must be a {kind.__name__}, got {getattr(self, name)!r}")
         if isinstance(self.pairs, str) and self.pairs != ASKED:

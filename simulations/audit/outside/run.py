@@ -7,7 +7,9 @@ from typing import Any
 
 from server.attacks.audit import MIN_DRAWS
 from simulations.audit.measure import FAMILY, Audit, entry, measure, tests
-from simulations.audit.outside.certificate import certificate
+from simulations.audit.outside import one_run
+from simulations.audit.outside.certificate import certificate, certificate_of_one_run
+from simulations.audit.outside.claim import Claim
 from simulations.audit.outside.drawer import Drawer
 from simulations.audit.outside.pairs import games_of
 from simulations.audit.outside.search import pair_of, worst_pair
@@ -28,10 +30,12 @@ def audit_source(
     draws: of each of two inputs; half of them look for the worst pair, where the claim names more than one.
     UserError on draws or a seed that cannot be, and on a source that does not do what it says.
     """
-    if not LEAST <= draws <= MOST:
-        raise UserError(f"--draws {draws}: take from {LEAST:,} to {MOST:,} draws")
     if seed < 0:
         raise UserError(f"--seed {seed}: must be at least 0")
+    if not source.claim.one_run and not LEAST <= draws <= MOST:
+        raise UserError(f"--draws {draws}: take from {LEAST:,} to {MOST:,} draws")
+    if source.claim.one_run:
+        return _in_one_run(source, seed=seed, family=family)
     claim, drawer = source.claim, Drawer(source, seed)
     alone = _only(source)
     pair = worst_pair(drawer, draws, progress) if alone is None else alone
@@ -39,7 +43,16 @@ def audit_source(
     games = games_of(drawer, pair)
     audited = Audit(draws=left, delta=claim.at, seed=seed)
     findings = measure(games, audited, family=family, progress=progress)
-    figures = tests(games)
+    certificates = [
+        certificate(source, pair, finding, draws=draws, seed=seed) for finding in findings if finding.violations
+    ]
+    return _results(claim, [entry(finding) for finding in findings], certificates, draws, seed, family, tests(games))
+
+
+def _results(
+    claim: Claim, entries: list[dict[str, Any]], certificates: list[dict[str, Any]], draws: int, seed: int,
+    family: float, figures: int,
+) -> dict[str, Any]:  # fmt: skip
     return {
         "draws": draws,
         "delta": claim.at,
@@ -47,13 +60,18 @@ def audit_source(
         "false_alarm_rate": family,
         "tests": figures,
         "confidence_each": 1 - family / figures,
-        "violated": sum(finding.verdict == "violated" for finding in findings),
-        "entries": [entry(finding) for finding in findings],
-        "certificates": [
-            certificate(source, pair, finding, draws=draws, seed=seed)
-            for finding in findings if finding.verdict == "violated"
-        ],
-    }  # fmt: skip
+        "violated": sum(each["verdict"] == "violated" for each in entries),
+        "entries": entries,
+        "certificates": certificates,
+    }
+
+
+def _in_one_run(source: Source, *, seed: int, family: float) -> dict[str, Any]:
+    found, evidence = one_run.audited(source, seed=seed, family=family)
+    figures = len(one_run.guesses_of(one_run.canaries_of(source.claim)))
+    sure = found["confidence"]
+    kept = [] if evidence is None else [certificate_of_one_run(source, evidence, seed=seed, confidence=sure)]
+    return _results(source.claim, [found], kept, 1, seed, family, figures)
 
 
 def _only(source: Source) -> Pair | None:

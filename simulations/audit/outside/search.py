@@ -8,7 +8,7 @@ gradients, no densities: draws alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,8 @@ def _candidates(drawer: Drawer) -> tuple[Iterator[Pair], Callable[[Pair, np.rand
         every = list(combinations(within.values, 2))
         order = drawer.rng.permutation(len(every))
         return (every[i] for i in order), None
-    return (pairs.proposed(drawer.rng) for _ in range(_ROUNDS[0][2] // 2)), pairs.moved
+    proposed = (pairs.proposed(drawer.rng) for _ in range(_ROUNDS[0][2] // 2))
+    return chain(pairs.extreme(), proposed), pairs.moved
 
 
 def _named(drawer: Drawer) -> Iterator[Pair]:
@@ -115,11 +116,17 @@ def _followed(
 
 
 def _looks(first: FloatArray, second: FloatArray, claim: Claim, pair: Pair) -> float:
-    """How bad a pair looks: the largest bound of ε over the ε that is claimed there, on one half of its draws by what
-    was learned on the other."""
+    """How bad a pair looks: the largest bound of ε over the ε that is claimed there, each half of its draws scored by
+    what was learned on the other."""
     half = len(first) // 2
-    fitted = [fit(first[:half], second[:half]) for fit in QUICK]
-    parts = tuple(np.stack([score(rows[half:]) for score in fitted]) for rows in (first, second))
+    one, other = slice(None, half), slice(half, None)
+    scored = []
+    for here, there in ((one, other), (other, one)):
+        fitted = [fit(first[here], second[here]) for fit in QUICK]
+        scored.append([[score(rows[there]) for rows in (first, second)] for score in fitted])
+    parts = [
+        np.stack([np.concatenate([fold[i][side] for fold in scored]) for i in range(len(QUICK))]) for side in range(2)
+    ]
     found = adversary.Scores((parts[0], parts[1]), (parts[0], parts[1]))
     return max(
         adversary.lower_epsilon(found, delta, _ALPHA).epsilon / max(epsilon, _LEAST)

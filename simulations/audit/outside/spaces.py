@@ -6,7 +6,7 @@ records are all the same; there worst cases lie more often than not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +18,9 @@ Pair = tuple[Any, Any]
 
 
 class Space(Protocol):
-    """Inputs of one kind."""
+    """Inputs of one kind. ends: two that lie as far apart as any."""
+
+    ends: tuple[Any, Any]
 
     def drawn(self, rng: Rng) -> Any:
         """One of them."""
@@ -34,7 +36,7 @@ class Listed:
     """One of some values."""
 
     def __init__(self, values: list[Any]) -> None:
-        self.values = values
+        self.values, self.ends = values, (values[0], values[-1])
 
     def drawn(self, rng: Rng) -> Any:
         return self.values[int(rng.integers(len(self.values)))]
@@ -51,6 +53,7 @@ class Box:
 
     def __init__(self, low: float, high: float, size: int | None, whole: bool) -> None:
         self.low, self.high, self.size, self.whole = low, high, size, whole
+        self.ends = self._out(np.full(size or (), low)), self._out(np.full(size or (), high))
 
     def _out(self, z: Any) -> Any:
         z = np.clip(z, self.low, self.high)
@@ -84,6 +87,7 @@ class Ball:
 
     def __init__(self, radius: float, size: int) -> None:
         self.radius, self.size = radius, size
+        self.ends = self._out(np.eye(size)[0], radius), self._out(-np.eye(size)[0], radius)
 
     def drawn(self, rng: Rng) -> Any:
         kind = rng.integers(4)
@@ -113,6 +117,7 @@ class Records:
 
     def __init__(self, each: Space, count: int) -> None:
         self.each, self.count = each, count
+        self.ends = [each.ends[0]] * count, [each.ends[1]] * count
 
     def drawn(self, rng: Rng) -> Any:
         kind = rng.integers(3)
@@ -172,6 +177,17 @@ class Pairs:
         if neighbours != "any" and not isinstance(within, Records):
             raise UserError(f"claim: neighbours {neighbours!r} are lists; inputs must be records and count")
         self.within, self.neighbours = within, neighbours
+
+    def extreme(self) -> Iterator[Pair]:
+        """Those to begin with: the ends of the space; of lists all of one end but for one record."""
+        if self.neighbours == "any":
+            yield self.within.ends
+            return
+        for here, there in (self._each.ends, self._each.ends[::-1]):
+            same = self.within.ends[int(here is self._each.ends[1])]
+            yield (same, same[1:]) if self.neighbours == "add-remove" else (same, [there, *same[1:]])
+            if self.neighbours == "add-remove":
+                yield [there, *same[1:]], same[1:]
 
     def proposed(self, rng: Rng) -> Pair:
         """A pair, out of nothing."""

@@ -1,0 +1,191 @@
+"""What a question costs, in numbers and in words: by the very functions that `sottovoce budget` prints from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mechanisms.accounting.ladder import ladder
+from mechanisms.mechanism import Mechanism
+from mechanisms.vocabulary import Vocabulary
+from server.attacks.tokens import unigram
+from simulations.analysis.budget import described, ladder_of_release, shuffled
+from simulations.explore.inference import limit, word_limit
+from simulations.explore.settings import Settings
+from simulations.explore.world import POOL
+from simulations.output.numbers import epsilon as shown
+
+#: ε at which the theorem's curve is drawn, by mechanism.
+_CURVES = {
+    "purkayastha": tuple(np.linspace(0.0, 20.0, 21)), "planar-laplace": tuple(np.linspace(0.0, 40.0, 21)),
+    "privunit": tuple(np.linspace(0.0, 16.0, 17)), "randomized-response": tuple(np.linspace(0.0, 8.0, 17)),
+    "santext": tuple(np.linspace(0.0, 32.0, 9)), "santext+": tuple(np.linspace(0.0, 32.0, 9)),
+    "custext": tuple(np.linspace(0.0, 12.0, 13)),
+}  # fmt: skip
+#: The largest ε that the page's slider has, by mechanism.
+MOST = {name: grid[-1] for name, grid in _CURVES.items()}
+
+
+def rungs_of(
+    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str], *,
+    users: int | None, records: int = 1, rounds: int = 1,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The ladder of a question, rung by rung, as `sottovoce budget ladder` has it. users: None for no shuffler."""
+    made = settings.mechanisms(classes, vocabulary)
+    if settings.channel != "text":
+        answer = ladder_of_release(made, users=users, records=records, stages=rounds, delta=settings.delta)
+        rungs: list[dict[str, Any]] = answer["ladder"]
+        return rungs
+    text: Any = made[0]
+    label = made[1] if len(made) > 1 else None
+    public = {name: why for name, why in declared.items() if name in text.guarantee.exposes}
+    found = ladder(
+        None, label, records=records, stages=rounds, users=users, delta=settings.delta, crowd=users, text=text,
+        public=public,
+    )  # fmt: skip
+    return [rung.to_dict() for rung in found]
+
+
+def price(
+    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
+) -> dict[str, Any]:
+    """{"mechanisms", "worst_case", "local", "delta", "metric", "limit", "words"}: of one answer, trusting nobody.
+
+    worst_case: the theorems' ε; local: the least proved at δ. limit: the largest share of right guesses at which of
+    POOL sentences (or which class) it was; None of words, whose limit takes longer (`curve`). words: all of it as
+    sentences. Raises ValueError.
+    """
+    made = settings.mechanisms(classes, vocabulary)
+    rungs = rungs_of(settings, classes, vocabulary, declared, users=None)
+    whole = next(r for r in rungs if r["rung"] == "record")
+    most = None if settings.channel == "text" else _limit(settings, made, classes)
+    worst, local = _infinite(whole["worst_case"]), _infinite(whole["epsilon"])
+    return {
+        "mechanisms": [named(m) for m in made], "worst_case": worst, "local": local, "delta": settings.delta,
+        "metric": whole["statement"], "limit": most, "words": _words(settings, worst, local, most, classes),
+    }  # fmt: skip
+
+
+def named(mechanism: Any) -> str:
+    """A mechanism for people; of a text, its name and the most words."""
+    if mechanism.channel == "text":
+        return f"{mechanism.name}, at most {mechanism.tokens} words"
+    return described(mechanism)
+
+
+def crowd(settings: Settings, classes: int) -> dict[str, Any]:
+    """{"users", "epsilon", "lower_bound", "words"} of one answer in a shuffled crowd, by `sottovoce budget shuffle`;
+    None for ε where nothing is shown."""
+    if settings.channel == "text":
+        said = "What a crowd adds to a text: see the ladder of a protocol, below."
+        return {"users": settings.users, "epsilon": None, "lower_bound": None, "words": said}
+    return dict(_crowd(settings.released(classes), settings.users, settings.delta))
+
+
+@lru_cache(maxsize=256)
+def _crowd(released: Any, users: int, delta: float) -> dict[str, Any]:
+    answer = shuffled(released.with_losses(), users=users, honest=1.0, delta=delta)
+    least = min(answer["epsilon"], answer["local_epsilon"])
+    times = _times(answer["epsilon"])
+    said = (
+        f"Hidden among {users:,} users, with names and order taken off by an honest shuffler: ε = "
+        f"{shown(least)} at δ = {small(delta)}. What you sent makes what the server sees at most {times} likelier."
+    )
+    return {"users": users, "epsilon": answer["epsilon"], "lower_bound": answer["lower_bound"], "words": said}
+
+
+def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> dict[str, Any]:
+    """{"epsilon": [...], "limit": [...], "at"}: how far any guess can come, by the theorem, as ε is raised; at: at the
+    question's own ε."""
+    grid = tuple(float(e) for e in _CURVES[settings.mechanism])
+    alone = replace(settings, epsilon=0.0, users=1, delta=Settings.delta, label_epsilon=None, rounds=1, records=1)
+    at = _limit(settings, settings.mechanisms(classes, vocabulary), classes)
+    return {"epsilon": list(grid), "limit": list(_points(alone, classes, vocabulary, grid)), "at": at}
+
+
+@lru_cache(maxsize=64)
+def _points(
+    settings: Settings, classes: int, vocabulary: Vocabulary | None, grid: tuple[float, ...]
+) -> tuple[float, ...]:
+    return tuple(_limit(settings.at(e), settings.at(e).mechanisms(classes, vocabulary), classes) for e in grid)
+
+
+def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
+    """The limit of a guess at a word, a class, or which of POOL sentences it was."""
+    first: Any = made[0]
+    if settings.channel == "text":
+        return word_limit(first)
+    among = classes if settings.channel == "label" else POOL
+    return limit(first, np.full(among, 1 / among))
+
+
+def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> float:
+    """The share of right guesses without any release."""
+    if settings.channel == "text" and vocabulary is not None:
+        return float(unigram(vocabulary).max())
+    return 1 / (classes if settings.channel == "label" else POOL)
+
+
+def _words(
+    settings: Settings, worst: float, local: float, most: float | None, classes: int
+) -> list[str]:
+    if math.isinf(worst):
+        return [
+            "Worst case: no limit. Something leaves without protection, so that no finite ε holds; a device refuses "
+            "this, unless its user has declared it public."
+        ]
+    lines = [
+        f"Worst case: ε = {shown(worst)}. Whatever you had typed, what leaves is at most {_times(worst)} likelier from "
+        "one sentence than from any other. Nobody else has to be trusted for that."
+    ]
+    if local < worst * (1 - 1e-9):
+        lines.append(
+            f"Nearly always: ε = {shown(local)}, except with a chance of δ = {small(settings.delta)}. This is the "
+            "exact loss of the most different pair of sentences."
+        )
+    else:
+        lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: ε = {shown(local)}.")
+    if most is not None:
+        among = f"{classes} classes" if settings.channel == "label" else f"{POOL} sentences"
+        lines.append(
+            f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."
+        )
+    return lines
+
+
+def _times(epsilon: float) -> str:
+    """e^ε in words."""
+    if epsilon > 700:
+        return f"e{_raised(round(epsilon))} times"
+    times = math.exp(epsilon)
+    if times < 1.1:
+        return f"{times - 1:.2%}"
+    if times < 100:
+        return f"{times:.3g} times"
+    if times < 1e6:
+        return f"{times:,.0f} times"
+    exponent = math.floor(math.log10(times))
+    if exponent < 15:
+        named = {2: "million", 3: "billion", 4: "trillion"}[exponent // 3]
+        return f"{times / 1000 ** (exponent // 3):.3g} {named} times"
+    return f"{times / 10**exponent:.1f}·10{_raised(exponent)} times"
+
+
+def small(delta: float) -> str:
+    """δ as people read it: 10⁻⁶."""
+    exponent = math.floor(math.log10(delta) + 1e-9)
+    first = delta / 10.0**exponent
+    return f"10{_raised(exponent)}" if abs(first - 1) < 1e-9 else f"{first:.3g}·10{_raised(exponent)}"
+
+
+def _raised(exponent: int) -> str:
+    return str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _infinite(value: Any) -> float:
+    return math.inf if value == "inf" else float(value)

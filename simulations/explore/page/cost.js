@@ -1,0 +1,44 @@
+// Below: what the theorem says, in words and as a curve that moves with the sliders.
+
+import { limits } from "./charts.js";
+import { at, make, percent, put } from "./dom.js";
+
+export class Cost {
+  constructor(told) {
+    this.told = told;
+    this.price = this.curve = null;
+  }
+
+  priced(price, settings) {
+    [this.price, this.settings] = [price, settings];
+    put(at("words"), price.words.map(line => make("li", {}, line)),
+      price.metric && price.metric !== "inf" ? make("li", { class: "soft" }, `For two sentences that are alike it is less: ε is at most ${price.metric.replace(/d_(\w+)/g, "d")}, where d is how far apart they are.`) : null);
+    this.show();
+  }
+
+  curved(curve, settings) {
+    this.curve = { ...curve, of: key(settings) };
+    this.show();
+  }
+
+  crowded(found) { put(at("crowd"), found.words); }
+
+  show() {
+    if (!this.price || !this.curve || this.curve.of !== key(this.settings)) {
+      if (this.curve && this.settings && this.curve.of !== key(this.settings)) put(at("chart"));
+      return;
+    }
+    const { price, curve, settings } = this, right = price.draws ? price.draws.right : null;
+    const arms = ((this.told.study || {}).arms || []).filter(a => a.channel === settings.channel && typeof a.epsilon === "number");
+    const allowed = price.limit ?? curve.at;
+    const picture = limits({ ...curve, now: settings.epsilon, allowed, blind: price.blind, right, study: arms });
+    put(at("chart"), make("div", { class: "figure" }, picture), make("ul", { class: "key" },
+      make("li", {}, make("i", { class: "limit" }), `the theorem's limit of a guess, here ${percent(allowed)}`),
+      make("li", {}, make("i", { class: "blind" }), `without your answer ${percent(price.blind)}`),
+      right === null ? null : make("li", {}, make("i", { class: "right" }), `the best guess, in 200 draws of your sentence: ${percent(right)}`),
+      arms.length ? make("li", {}, make("i", { class: "study" }), `accuracy of the arms of ${this.told.study.name}`) : null));
+  }
+}
+
+// The curve is of one mechanism with its parameters, whatever its ε.
+const key = s => [s.channel, s.mechanism, s.dim, s.k, s.w, s.p].join(" ");

@@ -1,0 +1,118 @@
+// The middle: what might leave, what has left, byte by byte, and a thousand draws of which none leaves.
+
+import { circle, draw, sphere, strips } from "./charts.js";
+import { at, bars, count, make, percent, put, term } from "./dom.js";
+
+let turn = 25;
+
+function picture(points, truth, sent) {
+  if (truth.length === 2) return [circle(points, truth, sent)];
+  if (truth.length > 3) return [strips(points, truth, sent)];
+  const place = make("div", {}, sphere(points, truth, sent, turn));
+  const slide = make("input", { type: "range", id: "turn", min: 0, max: 360, value: turn,
+    oninput: e => { turn = Number(e.target.value); put(place, sphere(points, truth, sent, turn)); } });
+  return [place, make("div", { class: "slider" }, make("label", { for: "turn" }, "Turn the sphere"), slide)];
+}
+
+function key(sent, points) {
+  return make("ul", { class: "key" }, make("li", {}, make("i", { class: "truth" }), "the truth, which stays here"),
+    points.length ? make("li", {}, make("i", { class: "cloud" }), `${points.length} draws of what might leave`) : null,
+    sent ? make("li", {}, make("i", { class: "sent" }), "what left") : null);
+}
+
+export function possible(price, settings) {
+  const points = price.draws;
+  if (settings.channel === "text") return;  // its own list stands there, from `alternatives`
+  if (!points) {
+    put(at("out"), make("p", { class: "soft" }, "Nothing has left. ", settings.channel === "label"
+      ? "If you send it, one class leaves, perhaps not yours." : "Type a sentence, and see where it might come out."));
+    return;
+  }
+  put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "), "Each dot is one way in which it could leave."),
+    make("div", { class: "figure" }, picture(points.points, points.truth, null)), key(false, points.points));
+}
+
+export function alternatives(found) {
+  const rows = found.words.map(word => make("tr", {}, make("th", { scope: "row" }, word.word),
+    make("td", {}, word.alternatives.slice(0, 5).map(a => `${a.word} ${percent(a.probability)}`).join(", "))));
+  put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "),
+    rows.length ? "Each word may leave as one of these, or as any other." : "Type a sentence, and see what its words may become."),
+    rows.length ? make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Words and what they may become" },
+      make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Your word"),
+        make("th", { scope: "col" }, "may leave as"))), make("tbody", {}, rows))) : null,
+    make("p", { class: "soft" }, `At most ${found.most} words are read; the rest stays here.`));
+}
+
+export function refused(found) {
+  const said = found.refused;
+  put(at("out"), make("div", { class: "warn", role: "alert" }, make("p", {}, make("strong", {}, "Refused: nothing left. "),
+    `The server is told “${said.text}” (code ${said.code}), and nothing else.`), said.why ? make("p", {}, `Why: ${said.why}.`) : null));
+}
+
+// The bytes of a payload in their order, each number's beside its value.
+function bytes(channel) {
+  const size = 2 * channel.each, all = channel.bytes.match(new RegExp(`.{${size}}`, "g")) || [];
+  const values = channel.point || [];
+  const words = (channel.words || []).map(word => word.left);
+  const items = all.map((hex, i) => make("li", {}, hex,
+    make("small", {}, values.length ? values[i].toFixed(3) : channel.channel === "label" ? channel.value : words[i] || "–")));
+  return [make("h3", {}, `The bytes themselves: ${count(channel.bytes.length / 2)}`),
+    make("ol", { class: "bytes", tabindex: "0", "aria-label": "bytes, each with what it says" }, items)];
+}
+
+function words(channel) {
+  const rows = channel.words.map(word => make("tr", {}, make("td", {}, word.original ?? "–"), make("td", { class: "left" }, word.left),
+    make("td", { class: "num" }, percent(word.probability))));
+  return [make("p", { class: "big" }, "“", make("span", { class: "left" }, channel.value), "”"),
+    make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Words that left" }, make("table", {}, make("thead", {}, make("tr", {},
+      make("th", { scope: "col" }, "Your word"), make("th", { scope: "col" }, "left as"), make("th", { scope: "col" }, "chance of that"))),
+      make("tbody", {}, rows)))];
+}
+
+function label(channel) {
+  return [make("p", { class: "big" }, "Left: ", make("span", { class: "left" }, channel.value),
+    channel.same ? ", which is yours; it might not have been." : ", which is not yours."),
+    bars(channel.chances.map(one => ({ name: one.name, share: one.probability, said: `leaves with ${percent(one.probability)}`, mine: one.mine })))];
+}
+
+export function sent(found, points) {
+  const parts = [];
+  for (const channel of found.channels) {
+    parts.push(make("h3", {}, { embedding: "A point left", text: "Words left", statistic: "One vector left", label: "A class left" }[channel.channel]));
+    if (channel.repeated) {
+      parts.push(make("p", {}, make("strong", {}, "Repeated from the ledger: "), channel.channel === "statistic"
+        ? "this device has answered this round already, and a device answers once. It costs nothing." : "the same question gets the same bytes, and costs nothing."));
+    }
+    if (channel.channel === "text") parts.push(...words(channel));
+    else if (channel.channel === "label") parts.push(...label(channel));
+    else {
+      const cloud = points && points.points.length && points.truth.length === channel.truth.length ? points.points : [];
+      parts.push(make("div", { class: "figure" }, picture(cloud, channel.truth, channel.point)), key(true, cloud));
+    }
+    parts.push(...bytes(channel));
+  }
+  parts.push(make("p", { class: "soft" }, `The whole message, with its `, term("release", "guarantee"),
+    ` and the names of its fields: ${count(found.wire)} bytes. Your name and your sentence are not in it.`));
+  put(at("out"), parts);
+}
+
+export function histograms(found) {
+  const parts = [make("h3", {}, `${count(found.times)} draws, of which none has left`)];
+  for (const one of found.histograms) parts.push(make("p", { class: "name" }, one.title), columns(one.bars, one.title));
+  put(at("histograms"), parts);
+}
+
+function columns(rows, title) {
+  const width = 520, height = 150, step = (width - 10) / rows.length, most = Math.max(1, ...rows.map(row => row.count));
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": `${title}: ${rows.filter(row => row.count).map(row => `${row.name}: ${row.count}`).join(", ")}` });
+  rows.forEach((row, i) => {
+    const tall = (height - 40) * row.count / most, x = 5 + i * step;
+    const bar = draw("rect", { x: x + 1, y: height - 22 - tall, width: Math.max(1, step - 2), height: tall, class: row.mine ? "right" : "dot" });
+    bar.append(draw("title", {}, `${row.name}: ${row.count}`));
+    svg.append(bar);
+    const every = Math.ceil(rows.length / 7);
+    if (i % every === 0) svg.append(draw("text", { x: x + step / 2, y: height - 6, "text-anchor": i ? "middle" : "start" }, row.name.split("–")[0]));
+  });
+  return svg;
+}

@@ -1,0 +1,37 @@
+// The ledger: what has left, what one more answer would cost, and what the policy refuses.
+
+import { at, count, epsilon, make, put, term } from "./dom.js";
+
+export function ledger(found) {
+  const parts = [make("p", { class: "soft" }, found.scratch
+    ? "This ledger was made for the page, and is thrown away with it." : "This is the device's own ledger: what you send here is charged to it.")];
+  const total = found.total === "inf" ? null : found.total;
+  if (total !== null) {
+    const inner = make("i");
+    inner.style.width = `${Math.min(100, 100 * found.spent.epsilon / total)}%`;
+    parts.push(make("p", {}, make("strong", {}, `ε = ${epsilon(found.spent.epsilon)}`), ` of ${epsilon(total)} is spent, in ${count(found.spent.releases)} of ${count(found.releases)} `,
+      term("release", "releases"), "."), make("div", { class: "meter", "aria-hidden": "true" }, inner));
+  }
+  parts.push(...further(found.further));
+  const rows = found.answers.slice().reverse().map(one => make("tr", {}, make("td", {}, new Date(1000 * one.time).toLocaleTimeString()),
+    make("td", {}, one.channel), make("td", {}, one.stage), make("td", { class: "num" }, `ε = ${epsilon(one.worst_case)}`)));
+  parts.push(rows.length ? make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "What has left" }, make("table", {},
+    make("caption", {}, "What has left, the last first"), make("thead", {}, make("tr", {}, ["at", "channel", "round", "at worst"].map(
+      head => make("th", { scope: "col" }, head)))), make("tbody", {}, rows))) : make("p", {}, "Nothing has left this device."));
+  const limits = Object.entries(found.limits).map(([name, most]) => `${name} ${name in found.declared ? "declared public" : `ε ≤ ${epsilon(most)}`}`);
+  parts.push(make("details", {}, make("summary", {}, "The ", term("charge, ledger, policy", "policy"), " of this device"),
+    make("p", {}, `Of each record: ${limits.join(", ")}.`), Object.entries(found.declared).map(([name, why]) => make("p", {}, `Declared public: ${name} (${why}).`)),
+    found.account.map(line => make("p", { class: "soft" }, line))));
+  put(at("account"), parts);
+}
+
+function further(found) {
+  if (!found) return [];
+  if (found.repeats) return [make("p", {}, "The same question once more costs nothing: it gets the same bytes.")];
+  const costs = Object.entries(found.costs).map(([name, cost]) => `${name} ${cost}`).join(", ");
+  if (found.refusal) {
+    return [make("div", { class: "warn" }, make("p", {}, make("strong", {}, "This device would refuse: "), found.refusal.text, "."),
+      found.refusal.why ? make("p", {}, `${found.refusal.why[0].toUpperCase()}${found.refusal.why.slice(1)}.`) : null, make("p", {}, `It would cost ${costs}.`))];
+  }
+  return [make("p", {}, `To send this would cost: ${costs}.`, found.affordable === null ? "" : ` The total allows ${count(found.affordable)} like it.`)];
+}

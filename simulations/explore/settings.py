@@ -1,0 +1,142 @@
+"""What a person has chosen on the page: checked once, before anything else looks at it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from mechanisms.catalogue import build
+from mechanisms.mechanism import Mechanism
+from mechanisms.vocabulary import Vocabulary
+from simulations.analysis.budget import Release
+from simulations.errors import UserError
+
+#: The mechanisms of each channel that the page shows; the first is chosen where nothing is said.
+MECHANISMS = {
+    "embedding": ("purkayastha", "planar-laplace"),
+    "text": ("santext", "santext+", "custext"),
+    "statistic": ("privunit",),
+    "label": ("randomized-response",),
+}
+#: The parameters that a mechanism has beside ε, by their names here.
+PARAMETERS = {
+    "purkayastha": ("dim",), "planar-laplace": ("dim",), "privunit": ("dim",), "randomized-response": (),
+    "santext": (), "santext+": ("w", "p"), "custext": ("k",),
+}  # fmt: skip
+#: The ε with which each is shown first.
+USUAL = {
+    "purkayastha": 6.0, "planar-laplace": 12.0, "privunit": 4.0, "randomized-response": 2.0, "santext": 12.0,
+    "santext+": 12.0, "custext": 4.0,
+}  # fmt: skip
+#: Least and largest of each number.
+RANGES: dict[str, tuple[float, float]] = {
+    "epsilon": (0.0, 100.0), "label_epsilon": (0.0, 20.0), "dim": (2, 64), "k": (2, 200), "w": (0.05, 1.0),
+    "p": (0.05, 1.0), "users": (1, 10**9), "delta": (1e-15, 0.1), "rounds": (1, 1000), "records": (1, 1000),
+}  # fmt: skip
+_WHOLE = ("dim", "k", "users", "rounds", "records")
+#: Of a text: how many tokens are read at the most, and what is said of their number.
+TOKENS, LENGTH = 16, "kept"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One question that a server might ask, and the crowd in which it is answered.
+
+    channel, mechanism: of MECHANISMS. epsilon: in the mechanism's own metric. label_epsilon: of a label beside an
+    embedding or a text, by randomized response; None: no label is asked for. dim: m', of an embedding; of a statistic
+    the number of features. k, w, p: of CusText and SanText+. tokens, length: of a text, as experiment files have them.
+    users: of the crowd; delta: of every ε that has one. rounds, records: of a protocol.
+    """
+
+    channel: str = "embedding"
+    mechanism: str = "purkayastha"
+    epsilon: float = 6.0
+    label_epsilon: float | None = None
+    dim: int = 16
+    k: int = 20
+    w: float = 0.9
+    p: float = 0.3
+    tokens: int = field(default=TOKENS)
+    length: str | float = LENGTH
+    users: int = 10_000
+    delta: float = 1e-6
+    rounds: int = 1
+    records: int = 1
+
+    @classmethod
+    def of(cls, values: Any) -> Settings:
+        """Settings from JSON. Raises UserError, one line, on anything that is none."""
+        if not isinstance(values, Mapping):
+            raise UserError("settings: must be a table")
+        known = [f.name for f in fields(cls)]
+        if unknown := [str(key) for key in values if key not in known]:
+            raise UserError(f"settings: unknown key {unknown[0][:40]!r}; known: {', '.join(known)}")
+        given = dict(values)
+        channel = given.get("channel", cls.channel)
+        if not isinstance(channel, str) or channel not in MECHANISMS:
+            raise UserError(f"settings: channel must be one of {', '.join(MECHANISMS)}")
+        mechanism = given.setdefault("mechanism", MECHANISMS[channel][0])
+        if mechanism not in MECHANISMS[channel]:
+            raise UserError(f"settings: mechanism must be one of {', '.join(MECHANISMS[channel])}")
+        for name in RANGES:
+            if name in given and not (name == "label_epsilon" and given[name] is None):
+                given[name] = _number(name, given[name])
+        if channel in ("statistic", "label"):  # which hold the label themselves
+            given["label_epsilon"] = None
+        if type(given.get("tokens", TOKENS)) is not int or not 1 <= given.get("tokens", TOKENS) <= 64:
+            raise UserError("settings: tokens must be a whole number from 1 to 64")
+        length = given.get("length", LENGTH)
+        if length != LENGTH and not (type(length) in (int, float) and 0 <= length <= 1000):
+            raise UserError('settings: length must be "kept", or an ε from 0 to 1000')
+        return cls(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The inverse of `of`."""
+        return asdict(self)
+
+    def at(self, epsilon: float) -> Settings:
+        """The same with another ε."""
+        return replace(self, epsilon=epsilon)
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """The text mechanism, as experiment files have it."""
+        own = {name: getattr(self, name) for name in PARAMETERS[self.mechanism]}
+        about = {"mechanism": self.mechanism, "epsilon": self.epsilon, "tokens": self.tokens, "length": self.length}
+        return about | own
+
+    def size(self, classes: int) -> int | None:
+        """The coordinates that leave: m', or D = (K - 1)·(d + 1) of a statistic of simplex codes; None of others."""
+        if self.channel == "statistic":
+            return (classes - 1) * (self.dim + 1)
+        return self.dim if self.channel == "embedding" else None
+
+    def mechanisms(self, classes: int, vocabulary: Vocabulary | None) -> list[Mechanism]:
+        """What is drawn from, the label's last, by the functions that the command line has them from. Raises UserError
+        or ValueError, one line, where a parameter is out of its range, or no words are there yet."""
+        if self.channel == "text":
+            if vocabulary is None:
+                raise UserError("the words are not loaded yet; wait a moment")
+            made = [build(self.text, channel="text", vocabulary=vocabulary)]
+            if self.label_epsilon is not None:
+                made += Release("randomized-response", self.label_epsilon, classes=classes).mechanisms()
+            return made
+        return self.released(classes).mechanisms()
+
+    def released(self, classes: int) -> Release:
+        """The release as `sottovoce budget` prices it; not of a text."""
+        return Release(
+            self.mechanism, self.epsilon, None, self.size(classes), classes, False, self.label_epsilon, self.delta
+        )
+
+
+def _number(name: str, value: Any) -> float | int:
+    low, high = RANGES[name]
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    whole = number and (name not in _WHOLE or float(value).is_integer())
+    if not whole or not low <= value <= high:
+        kind = "a whole number" if name in _WHOLE else "a number"
+        raise UserError(f"settings: {name} must be {kind} from {low:g} to {high:g}")
+    return int(value) if name in _WHOLE else float(value)

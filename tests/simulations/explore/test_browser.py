@@ -1,0 +1,147 @@
+"""A person at the page, in headless Chromium: types, slides, sends, is refused; and nothing leaves or complains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simulations.explore.serve import explorer, serving
+from simulations.explore.world import World
+from tests.support.browser import CHROMIUM, Browser, chromium
+from tests.support.exploring import TEXT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian's package of that name)"),
+]
+SCRIPT = '<script>document.title = "run"</script><img src="x" onerror="document.title = \'run\'"><b>film</b>'
+
+
+class Person:
+    """One page, and what a person does with it."""
+
+    def __init__(self, browser: Browser, address: str) -> None:
+        self.browser, self.address = browser, address
+
+    def opens(self) -> None:
+        self.browser.open(self.address)
+        self.browser.wait("performance.getEntriesByName('ready').length > 0")
+
+    def does(self, script: str) -> Any:
+        return self.browser.evaluate(f"(() => {{ {script} }})()")
+
+    def changes(self, place: str, value: str) -> None:
+        self.does(f"const e = document.getElementById('{place}'); e.value = {value}; "
+                  "e.dispatchEvent(new Event('input'))")  # fmt: skip
+
+    def types(self, text: str) -> None:
+        self.changes("sentence", json.dumps(text))
+
+    def slides(self, name: str, place: float) -> None:
+        """Moves a slider, and waits for the answer."""
+        slid = "performance.getEntriesByName('slide').length"
+        before = self.browser.evaluate(slid)
+        self.changes(f"s-{name}", str(place))
+        self.browser.wait(f"{slid} > {before}")
+
+    def chooses(self, channel: str) -> None:
+        self.does(f"document.querySelector('input[value={channel}]').click()")
+
+    def clicks(self, button: str, then: str) -> None:
+        self.browser.wait(f"!document.getElementById('{button}').disabled")
+        self.does(f"document.getElementById('{button}').click()")
+        self.browser.wait(f"document.body.innerText.includes({json.dumps(then)})")
+
+    def reads(self, place: str) -> str:
+        return str(self.browser.evaluate(f"document.getElementById('{place}').innerText"))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def person(browser: Browser, world: World) -> Iterator[Person]:
+    browser.complaints.clear()
+    browser.requested.clear()
+    browser.width(1280)
+    with explorer(make=lambda progress: world) as shown, serving(shown) as address:
+        somebody = Person(browser, address)
+        somebody.opens()
+        yield somebody
+        asked, complaints = list(browser.requested), list(browser.complaints)
+        browser.open("about:blank")  # or what it still asks would be the next one's
+    assert all(where.startswith(address) for where in asked), asked
+    assert not complaints
+
+
+def test_a_sentence_is_typed_sent_sent_again_and_refused(person: Person) -> None:
+    person.types(TEXT)
+    person.browser.wait("document.querySelectorAll('#out svg .truth').length > 0")
+    assert "Nothing has left yet" in person.reads("out") and "Nothing has left" in person.reads("inferred")
+    person.clicks("send", "Sent: 32 bytes")
+    assert "The bytes themselves: 32" in person.reads("out")
+    assert "the theorem's limit" in person.reads("inferred")
+    person.clicks("send", "Sent again: the same bytes, at no cost.")
+    person.clicks("again", "Round 2")
+    person.browser.wait("document.getElementById('account').innerText.includes('explore-2')")
+    assert "37.7 of 800 is spent, in 2 of 50" in person.reads("account")
+    person.clicks("again", "Refused: nothing left.")
+    assert "the policy does not allow so large an epsilon on the channel" in person.reads("out")
+    assert "in 2 of 50" in person.reads("account")
+
+
+@pytest.mark.parametrize(
+    ("channel", "there"), [("text", "your word"), ("statistic", "One vector left"), ("label", "leaves with")]
+)
+def test_every_channel_is_shown(channel: str, there: str, person: Person) -> None:
+    person.types(TEXT)
+    person.chooses(channel)
+    person.slides("epsilon", 2)
+    person.clicks("send", "Sent: ")
+    person.browser.wait(f"document.getElementById('out').innerText.toLowerCase().includes('{there.lower()}')")
+    person.clicks("thousand", "1,000 draws; none of them has left.")
+    assert person.browser.evaluate("document.querySelectorAll('#histograms svg rect').length") > 1
+
+
+@pytest.mark.parametrize(("place", "drawn"), [(0, "A circle with 200"), (1, "A sphere with 200"), (2, "4 coordinates")])
+def test_few_coordinates_are_drawn_as_what_they_are(place: int, drawn: str, person: Person) -> None:
+    person.types(TEXT)
+    person.slides("dim", place)
+    person.browser.wait(f"document.querySelector('#out svg')?.getAttribute('aria-label').startsWith('{drawn}')")
+
+
+def test_a_slide_is_answered_within_a_tenth_of_a_second(person: Person) -> None:
+    """At the median of twenty, each of an ε that was not asked for before. On two cores it is 60 ms; here three times
+    the promise is allowed, since other tests may run beside."""
+    person.types(TEXT)
+    person.does("performance.clearMeasures()")
+    for number in range(20):
+        person.slides("epsilon", 1 + number / 2)
+    times = sorted(person.browser.evaluate("performance.getEntriesByName('slide').map(one => one.duration)"))
+    assert len(times) >= 20 and times[len(times) // 2] < 300
+
+
+def test_a_script_in_a_sentence_is_shown_and_not_run(person: Person) -> None:
+    person.types(SCRIPT)
+    person.clicks("send", "Sent: ")
+    assert person.browser.evaluate("document.title").startswith("What leaves")
+    person.chooses("text")
+    person.slides("epsilon", 2)
+    person.clicks("send", "Sent: ")
+    assert person.browser.evaluate("document.querySelectorAll('#leaves b, main img, main script').length") == 0
+
+
+@pytest.mark.parametrize("pixels", [360, 768, 1920])
+def test_no_page_is_wider_than_its_screen(pixels: int, person: Person) -> None:
+    person.browser.width(pixels)
+    person.types("averylongwordwithoutanyspace" * 20)
+    person.clicks("send", "Sent: ")
+    person.clicks("thousand", "none of them has left")
+    assert person.browser.evaluate("innerWidth") == pixels
+    assert person.browser.evaluate("document.documentElement.scrollWidth") <= pixels
