@@ -32,9 +32,7 @@ _PUBLIC = 3000
 
 def command(
     mechanism: Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as santext.")],
-    epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="Its ε, in its own metric.", show_default=False)
-    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Its ε, in its own metric.", show_default=False)] = None,
     in_: Annotated[
         Path | None,
         typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin, lines)."),
@@ -70,16 +68,13 @@ def command(
         ),
     ] = None,
     spans: Annotated[
-        Path | None,
-        typer.Option("--spans", metavar="FILE", help="Public spans of several words, one a line: each a word."),
+        Path | None, typer.Option("--spans", metavar="FILE", help="Public spans of words, one a line: each a word.")
     ] = None,
     masked_lm: Annotated[
         str,
         typer.Option("--masked-lm", help="A masked language model, where one is read: its folder, or a checkpoint."),
     ] = "minilm",
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Reproducible, and not private.", show_default=False)
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Reproducible, and not private.", show_default=False)] = None,
 ) -> None:
     """Rewrite texts so that what goes out is private: one row out for each row in, nothing written by halves."""
     from simulations.corpora.rewriting import block_writer
