@@ -22,7 +22,7 @@ from simulations.experiment import STATISTICS
 from simulations.output.jsonable import json_ready
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import count, epsilon, is_finite, plain, share
-from simulations.study import trust
+from simulations.study import measures, trust
 from simulations.study.comparison import added, gap, matrices
 from simulations.study.comparison import shown as difference
 from simulations.study.figures import REFERENCE_MARK, accuracy_figure, on_text, spent_figure, title, worst_said
@@ -79,6 +79,8 @@ def print_table(results: Results, console: Console) -> None:
     if not left_out:
         for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
             _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
+    if beside := measures.rows([results]):
+        _print_rows(console, _BESIDE, beside[0], beside[1:], [""] * len(beside[1:]))
     for note in notes(results):
         console.print(Text(note))
 
@@ -126,6 +128,7 @@ HEADINGS = (
 _ADDED_AT = 3
 #: Arms whose differences a terminal has room for; results.md has them of more, and results.json of all.
 _MOST_SHOWN, _MOST_WRITTEN = 6, 12
+_BESIDE = "Other measures, ± standard error by test text"
 _DIFFERENCES = "Difference in accuracy, paired by test text,"
 
 
@@ -268,6 +271,8 @@ def markdown(results: Results) -> str:
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    if beside := measures.rows([results]):
+        lines += ["", f"## {_BESIDE}", "", markdown_table(beside[0], beside[1:])]
     lines += ["", *(f"{note}\n" for note in notes(results)), *_differences(results), *_ladders(results["arms"])]
     lines += ["![Accuracy against ε](accuracy.png)", "", "![What each user spent](spent.png)"]
     return "\n".join(lines) + "\n"

@@ -139,6 +139,7 @@ def results(
         "classes": list(public.classes),
         "arms": lines,
         "differences": differences(experiment, answers),
+        "measures": list(experiment.data.measures),
         "seconds": seconds,
         "corpus": prepared.about,
         "encoder": {
