@@ -20,6 +20,7 @@ from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.clusant import CluSanT
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
 from mechanisms.words.diffractor import Diffractor
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
@@ -40,7 +41,7 @@ CATALOGUE: dict[str, type[Any]] = {
         Identity, Purkayastha, PlanarLaplace, Gaussian, PrivUnit, RandomizedResponse, RandomizedResponsePrior,
         RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
         Madlib, MadlibSyntax,
-        Tem, Mahalanobis, Vickrey, Diffractor,
+        Tem, Mahalanobis, Vickrey, Diffractor, CluSanT,
         DpMlm, DpMlmResized, DpPrompt, DpParaphrase,
     )
 }  # fmt: skip

@@ -20,6 +20,8 @@ WAYS = (*protocols.WAYS, "paper")
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
 #: Tasks of the built-in corpus, and how many classes each has.
 CLASSES = {"sentiment": 2, "genre": 12}
+#: Beside accuracy (`simulations.study.measures`).
+MEASURES = ("matthews", "macro-f1", "auroc", "auprc")
 
 
 def setting(check: values.Check, default: Any = None) -> Any:
@@ -77,6 +79,8 @@ class Data(Section):
     drawn by the seed within each class. test_repeats: how often the test sentences are sanitized, each time by users of
     their own.
     public_size, test_size: of the built-in corpus; its training part is as large as the population needs.
+    measures: what is said of a model beside accuracy; "auroc" and "auprc" of the second of two classes, or, of more, on
+    average over each against the rest.
     """
 
     place: ClassVar[str] = "data"
@@ -94,6 +98,7 @@ class Data(Section):
     test_size: int | None = setting(values.whole(1))
     test_limit: int | None = setting(values.whole(1))
     test_repeats: int = setting(values.whole(1), 1)
+    measures: tuple[str, ...] = setting(values.choices(*MEASURES), ())
     public: Public = field(default_factory=Public)
 
     @property

@@ -69,6 +69,19 @@ def wholes(least: int) -> Check:
     return Check(check, {"type": "array", "items": {"type": "integer", "minimum": least}, "uniqueItems": True})
 
 
+def choices(*allowed: str) -> Check:
+    """A list of different texts out of some; it may be empty."""
+
+    def check(value: Any, where: str) -> tuple[str, ...]:
+        good = isinstance(value, list | tuple) and all(v in allowed for v in value if isinstance(v, str))
+        if not good or not all(isinstance(v, str) for v in value) or len(set(value)) < len(value):
+            named = ", ".join(f'"{v}"' for v in allowed)
+            raise UserError(f"{where}: must be a list of different ones of {named}, got {value!r}")
+        return tuple(value)
+
+    return Check(check, {"type": "array", "items": {"enum": list(allowed)}, "uniqueItems": True})
+
+
 def number(
     least: float = 0.0, *, above: bool = False, below: float = math.inf, infinite: bool = False
 ) -> Check:
