@@ -1,11 +1,17 @@
-"""Flower's quickstart through Flower's own server, strategy and SuperNodes on Ray: as it is, and with the mod."""
+"""Flower's quickstart through Flower's own server, strategy and SuperNodes, on Ray and as processes: as it is, and with
+the mod."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +86,121 @@ def test_what_it_raises_is_a_constant_text(tmp_path: Path) -> None:
     assert {told if isinstance(told, str) else "an answer" for told in ran(tmp_path, "with", **{"break": 1})} == {
         "the request could not be answered"
     }
+
+
+# --- through a SuperLink and SuperNodes of their own, as a deployment has them
+
+APP = {
+    "pyproject.toml": """[project]
+name = "quick"
+version = "1.0.0"
+description = "Flower's quickstart"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "tests"
+[tool.flwr.app.components]
+serverapp = "quick.server:app"
+clientapp = "quick.client:app"
+[tool.flwr.app.config]
+seen = ""
+""",
+    "quick/__init__.py": "",
+    "quick/server.py": """
+import json
+from flwr.app import ConfigRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from tests.support.quickstart import arrays
+
+app = ServerApp()
+seen = []
+
+class Watching(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+        seen.extend(dict(r.content["metrics"].items()) if r.has_content() else r.error.reason for r in replies)
+        return super().aggregate_train(server_round, replies)
+
+@app.main()
+def main(grid, context):
+    kept = Watching(fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=2)
+    kept.start(grid, arrays(), num_rounds=2, train_config=ConfigRecord({}))
+    open(context.run_config["seen"], "w").write(json.dumps(seen))
+""",
+    "quick/client.py": """
+from sottovoce import Policy, accounted
+from tests.support.quickstart import quickstart
+
+vector = {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}
+instead = {"metrics.num-examples": 1, "metrics.train_loss": None}
+mod = accounted("ledger.sqlite", Policy(statistic=8.0, total=8.0), {"train": {"arrays": vector}}, instead=instead)
+app = quickstart([mod] if MOD else [])
+""",
+}
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A SuperLink and two SuperNodes, each a process in a folder of its own; gives the environment in which `flwr run
+    APP here` finds them."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT), "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+    }  # fmt: skip
+    address = f"127.0.0.1:{free_port()}"
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
+    )
+    nodes = [
+        ["flower-supernode", "--insecure", "--superlink", address, "--port", str(free_port()),
+         "--node-config", f"partition-id={i} num-partitions=2"] for i in range(2)
+    ]  # fmt: skip
+    parties = [["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", address.split(":")[1]], *nodes]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for i, command in enumerate(parties):
+            (tmp_path / str(i)).mkdir()
+            with (tmp_path / f"{i}.log").open("wb") as log:
+                # In a session of its own, so that all that it starts can be stopped.
+                started.append(subprocess.Popen(
+                    command, cwd=tmp_path / str(i), env=environment, stdout=log, stderr=log, start_new_session=True
+                ))  # fmt: skip
+        yield environment
+    finally:
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.soak  # a minute; on Flower's own simulation above
+@pytest.mark.parametrize("mod", [True, False])
+def test_through_a_superlink(mod: bool, federation: dict[str, str], tmp_path: Path) -> None:
+    for name, text in APP.items():
+        (tmp_path / "app" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "app" / name).write_text(text.replace("MOD", str(mod)))
+    run = ["flwr", "run", "app", "here", "--stream", "--run-config", f'seen="{tmp_path / "seen.json"}"']
+    ended = time.monotonic() + 120
+    while True:  # the SuperLink takes a moment to listen
+        done = subprocess.run(run, cwd=tmp_path, env=federation, capture_output=True, text=True, timeout=300)
+        if (tmp_path / "seen.json").exists():
+            break
+        assert time.monotonic() < ended, done.stdout + done.stderr
+        time.sleep(1.0)
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    if not mod:
+        assert sorted(told["num-examples"] for told in seen) == [5, 5, 6, 6] and all("train_loss" in t for t in seen)
+        return
+    assert seen == [{"num-examples": 1}] * 4
+    for node in (1, 2):
+        with Ledger(tmp_path / str(node) / "ledger.sqlite") as ledger:
+            assert [round(row.epsilon, 6) for row in ledger.rows()] == [2.0, 2.0]
