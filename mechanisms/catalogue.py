@@ -21,6 +21,7 @@ from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.clusant import CluSanT
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
 from mechanisms.words.diffractor import Diffractor
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
@@ -42,7 +43,7 @@ CATALOGUE: dict[str, type[Any]] = {
         Piecewise,
         RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
         Madlib, MadlibSyntax,
-        Tem, Mahalanobis, Vickrey, Diffractor,
+        Tem, Mahalanobis, Vickrey, Diffractor, CluSanT,
         DpMlm, DpMlmResized, DpPrompt, DpParaphrase,
     )
 }  # fmt: skip

@@ -36,6 +36,7 @@ from mechanisms.streams import SecureStreams as SecureStreams
 from mechanisms.streams import SeededUniforms as SeededUniforms
 from mechanisms.streams import SimulationStreams as SimulationStreams
 from mechanisms.vocabulary import Vocabulary as Vocabulary
+from mechanisms.words.clusant import CluSanT as CluSanT
 from mechanisms.words.custext import CusText as CusText
 from mechanisms.words.custext import CusTextImportance as CusTextImportance
 from mechanisms.words.custext import CusTextPlus as CusTextPlus

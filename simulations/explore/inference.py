@@ -154,7 +154,7 @@ def _values(
 # --- which words
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=1)
 def _table(text: TextMechanism) -> FloatArray | None:
     """Pr[y | x] in logs, (V + 1, V); None where the vocabulary is too large to look at all of it."""
     size = len(text.vocabulary)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from mechanisms.mechanism import parameters
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.projection import project
 from mechanisms.vocabulary import Vocabulary
-from server.training.public_maps import pca_maps
+from server.training.principal import pca_maps
 from server.training.statistic_head import simplex_codes
 from simulations.artifacts.cache import embed
 from simulations.artifacts.encoder import encoder_folder
@@ -28,13 +28,14 @@ from simulations.corpora.builtin import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
 from simulations.experiment import Experiment, load
+from simulations.experiment.toml import document
 from simulations.explore.settings import MECHANISMS, PARAMETERS, Settings
 from simulations.progress import Progress
 
 #: Public sentences: how many the server knows of, and among how many it looks for yours.
 PUBLIC, POOL = 600, 100
 #: Words of the page's vocabulary: those of the public sentences, then the checkpoint's most frequent ones.
-WORDS = 2000
+WORDS = 3200
 STAGE = "explore"
 Matrices = tuple[NDArray[np.float32], NDArray[np.float32]]
 
@@ -46,7 +47,7 @@ class World:
     texts: (n,), the first POOL of which stand beside one's own. labels: (n,) of 0..K-1, classes: their names. topics,
     topic_names: another property of each sentence, which nobody is asked for; None where there is none. encoder: its
     folder; embeddings (n, m). vocabulary: of texts. asked: the question of a bundle, whose maps and codes are taken in
-    place of those learned here; None where there is none.
+    place of those learned here; None where there is none. table: the document of a run's experiment.
     """
 
     name: str
@@ -59,6 +60,7 @@ class World:
     embeddings: NDArray[np.float32] | None
     vocabulary: Vocabulary | None
     asked: Request | None = None
+    table: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -131,8 +133,10 @@ def builtin_world(progress: Progress) -> World:
 
 def run_world(run: Path, progress: Progress) -> World:
     """The public part of a finished run, with its encoder. UserError where its data or encoder cannot be had."""
-    experiment = load(str(run / "experiment.toml"), [])
-    return _world(experiment.name, load_split(experiment)[0].public, experiment, progress)
+    place = str(run / "experiment.toml")
+    experiment = load(place, [])
+    made = _world(experiment.name, load_split(experiment)[0].public, experiment, progress)
+    return replace(made, table=document(place))
 
 
 def bundle_world(bundle: Bundle, progress: Progress) -> World:

@@ -32,7 +32,7 @@ function words(channel) {
   if (!about.known) return [make("p", { class: "soft" }, "There are too many words here to say what each could have been.")];
   const rows = channel.words.map(word => {
     const best = word.guesses[0];
-    return make("tr", {}, make("td", {}, word.left), make("td", {}, word.guesses.map(g => `${g.word} ${percent(g.share)}`).join(", ")),
+    return make("tr", {}, make("td", {}, word.left), make("td", {}, word.guesses.map(g => `“${g.word}” ${percent(g.share)}`).join(", ")),
       make("td", {}, best.word === word.original ? "right" : "wrong"));
   });
   return [make("p", {}, "Word by word, the likeliest original by how frequent words are in public, and by the law of the mechanism:"),

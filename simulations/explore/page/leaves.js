@@ -34,7 +34,7 @@ export function possible(price, settings) {
 
 export function alternatives(found) {
   const rows = found.words.map(word => make("tr", {}, make("th", { scope: "row" }, word.word),
-    make("td", {}, word.alternatives.slice(0, 5).map(a => `${a.word} ${percent(a.probability)}`).join(", "))));
+    make("td", {}, word.alternatives.slice(0, 5).map(a => `“${a.word}” ${percent(a.probability)}`).join(", "))));
   put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "),
     rows.length ? "Each word may leave as one of these, or as any other." : "Type a sentence, and see what its words may become."),
     rows.length ? make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Words and what they may become" },
