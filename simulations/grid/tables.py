@@ -21,6 +21,7 @@ from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.comparison import KINDS, gap
 from simulations.study.frontier import pareto, study_figure
+from simulations.study.references import remarks
 
 Row = dict[str, Any]
 #: The two metrics that have an error by test text beside them.
@@ -162,13 +163,21 @@ def _notes(points: Sequence[_Point]) -> list[str]:
     every = [arm for point in points for same in point.arms for arm in same]
     lines = ["* on the Pareto front of accuracy on the device against central ε."]
     lines += ["† a reference: not private."] if any(arm["reference"] for arm in every) else []
+    for point in points:
+        said = _said(point)
+        lines += [part for line in remarks(point.results) for part in ("", f"{said}: {line}" if said else line)]
     lines += ["", "Local ε: what a training user releases at worst, trusting nobody. " + trust.NOTE]
     return [*lines, "", "![Accuracy against ε](accuracy.png)"]
 
 
+def _said(point: _Point) -> str:
+    """What the grid sets, in short; "" where that is in the arms alone."""
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.point.items() if key[:4] != "arm.")
+
+
 def _named(point: _Point, same: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """An arm's results with the point in its name."""
-    said = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.point.items() if key[:4] != "arm.")
+    said = _said(point)
     return [arm | {"name": f"{said}: {arm['name']}" if said else arm["name"]} for arm in map(dict, same)]
 
 

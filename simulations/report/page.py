@@ -17,6 +17,7 @@ from simulations.report.style import POLICY, SCRIPT, STYLE
 from simulations.study import trust
 from simulations.study.figures import accuracy_figure, spent_figure
 from simulations.study.frontier import frontier_figure
+from simulations.study.references import remarks
 from simulations.study.report import notes
 
 if TYPE_CHECKING:
@@ -217,7 +218,9 @@ def _figure(run: Finished, figure: Figure, name: str, said: str) -> Markup:
 
 
 def _notes(run: Finished) -> Markup:
-    return joined(element("p", note, class_="soft") for note in notes(dict(run.results)))
+    warned = remarks([run.results])
+    said = notes(dict(run.results))
+    return joined(element("p", note, class_="warn" if note in warned else "soft") for note in said)
 
 
 # --- how it was made

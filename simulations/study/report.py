@@ -23,10 +23,11 @@ from simulations.output.jsonable import json_ready
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import count, epsilon, is_finite, plain, share
 from simulations.study import measures, trust
-from simulations.study.comparison import added, gap, matrices
+from simulations.study.comparison import added, matrices
 from simulations.study.comparison import shown as difference
 from simulations.study.figures import REFERENCE_MARK, accuracy_figure, on_text, spent_figure, title, worst_said
 from simulations.study.frontier import frontier_figure
+from simulations.study.references import remarks
 
 Results = dict[str, Any]
 Arm = dict[str, Any]
@@ -178,27 +179,10 @@ def notes(results: Results) -> list[str]:
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
     if any(trust.unprotected(arm) for arm in results["arms"]):
         lines.append(f"{REFERENCE_MARK} {trust.UNPROTECTED}")
-    lines += _references_below(results)
+    lines += remarks([results])
     others = (arm for arm in results["arms"] if not _asked_in_vain(arm))
     lines += [f"{arm['name']}: {lost}." for arm in others if (lost := _lost(arm))]
     return lines + [f"{line}." for line in undelivered(results)]
-
-
-def _references_below(results: Results) -> list[str]:
-    """A line for each reference without noise that private arms beat by more than the paired error of their
-    difference: it then says nothing of what noise costs."""
-    lines = []
-    private = [arm["name"] for arm in results["arms"] if not trust.unprotected(arm)]
-    for arm in results["arms"]:
-        if arm.get("reference") and (arm.get("budget") or {}).get("central_epsilon") is None:
-            gaps = {name: gap(results, arm["name"], name, "on_device") for name in private}
-            above = [name for name, pair in gaps.items() if pair and pair["difference"] < -(pair["error"] or 0.0)]
-            if above:
-                lines.append(
-                    f"{arm['name']}: lies below {', '.join(above)}, which are private: its maps or its head are the "
-                    "limit (too little public text?), so what it has over the others is not what noise costs."
-                )
-    return lines
 
 
 def undelivered(results: Mapping[str, Any]) -> list[str]:
