@@ -3,13 +3,17 @@
 import { circle, draw, sphere, strips } from "./charts.js";
 import { at, bars, count, make, percent, put, term } from "./dom.js";
 
-let turn = 25;
+// How far the sphere is turned, in degrees; until somebody does, so that the truth lies in front.
+let turn = null;
+
+const facing = ([x, , z]) => (Math.round(Math.atan2(-x, z) * 180 / Math.PI) + 385) % 360;
 
 function picture(points, truth, sent) {
   if (truth.length === 2) return [circle(points, truth, sent)];
   if (truth.length > 3) return [strips(points, truth, sent)];
-  const place = make("div", {}, sphere(points, truth, sent, turn));
-  const slide = make("input", { type: "range", id: "turn", min: 0, max: 360, value: turn,
+  const now = turn ?? facing(truth);
+  const place = make("div", {}, sphere(points, truth, sent, now));
+  const slide = make("input", { type: "range", id: "turn", min: 0, max: 360, value: now,
     oninput: e => { turn = Number(e.target.value); put(place, sphere(points, truth, sent, turn)); } });
   return [place, make("div", { class: "slider" }, make("label", { for: "turn" }, "Turn the sphere"), slide)];
 }
