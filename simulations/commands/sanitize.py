@@ -30,6 +30,14 @@ _PROGRESS_SECONDS = 5.0
 _PUBLIC = 3000
 
 
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", help="In the same format (default: stdout); hf:DIR: a new data set with its card."
+    ),
+]
+
+
 def command(
     mechanism: Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as santext.")],
     epsilon: Annotated[float | None, typer.Option(help="Its ε, in its own metric.", show_default=False)] = None,
@@ -37,13 +45,7 @@ def command(
         Path | None,
         typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin, lines)."),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FILE",
-            help="In the same format (default: stdout); hf:DIR, a new folder in Hugging Face's layout, with a card.",
-        ),
-    ] = None,
+    out: Out = None,
     column: Annotated[
         list[str] | None,
         typer.Option("--column", help="The column of the texts; twice, of pairs: both are sanitized."),
@@ -82,18 +84,16 @@ def command(
 ) -> None:
     """Rewrite texts so that what goes out is private: one row out for each row in, nothing written by halves."""
     from simulations.corpora.dataset_card import hub_folder
-    from simulations.corpora.rewriting import block_writer
 
     columns, folder = tuple(column or ()), hub_folder(out)
     _check_files(in_, None if folder is not None else out, columns, public, to_folder=folder is not None)
     spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [], sides=max(1, len(columns)))
     rewriter = _rewriter(spec, words, public, columns, masked_lm, spans)
     try:
-        if folder is None:
-            with block_writer(out, sys.stdout.buffer) as put:
-                counts, _ = _stream(rewriter, in_, columns, seed, explain, put)
-        else:
+        if folder is not None:
             counts = _to_folder(folder, spec, rewriter, in_, columns, seed, explain)
+        else:
+            counts = _to_file(out, rewriter, in_, columns, seed, explain)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
@@ -211,6 +211,17 @@ def _texts(path: Path, columns: tuple[str, ...]) -> Iterator[str]:
     for block in blocks(path, sys.stdin.buffer, columns, 1024):
         for cells in block.texts:
             yield from cells
+
+
+def _to_file(
+    out: Path | None, rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...], seed: int | None, explain: bool
+) -> tuple[int, int]:
+    """As `_stream`, into a file or to stdout."""
+    from simulations.corpora.rewriting import block_writer
+
+    with block_writer(out, sys.stdout.buffer) as put:
+        counts, _ = _stream(rewriter, in_, columns, seed, explain, put)
+    return counts
 
 
 def _to_folder(
