@@ -230,6 +230,14 @@ def test_what_is_in_the_folder_already(whole: Path, monkeypatch: pytest.MonkeyPa
         done(Path("out"), more)
 
 
+def test_an_encoder_that_is_missing_is_said_before_any_run_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("s.toml").write_text(f"{STUDY}\nencoder.model = ['minilm', './nowhere']", encoding="utf-8")
+    begun = Here(monkeypatch)
+    with pytest.raises(ValueError, match=r"^encoder: there is no folder nowhere$"):
+        done(Path("out"), begun)
+    assert not begun.begun
+
+
 def programs(patch: pytest.MonkeyPatch, *sources: str) -> list[Job]:
     """Jobs of which each is a program of Python."""
     Path("runs").mkdir()
