@@ -80,16 +80,18 @@ def make_corpora(
         require_columns(part.source, (text, label, user, second_text), part.values)
         if not part.row_names:
             raise UserError(f"{part.source}: holds no records; give it at least one")
+    names = [] if numbers is not None else [label_names(part, label) for part in (train, test)]
+    classes: tuple[str, ...]
     if numbers is not None:
         classes = tuple(f"{number:g}" for number in numbers)
-        found = [_levels(part, label, numbers) for part in (train, test)]
     else:
-        names = [label_names(part, label) for part in (train, test)]
         classes = train.classes or _classes(train.source, label, names[0])
-        remedy = "add the class to the training data"
-        found = [class_numbers(part, of, classes, remedy) for part, of in zip((train, test), names, strict=True)]
     made = []
-    for part, labels in zip((train, test), found, strict=True):
+    for i, part in enumerate((train, test)):
+        if numbers is not None:
+            labels = _levels(part, label, numbers)
+        else:
+            labels = class_numbers(part, names[i], classes, "add the class to the training data")
         made.append(
             Corpus(
                 texts=texts_of(part, text, second_text),

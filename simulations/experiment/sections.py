@@ -77,6 +77,9 @@ class Public(Section):
 class Data(Section):
     """Where texts come from. files: a folder and names in it; hub: `path` is the name, then splits.
 
+    text, second_text, label, user: columns, by their names; of a file of tabs or commas without a header, all by their
+    positions, from 1.
+
     user: a column of both files; whoever is named is one user with one budget, in one of the two. overlap: why texts,
     nearly the same texts or users may be in two parts, where they are. test_limit: of the test part, so many rows,
     drawn by the seed within each class. test_repeats: how often the test sentences are sanitized, each time by users of
@@ -94,12 +97,12 @@ class Data(Section):
     path: str | None = setting(values.text)
     train: str | None = setting(values.text)
     test: str | None = setting(values.text)
-    text: str | None = setting(values.text)
-    second_text: str | None = setting(values.text)
-    label: str | None = setting(values.text)
+    text: str | int | None = setting(values.column)
+    second_text: str | int | None = setting(values.column)
+    label: str | int | None = setting(values.column)
     label_range: tuple[float, float] | None = setting(values.interval)
     levels: int | None = setting(values.whole(2))
-    user: str | None = setting(values.text)
+    user: str | int | None = setting(values.column)
     overlap: str | None = setting(values.text)
     task: str | None = setting(values.choice(*CLASSES))
     public_size: int | None = setting(values.whole(1))
@@ -138,6 +141,10 @@ class Data(Section):
             for name in needed:
                 if getattr(self, name) is None:
                     raise UserError(f'{self._where(name)}: is missing, and source = "{self.source}" needs it')
+            columns = [v for v in (self.text, self.second_text, self.label, self.user) if v is not None]
+            by_name = sum(isinstance(value, str) for value in columns)
+            if by_name < len(columns) and (by_name or self.source == "hub"):
+                raise UserError("data.text: columns have names, or, in files without a header, all of them positions")
             if self.source == "hub":
                 self._set("train", self.train or "train")
                 self._set("test", self.test or "validation")
