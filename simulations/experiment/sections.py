@@ -250,7 +250,8 @@ class Training(Section):
     of the users release texts, on which the encoder is trained under which the others release embeddings), or "paper",
     which is not private and must be acknowledged.
 
-    epochs, batch_size: of a training end to end, on texts.
+    epochs, batch_size, lr, weight_decay (of the encoder), warm_up (the share of steps in which learning rates rise) and
+    schedule (behind that they fall to 0, or stay): of a training end to end, on texts.
     maps: how M1 is found on public data; learned, if it has labels.
     label_stages: in how many stages, of disjoint users, labels are released; a later stage's prior comes from
     the model of the stage before.
@@ -262,11 +263,22 @@ class Training(Section):
     way: str = setting(values.choice(*WAYS), RELEASE_ONCE)
     epochs: int = setting(values.whole(1), 5)
     batch_size: int = setting(values.whole(1), 32)
+    lr: float = setting(values.number(above=True), 5e-5)
+    schedule: str = setting(values.choice("linear", "constant"), "linear")
+    warm_up: float = setting(values.number(below=1.0), 0.1)
+    weight_decay: float = setting(values.number(below=1.0), 0.01)
     maps: str | None = setting(values.choice("learned", "principal-components"))
     acknowledge_not_private: bool = setting(values.flag, False)
     label_stages: int = setting(values.whole(1), 1)
     rounds: int = setting(values.whole(1), 1)
     self_training: bool = setting(values.flag, False)
+
+    @property
+    def descent(self) -> dict[str, Any]:
+        """Those keys as trainings end to end take them."""
+        return {
+            "encoder_lr": self.lr, "schedule": self.schedule, "warm_up": self.warm_up, "weight_decay": self.weight_decay
+        }  # fmt: skip
 
     @property
     def stages(self) -> int:

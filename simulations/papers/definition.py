@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ class Item:
     name: as the paper calls it. what: what it shows. arms: (name, the paper's number, its tables of an experiment),
     of those that a run takes; quick: which of them a quick one takes. command: what else shows it; cannot: why nothing
     does; one of the three is there. differences: why numbers are not the paper's. note: words about the command.
-    measured: the page of docs/ that has the same of more users and seeds.
+    training: keys of an experiment's table of that name, where they are not the usual ones. measured: the page of docs/
+    that has the same of more users and seeds.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Item:
     note: str = ""
     cannot: str = ""
     measured: str = ""
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -116,7 +118,10 @@ def experiment_of(paper: Paper, item: Item, *, quick: bool, data: Path, rows: in
         },
         "population": {"users": users},
         "encoder": {"max-length": 128 if "second-text" in task else 64},
-        "training": {"way": item.way, "epochs": 1 if quick else 3, "acknowledge-not-private": item.way == "paper"},
+        "training": {
+            "way": item.way, "epochs": 1 if quick else 3, "acknowledge-not-private": item.way == "paper",
+            **item.training,
+        },
         "text": {"words": str(data / _GLOVE) if item.words == "glove" else "checkpoint", "masked-lm": "bundled"},
         "shuffle": {"enabled": False},
         "policy": {
