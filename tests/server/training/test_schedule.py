@@ -42,13 +42,13 @@ def test_shares_and_schedules() -> None:
 
 def test_every_key_reaches_the_training(tmp_path: Path) -> None:
     """Each changes the weights that come out, and none is left out of what a study passes on."""
-    texts, labels = reviews(12, 0)
+    texts, labels = reviews(16, 0)
     checkpoint = tiny_bert(tmp_path / "bert")
     keys = from_table({
-        "name": "x", "training": {"lr": 1e-4, "schedule": "constant", "warm-up": 0.7, "weight-decay": 0.5},
+        "name": "x", "training": {"lr": 1e-4, "schedule": "constant", "warm-up": 0.5, "weight-decay": 0.5},
         "arm": [{"name": "a", "way": "public-only", "embedding": {"mechanism": "identity"}, "reference": True}],
     }).training.descent  # fmt: skip
-    assert keys == {"encoder_lr": 1e-4, "schedule": "constant", "warm_up": 0.7, "weight_decay": 0.5}
+    assert keys == {"encoder_lr": 1e-4, "schedule": "constant", "warm_up": 0.5, "weight_decay": 0.5}
 
     def trained(**descent) -> np.ndarray:
         pipeline = train_on_text(
