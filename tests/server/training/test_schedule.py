@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
+from mechanisms.identity import Identity
 from server.text_batches import warmed
-from server.training.on_text import train_on_text
+from server.training import end_to_end, on_text, paper
 from simulations.experiment import from_table
 from tests.support.tiny_models import reviews, tiny_bert
 
@@ -40,22 +40,29 @@ def test_shares_and_schedules() -> None:
             rates(4, **how)
 
 
-def test_every_key_reaches_the_training(tmp_path: Path) -> None:
-    """Each changes the weights that come out, and none is left out of what a study passes on."""
-    texts, labels = reviews(16, 0)
-    checkpoint = tiny_bert(tmp_path / "bert")
+@pytest.mark.parametrize("module", [on_text, paper])
+def test_every_key_reaches_the_training(module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an experiment says is what the optimizer and its schedule are made with."""
     keys = from_table({
-        "name": "x", "training": {"lr": 1e-4, "schedule": "constant", "warm-up": 0.5, "weight-decay": 0.5},
+        "name": "x", "training": {"lr": 1e-4, "schedule": "constant", "warm-up": 0.5, "weight-decay": 0.25},
         "arm": [{"name": "a", "way": "public-only", "embedding": {"mechanism": "identity"}, "reference": True}],
     }).training.descent  # fmt: skip
-    assert keys == {"encoder_lr": 1e-4, "schedule": "constant", "warm_up": 0.5, "weight_decay": 0.5}
+    assert keys == {"encoder_lr": 1e-4, "schedule": "constant", "warm_up": 0.5, "weight_decay": 0.25}
+    seen = {}
+    monkeypatch.setattr(end_to_end, "warmed", lambda optimizer, steps, **how: seen.update(how) or Still(optimizer, seen))
+    texts, labels = reviews(4, 0)
+    given = {"mechanism": Identity("embedding", 4), "acknowledged": True} if module is paper else {}
+    train = module.train_paper if module is paper else module.train_on_text
+    train(tiny_bert(tmp_path / "bert"), texts, labels, classes=2, dim=4, epochs=1, seed=1, **given, **keys)
+    assert seen == keys
 
-    def trained(**descent) -> np.ndarray:
-        pipeline = train_on_text(
-            checkpoint, texts, labels, classes=2, dim=4, epochs=1, batch_size=4, seed=1, max_length=16, **descent
-        )
-        return torch.cat([p.detach().ravel() for p in pipeline.encoder.parameters()]).numpy()
 
-    whole = trained(**keys)
-    for name in keys:
-        assert not np.array_equal(whole, trained(**{k: v for k, v in keys.items() if k != name})), name
+class Still:
+    """A schedule that changes nothing, and notes what the optimizer of the encoder has."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, seen: dict) -> None:
+        encoder = optimizer.param_groups[0]
+        seen |= {"encoder_lr": encoder["lr"], "weight_decay": encoder["weight_decay"]}
+
+    def step(self) -> None:
+        pass
