@@ -93,9 +93,11 @@ def text(paper: Paper, items: Sequence[Item], found: Sequence[Found], *, quick: 
         if each.why:
             lines.append(f"Not run: {each.why}.")
             continue
+        none = any(ours is None or not is_finite(ours) for _, _, ours, _ in each.rows)
         rows = [[name, f"{theirs:.3f}", _shown(ours, error)] for name, theirs, ours, error in each.rows]
         lines += [markdown_table(["arm", "paper", "ours"], rows), "", "Why they differ:", ""]
         lines += [f"- {reason}" for reason in (*item.differences, how)]
+        lines += ["- –: all guesses are of one class, of which there is no correlation"] if none else []
         if item.measured:
             lines += ["", f"Of more users and seeds: [{item.measured}](../{item.measured})."]
     return "\n".join(lines) + "\n"

@@ -49,7 +49,12 @@ def test_every_key_reaches_the_training(module, tmp_path: Path, monkeypatch: pyt
     }).training.descent  # fmt: skip
     assert keys == {"encoder_lr": 1e-4, "schedule": "constant", "warm_up": 0.5, "weight_decay": 0.25}
     seen = {}
-    monkeypatch.setattr(end_to_end, "warmed", lambda optimizer, steps, **how: seen.update(how) or Still(optimizer, seen))
+
+    def warmed(optimizer, steps, **how):
+        seen.update(how)
+        return Still(optimizer, seen)
+
+    monkeypatch.setattr(end_to_end, "warmed", warmed)
     texts, labels = reviews(4, 0)
     given = {"mechanism": Identity("embedding", 4), "acknowledged": True} if module is paper else {}
     train = module.train_paper if module is paper else module.train_on_text
