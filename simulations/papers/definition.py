@@ -35,9 +35,9 @@ class Item:
 
     name: as the paper calls it. what: what it shows. arms: (name, the paper's number, its tables of an experiment),
     of those that a run takes; quick: which of them a quick one takes. command: what else shows it; cannot: why nothing
-    does; one of the three is there. differences: why numbers are not the paper's. note: words about the command.
-    training: keys of an experiment's table of that name, where they are not the usual ones. measured: the page of docs/
-    that has the same of more users and seeds.
+    does; missing: what is not built yet; one of the four is there. differences: why numbers are not the paper's. note:
+    words about the command. training: keys of an experiment's table of that name, where they are not the usual ones.
+    measured: the page of docs/ that has the same of more users and seeds.
     """
 
     name: str
@@ -51,13 +51,17 @@ class Item:
     command: str = ""
     note: str = ""
     cannot: str = ""
+    missing: str = ""
     measured: str = ""
     training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
         """In a word."""
-        return "runs" if self.arms else "by a command" if self.command else "cannot be"
+        kinds = {
+            "runs": self.arms, "by a command": self.command, "cannot be": self.cannot, "not built yet": self.missing
+        }  # fmt: skip
+        return next(kind for kind, there in kinds.items() if there)
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,8 @@ def text(paper: Paper, items: Sequence[Item], found: Sequence[Found], *, quick: 
 
 
 def _by(paper: Paper, item: Item) -> str:
-    if item.cannot:
-        return item.cannot
+    if item.cannot or item.missing:
+        return item.cannot or item.missing
     if item.arms:
         return f"`sottovoce reproduce {paper.name}`"
     return f"`sottovoce {item.command}`" + (f"; {item.note}" if item.note else "")

@@ -26,12 +26,12 @@ def test_all_five_are_here() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_item_is_run_or_shown_or_says_why_not(name: str) -> None:
-    """One of the three; commands have the options that they name; experiments fit together, and none of their arms is
+    """One of the four; commands have the options that they name; experiments fit together, and none of their arms is
     refused by its own users."""
     paper, root = load_paper(name), typer.main.get_command(cli.app)
     assert len({item.name for item in paper.items}) == len(paper.items)
     for item in paper.items:
-        assert sum(map(bool, (item.arms, item.command, item.cannot))) == 1, item.name
+        assert sum(map(bool, (item.arms, item.command, item.cannot, item.missing))) == 1, item.name
         assert bool(item.arms) == bool(item.differences), item.name
         assert not item.command or fault(item.command, root) is None, item.name
         assert not item.measured or (ROOT / "docs" / item.measured).is_file()
