@@ -21,6 +21,8 @@ CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
 #: Tasks of the built-in corpus, and how many classes each has.
 CLASSES = {"sentiment": 2, "genre": 12}
 #: Beside accuracy (`simulations.study.measures`).
+#: Public parts that are no part of the users' data.
+ELSEWHERE = ("built-in", "file", "hub")
 NUMERIC = ("pearson", "spearman")
 MEASURES = ("matthews", "macro-f1", "auroc", "auprc", *NUMERIC)
 #: Of a label that is a number, where nobody says how many.
@@ -53,18 +55,27 @@ class Section:
 
 @dataclass(frozen=True)
 class Public(Section):
-    """The public part: `fraction` of the training data, or the built-in corpus (of data.public-size).
+    """The public part: `fraction` of the training data, the built-in corpus, a file, or a part of a data set of the hub
+    (of these so many rows as data.public-size says, drawn by the seed).
+
+    file: where it lies. hub: its name, and of which part. text, label: its columns, those of the data where they are
+    not given.
 
     labels: whether its labels are public too; labelled: of so many of its texts alone, picked by the seed, or 0. split:
-    "random", "by-sentence" (SST-2: phrases follow the sentences that contain them) or "built-in". classes: for each
-    class of the data which of the built-in corpus it is, where the names do not say it.
+    "random", "by-sentence" (SST-2: phrases follow the sentences that contain them), "built-in", "file" or "hub".
+    classes: for each class of the data which of the public part's it is, where the names do not say it.
     """
 
     place: ClassVar[str] = "data.public"
     fraction: float | None = setting(values.number(below=1.0))
     labels: bool = setting(values.flag, True)
     labelled: int | None = setting(values.whole(0))
-    split: str | None = setting(values.choice("random", "by-sentence", "built-in"))
+    split: str | None = setting(values.choice("random", "by-sentence", *ELSEWHERE))
+    file: str | None = setting(values.text)
+    hub: str | None = setting(values.text)
+    part: str | None = setting(values.text)
+    text: str | int | None = setting(values.column)
+    label: str | int | None = setting(values.column)
     classes: dict[str, str] | None = setting(values.names)  # noqa: RUF009 - a field, like its neighbours
 
     @property
@@ -115,7 +126,7 @@ class Data(Section):
     @property
     def elsewhere(self) -> bool:
         """Whether the public texts are of another domain than users'."""
-        return self.source != "built-in" and self.public.split == "built-in"
+        return self.source != "built-in" and self.public.split in ELSEWHERE
 
     @property
     def classes(self) -> int:
@@ -159,8 +170,8 @@ class Data(Section):
         if self.public.split == "built-in":
             self._set("public_size", self.public_size or 1000)
             self._set("task", self.task or "sentiment")
-        elif self.public_size is not None or self.task is not None:
-            name = "public_size" if self.public_size is not None else "task"
+        elif self.task is not None or (self.public_size is not None and self.public.split not in ELSEWHERE):
+            name = "task" if self.task is not None else "public_size"
             raise UserError(f"{self._where(name)}: applies to the built-in corpus only; remove it")
         if built_in:
             self._set("test_size", self.test_size or 1000)
@@ -168,8 +179,8 @@ class Data(Section):
     def _check_numbers(self) -> None:
         if self.label_range is not None:
             self._set("levels", self.levels or LEVELS)
-            if self.public.split == "built-in" and self.public.labels:
-                raise UserError("data.public.labels: those of the built-in corpus are no numbers; set labels = false")
+            if self.public.split in ELSEWHERE and self.public.labels:
+                raise UserError("data.public.labels: those of another source are no numbers; set labels = false")
         elif self.levels is not None:
             raise UserError("data.levels: goes with data.label-range; remove it")
         elif numeric := [name for name in self.measures if name in NUMERIC]:
@@ -188,14 +199,21 @@ class Data(Section):
         split = public.split or ("built-in" if built_in else "random")
         if built_in and split != "built-in":
             raise UserError("data.public.split: the built-in corpus has a public part of its own; remove it")
-        if public.classes is not None and (built_in or split != "built-in" or not public.labels):
+        if public.classes is not None and (built_in or split not in ELSEWHERE or not public.labels):
             raise UserError(
                 'data.public.classes: goes with data of another source, split = "built-in" and public labels; remove it'
             )
-        if split == "built-in":
+        for name in ("file", "hub"):
+            if (getattr(public, name) is None) == (split == name):
+                raise UserError(f'data.public.{name}: goes with split = "{name}", and that with it')
+        if (public.part or public.text or public.label) and split not in ("file", "hub"):
+            raise UserError('data.public: part, text and label go with split = "file" or "hub"; remove them')
+        if split == "file" and public.part:
+            raise UserError('data.public.part: goes with split = "hub"; remove it')
+        if split in ELSEWHERE:
             if public.fraction is not None:
                 raise UserError(
-                    "data.public.fraction: does not apply to the built-in corpus; use data.public-size"
+                    "data.public.fraction: is of the users' data; of another source use data.public-size"
                 )
             return replace(public, split=split)
         return replace(public, fraction=0.05 if public.fraction is None else public.fraction, split=split)
