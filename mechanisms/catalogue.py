@@ -15,6 +15,7 @@ from typing import Any
 from mechanisms import own
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
+from mechanisms.piecewise import Piecewise
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
@@ -39,6 +40,7 @@ CATALOGUE: dict[str, type[Any]] = {
     kind.name: kind
     for kind in (
         Identity, Purkayastha, PlanarLaplace, Gaussian, PrivUnit, RandomizedResponse, RandomizedResponsePrior,
+        Piecewise,
         RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
         Madlib, MadlibSyntax,
         Tem, Mahalanobis, Vickrey, Diffractor, CluSanT,

@@ -122,7 +122,8 @@ def _words(value: dict[str, Any]) -> str:
         items = value["items"]
         if "enum" in items:
             return f"a list of {_words(items)}"
-        return "a list of " + ("whole numbers" if items["type"] == "integer" else '"name: reason"')
+        kinds = {"integer": "a list of whole numbers", "number": "two numbers, the lower first"}
+        return kinds.get(items["type"], 'a list of "name: reason"')
     if kind in ("integer", "number"):
         least, above, below = (value.get(k) for k in ("minimum", "exclusiveMinimum", "exclusiveMaximum"))
         bounds = f"above {above:g}" if above is not None else f"at least {least:g}"

@@ -128,7 +128,7 @@ class Explorer:
         except Refused as error:
             return {"refused": told(error)}
         return {
-            "refused": None, "stage": request.stage, "wire": sent.wire, "record": sent.record,
+            "refused": None, "stage": request.stage, "wire": sent.wire, "sealed": sent.sealed, "record": sent.record,
             "channels": [self._released(world, sent, channel, truth) for channel in request.channels],
         }  # fmt: skip
 

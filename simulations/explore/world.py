@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from client.models import vocabulary as vocabularies
 from client.policy import Policy
 from mechanisms.mechanism import parameters
 from mechanisms.messages.request import SPLITS, Request
-from mechanisms.projection import project
 from mechanisms.vocabulary import Vocabulary
 from server.training.principal import pca_maps
 from server.training.statistic_head import simplex_codes
@@ -35,7 +34,7 @@ from simulations.progress import Progress
 #: Public sentences: how many the server knows of, and among how many it looks for yours.
 PUBLIC, POOL = 600, 100
 #: Words of the page's vocabulary: those of the public sentences, then the checkpoint's most frequent ones.
-WORDS = 3200
+WORDS = 2400
 STAGE = "explore"
 Matrices = tuple[NDArray[np.float32], NDArray[np.float32]]
 
@@ -94,12 +93,7 @@ class World:
     def embed(self, text: str) -> NDArray[np.float32]:
         """One sentence's embedding (1, m)."""
         assert self.encoder is not None
-        return encoders.load(self.encoder).encode([text])
-
-    def points(self, dim: int) -> NDArray[np.float64]:
-        """The public sentences as unit vectors, (n, m')."""
-        assert self.embeddings is not None
-        return project(self.embeddings, *self.maps(dim))
+        return _embedding(self.encoder, text)
 
     def request(self, settings: Settings, policy: Policy, *, stage: str = STAGE) -> Request:
         """What a server would ask a device for. Raises ValueError, one line, where it cannot be asked."""
@@ -123,6 +117,12 @@ class World:
         )
         both = [replace(request, split=split) for split in SPLITS]
         return next((one for one in both if policy.lists(one)), both[0])
+
+
+@lru_cache(maxsize=4)
+def _embedding(encoder: Path, text: str) -> NDArray[np.float32]:
+    """Of the sentence at which sliders are moved, again and again."""
+    return encoders.load(encoder).encode([text])
 
 
 def builtin_world(progress: Progress) -> World:
@@ -203,7 +203,7 @@ def _words(texts: Sequence[str], progress: Progress) -> Vocabulary:
     folder = vocabulary_folder(progress=progress)
     whole = counted(vocabularies.load_cached(folder), texts)
     assert whole.counts is not None
-    plain = np.array([word.isascii() and (len(word) > 1 or not word.isalpha()) for word in whole.words])
+    plain = np.array([word.isascii() and word.isalpha() and len(word) > 1 for word in whole.words])
     order = np.lexsort((np.arange(len(whole.words)), ~plain, -whole.counts))[:WORDS]
     order = np.sort(order)
     return Vocabulary(

@@ -87,11 +87,11 @@ class ArmRun:
         return Finished(replace(result, **rungs, measures=measures), model, answers)
 
     def _measures(self, scores: Any, origin: Origin | None, clean: Any) -> dict[str, Any]:
-        held, names, seed = self._held, self.experiment.data.measures, self.experiment.seed
+        held, data, seed = self._held, self.experiment.data, self.experiment.seed
         there = np.zeros(0, np.int64) if scores is None or origin is None else asked(held, origin)
         return {
-            "sanitized": beside(names, held, scores, there, seed=seed),
-            "on_device": beside(names, held, clean, np.arange(len(held.test)), seed=seed),
+            where: beside(data.measures, held, rated, rows, seed=seed, numbers=data.numbers)
+            for where, rated, rows in (("sanitized", scores, there), ("on_device", clean, np.arange(len(held.test))))
         }
 
 

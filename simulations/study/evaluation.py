@@ -74,13 +74,15 @@ def asked(held: Held, origin: Origin) -> IntArray:
 
 
 def beside(
-    names: Sequence[str], held: Held, scores: FloatArray | None, sentences: IntArray, *, seed: int
+    names: Sequence[str], held: Held, scores: FloatArray | None, sentences: IntArray, *, seed: int,
+    numbers: Sequence[float] | None = None,
 ) -> dict[str, dict[str, float] | None]:
     """Measures beside accuracy of the scores (n, K) for test sentences (n,); see `simulations.study.measures`."""
     known = sentences >= 0
     sentences = sentences[known]
     rated = None if scores is None else scores[known]
-    return measured(names, rated, held.test.labels[sentences], held.test_texts[sentences], seed=seed)
+    truth, texts = held.test.labels[sentences], held.test_texts[sentences]
+    return measured(names, rated, truth, texts, seed=seed, numbers=numbers)
 
 
 def on_device(held: Held, guesses: IntArray | None, *, repeats: int = 1) -> Counts:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from simulations.output.numbers import is_finite
 
@@ -51,19 +53,38 @@ def auprc(scores: FloatArray, labels: IntArray, weights: FloatArray) -> float:
     return _each(_average_precision, scores, labels, weights)
 
 
+def pearson(expected: FloatArray, truth: FloatArray, weights: FloatArray) -> float:
+    """The correlation of two numbers, (n,) each; not a number where one of them never changes."""
+    total = weights.sum()
+    a, b = (values - weights @ values / total for values in (expected, truth))
+    spread = math.sqrt((weights @ (a * a)) * (weights @ (b * b)))
+    return float(weights @ (a * b) / spread) if spread > 0 else math.nan
+
+
+def spearman(expected: FloatArray, truth: FloatArray, weights: FloatArray) -> float:
+    """The correlation of their ranks; equal ones have the mean of theirs."""
+    return pearson(_ranks(expected, weights), _ranks(truth, weights), weights)
+
+
+#: Of the number that a model expects, and of the true one.
+NUMERIC: dict[str, Callable[[FloatArray, FloatArray, FloatArray], float]] = {
+    "pearson": pearson, "spearman": spearman,
+}  # fmt: skip
 MEASURES: dict[str, Callable[[FloatArray, IntArray, FloatArray], float]] = {
     "matthews": matthews, "macro-f1": macro_f1, "auroc": auroc, "auprc": auprc,
 }  # fmt: skip
 
 
 def measured(
-    names: Sequence[str], scores: FloatArray | None, labels: IntArray, texts: IntArray, *, seed: int
+    names: Sequence[str], scores: FloatArray | None, labels: IntArray, texts: IntArray, *, seed: int,
+    numbers: Sequence[float] | None = None,
 ) -> dict[str, dict[str, float] | None]:
     """Each measure's "value" and "error", its standard error over distinct texts (bootstrap); None where there is
     nothing to score.
 
     scores: (n, K), a larger one for a likelier class; None where no model is. labels, texts: (n,), the truth, and which
-    distinct text each is.
+    distinct text each is. numbers: (K,) what the classes stand for, where they do: a model then expects their mean
+    under the probabilities that its scores give.
     """
     if scores is None or not len(scores):
         return dict.fromkeys(names)
@@ -73,10 +94,26 @@ def measured(
     )
     found: dict[str, dict[str, float] | None] = {}
     for name in names:
-        value = MEASURES[name](scores, labels, np.ones(len(labels)))
-        again = np.array([MEASURES[name](scores, labels, often[text].astype(np.float64)) for often in drawn])
+        of = partial(MEASURES[name], scores, labels) if name in MEASURES else _numeric(name, scores, labels, numbers)
+        value = of(np.ones(len(labels)))
+        again = np.array([of(often[text].astype(np.float64)) for often in drawn])
         again = again[np.isfinite(again)]
         found[name] = {"value": value, "error": float(again.std(ddof=1)) if len(again) > 1 else math.nan}
+    return found
+
+
+def _numeric(
+    name: str, scores: FloatArray, labels: IntArray, numbers: Sequence[float] | None
+) -> Callable[[FloatArray], float]:
+    assert numbers is not None
+    values = np.asarray(numbers, dtype=np.float64)
+    return partial(NUMERIC[name], softmax(scores, axis=1) @ values, values[labels])
+
+
+def _ranks(values: FloatArray, weights: FloatArray) -> FloatArray:
+    _, at = np.unique(values, return_inverse=True)
+    often = np.bincount(at, weights)
+    found: FloatArray = (np.cumsum(often) - often / 2)[at]
     return found
 
 

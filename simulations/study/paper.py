@@ -75,7 +75,7 @@ class PaperArm:
         answers = Answers(
             on_device(self.held, seen.argmax(axis=1), repeats=repeats), on_device(self.held, clean.argmax(axis=1))
         )
-        rows, names = np.arange(len(test)), experiment.data.measures
+        rows, data = np.arange(len(test)), experiment.data
         result = ArmResult(
             name=arm.name,
             mechanism=self.mechanism.name,
@@ -98,8 +98,10 @@ class PaperArm:
             budget=self._promise(label),
             parameters=arm.parameters,
             measures={
-                "sanitized": beside(names, self.held, seen, np.tile(rows, repeats), seed=experiment.seed),
-                "on_device": beside(names, self.held, clean, rows, seed=experiment.seed),
+                where: beside(
+                    data.measures, self.held, rated, there, seed=experiment.seed, numbers=data.numbers
+                )
+                for where, rated, there in (("sanitized", seen, np.tile(rows, repeats)), ("on_device", clean, rows))
             },
         )
         self.progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")

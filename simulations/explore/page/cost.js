@@ -1,7 +1,11 @@
 // Below: what the theorem says, in words and as a curve that moves with the sliders.
 
 import { limits } from "./charts.js";
-import { at, make, percent, put } from "./dom.js";
+import { at, make, percent, put, term } from "./dom.js";
+
+// The words of the field that stand in a line, each with its meaning.
+const WORDS = { "Worst case": "worst case", "shuffler": "shuffler, crowd", "δ": "δ (delta)" };
+const explained = line => line.split(/(Worst case|shuffler|δ)/).map(part => part in WORDS ? term(WORDS[part], part) : part);
 
 export class Cost {
   constructor(told) {
@@ -11,7 +15,7 @@ export class Cost {
 
   priced(price, settings) {
     [this.price, this.settings] = [price, settings];
-    put(at("words"), price.words.map(line => make("li", {}, line)),
+    put(at("words"), price.words.map(line => make("li", {}, explained(line))),
       price.metric && price.metric.includes("d_") ? make("li", { class: "soft" }, `For two sentences that are alike it is less: ε is at most ${price.metric.replace(/d_(\w+)/g, "d")}, where d is how far apart they are.`) : null);
     this.show();
   }
@@ -21,7 +25,7 @@ export class Cost {
     this.show();
   }
 
-  crowded(found) { put(at("crowd"), found.words); }
+  crowded(found) { put(at("crowd"), explained(found.words)); }
 
   show() {
     if (!this.price || !this.curve || this.curve.of !== key(this.settings)) {

@@ -13,7 +13,7 @@ function sentences(found, channel) {
   return [
     make("p", {}, `Suppose that the server has a list of ${one.pool} sentences, and knows that one of them is yours. This is what it may believe now`,
       channel === "statistic" ? ", labels included." : "."),
-    make("div", { class: "facts" }, fact(percent(one.prior), "before: yours is as likely as any"), fact(percent(one.own), `now: yours, in place ${one.rank}`),
+    make("div", { class: "facts" }, fact(percent(one.prior), "before: yours is as likely as any"), fact(percent(one.own), `now: yours, in place ${one.rank}${one.alike ? `, and ${one.alike} like it` : ""}`),
       fact(percent(one.limit), "the theorem's limit: so often, at most, can a guess be right")),
     bars(rows),
     make("p", { class: "soft" }, "The line across each bar is what was known before."),

@@ -96,7 +96,8 @@ export function sent(found, points) {
     parts.push(...bytes(channel));
   }
   parts.push(make("p", { class: "soft" }, `The whole message, with its `, term("release", "guarantee"),
-    ` and the names of its fields: ${count(found.wire)} bytes. Your name and your sentence are not in it.`));
+    ` and the names of its fields: ${count(found.wire)} bytes. Your name and your sentence are not in it.`,
+    found.sealed ? " They leave sealed to the training server's key: whoever carries them reads none of this." : ""));
   put(at("out"), parts);
 }
 

@@ -113,6 +113,8 @@ async function start() {
   });
   at("again").addEventListener("click", () => { controls.round += 1; rounds(); send(); });
   at("thousand").addEventListener("click", thousand);
+  // another tab, or a server, may have been answered meanwhile
+  addEventListener("focus", () => { if (ready) account.ask(controls.question({ round: controls.round })); });
   nothing();
   changed("text");
   performance.mark("first");

@@ -8,19 +8,23 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from simulations.errors import UserError
 from simulations.experiment import load
+from simulations.explore.protocol import Protocol, worst_cases
 from simulations.explore.settings import Settings
+from simulations.explore.world import World
 from tests.simulations.explore.conftest import Ask
 from tests.support.budgets import answer, rung
 from tests.support.exploring import TOKEN
 
 SETTINGS: list[Any] = [
-    {"epsilon": 2.0, "dim": 8, "users": 1000, "delta": 1e-5},
-    {"channel": "statistic", "epsilon": 1.0, "dim": 64, "users": 500, "delta": 1e-8},
+    {"epsilon": 2.0, "dim": 8, "users": 1, "delta": 1e-5},
+    {"channel": "statistic", "epsilon": 1.0, "dim": 8, "users": 2, "delta": 1e-8},
     {"channel": "label", "epsilon": 0.5, "users": 2},
     *(pytest.param(about, marks=pytest.mark.slow) for about in (
+        {"epsilon": 2.0, "dim": 8, "users": 1000, "delta": 1e-5},
         {"epsilon": 4.0, "dim": 16, "users": 20_000}, {"epsilon": 3.0, "dim": 16, "label_epsilon": 1.0, "users": 5000},
-        {"epsilon": 1.5, "dim": 3, "users": 100}, {"mechanism": "planar-laplace", "epsilon": 4.0, "dim": 16},
+        {"mechanism": "planar-laplace", "epsilon": 4.0, "dim": 16},
         {"channel": "statistic", "epsilon": 4.0, "dim": 16, "users": 10_000},
         {"channel": "label", "epsilon": 2.0, "users": 10_000},
         {"channel": "label", "epsilon": 6.0, "users": 10_000_000, "delta": 1e-9},
@@ -92,6 +96,7 @@ def test_the_experiment_that_is_copied_costs_what_the_page_says(
             assert rung(arm["ladder"], name)["epsilon"] == rung(found["ladder"], name)["epsilon"]
 
 
+@pytest.mark.slow
 def test_a_text_as_an_experiment_is_one_that_can_be_read(ask: Ask, tmp_path: Path) -> None:
     found = ask("protocol", stack=[{"channel": "text", "epsilon": 2.0, "label_epsilon": 1.0, "users": 3}])
     (tmp_path / "explored.toml").write_text(found["toml"], encoding="utf-8")
@@ -123,6 +128,13 @@ def test_questions_that_do_not_go_together_are_one_line(stack: list[Any], said: 
         ([{"channel": "statistic", "dim": 2, "epsilon": 0.5, "users": 10**5}], "at most 98,000 users"),
     ],
 )
-def test_what_no_experiment_can_be_is_said(stack: list[Any], why: str, ask: Ask) -> None:
-    found = ask("protocol", stack=stack)
-    assert found["toml"] is None and why in found["why"] and found["ladder"]
+def test_what_no_experiment_can_be_is_said(stack: list[Any], why: str, world: World) -> None:
+    protocol = Protocol.of(stack)
+    made = [mechanism for settings in protocol.stack for mechanism in settings.mechanisms(2, world.vocabulary)]
+    with pytest.raises(UserError, match=why):
+        protocol.experiment({}, {}, worst_cases(made, {"length": "shown"}))
+
+
+def test_where_there_is_no_experiment_the_ladder_stands_and_says_why(ask: Ask) -> None:
+    found = ask("protocol", stack=[{"channel": "label", "epsilon": 1.0, "users": 1}])
+    assert found["toml"] is None and "a label alone" in found["why"] and len(found["ladder"]) == 7
