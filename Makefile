@@ -51,6 +51,7 @@ bench: env
 	$(BIN)/python -m tests.benchmarks.mechanisms
 	$(BIN)/python -m tests.benchmarks.text
 	$(BIN)/python -m tests.benchmarks.madlib
+	$(BIN)/python -m tests.benchmarks.words
 	$(BIN)/python -m tests.benchmarks.dp_mlm
 
 # The measured tables of the pages, anew; in the background of a day, and it may be stopped at any time. DATA is a folder

@@ -15,11 +15,13 @@ from typing import Any
 from mechanisms import own
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
+from mechanisms.piecewise import Piecewise
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.clusant import CluSanT
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
 from mechanisms.words.diffractor import Diffractor
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
@@ -38,9 +40,10 @@ CATALOGUE: dict[str, type[Any]] = {
     kind.name: kind
     for kind in (
         Identity, Purkayastha, PlanarLaplace, Gaussian, PrivUnit, RandomizedResponse, RandomizedResponsePrior,
+        Piecewise,
         RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
         Madlib, MadlibSyntax,
-        Tem, Mahalanobis, Vickrey, Diffractor,
+        Tem, Mahalanobis, Vickrey, Diffractor, CluSanT,
         DpMlm, DpMlmResized, DpPrompt, DpParaphrase,
     )
 }  # fmt: skip

@@ -88,11 +88,23 @@ def export_masked_lm(
     Raises ValueError without a masked-LM head or public texts, and for a length the model cannot take.
     """
     model, tokenizer = load(checkpoint)
-    longest = getattr(model.config, "max_position_embeddings", max_length)
-    if not 8 <= max_length <= longest:
-        raise ValueError(f"masked-lm: max-length must be between 8 and {longest}, got {max_length}")
-    about = layout(model, tokenizer) | {"max_length": max_length}
-    low, high = clip_bounds("masked-lm", _moments(model, tokenizer, about, public_texts, seed))
+    low, high = bounds_of(model, tokenizer, public_texts, seed=seed, max_length=max_length)
+    write_masked_lm(model, tokenizer, folder, low=low, high=high, max_length=max_length)
+
+
+def bounds_of(
+    model: Any, tokenizer: Any, public_texts: Sequence[str], *, seed: int, max_length: int
+) -> tuple[float, float]:
+    """(low, high) for `masked_lm.json`: see `export_masked_lm`. ValueError without public texts."""
+    about = layout(model, tokenizer) | {"max_length": _checked_length(model, max_length)}
+    return clip_bounds("masked-lm", _moments(model, tokenizer, about, public_texts, seed))
+
+
+def write_masked_lm(
+    model: Any, tokenizer: Any, folder: str | Path, *, low: float, high: float, max_length: int
+) -> None:
+    """The three files of `export_masked_lm`, of a model that is there. ValueError for a length it cannot take."""
+    about = layout(model, tokenizer) | {"max_length": _checked_length(model, max_length)}
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
@@ -103,6 +115,13 @@ def export_masked_lm(
         (scratch / "masked_lm.json").write_text(text + "\n")
         for file in ("model.onnx", "tokenizer.json", "masked_lm.json"):  # the last one says that all are there
             os.replace(scratch / file, out / file)
+
+
+def _checked_length(model: Any, max_length: int) -> int:
+    longest = getattr(model.config, "max_position_embeddings", max_length)
+    if not 8 <= max_length <= longest:
+        raise ValueError(f"masked-lm: max-length must be between 8 and {longest}, got {max_length}")
+    return max_length
 
 
 def layout(model: Any, tokenizer: Any) -> dict[str, Any]:

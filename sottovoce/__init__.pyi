@@ -25,6 +25,7 @@ from mechanisms.messages.release import Release as Release
 from mechanisms.messages.reply import Reply as Reply
 from mechanisms.messages.request import Request as Request
 from mechanisms.own import OwnMechanism as OwnMechanism
+from mechanisms.piecewise import Piecewise as Piecewise
 from mechanisms.privunit import PrivUnit as PrivUnit
 from mechanisms.randomized_answer import RandomizedAnswer as RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse as RandomizedResponse
@@ -35,6 +36,7 @@ from mechanisms.streams import SecureStreams as SecureStreams
 from mechanisms.streams import SeededUniforms as SeededUniforms
 from mechanisms.streams import SimulationStreams as SimulationStreams
 from mechanisms.vocabulary import Vocabulary as Vocabulary
+from mechanisms.words.clusant import CluSanT as CluSanT
 from mechanisms.words.custext import CusText as CusText
 from mechanisms.words.custext import CusTextImportance as CusTextImportance
 from mechanisms.words.custext import CusTextPlus as CusTextPlus

@@ -102,7 +102,7 @@ class MaskedLM:
     def importance(self, x: NDArray[Any], vocabulary: Vocabulary) -> NDArray[np.float64]:
         """How much attention each word gets from the words of its text, (n, L) word ids -> (n, L), summing to 1 a text.
 
-        Averaged over heads and layers, the special tokens left out (Fu 2024, section 4); the attention that a word
+        Averaged over heads and layers, the special tokens left out (Fu 2024, section 5); the attention that a word
         gets is that of its pieces together. 0 where there is NOTHING. A long text is read in stretches that fit, each
         with a share according to its words.
         """

@@ -12,6 +12,8 @@ hyphen, apostrophe or  the parts, where one of them is known; a mark that the vo
 underscore inside      them
 number                 digits with . , : / - inside ("1,000.5", "12:30") are one word, and most often an unknown one:
                        `TextMechanism.numbers` is about those in the vocabulary
+span                   words that the vocabulary has together, with single spaces ("new york"), are one word: the
+                       longest that begins at a word
 punctuation            each mark is a word, unless the vocabulary has several together ("...", ":)"); the Penn
                        Treebank's "``" and "-lrb-" also pass for the marks that they stand for;
                        `TextMechanism.punctuation` is about those in the vocabulary, another is an unknown word
@@ -27,8 +29,10 @@ All of it is a function of the text and the public vocabulary, takes time linear
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -111,6 +115,41 @@ class _Reader:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._remembered: dict[str, tuple[int, ...]] = {}
+        self._spans: dict[str, int] = {}  # first words of spans, lower-case, and how many words they may have
+        for word in vocabulary.words:
+            if " " in word:
+                first, *others = word.lower().split(" ")
+                self._spans[first] = max(self._spans.get(first, 0), 1 + len(others))
+
+    def read(self, chunks: Iterable[str]) -> Iterator[str]:
+        """The words of a text's chunks, spans put together."""
+        tokens = (token for chunk in chunks for token in self.tokens(chunk))
+        if not self._spans:
+            yield from tokens
+            return
+        ahead: deque[str] = deque()
+        for token in tokens:
+            ahead.append(token)
+            while ahead and len(ahead) >= self._spans.get(ahead[0].lower(), 1):
+                yield self._span(ahead)
+        while ahead:
+            yield self._span(ahead)
+
+    def _span(self, ahead: deque[str]) -> str:
+        """The longest span that begins what lies ahead, or its first word; taken from it."""
+        for many in range(min(self._spans.get(ahead[0].lower(), 1), len(ahead)), 1, -1):
+            span = " ".join(itertools.islice(ahead, many))
+            if self._has(span):
+                for _ in range(many):
+                    ahead.popleft()
+                return span
+        return ahead.popleft()
+
+    def ids(self, chunks: Iterable[str]) -> Iterator[tuple[int, ...]]:
+        """The ids of the words of a text's chunks, a few at a time."""
+        if self._spans:
+            return ((self._vocabulary.word_id(token),) for token in self.read(chunks))
+        return (self.word_ids(chunk) for chunk in chunks)
 
     def word_ids(self, chunk: str) -> tuple[int, ...]:
         ids = self._remembered.get(chunk)
@@ -239,13 +278,13 @@ def _chunks(text: str) -> list[str]:
 def tokenize(text: str, vocabulary: Vocabulary) -> list[str]:
     """The words of a text, in the form in which `vocabulary.word_id` knows them, the unknown ones as written."""
     reader = _reader(vocabulary)
-    return [token for chunk in _chunks(text) for token in reader.tokens(chunk)]
+    return list(reader.read(_chunks(text)))
 
 
 def word_ids(text: str, vocabulary: Vocabulary) -> list[int]:
     """The ids of all words of a text, `vocabulary.unknown` for the unknown ones."""
     reader = _reader(vocabulary)
-    return [word_id for chunk in _chunks(text) for word_id in reader.word_ids(chunk)]
+    return [word_id for ids in reader.ids(_chunks(text)) for word_id in ids]
 
 
 def joined(text: str | tuple[str, str]) -> str:
@@ -282,8 +321,7 @@ def padded_word_ids(texts: Sequence[str | tuple[str, str]], mechanism: TextMecha
 def _first(reader: _Reader, chunks: Iterable[str], dropped: frozenset[int], most: int) -> list[int]:
     """The first word ids that are not dropped, at most so many."""
     ids: list[int] = []
-    for chunk in chunks:
-        new = reader.word_ids(chunk)
+    for new in reader.ids(chunks):
         ids.extend(i for i in new if i not in dropped) if dropped else ids.extend(new)
         if len(ids) >= most:
             return ids[:most]

@@ -67,11 +67,17 @@ def with_prior(epsilon: float, classes: int) -> BlanketCells:
     )
 
 
-def randomized_response(epsilon: float, classes: int) -> BlanketCells:
-    """Cells {x}, {x'} and all other labels, exact; epsilon >= 0, classes K >= 2."""
-    log_gamma = -np.logaddexp(epsilon - math.log(classes), math.log1p(-1 / classes))
+def randomized_response(epsilon: float, classes: int, *, window: int = 1) -> BlanketCells:
+    """Cells {x}, {x'} and all other labels, exact; epsilon >= 0, classes K >= 2.
+
+    window: w, how many outputs are likely for a label, at most K/2 (`mechanisms.piecewise`): each output is unlikely
+    for some label, so the blanket is uniform, of weight K/(w·e^ε + K - w). U is high at w outputs, whichever label it
+    is of, and V at w others where the windows do not meet: countermonotone, and above every pair whose windows do.
+    """
+    log_gamma = -np.logaddexp(epsilon - math.log(classes / window), math.log1p(-window / classes))
     log_w = -math.log(classes)
-    sizes = np.log(np.array([1.0, 1.0, classes - 2.0][: min(classes, 3)]))
+    rest = classes - 2 * window
+    sizes = np.log(np.array([window, window, rest][: 3 if rest else 2], dtype=np.float64))
     log_u = float(log_gamma) + np.array([epsilon, 0.0, 0.0])[: len(sizes)]
     log_v = float(log_gamma) + np.array([0.0, epsilon, 0.0])[: len(sizes)]
     return BlanketCells(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.guarantee import Guarantee
-from mechanisms.losses.loss import LossCells
+from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.spherical import MAX_EPSILON
 from mechanisms.streams import LATTICE
@@ -84,7 +84,7 @@ class Vickrey:
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """The raw noise's loss at `distance` (None: the diameter), of which the words are post-processing."""
-        return self.noise.privacy_loss(distance)
+        return self.noise.privacy_loss(checked_distance(self.name, distance, self.noise.guarantee.diameter))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """One draw for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays. m + 2 uniforms a token.

@@ -1,6 +1,6 @@
 """Mask-token inference: each released word is masked in turn, and a language model guesses what stood there.
 
-The attack of Yue et al. 2021 (section 6.3) and Fu 2024 (section 6): the guess is the word that a masked language model
+The attack of Yue et al. 2021 (section 5.3) and Fu 2024 (section 6): the guess is the word that a masked language model
 finds most likely in the released words around it. It does not look at the released word itself, and reads what the
 tokens of a text tell of each other, which no attack on single tokens does. (The query attack that Fu names beside it is
 not described there.)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,25 @@ if TYPE_CHECKING:
 QUESTION, ASKED, ENCODER, STUDENT = "test", "asked", "client", "student"
 
 
+class _Classifier:
+    """What models say of classes, by their scores."""
+
+    def scores(self, batch: Batch) -> NDArray[np.float64] | None:
+        raise NotImplementedError
+
+    def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+        raise NotImplementedError
+
+    def answer(self, batch: Batch) -> NDArray[np.int64] | None:
+        scores = self.scores(batch)
+        return None if scores is None else scores.argmax(axis=1).astype(np.int64)
+
+    def classify(self, texts: Sequence[Text]) -> NDArray[np.int64]:
+        return self.rate(texts).argmax(axis=1).astype(np.int64)
+
+
 @dataclass(frozen=True, eq=False)
-class EmbeddingModel:
+class EmbeddingModel(_Classifier):
     """Maps and head on embeddings. mechanism: of those that users release, at the m' that was chosen; None where users
     release none.
 
@@ -54,16 +71,16 @@ class EmbeddingModel:
             self.encoder.identity, self.maps, self.mechanism, stage=QUESTION, split=QUESTION
         )
 
-    def answer(self, batch: Batch) -> NDArray[np.int64] | None:
+    def scores(self, batch: Batch) -> NDArray[np.float64] | None:
         if (given := batch.channel("answer")) is not None:
-            return given.payload["c"].astype(np.int64)
+            return np.eye(self.channels.classes)[given.payload["c"].astype(np.int64)]
         release = batch.channel("embedding")
         if release is None or self.mechanism is None:
             return None
-        return self.maps.predict(decoded(self.mechanism, release))
+        return self.maps.logits(decoded(self.mechanism, release))
 
-    def classify(self, texts: Sequence[Text]) -> NDArray[np.int64]:
-        return self.maps.predict(self.maps.project(self.encoder.embed(texts)))
+    def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+        return self.maps.logits(self.maps.project(self.encoder.embed(texts)))
 
     def save(self, folder: Path) -> None:
         self.maps.save(folder)
@@ -72,7 +89,7 @@ class EmbeddingModel:
 
 
 @dataclass(frozen=True, eq=False)
-class TextModel:
+class TextModel(_Classifier):
     """BERT, maps and head on released texts."""
 
     channels: Channels
@@ -89,21 +106,20 @@ class TextModel:
     def question(self) -> Request | None:
         return self.channels.texts(self.rewriter, stage=QUESTION, split=QUESTION)
 
-    def answer(self, batch: Batch) -> NDArray[np.int64] | None:
+    def scores(self, batch: Batch) -> NDArray[np.float64] | None:
         release = batch.channel("text")
         if release is None:
             return None
         assert self.channels.text is not None
-        return self._guesses(self.channels.text.texts(release.payload["w"]))
+        return self._logits(self.channels.text.texts(release.payload["w"]))
 
-    def classify(self, texts: Sequence[Text]) -> NDArray[np.int64]:
+    def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         assert self.channels.text is not None
-        return self._guesses(self.rewriter.in_form(self.channels.text, texts))
+        return self._logits(self.rewriter.in_form(self.channels.text, texts))
 
     def save(self, folder: Path) -> None:
         self.pipeline.save_pretrained(folder, about={})
 
-    def _guesses(self, texts: Sequence[Text]) -> NDArray[np.int64]:
-        maps: Any = self.maps
-        classes: NDArray[np.int64] = maps.predict(maps.project(self.pipeline.embed(texts)))
-        return classes
+    def _logits(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+        maps: Maps = self.maps
+        return maps.logits(maps.project(self.pipeline.embed(texts)))

@@ -217,12 +217,22 @@ class Model(Protocol):
         """What users release who want a sentence classified (stage "test"); None where the arm asks for nothing."""
         ...
 
+    def scores(self, batch: Batch) -> NDArray[np.float64] | None:
+        """A logit for each class of a batch's rows, (n, K), in its order; of released answers, 1 for the class that was
+        released. None where nothing came."""
+        ...
+
+    def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+        """A logit for each class of texts as they are, (n, K): what a user's own device can do, so that nothing
+        leaves."""
+        ...
+
     def answer(self, batch: Batch) -> NDArray[np.int64] | None:
-        """The classes of a batch's rows, (n,), in its order; None where nothing came."""
+        """The classes of a batch's rows, (n,): those of largest score."""
         ...
 
     def classify(self, texts: Sequence[Text]) -> NDArray[np.int64]:
-        """The classes of texts as they are, (n,): what a user's own device can do, so that nothing leaves."""
+        """The classes of texts as they are, (n,)."""
         ...
 
     def save(self, folder: Path) -> None:

@@ -12,7 +12,8 @@ from mechanisms.mechanism import Mechanism, parameters
 from server.maps import Maps
 from server.training.head import train_head
 from server.training.noise import sanitize_public
-from server.training.public_maps import learn_maps, pca_maps
+from server.training.principal import pca_maps
+from server.training.public_maps import learn_maps
 from server.training.sharpen import sharpened
 
 #: Share of the public rows that choose among candidates for m'.

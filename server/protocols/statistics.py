@@ -24,7 +24,7 @@ from server.protocols.protocol import Channels, Conversation, Encoding, Progress
 from server.protocols.public_maps import dim_of
 from server.training.descent import Descent
 from server.training.finetune import finetune
-from server.training.public_maps import pca_maps
+from server.training.principal import pca_maps
 from server.training.self_training import EPOCHS, RATE, pseudo_labels
 from server.training.sharpen import factored, sharpened
 from server.training.statistic_head import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import chain, count, islice
 from pathlib import Path
@@ -21,8 +22,8 @@ AS_MASK, AS_OTHER = 0.8, 0.1
 LR, BARE_LR = 5e-5, 2e-4
 #: Batches that see the whole text in front, where `paired`.
 PAIRED = 0.7
-#: Batches between two lines of progress.
-REPORT = 50
+#: Batches between two lines of progress, and after how many it is first said how long all will take.
+REPORT, FIRST = 50, 5
 
 Sanitizer = Callable[[Sequence[str]], Sequence[str]]
 Word = tuple[int, ...]
@@ -74,6 +75,7 @@ def pretrain(
         lengths = [len(row) for row in rows]
         model.train()
         losses: list[float] = []
+        start = time.monotonic()
         batches = chain.from_iterable(epoch(lengths, batch_size, rng) for _ in count())
         for done, at in enumerate(islice(batches, steps), 1):
             double = paired and bool(rng.random() < PAIRED)  # whole batches: neither waits for the other's length
@@ -85,12 +87,17 @@ def pretrain(
             optimizer.step()
             schedule.step()
             losses.append(float(loss.detach()))
-            if progress is not None and (len(losses) == REPORT or done == steps):
-                progress(f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}")
+            if progress is not None and (done in (FIRST, steps) or len(losses) == REPORT):
+                left = _duration((time.monotonic() - start) / done * (steps - done))
+                progress(f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}, {left} left")
                 losses = []
     model.eval().save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     return Path(folder)
+
+
+def _duration(seconds: float) -> str:
+    return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {seconds:.0f} s"
 
 
 def _optimizer(model: Any, lr: float) -> torch.optim.Optimizer:

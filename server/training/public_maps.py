@@ -1,4 +1,4 @@
-"""M1 from public text: learned from labels with the mechanism's noise in the loop, or its main components."""
+"""M1 from public text: learned from labels with the mechanism's noise in the loop."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from server.maps import Maps
 from server.text_batches import warmed
 from server.training.noise import Noise
+from server.training.principal import checked
 from server.training.sharpen import factored
 
 #: In mean eigenvalues, what is added to each before whitening: few rows say little about small ones. This and
@@ -43,7 +44,7 @@ def learn_maps(
 
     Raises ValueError where shapes, labels or dim do not fit each other, or a class has no row.
     """
-    h, y = _checked(embeddings, labels, classes, dim)
+    h, y = checked(embeddings, labels, classes, dim)
     mean, whiten = _whitening(h)
     start = _discriminants(h, mean, whiten, y, classes, dim)
     x = torch.from_numpy(((h - mean) @ whiten).astype(np.float32))
@@ -73,38 +74,6 @@ def learn_maps(
     shifted = mean - np.linalg.lstsq(m1.T, offset.detach().double().numpy(), rcond=None)[0]
     m1 /= np.linalg.norm(m1, axis=0).max()
     return factored(shifted, m1, weight.detach().numpy(), bias.detach().numpy())
-
-
-def pca_maps(embeddings: NDArray[Any], *, dim: int, classes: int) -> Maps:
-    """Maps from public text without labels: M1 = the first `dim` principal components; the head knows
-    nothing."""
-    h, _ = _checked(embeddings, None, classes, dim)
-    mean = h.mean(axis=0)
-    _, vectors = np.linalg.eigh(np.cov(h, rowvar=False))
-    return factored(mean, vectors[:, ::-1][:, :dim], np.zeros((dim, classes)), np.zeros(classes))
-
-
-def _checked(
-    embeddings: NDArray[Any], labels: NDArray[Any] | None, classes: int, dim: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    h = np.asarray(embeddings, dtype=np.float64)
-    if h.ndim != 2 or len(h) < 2 or not np.isfinite(h).all():
-        raise ValueError(f"maps: public embeddings must be two or more finite rows, got shape {h.shape}")
-    if not 2 <= dim <= h.shape[1]:
-        raise ValueError(f"maps: dim must be between 2 and the encoder's width {h.shape[1]}, got {dim}")
-    if classes < 2:
-        raise ValueError(f"maps: there must be at least 2 classes, got {classes}")
-    if labels is None:
-        return h, np.empty(0, np.int64)
-    y = np.asarray(labels, dtype=np.int64)
-    if y.shape != (len(h),):
-        raise ValueError(f"maps: {len(h)} public embeddings but labels of shape {y.shape}")
-    if y.min() < 0 or y.max() >= classes:
-        raise ValueError(f"maps: public labels must be 0 to {classes - 1}, got {y.min()} to {y.max()}")
-    missing = np.setdiff1d(np.arange(classes), y)
-    if len(missing):
-        raise ValueError(f"maps: the public part has no example of class {missing[0]}; make it larger")
-    return h, y
 
 
 def _whitening(h: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

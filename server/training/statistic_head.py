@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.privunit import MAX_DIM
-from server.training.public_maps import pca_maps
+from server.training.principal import pca_maps
 
 FloatArray = NDArray[np.float64]
 

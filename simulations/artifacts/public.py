@@ -20,7 +20,7 @@ from simulations.artifacts.encoder import checkpoint_of, encoder_folder
 from simulations.artifacts.text_channel import prepare_rewriter, saved_rewriter
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import STATISTICS, TEXT_WAYS, Experiment
+from simulations.experiment import CENTRALISED, STATISTICS, TEXT_WAYS, Experiment
 from simulations.output.atomic import staged
 from simulations.progress import Progress
 
@@ -148,7 +148,7 @@ def _with_maps(experiment: Experiment, public: Public) -> Public:
     if public.encoder is None:
         return public
     embeddings = public.encoder.embed(public.texts)
-    if all(experiment.way_of(arm) == STATISTICS for arm in experiment.arms):
+    if all(experiment.way_of(arm) in (STATISTICS, CENTRALISED) for arm in experiment.arms):
         return replace(public, embeddings=embeddings)
     maps = PublicMaps(
         embeddings, public.labels, classes=len(public.classes), learned=experiment.training.maps == "learned",

@@ -103,6 +103,27 @@ def counted(vocabulary: Vocabulary, texts: Iterable[str | tuple[str, str]]) -> V
     return replace(vocabulary, counts=counts[:-1])
 
 
+def with_spans(vocabulary: Vocabulary, spans: Iterable[str]) -> Vocabulary:
+    """The same words, and public spans of several ("new york") as words of their own, at the mean of their words'
+    vectors: mechanisms read and write each as one. In lower case, each once; not of one word, nor what is there.
+
+    UserError, one line, where the vocabulary knows no word of one, or has been counted or tagged before.
+    """
+    if vocabulary.counts is not None or vocabulary.tags is not None:
+        raise UserError("vocabulary: spans come before counts and tags; give them with the words")
+    added: dict[str, np.ndarray] = {}
+    for line in spans:
+        span = " ".join(line.lower().split())
+        if " " not in span or span in added or vocabulary.exact_word_id(span) is not None:
+            continue
+        known = [i for i in tokens.word_ids(span, vocabulary) if i != vocabulary.unknown]
+        if not known:
+            raise UserError(f"spans: no word of {span[:60]!r} is in the vocabulary")
+        added[span] = vocabulary.vectors[known].mean(axis=0, dtype=np.float64).astype(np.float32)
+    vectors = np.vstack([vocabulary.vectors, *added.values()])
+    return replace(vocabulary, words=(*vocabulary.words, *added), vectors=vectors)
+
+
 def tagged(vocabulary: Vocabulary) -> Vocabulary:
     """The same words with their universal parts of speech. ModuleNotFoundError without the tagger's package."""
     from simulations.artifacts.pos_tags import tag
@@ -112,19 +133,20 @@ def tagged(vocabulary: Vocabulary) -> Vocabulary:
 
 def vocabulary_folder(
     source: str | Path = MINILM, *, public_texts: Sequence[str | tuple[str, str]] | None = None, tags: bool = False,
-    progress: Progress = lambda line: None,
+    spans: Sequence[str] = (), progress: Progress = lambda line: None,
 ) -> Path:
     """The folder of a vocabulary for client.models.vocabulary.load, made the first time and cached by content.
 
     source: a file of word vectors, a folder of client.models.vocabulary.save, or a checkpoint: "minilm", its folder, or
-    a hub name. public_texts: count words on them. tags: find their parts of speech. progress: is told where one was
+    a hub name. public_texts: count words on them. tags: find their parts of speech. spans: public ones, as words
+    (`with_spans`). progress: is told where one was
     damaged and is made again. ValueError, one line, where the
     source cannot be read.
     """
     source = str(source)
     path = Path(source).expanduser()
     own = path.is_dir() and (path / "vocabulary.json").is_file()
-    if own and public_texts is None and not tags:
+    if own and public_texts is None and not tags and not spans:
         return path
     file = own or path.is_file() or (source != MINILM and path.suffix.lower() in _FILES)
     made = made_by(("simulations.artifacts.vocabulary",), (*_LIBRARIES, *(["HanTa"] if tags else [])))
@@ -132,9 +154,12 @@ def vocabulary_folder(
     whole.update((_of_file(path) if file else fingerprint(source)).encode())
     for text in public_texts or ():
         whole.update(json.dumps(text).encode() + b"\n")
+    if spans:
+        whole.update(json.dumps(["spans", *spans]).encode())
 
     def make(folder: Path) -> None:
         made = from_file(path) if file else from_checkpoint(source)
+        made = with_spans(made, spans) if spans else made
         made = made if public_texts is None else counted(made, public_texts)
         vocabularies.save(tagged(made) if tags else made, folder)
 

@@ -16,7 +16,7 @@ weights of F1 hold words that are guessed: for these two the level is approximat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scipy.optimize import brentq
@@ -50,6 +50,15 @@ def interval(success: float, observations: int, weight: float, level: float = LE
         high = beta.isf(side, right + 1, observations - right) if right < observations else 1.0
         return float(low), float(high)
     return _lowest(success, observations, weight, side), 1 - _lowest(1 - success, observations, weight, side)
+
+
+#: What is said of a row where `below` holds.
+BELOW = "below a guess without any release: this attack does not work here, and that says nothing of protection"
+
+
+def below(entry: Mapping[str, Any]) -> bool:
+    """Whether an attack did worse than its baseline, its interval and all."""
+    return entry["baseline"] is not None and bool(entry["interval"][1] < entry["baseline"])
 
 
 def judged(entries: Sequence[dict[str, Any]], family: float = FAMILY) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from simulations.attacks.membership_records import delivered as delivered_to
 from simulations.attacks.membership_records import others as others_than
 from simulations.attacks.target import Skipped, Target, each
 from simulations.errors import UserError
-from simulations.experiment import HALVES, PUBLIC_ONLY
+from simulations.experiment import CENTRALISED, HALVES, PUBLIC_ONLY
 from simulations.progress import Progress
 
 FloatArray = NDArray[np.float64]
@@ -94,6 +94,8 @@ class _Membership:
         study, arm = target.study, target.arm
         if arm.way == PUBLIC_ONLY:
             raise Skipped("no user takes part in it")
+        if arm.way == CENTRALISED:
+            raise Skipped("nothing is released: its server has every text")
         if study.training.way == HALVES:
             raise Skipped(f'of the way "{HALVES}" only a half of the users trains each model; attack the other ways')
         from simulations.attacks.shadow_models import Asked, model_of

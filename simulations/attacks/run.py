@@ -151,7 +151,8 @@ def table(results: dict[str, Any]) -> str:
         within = "{} to {}".format(*(markdown.number(end) for end in e["interval"]))
         figures = (markdown.number(e[k]) for k in ("baseline", "best", "bound", "bound_counts"))
         worst = markdown.number(e["worst_case_epsilon"])
-        note = "; ".join(said for said in ("ALARM" if e["alarm"] else "", e.get("note", "")) if said)
+        marks = ("ALARM" * e["alarm"], intervals.BELOW * intervals.below(e), e.get("note", ""))
+        note = "; ".join(said for said in marks if said)
         rows.append([e["arm"], e["attack"], markdown.number(e["success"]), within, *figures, worst, of, note])
     named = set(e["attack"] for e in results["entries"])
     said = [f"{name}: {about}" for name, about in ATTACKS.items() if name in named]

@@ -23,6 +23,7 @@ from mechanisms.randomized_response import RandomizedResponse, RandomizedRespons
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.clusant import CluSanT
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
 from mechanisms.words.diffractor import Diffractor
 from mechanisms.words.distances import metric_distances
@@ -453,6 +454,7 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
     CusTextImportance.name: lambda delta: [importance_game(CusTextImportance(1.0, 2.0, words(), k=4), delta)],
     Mahalanobis.name: lambda delta: [farthest_game(Mahalanobis(1.0, words(), lam=0.5), delta)],
     Vickrey.name: lambda delta: [farthest_game(Vickrey(1.0, words()), delta)],
+    CluSanT.name: lambda delta: [word_game(CluSanT(1.0, words(), clusters=4), delta)],
     Diffractor.name: lambda delta: [word_game(Diffractor(0.3, words(), lists=2), delta)],
     Madlib.name: lambda delta: [farthest_game(Madlib(1.0, words()), delta)],
     MadlibSyntax.name: _madlib_syntax,

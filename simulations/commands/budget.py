@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulations.commands.ladder_table import LEGEND, assumptions, number, table
-from simulations.commands.options import AsJson, print_json
+from simulations.commands.options import AsJson, Set, print_json
 from simulations.errors import UserError
 
 if TYPE_CHECKING:
@@ -248,6 +248,20 @@ def _ladder_of_ledger(path: Path, user: int | None, delta: float, as_json: bool)
             *account,
         ]
     )  # fmt: skip
+
+
+@app.command("report")
+def report_(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
+    set_: Set = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="An .html file; the privacy label stands beside it as .json.")
+    ] = Path("report.html"),
+) -> None:
+    """What an experiment would cost its users, for who has to judge it before it runs: one HTML file, and a label."""
+    from simulations.report.write import report_of_plan
+
+    _print([str(path) for path in report_of_plan(file, out, overrides=set_ or ())])
 
 
 CentralEpsilon = Annotated[float, typer.Option("--epsilon", help="The central ε that one user may spend.")]

@@ -32,9 +32,7 @@ _PUBLIC = 3000
 
 def command(
     mechanism: Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as santext.")],
-    epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="Its ε, in its own metric.", show_default=False)
-    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Its ε, in its own metric.", show_default=False)] = None,
     in_: Annotated[
         Path | None,
         typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin, lines)."),
@@ -69,13 +67,14 @@ def command(
             "--public", metavar="FILE", help="Public texts: to count words on, or for --masked-lm (else built-in ones)."
         ),
     ] = None,
+    spans: Annotated[
+        Path | None, typer.Option("--spans", metavar="FILE", help="Public spans of words, one a line: each a word.")
+    ] = None,
     masked_lm: Annotated[
         str,
         typer.Option("--masked-lm", help="A masked language model, where one is read: its folder, or a checkpoint."),
     ] = "minilm",
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Reproducible, and not private.", show_default=False)
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Reproducible, and not private.", show_default=False)] = None,
 ) -> None:
     """Rewrite texts so that what goes out is private: one row out for each row in, nothing written by halves."""
     from simulations.corpora.rewriting import block_writer
@@ -83,7 +82,7 @@ def command(
     columns = tuple(column or ())
     _check_files(in_, out, columns, public)
     spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [], sides=max(1, len(columns)))
-    rewriter = _rewriter(spec, words, public, columns, masked_lm)
+    rewriter = _rewriter(spec, words, public, columns, masked_lm, spans)
     try:
         with block_writer(out, sys.stdout.buffer) as put:
             counts = _stream(rewriter, in_, columns, seed, explain, put)
@@ -147,7 +146,7 @@ def _value(text: str) -> Any:
 
 
 def _rewriter(
-    spec: dict[str, Any], words: str, public: Path | None, columns: tuple[str, ...], masked_lm: str
+    spec: dict[str, Any], words: str, public: Path | None, columns: tuple[str, ...], masked_lm: str, spans: Path | None
 ) -> Rewriter:
     from client.models import vocabulary as vocabularies
     from client.rewrite import Rewriter
@@ -166,7 +165,9 @@ def _rewriter(
     with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
         texts = None if public is None else list(_texts(public, columns))
         counts_on = texts if needs == "counts" else None
-        vocabulary = vocabularies.load(vocabulary_folder(words, public_texts=counts_on, tags=needs == "tags"))
+        given = () if spans is None else tuple(_texts(spans, ()))
+        folder = vocabulary_folder(words, public_texts=counts_on, tags=needs == "tags", spans=given)
+        vocabulary = vocabularies.load(folder)
         model = _language_model(masked_lm, texts) if reads else None
     if needs == "counts" and vocabulary.counts is None:
         raise UserError(f"{name}: needs to know which words are rare; name a file of public texts with --public")

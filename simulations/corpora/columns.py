@@ -1,6 +1,7 @@
 """Named columns become corpora: the checks that every outside source of texts shares."""
 
 import difflib
+import math
 import re
 import sys
 from array import array
@@ -18,6 +19,7 @@ from simulations.errors import UserError
 #: More distinct labels than this, or longer ones, are a column of something else.
 MOST_CLASSES, LONGEST_NAME = 1_000, 200
 #: A whole number, and what programs write where there is no value.
+_REAL = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
 _NUMBER, _MISSING = re.compile(r"-?[0-9]+(\.0*)?"), frozenset(("nan", "nat", "<na>", "#n/a"))
 #: What no text holds: NUL, and half of a surrogate pair, which is no character. What no name holds: no control, no end
 #: of a line either.
@@ -66,30 +68,54 @@ def require_columns(source: str, wanted: Iterable[str | None], present: Iterable
 
 
 def make_corpora(
-    train: Columns, test: Columns, *, text: str, label: str, user: str | None, second_text: str | None
-) -> tuple[Corpus, Corpus]:
+    train: Columns, test: Columns, *, text: str, label: str, user: str | None, second_text: str | None,
+    numbers: Sequence[float] | None = None,
+) -> tuple[Corpus, Corpus]:  # fmt: skip
     """Train and test corpora of the same classes: the source's, or those that occur in train.
 
-    Classes that are all whole numbers are in numerical order, others in alphabetical order. Raises UserError.
+    Classes that are all whole numbers are in numerical order, others in alphabetical order. numbers: rising and equally
+    spaced, where labels are numbers: a label's class is the nearest of them. Raises UserError.
     """
     for part in (train, test):
         require_columns(part.source, (text, label, user, second_text), part.values)
         if not part.row_names:
             raise UserError(f"{part.source}: holds no records; give it at least one")
-    names = [label_names(part, label) for part in (train, test)]
-    classes = train.classes or _classes(train.source, label, names[0])
+    names = [] if numbers is not None else [label_names(part, label) for part in (train, test)]
+    classes: tuple[str, ...]
+    if numbers is not None:
+        classes = tuple(f"{number:g}" for number in numbers)
+    else:
+        classes = train.classes or _classes(train.source, label, names[0])
     made = []
-    for part, labels in zip((train, test), names, strict=True):
-        numbers = class_numbers(part, labels, classes, "add the class to the training data")
+    for i, part in enumerate((train, test)):
+        if numbers is not None:
+            labels = _levels(part, label, numbers)
+        else:
+            labels = class_numbers(part, names[i], classes, "add the class to the training data")
         made.append(
             Corpus(
                 texts=texts_of(part, text, second_text),
-                labels=numbers,
+                labels=labels,
                 classes=classes,
                 users=None if user is None else _users(part, user),
             )
         )
     return made[0], made[1]
+
+
+def _levels(part: Columns, label: str, numbers: Sequence[float]) -> NDArray[np.int64]:
+    """The place of the nearest of the numbers to each label, (n,). Raises UserError for what is no number of their
+    range."""
+    low, high = numbers[0], numbers[-1]
+    found = np.empty(len(part.row_names))
+    for row, value in enumerate(part.values[label]):
+        written = isinstance(value, str) and _REAL.fullmatch(value.strip()) is not None
+        real = isinstance(value, int | float) and not isinstance(value, bool)
+        number = float(value) if written or real else math.nan  # type: ignore[arg-type]
+        if not low <= number <= high:
+            raise UserError(_refused(part, row, f"label {shown(value)} is no number from {low:g} to {high:g}"))
+        found[row] = number
+    return np.rint((found - low) / (high - low) * (len(numbers) - 1)).astype(np.int64)
 
 
 def label_names(part: Columns, label: str) -> list[str]:

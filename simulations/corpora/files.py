@@ -1,6 +1,6 @@
 """Corpora from a folder's TSV, CSV, JSONL and Parquet files with named columns."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +22,14 @@ def read_files(
     label: str,
     user: str | None = None,
     second_text: str | None = None,
+    numbers: Sequence[float] | None = None,
 ) -> tuple[Corpus, Corpus]:
     """Train and test corpora from two files of the folder `path`, read by what their names end with.
 
     .tsv: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: one object on each line.
     .parquet. Text files are UTF-8. text, label, user, second_text: column names; with the last, each text is
-    a pair. Spaces around texts are removed. Classes are those of the train file. The column `text` may be called
+    a pair. numbers: of a label that is a number (`make_corpora`). Spaces around texts are removed. Classes are
+    those of the train file. The column `text` may be called
     otherwise in the test file if the two headers differ in nothing else (SST-2's are published so).
 
     Raises UserError, in one line: a missing file or column, an empty text, a label outside the classes, a
@@ -39,7 +41,7 @@ def read_files(
     first = read(train_file, wanted)
     second = read(test_file, [called.get(name, name) for name in wanted])
     second = replace(second, values={name: second.values[called.get(name, name)] for name in wanted})
-    return make_corpora(first, second, text=text, label=label, user=user, second_text=second_text)
+    return make_corpora(first, second, text=text, label=label, user=user, second_text=second_text, numbers=numbers)
 
 
 def _existing(folder: Path, name: str) -> Path:

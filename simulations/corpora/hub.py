@@ -1,6 +1,6 @@
 """Corpora from the Hugging Face hub by name, through `datasets`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from simulations.corpora.columns import Columns, RowNames, make_corpora, require_columns
@@ -20,6 +20,7 @@ def read_hub(
     label: str,
     user: str | None = None,
     second_text: str | None = None,
+    numbers: Sequence[float] | None = None,
 ) -> tuple[Corpus, Corpus]:
     """Train and test corpora from two splits of "glue/sst2", "imdb", or any "owner/name[/configuration]".
 
@@ -31,7 +32,7 @@ def read_hub(
     wanted = [column for column in (text, label, user, second_text) if column]
     name, configuration = _located(path)
     parts = [_read(path, name, configuration, split, label, wanted) for split in (train, test)]
-    return make_corpora(*parts, text=text, label=label, user=user, second_text=second_text)
+    return make_corpora(*parts, text=text, label=label, user=user, second_text=second_text, numbers=numbers)
 
 
 def _located(path: str) -> tuple[str, str | None]:

@@ -31,11 +31,13 @@ def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
         train, test = files.read_files(
             data.path, data.train, data.test,
             text=data.text, label=data.label, user=data.user, second_text=data.second_text,
+            numbers=data.numbers,
         )  # fmt: skip
     else:
         train, test = hub.read_hub(
             data.path, train=data.train, test=data.test,
             text=data.text, label=data.label, user=data.user, second_text=data.second_text,
+            numbers=data.numbers,
         )  # fmt: skip
     about: dict[str, object] = {"source": data.source, "split": data.public.split}
     if data.public.split == "by-sentence":

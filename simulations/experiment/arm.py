@@ -21,7 +21,7 @@ from simulations.experiment import values
 from simulations.experiment.names import either, key, slug
 from simulations.experiment.sections import RELEASE_ONCE, Section, setting
 
-PUBLIC_ONLY = "public-only"
+PUBLIC_ONLY, CENTRALISED = "public-only", "centralised"
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
 _TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
@@ -34,8 +34,9 @@ UNIT_BOUNDS = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Arm(Section):
-    """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user, and
-    "release-once" is there to compare the study's way "statistics" with.
+    """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user,
+    "release-once" is there to compare the study's way "statistics" with, and "centralised", of a reference arm, on all
+    texts and labels as they are, at a server that is trusted with them.
 
     text, embedding, label, statistic, answer: mechanism tables as the catalogue reads them. `sides`: of a text where
     data have a second one, 2, or 1, which joins them. `dim`: of an embedding m',
@@ -58,7 +59,7 @@ class Arm(Section):
     curator: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     reference: bool = setting(values.flag, False)
     smallest_crowd: int | None = setting(values.whole(1))
-    way: str | None = setting(values.choice(PUBLIC_ONLY, RELEASE_ONCE))
+    way: str | None = setting(values.choice(PUBLIC_ONLY, RELEASE_ONCE, CENTRALISED))
 
     def _where(self, name: str) -> str:
         return f'arm "{self.name}": {key(name)}'
@@ -67,6 +68,9 @@ class Arm(Section):
         super().__post_init__()
         if not slug(self.name):
             raise UserError(f'arm "{self.name}": name: must contain a letter or a digit')
+        if self.way == CENTRALISED:
+            self._check_centralised()
+            return
         for taught in ("label", "statistic"):
             if self.way == PUBLIC_ONLY and getattr(self, taught) is not None:
                 raise UserError(
@@ -82,6 +86,14 @@ class Arm(Section):
             )
         if isinstance((self.statistic or {}).get("dim"), list):
             raise UserError(f"{self._where('statistic')}.dim: give one number of features, or none to have it chosen")
+
+    def _check_centralised(self) -> None:
+        if not self.reference:
+            raise UserError(f'{self._where("way")}: "{CENTRALISED}" is not private; write reference = true beside it')
+        if given := [name for name in _TABLES if getattr(self, name) is not None]:
+            raise UserError(
+                f'{self._where(given[0])}: a "{CENTRALISED}" arm releases nothing: its server has the texts; remove it'
+            )
 
     @property
     def features(self) -> int | None:

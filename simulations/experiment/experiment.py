@@ -15,7 +15,7 @@ from mechanisms.words.text import TextMechanism
 from server.training.descent import Descent
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, curator_of, statistic_of, trial_text_of
+from simulations.experiment.arm import CENTRALISED, PUBLIC_ONLY, Arm, curator_of, statistic_of, trial_text_of
 from simulations.experiment.names import either, slug
 from simulations.experiment.pricing import check_arm, check_text
 from simulations.experiment.sections import (
@@ -132,6 +132,9 @@ class Experiment:
                     f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "paper", which trains '
                     "on users' texts; put this arm into a study of another way"
                 )
+            if arm.way == CENTRALISED:
+                self._check_centralised(arm)
+                continue
             self._check_channels(arm)
             chosen = self.way_of(arm) == RELEASE_ONCE and self.data.public.labels and self.data.public.labelled is None
             if len(arm.dims) > 1 and not chosen:
@@ -151,6 +154,13 @@ class Experiment:
                     f'arm "{arm.name}": smallest-crowd: nothing leaves in clear beside what is released here, so its '
                     "crowd is all who are delivered; remove it"
                 )
+
+    def _check_centralised(self, arm: Arm) -> None:
+        if self.training.way not in (RELEASE_ONCE, STATISTICS):
+            raise UserError(
+                f'arm "{arm.name}": way: "{CENTRALISED}" reads embeddings, and training.way = "{self.training.way}" '
+                f"has none at first; it goes with {either((RELEASE_ONCE, STATISTICS))}"
+            )
 
     def _check_channels(self, arm: Arm) -> None:
         """Which channels an arm releases goes with the way of training."""

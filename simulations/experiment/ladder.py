@@ -14,7 +14,7 @@ from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from server.training.statistic_head import CANDIDATES
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, answer_of, embeddings_of, label_of
+from simulations.experiment.arm import CENTRALISED, PUBLIC_ONLY, Arm, answer_of, embeddings_of, label_of
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.sections import HALVES
 
@@ -113,7 +113,7 @@ def of_experiment(
         notes = {"shuffled": assumed + split, "label": f"{classes} classes"}
         embeddings: list[Mechanism | None] = [*embeddings_of(arm)] or [None]
         text = None if arm.text is None else (texts or {})[arm.name]
-        if arm.way != PUBLIC_ONLY:
+        if arm.way not in (PUBLIC_ONLY, CENTRALISED):
             train = _train(
                 experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
                 _statistics(experiment, arm, classes),

@@ -33,7 +33,8 @@ class ArmResult:
     *_se: standard errors. users: training users; delivered: those of whom something reached the server. dropped,
     errors: rows, and nodes, that came to nothing, by the reason. bytes_per_user: of releases; None where nothing is
     released. budget: what one user's release promises. ladder, test_ladder: what a training user and a test user
-    spent, rung by rung; None where they released nothing. model: the trained model's folder, in the run's.
+    spent, rung by rung; None where they released nothing. model: the trained model's folder, in the run's. measures:
+    those that the experiment asks for beside accuracy, "sanitized" and "on_device", each a value and its error.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ArmResult:
     test_ladder: Rungs = None
     model: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    measures: Mapping[str, Any] = field(default_factory=dict)
 
     def scored(self, sanitized: Score | None, clean: Score | None) -> ArmResult:
         """The same with accuracies; None where there is nothing to score."""

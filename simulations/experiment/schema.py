@@ -119,7 +119,11 @@ def _words(value: dict[str, Any]) -> str:
         named = value.get("properties", {}).get("mechanism", {}).get("anyOf")
         return "a table" if named is None else f"a mechanism: {', '.join(named[0]['enum'])}"
     if kind == "array":
-        return "a list of " + ("whole numbers" if value["items"]["type"] == "integer" else '"name: reason"')
+        items = value["items"]
+        if "enum" in items:
+            return f"a list of {_words(items)}"
+        kinds = {"integer": "a list of whole numbers", "number": "two numbers, the lower first"}
+        return kinds.get(items["type"], 'a list of "name: reason"')
     if kind in ("integer", "number"):
         least, above, below = (value.get(k) for k in ("minimum", "exclusiveMinimum", "exclusiveMaximum"))
         bounds = f"above {above:g}" if above is not None else f"at least {least:g}"

@@ -20,6 +20,11 @@ WAYS = (*protocols.WAYS, "paper")
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
 #: Tasks of the built-in corpus, and how many classes each has.
 CLASSES = {"sentiment": 2, "genre": 12}
+#: Beside accuracy (`simulations.study.measures`).
+NUMERIC = ("pearson", "spearman")
+MEASURES = ("matthews", "macro-f1", "auroc", "auprc", *NUMERIC)
+#: Of a label that is a number, where nobody says how many.
+LEVELS = 21
 
 
 def setting(check: values.Check, default: Any = None) -> Any:
@@ -77,6 +82,11 @@ class Data(Section):
     drawn by the seed within each class. test_repeats: how often the test sentences are sanitized, each time by users of
     their own.
     public_size, test_size: of the built-in corpus; its training part is as large as the population needs.
+    label_range: where a label is a number, the lowest and the highest that there may be; it is rounded to the nearest
+    of so many equally spaced levels (21), which are the classes then. "pearson" and "spearman" are of the number that a
+    model expects.
+    measures: what is said of a model beside accuracy; "auroc" and "auprc" of the second of two classes, or, of more, on
+    average over each against the rest.
     """
 
     place: ClassVar[str] = "data"
@@ -87,6 +97,8 @@ class Data(Section):
     text: str | None = setting(values.text)
     second_text: str | None = setting(values.text)
     label: str | None = setting(values.text)
+    label_range: tuple[float, float] | None = setting(values.interval)
+    levels: int | None = setting(values.whole(2))
     user: str | None = setting(values.text)
     overlap: str | None = setting(values.text)
     task: str | None = setting(values.choice(*CLASSES))
@@ -94,6 +106,7 @@ class Data(Section):
     test_size: int | None = setting(values.whole(1))
     test_limit: int | None = setting(values.whole(1))
     test_repeats: int = setting(values.whole(1), 1)
+    measures: tuple[str, ...] = setting(values.choices(*MEASURES), ())
     public: Public = field(default_factory=Public)
 
     @property
@@ -104,12 +117,14 @@ class Data(Section):
     @property
     def classes(self) -> int:
         """Of the task; two where the classes are in data that nobody has read yet."""
+        if self.levels is not None:
+            return self.levels
         return CLASSES.get(self.task or "", 2)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         built_in = self.source == "built-in"
-        described = ("path", "train", "test", "text", "second_text", "label", "user", "overlap")
+        described = ("path", "train", "test", "text", "second_text", "label", "label_range", "user", "overlap")
         if built_in:
             for name in described:
                 if getattr(self, name) is not None:
@@ -132,6 +147,7 @@ class Data(Section):
             raise UserError(
                 "data.test-repeats: each is by users of their own, and data.user says whose a sentence is; remove one"
             )
+        self._check_numbers()
         self._set("public", self._resolved_public(built_in))
         if self.public.split == "built-in":
             self._set("public_size", self.public_size or 1000)
@@ -141,6 +157,24 @@ class Data(Section):
             raise UserError(f"{self._where(name)}: applies to the built-in corpus only; remove it")
         if built_in:
             self._set("test_size", self.test_size or 1000)
+
+    def _check_numbers(self) -> None:
+        if self.label_range is not None:
+            self._set("levels", self.levels or LEVELS)
+            if self.public.split == "built-in" and self.public.labels:
+                raise UserError("data.public.labels: those of the built-in corpus are no numbers; set labels = false")
+        elif self.levels is not None:
+            raise UserError("data.levels: goes with data.label-range; remove it")
+        elif numeric := [name for name in self.measures if name in NUMERIC]:
+            raise UserError(f'data.measures: "{numeric[0]}" is of labels that are numbers; give data.label-range')
+
+    @property
+    def numbers(self) -> tuple[float, ...] | None:
+        """What each level of a label stands for; None where labels are classes."""
+        if self.label_range is None or self.levels is None:
+            return None
+        low, high = self.label_range
+        return tuple(low + (high - low) * level / (self.levels - 1) for level in range(self.levels))
 
     def _resolved_public(self, built_in: bool) -> Public:
         public = self.public

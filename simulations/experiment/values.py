@@ -69,6 +69,26 @@ def wholes(least: int) -> Check:
     return Check(check, {"type": "array", "items": {"type": "integer", "minimum": least}, "uniqueItems": True})
 
 
+def _interval(value: Any, where: str) -> tuple[float, float]:
+    two = isinstance(value, list | tuple) and len(value) == 2
+    if not two or not all(_is_number(v) and math.isfinite(v) for v in value) or not value[0] < value[1]:
+        raise UserError(f"{where}: must be two finite numbers, the lower first, as [0.0, 5.0], got {value!r}")
+    return float(value[0]), float(value[1])
+
+
+def choices(*allowed: str) -> Check:
+    """A list of different texts out of some; it may be empty."""
+
+    def check(value: Any, where: str) -> tuple[str, ...]:
+        good = isinstance(value, list | tuple) and all(v in allowed for v in value if isinstance(v, str))
+        if not good or not all(isinstance(v, str) for v in value) or len(set(value)) < len(value):
+            named = ", ".join(f'"{v}"' for v in allowed)
+            raise UserError(f"{where}: must be a list of different ones of {named}, got {value!r}")
+        return tuple(value)
+
+    return Check(check, {"type": "array", "items": {"enum": list(allowed)}, "uniqueItems": True})
+
+
 def number(
     least: float = 0.0, *, above: bool = False, below: float = math.inf, infinite: bool = False
 ) -> Check:
@@ -143,6 +163,7 @@ text = Check(_text, {"type": "string", "pattern": r"\S"})
 flag = Check(_flag, {"type": "boolean"})
 auto_or_whole = Check(_auto_or_whole, {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]})
 reasons = Check(_reasons, {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}})
+interval = Check(_interval, {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
 names = Check(_names, {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1})
 mechanism = Check(
     _mechanism, {"type": "object", "required": ["mechanism"], "properties": {"mechanism": {"type": "string"}}}

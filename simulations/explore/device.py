@@ -19,7 +19,8 @@ from client.store.questions import QuestionRecords, sentence_hash
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import PAYLOAD, Request
-from mechanisms.messages.wire import record_to_bytes, reply_to_record
+from mechanisms.messages.sealed import seal
+from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record
 from simulations.errors import UserError
 from simulations.explore.settings import MECHANISMS
 
@@ -47,13 +48,15 @@ _WHY = {
 class Sent:
     """What left the device. repeated: by channel, whether these bytes had left before, and cost nothing this time.
 
-    wire: bytes of the whole message. record: the number under which the ledger has it.
+    wire: bytes of the whole message; sealed: whether they are sealed to a key of the training server's. record: the
+    number under which the ledger has it.
     """
 
     request: Request
     reply: Reply
     repeated: dict[str, bool]
     wire: int
+    sealed: bool
     record: int
 
     def payload(self, channel: str) -> NDArray[Any]:
@@ -113,8 +116,9 @@ class Device:
                 person, record, np.array([label], np.int64), [text], self.folder / "typed", request.split, encoder
             )
             reply = Sanitizer(node.policy(""), ledger, node.streams).answer(request, shard)
-        size = len(record_to_bytes(reply_to_record(reply)))
-        return Sent(request, reply, repeated, size, int(kept[0]))
+        message = reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
+        size = len(record_to_bytes(message))
+        return Sent(request, reply, repeated, size, node.seal is not None, int(kept[0]))
 
     def _record(self, text: str, last: int) -> NDArray[np.int64]:
         """The number of a sentence as a record, the same for the same sentence."""

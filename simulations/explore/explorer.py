@@ -17,6 +17,7 @@ from simulations.errors import UserError
 from simulations.explore import costs, inference
 from simulations.explore.device import Device, Sent, asked_again, told
 from simulations.explore.inference import Truth
+from simulations.explore.protocol import Protocol, worst_cases
 from simulations.explore.settings import MECHANISMS, PARAMETERS, USUAL, Settings
 from simulations.explore.world import POOL, World
 from simulations.progress import Progress
@@ -127,7 +128,7 @@ class Explorer:
         except Refused as error:
             return {"refused": told(error)}
         return {
-            "refused": None, "stage": request.stage, "wire": sent.wire, "record": sent.record,
+            "refused": None, "stage": request.stage, "wire": sent.wire, "sealed": sent.sealed, "record": sent.record,
             "channels": [self._released(world, sent, channel, truth) for channel in request.channels],
         }  # fmt: skip
 
@@ -159,6 +160,21 @@ class Explorer:
             request = asked_again(world.request(settings, self.device.policy), rounds)
             further = self.device.further(request, text)
         return self.device.statement() | {"further": further}
+
+    def protocol(self, protocol: Protocol) -> dict[str, Any]:
+        """Its ladder, the command that prints the same, and the experiment; or why there is none."""
+        world, declared = self._world, self.device.policy.declared
+        classes = len(world.classes)
+        made = [m for s in protocol.stack for m in s.mechanisms(classes, world.vocabulary)]
+        found = {
+            "ladder": protocol.rungs(classes, world.vocabulary, declared), "command": protocol.command(classes),
+            "toml": None, "why": None,
+        }  # fmt: skip
+        try:
+            found["toml"] = protocol.experiment(world.table, declared, worst_cases(made, declared))
+        except ValueError as error:
+            found["why"] = " ".join(str(error).split())
+        return found
 
     @property
     def _world(self) -> World:

@@ -104,7 +104,9 @@ def of_vector(world: World, request: Request, channel: str, payload: NDArray[Any
     found: dict[str, Any] = {
         "sentences": {
             "pool": len(texts), "listed": listed, "own": float(sentences[0]), "prior": 1 / len(texts),
-            "rank": int((sentences > sentences[0]).sum()) + 1, "limit": uniform_limit(mechanism, len(texts)),
+            "rank": int((sentences > sentences[0] * (1 + 1e-9)).sum()) + 1,
+            "alike": int(np.isclose(sentences, sentences[0], rtol=1e-9, atol=0).sum()) - 1,
+            "limit": uniform_limit(mechanism, len(texts)),
         }
     }  # fmt: skip
     if channel == "statistic":
@@ -154,7 +156,7 @@ def _values(
 # --- which words
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=1)
 def _table(text: TextMechanism) -> FloatArray | None:
     """Pr[y | x] in logs, (V + 1, V); None where the vocabulary is too large to look at all of it."""
     size = len(text.vocabulary)

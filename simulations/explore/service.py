@@ -28,6 +28,7 @@ from client.models.legible import legible
 from client.store.ledger import LedgerError
 from simulations.errors import UserError
 from simulations.explore.explorer import CHARACTERS, MOST_DRAWS, Explorer
+from simulations.explore.protocol import Protocol
 from simulations.explore.settings import Settings
 from simulations.output.jsonable import json_ready
 from simulations.transport.https import read_body
@@ -55,6 +56,7 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
             _settings(q), _text(q), _label(q), _whole(q, "times", MOST_DRAWS, MOST_DRAWS)
         ),
         "words": lambda q: explorer.words(_settings(q), _text(q)),
+        "protocol": lambda q: explorer.protocol(Protocol.of(q.get("stack"))),
         "ledger": lambda q: explorer.ledger(_settings(q), _text(q), _whole(q, "round", 1, 1000)),
     }
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from client.models import vocabulary as vocabularies
 from client.policy import Policy
 from mechanisms.mechanism import parameters
 from mechanisms.messages.request import SPLITS, Request
-from mechanisms.projection import project
 from mechanisms.vocabulary import Vocabulary
-from server.training.public_maps import pca_maps
+from server.training.principal import pca_maps
 from server.training.statistic_head import simplex_codes
 from simulations.artifacts.cache import embed
 from simulations.artifacts.encoder import encoder_folder
@@ -28,13 +27,14 @@ from simulations.corpora.builtin import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
 from simulations.experiment import Experiment, load
+from simulations.experiment.toml import document
 from simulations.explore.settings import MECHANISMS, PARAMETERS, Settings
 from simulations.progress import Progress
 
 #: Public sentences: how many the server knows of, and among how many it looks for yours.
 PUBLIC, POOL = 600, 100
 #: Words of the page's vocabulary: those of the public sentences, then the checkpoint's most frequent ones.
-WORDS = 2000
+WORDS = 2400
 STAGE = "explore"
 Matrices = tuple[NDArray[np.float32], NDArray[np.float32]]
 
@@ -46,7 +46,7 @@ class World:
     texts: (n,), the first POOL of which stand beside one's own. labels: (n,) of 0..K-1, classes: their names. topics,
     topic_names: another property of each sentence, which nobody is asked for; None where there is none. encoder: its
     folder; embeddings (n, m). vocabulary: of texts. asked: the question of a bundle, whose maps and codes are taken in
-    place of those learned here; None where there is none.
+    place of those learned here; None where there is none. table: the document of a run's experiment.
     """
 
     name: str
@@ -59,6 +59,7 @@ class World:
     embeddings: NDArray[np.float32] | None
     vocabulary: Vocabulary | None
     asked: Request | None = None
+    table: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -92,12 +93,7 @@ class World:
     def embed(self, text: str) -> NDArray[np.float32]:
         """One sentence's embedding (1, m)."""
         assert self.encoder is not None
-        return encoders.load(self.encoder).encode([text])
-
-    def points(self, dim: int) -> NDArray[np.float64]:
-        """The public sentences as unit vectors, (n, m')."""
-        assert self.embeddings is not None
-        return project(self.embeddings, *self.maps(dim))
+        return _embedding(self.encoder, text)
 
     def request(self, settings: Settings, policy: Policy, *, stage: str = STAGE) -> Request:
         """What a server would ask a device for. Raises ValueError, one line, where it cannot be asked."""
@@ -123,6 +119,12 @@ class World:
         return next((one for one in both if policy.lists(one)), both[0])
 
 
+@lru_cache(maxsize=4)
+def _embedding(encoder: Path, text: str) -> NDArray[np.float32]:
+    """Of the sentence at which sliders are moved, again and again."""
+    return encoders.load(encoder).encode([text])
+
+
 def builtin_world(progress: Progress) -> World:
     """The built-in reviews, with the encoder and the words of the small model that comes with Sottovoce."""
     corpus = builtin(task="sentiment", public=PUBLIC, train=1, test=1, seed=1).public
@@ -131,8 +133,10 @@ def builtin_world(progress: Progress) -> World:
 
 def run_world(run: Path, progress: Progress) -> World:
     """The public part of a finished run, with its encoder. UserError where its data or encoder cannot be had."""
-    experiment = load(str(run / "experiment.toml"), [])
-    return _world(experiment.name, load_split(experiment)[0].public, experiment, progress)
+    place = str(run / "experiment.toml")
+    experiment = load(place, [])
+    made = _world(experiment.name, load_split(experiment)[0].public, experiment, progress)
+    return replace(made, table=document(place))
 
 
 def bundle_world(bundle: Bundle, progress: Progress) -> World:
@@ -199,7 +203,7 @@ def _words(texts: Sequence[str], progress: Progress) -> Vocabulary:
     folder = vocabulary_folder(progress=progress)
     whole = counted(vocabularies.load_cached(folder), texts)
     assert whole.counts is not None
-    plain = np.array([word.isascii() and (len(word) > 1 or not word.isalpha()) for word in whole.words])
+    plain = np.array([word.isascii() and word.isalpha() and len(word) > 1 for word in whole.words])
     order = np.lexsort((np.arange(len(whole.words)), ~plain, -whole.counts))[:WORDS]
     order = np.sort(order)
     return Vocabulary(

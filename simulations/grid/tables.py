@@ -7,10 +7,12 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from simulations.errors import UserError
 from simulations.grid.definition import Run, Study
 from simulations.output import latex
 from simulations.output.atomic import whole
@@ -21,6 +23,10 @@ from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.comparison import KINDS, gap
 from simulations.study.frontier import pareto, study_figure
+from simulations.study.references import remarks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Row = dict[str, Any]
 #: The two metrics that have an error by test text beside them.
@@ -29,56 +35,110 @@ METRICS = (
     *_ACCURACIES, "local_epsilon", "central_epsilon", "metric_epsilon", "delivered", "bytes_per_user", "dim", "seconds",
 )
 _FIGURES = ("accuracy.pdf", "accuracy.png")
+_ABOUT = "study.json"
 
 
-class _Point:
-    """What one point of the grid gave: its results with every seed, in the order of the seeds."""
+@dataclass(frozen=True, eq=False)
+class Point:
+    """What one point of the grid gave. point: what the grid sets, by key; folders, results: of its runs, in the order
+    of the seeds."""
 
-    def __init__(self, runs: Sequence[Run], results: Sequence[Mapping[str, Any]]) -> None:
-        self.point, self.results = runs[0].point, results
-        self.arms: list[tuple[Mapping[str, Any], ...]] = list(zip(*(each["arms"] for each in results), strict=True))
+    point: Mapping[str, Any]
+    folders: Sequence[Path]
+    results: Sequence[Mapping[str, Any]]
+
+    @property
+    def arms(self) -> list[tuple[Mapping[str, Any], ...]]:
+        """Each arm's lines of results over seeds."""
+        return list(zip(*(each["arms"] for each in self.results), strict=True))
+
+    @property
+    def said(self) -> str:
+        """What the grid sets, in short; "" where that is in the arms alone."""
+        shown = {key: value for key, value in self.point.items() if key[:4] != "arm."}
+        return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in shown.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A study all of whose runs are there. axes: the keys that runs differ in; points: in the order of the file."""
+
+    name: str
+    axes: Sequence[str]
+    points: Sequence[Point]
+
+    @property
+    def runs(self) -> int:
+        """How many runs it has."""
+        return sum(len(point.results) for point in self.points)
+
+    @property
+    def title(self) -> str:
+        """What its tables and figures are called."""
+        return f"{self.name}: {self.runs} runs, mean ± standard error over {len(self.points[0].results)} seeds"
 
 
 def write(study: Study, out: Path) -> list[Path]:
-    """tidy.csv and tidy.parquet (one row a run, arm and metric), means.csv, differences.csv, study.md, study.tex and
-    the figures, of a study whose runs are all finished; returns their paths."""
-    points = _read(study, out)
-    rows = list(tidy(study, points))
+    """tidy.csv and tidy.parquet (one row a run, arm and metric), means.csv, differences.csv, study.md, study.tex, the
+    figures, and study.json, which says what of the grid each run is, of a study whose runs are all finished; returns
+    their paths."""
+    with whole(out / _ABOUT) as opened:
+        opened.write((json.dumps(_about(study), indent=1, ensure_ascii=False) + "\n").encode())
+    found = read(out)
+    points = found.points
+    rows = list(tidy(found))
     tables = {"tidy": rows, "means": list(means(points)), "differences": list(differences(points))}
     paths = [_csv(out / f"{name}.csv", found) for name, found in tables.items()]
     paths.append(_parquet(out / "tidy.parquet", rows))
-    headings, *cells = overview(study, points)
-    title = f"{study.name}: {len(study.runs)} runs, mean ± standard error over {len(points[0].results)} seeds"
+    headings, *cells = overview(found)
     text = {
-        "study.md": "\n".join([f"# {title}", "", markdown(headings, cells), "", *_notes(points)]) + "\n",
-        "study.tex": latex.table(headings, cells, caption=title),
+        "study.md": "\n".join([f"# {found.title}", "", markdown(headings, cells), "", *_notes(points)]) + "\n",
+        "study.tex": latex.table(headings, cells, caption=found.title),
     }
     for name, said in text.items():
         with whole(out / name) as file:
             file.write(said.encode())
         paths.append(out / name)
-    figure = study_figure([_named(point, same) for point in points for same in point.arms], title)
+    drawn = figure(found)
     for name in _FIGURES:
-        save(figure, out / name)
+        save(drawn, out / name)
         paths.append(out / name)
     return paths
 
 
-def _read(study: Study, out: Path) -> list[_Point]:
+def figure(found: Finished) -> Figure:
+    """Accuracy of every point and arm against what users pay."""
+    return study_figure([_named(point, same) for point in found.points for same in point.arms], found.title)
+
+
+def _about(study: Study) -> dict[str, Any]:
     """By the points, in the order of the file."""
     together: dict[str, list[Run]] = {}
     for run in study.runs:
         together.setdefault(json.dumps(dict(run.point), sort_keys=True), []).append(run)
-    return [
-        _Point(runs, [json.loads((out / "runs" / run.name / "results.json").read_text("utf-8")) for run in runs])
-        for runs in together.values()
-    ]
+    points = [{"point": dict(runs[0].point), "runs": [run.name for run in runs]} for runs in together.values()]
+    return {"name": study.name, "axes": list(study.axes), "points": points}
 
 
-def tidy(study: Study, points: Sequence[_Point]) -> Iterator[Row]:
+def read(out: Path) -> Finished:
+    """What `write` has left in a study's folder. Raises UserError, one line, where it is none, or not finished."""
+    try:
+        about = json.loads((out / _ABOUT).read_text(encoding="utf-8"))
+        points = [_point(out, each["point"], each["runs"]) for each in about["points"]]
+        return Finished(str(about["name"]), [str(axis) for axis in about["axes"]], points)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{out}: holds no finished study; run it again to go on: sottovoce study FILE.toml") from None
+
+
+def _point(out: Path, point: Mapping[str, Any], names: Sequence[str]) -> Point:
+    folders = [out / "runs" / name for name in names]
+    return Point(point, folders, [json.loads((at / "results.json").read_text(encoding="utf-8")) for at in folders])
+
+
+def tidy(study: Finished) -> Iterator[Row]:
     """One row for each run, arm and metric: the grid's keys, seed, arm, reference, metric, value and error. error: the
     standard error by test text; None of what has none. A value that does not apply has no row."""
-    for point in points:
+    for point in study.points:
         for results in point.results:
             for arm in results["arms"]:
                 for metric, value, error in _metrics(arm):
@@ -100,7 +160,7 @@ def _metrics(arm: Mapping[str, Any]) -> Iterator[tuple[str, float, float | None]
             yield metric, float(value), float(error) if is_finite(error) else None
 
 
-def means(points: Sequence[_Point]) -> Iterator[Row]:
+def means(points: Sequence[Point]) -> Iterator[Row]:
     """For each point, arm and metric that all its runs have: n, mean, its standard error over seeds (None of one), and
     the mean error by test text."""
     for point in points:
@@ -113,7 +173,7 @@ def means(points: Sequence[_Point]) -> Iterator[Row]:
                     yield {**point.point, "arm": same[0]["name"], **said, "error_by_text": _mean(errors)}
 
 
-def differences(points: Sequence[_Point]) -> Iterator[Row]:
+def differences(points: Sequence[Point]) -> Iterator[Row]:
     """For each point and pair of its arms, paired within a run by test text and over runs by seed: n, the mean of
     "arm" less "less", its standard error over seeds, and the mean paired error by test text."""
     for point in points:
@@ -132,12 +192,12 @@ def differences(points: Sequence[_Point]) -> Iterator[Row]:
                         }  # fmt: skip
 
 
-def overview(study: Study, points: Sequence[_Point]) -> list[list[str]]:
+def overview(study: Finished) -> list[list[str]]:
     """Headings, and a row for each point and arm: accuracies with their errors, and what users pay."""
     axes = [axis for axis in study.axes if not axis.startswith("arm.")]  # those are in the arms' prices
     rows = [[*axes, "arm", "accuracy, sanitized", "on device", "local ε", "central ε", "metric ε"]]
-    best = _front(points)
-    for point in points:
+    best = _front(study.points)
+    for point in study.points:
         for same in point.arms:
             shown = [_accuracy([arm.get(key) for arm in same]) for key in _ACCURACIES]
             prices = (trust.local(*same), trust.central(*same)[0], trust.metric(*same))
@@ -147,7 +207,7 @@ def overview(study: Study, points: Sequence[_Point]) -> list[list[str]]:
     return rows
 
 
-def _front(points: Sequence[_Point]) -> set[tuple[int, str]]:
+def _front(points: Sequence[Point]) -> set[tuple[int, str]]:
     """The points and arms on the Pareto front of accuracy on the device against central ε."""
     priced = []
     for point in points:
@@ -158,17 +218,24 @@ def _front(points: Sequence[_Point]) -> set[tuple[int, str]]:
     return {priced[i][0] for i in pareto([where for _, where in priced])}
 
 
-def _notes(points: Sequence[_Point]) -> list[str]:
+def _notes(points: Sequence[Point]) -> list[str]:
     every = [arm for point in points for same in point.arms for arm in same]
     lines = ["* on the Pareto front of accuracy on the device against central ε."]
     lines += ["† a reference: not private."] if any(arm["reference"] for arm in every) else []
+    for line in remarked(points):
+        lines += ["", line]
     lines += ["", "Local ε: what a training user releases at worst, trusting nobody. " + trust.NOTE]
     return [*lines, "", "![Accuracy against ε](accuracy.png)"]
 
 
-def _named(point: _Point, same: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def remarked(points: Sequence[Point]) -> list[str]:
+    """What must be known of the references of each point before anything is read off them, a line each."""
+    return [f"{point.said}: {line}" if point.said else line for point in points for line in remarks(point.results)]
+
+
+def _named(point: Point, same: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """An arm's results with the point in its name."""
-    said = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.point.items() if key[:4] != "arm.")
+    said = point.said
     return [arm | {"name": f"{said}: {arm['name']}" if said else arm["name"]} for arm in map(dict, same)]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulations.experiment import PUBLIC_ONLY
+from simulations.experiment import CENTRALISED, PUBLIC_ONLY
 from simulations.output.numbers import is_finite
 from simulations.study import trust
 
@@ -87,8 +87,10 @@ def unprotected(arm: Arm) -> bool:
 
 
 def server_is_trusted(arm: Arm) -> bool:
-    """Whether an arm's users send the server everything, and only what it publishes is protected."""
+    """Whether an arm's users send the server everything, and only what it publishes is protected, or not even that."""
     budget = arm.get("budget") or {}
+    if arm["way"] == CENTRALISED:
+        return True
     return budget.get("central_epsilon") is not None and budget.get("simulated_epsilon") is None
 
 

@@ -10,16 +10,18 @@ from simulations.output.jsonable import json_ready
 from simulations.output.numbers import is_finite
 from simulations.report import facts
 from simulations.report.reading import Finished
+from simulations.report.studies import Study, told
 
 FORMAT = "sottovoce privacy label, version 1"
 
 
-def label(runs: Sequence[Finished]) -> dict[str, Any]:
+def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, Any]:
     """JSON-ready. An ε that is infinite, or of which nothing is known, is null: `protected` and `unprotected` say."""
-    told: dict[str, Any] = json_ready(
-        {"format": FORMAT, "after": "NIST SP 800-226", "runs": [_run(run) for run in runs]}
-    )
-    return told
+    said: dict[str, Any] = json_ready(
+        {"format": FORMAT, "after": "NIST SP 800-226", "studies": [told(study) for study in studies],
+         "runs": [_run(run) for run in runs]}
+    )  # fmt: skip
+    return said
 
 
 def _run(run: Finished) -> dict[str, Any]:
@@ -27,6 +29,7 @@ def _run(run: Finished) -> dict[str, Any]:
     return {
         "name": run.results["name"],
         "seed": run.results["seed"],
+        "has_run": run.has_run,
         "way": run.results["way"],
         "versions": run.results.get("versions"),
         "encoder": run.results.get("encoder"),

@@ -13,27 +13,26 @@ from simulations.report import facts, glossary, parts
 from simulations.report.glossary import term
 from simulations.report.html import Cell, Markup, element, joined, table
 from simulations.report.reading import Finished
+from simulations.report.studies import Study, section
 from simulations.report.style import POLICY, SCRIPT, STYLE
 from simulations.study import trust
 from simulations.study.figures import accuracy_figure, spent_figure
 from simulations.study.frontier import frontier_figure
+from simulations.study.references import remarks
 from simulations.study.report import notes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def page(runs: Sequence[Finished]) -> str:
-    """The whole file. The same runs give the same file."""
-    title = f"Privacy report: {'; '.join(dict.fromkeys(run.name for run in runs))}"
-    head = element(
-        "head", Markup('<meta charset="utf-8">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        element("title", title), element("style", Markup(STYLE)),
-    )  # fmt: skip
-    main = element(
-        "main", element("h1", title), _answers(runs), _section("The arms side by side", _overview(runs)),
+def page(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> str:
+    """The whole file, of runs, and of the studies that some of them are of. The same runs give the same file."""
+    alone = [run.name for run in runs if not any(run in study.runs for study in studies)]
+    names = dict.fromkeys([*(study.found.name for study in studies), *alone])
+    return _file(
+        f"Privacy report: {'; '.join(names)}", _answers(runs),
+        *(_section(f"The study {study.found.name}", section(study)) for study in studies),
+        _section("The arms side by side", _overview(runs)),
         _section("What left each device, and what did not", _each(runs, parts.released)),
         _section("What it cost: ε, rung by rung", _COST, _each(runs, parts.ladders)),
         _section("What attacks got", _each(runs, parts.attacks, _attack_figures)),
@@ -42,6 +41,28 @@ def page(runs: Sequence[Finished]) -> str:
         _section("Made by, and how to make it again", _each(runs, _again)),
         _section("The words", glossary.page()),
     )  # fmt: skip
+
+
+def page_of_plan(plan: Finished) -> str:
+    """The same of a protocol that has not run (`simulations.report.planned`)."""
+    return _file(
+        f"Privacy report of what has not run: {plan.results['name']}", _answers([plan]),
+        _section("The arms side by side", _overview([plan])),
+        _section("What would leave each device, and what not", parts.released(plan)),
+        _section("What it would cost: ε, rung by rung", _COST, parts.ladders(plan)),
+        _section("Made by, and how to run it", _to_run(plan)),
+        _section("The words", glossary.page()),
+    )  # fmt: skip
+
+
+def _file(title: str, *sections: Markup) -> str:
+    head = element(
+        "head", Markup('<meta charset="utf-8">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        element("title", title), element("style", Markup(STYLE)),
+    )  # fmt: skip
+    main = element("main", element("h1", title), *sections)
     return f"<!DOCTYPE html>\n{element('html', head, element('body', main, _script()), lang='en')}\n"
 
 
@@ -74,27 +95,31 @@ _COST = element(
 
 # --- at a glance
 
+_ASKED = "What left each device?", "What does it cost at worst?", "What did an attacker get?"
+_ASKED_BEFORE = "What would leave each device?", "What would it cost at worst?", "What would an attacker get?"
+_RAN = (
+    "{arms} ways to learn from users' texts (arms) were run, with simulated users unless somebody says otherwise. What "
+    "stands here is what would leave, or has left, each user's device."
+)
+_PLANNED = (
+    "{arms} ways to learn from users' texts (arms) are planned, and none has run. What stands here follows from the "
+    "experiment's file and the theorems alone, for as many users as it expects to answer."
+)
 
 def _answers(runs: Sequence[Finished]) -> Markup:
     """Three questions, answered in a sentence or two each."""
     arms = [arm for run in runs for arm in run.arms]
     private = [arm for arm in arms if not facts.unprotected(arm) and facts.sides(arm)]
     bare = [arm for arm in arms if facts.unprotected(arm)]
-    parted = [
-        ("What left each device?", _left(private, len(arms))),
-        ("What does it cost at worst?", _paid(private)),
-        ("What did an attacker get?", _got(runs, private)),
-    ]
+    asked = _ASKED if all(run.has_run for run in runs) else _ASKED_BEFORE
+    parted = zip(asked, (_left(private, len(arms)), _paid(private), _got(runs, private)), strict=True)
     boxes = [element("section", element("h3", question), element("p", answer)) for question, answer in parted]
     names = ", ".join(dict.fromkeys(f"“{arm['name']}”" for arm in bare))
     warned = [] if not bare else [
         element("p", parts.NOT_PROTECTED, f" {names}: nothing, or not everything, that users send is protected there. "
                 "These are run to compare with, and are not for use on people.", class_="warn")
     ]  # fmt: skip
-    intro = (
-        f"{len(arms)} ways to learn from users' texts (arms) were run, with simulated users unless somebody says "
-        "otherwise. What stands here is what would leave, or has left, each user's device."
-    )
+    intro = (_RAN if all(run.has_run for run in runs) else _PLANNED).format(arms=len(arms))
     heading = element("h2", "In short")
     return joined([element("p", intro), heading, element("div", boxes, class_="answers"), *warned])
 
@@ -120,6 +145,8 @@ def _paid(private: Sequence[Any]) -> str:
 
 
 def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
+    if not all(run.has_run for run in runs):
+        return "Nothing has run, so nobody was attacked. What is promised holds against every attack."
     if all(run.attacks is None for run in runs):
         return "Not tried. What is promised holds against every attack; what a real one gets was not measured here."
     names = {arm["name"] for arm in private}
@@ -158,12 +185,12 @@ def _overview(runs: Sequence[Finished]) -> Markup:
             rows.append([
                 parts.named(arm), *([_title(run, runs)] if len(runs) > 1 else []), parts.price(cost),
                 parts.guess(cost), Cell(trusted, central.epsilon),
-                Cell(share(arm.get("accuracy")), arm.get("accuracy")), best,
+                *([Cell(share(arm.get("accuracy")), arm.get("accuracy")), best] if run.has_run else []),
             ])  # fmt: skip
     headings = [
         term("arm"), *(["run"] if len(runs) > 1 else []), term("worst case", "worst case ε of one user"),
-        "at worst, which of two a user has", term("central ε", "ε if somebody is trusted"), "accuracy",
-        "strongest attack",
+        "at worst, which of two a user has", term("central ε", "ε if somebody is trusted"),
+        *(["accuracy", "strongest attack"] if all(run.has_run for run in runs) else []),
     ]  # fmt: skip
     return table("All arms: what one user who teaches risks, and what it gives", headings, rows, sorts=True,
                  marked=marked)  # fmt: skip
@@ -217,10 +244,21 @@ def _figure(run: Finished, figure: Figure, name: str, said: str) -> Markup:
 
 
 def _notes(run: Finished) -> Markup:
-    return joined(element("p", note, class_="soft") for note in notes(dict(run.results)))
+    warned = remarks([run.results])
+    said = notes(dict(run.results))
+    return joined(element("p", note, class_="warn" if note in warned else "soft") for note in said)
 
 
 # --- how it was made
+
+
+def _to_run(plan: Finished) -> Markup:
+    commands = [
+        f"sottovoce check {plan.folder}", f"sottovoce simulate {plan.folder} --out run", "sottovoce attack run",
+        "sottovoce report run",
+    ]  # fmt: skip
+    said = ", ".join(f"{name} {version}" for name, version in plan.results["versions"].items())
+    return joined([element("p", f"Versions: {said}."), element("pre", "\n".join(commands))])
 
 
 def _again(run: Finished) -> Markup:
@@ -232,6 +270,17 @@ def _again(run: Finished) -> Markup:
     commands.append("sottovoce report again")
     said = [f"{name} {version}" for name, version in versions.items()]
     made = f"Encoder: {encoder.get('model', 'none')}, SHA-256 {encoder.get('sha256') or 'not known'}."
+    commands = [f"sottovoce simulate {run.folder}/experiment.toml --out again"]
+    commands += ["sottovoce attack again"] if run.attacks is not None else []
+    commands += ["sottovoce audit --out again/audit"] if run.audit is not None else []
+    commands.append("sottovoce report again")
+    said = [f"{name} {version}" for name, version in versions.items()]
+    made = f"Encoder: {encoder.get('model', 'none')}, SHA-256 {encoder.get('sha256') or 'not known'}."
+    if not run.has_run:
+        commands = [f"sottovoce check {run.folder}", f"sottovoce simulate {run.folder} --out run",
+                    "sottovoce attack run", "sottovoce report run"]  # fmt: skip
+        return joined([element("p", f"Versions: {', '.join(said)}."), element("p", made),
+                       element("pre", "\n".join(commands))])  # fmt: skip
     return joined([
         element("p", f"Versions: {', '.join(said) or 'not known'}."), element("p", made),
         element("p", f"Randomness: {run.results.get('randomness') or 'not known'}."),

@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from simulations.attacks import intervals
 from simulations.attacks.run import ALLOWED, ATTACKS, KINDS
+from simulations.experiment import CENTRALISED
 from simulations.output.numbers import count, is_finite, share
 from simulations.report import facts
 from simulations.report.glossary import term
@@ -59,10 +61,17 @@ def released(run: Finished) -> Markup:
     return joined(parts)
 
 
+#: Why a server has to be trusted with everything, by the way.
+_TRUSTED = {
+    "paper": "gradients depend on the raw text",
+    CENTRALISED: "it learns from the texts and labels as they are, and adds no noise",
+}
+
+
 def _leaves(arm: Arm) -> list[Markup]:
     said = [element("p", element("strong", "Leaves the device"))]
     if arm["way"] == "paper" or facts.server_is_trusted(arm):
-        why = "gradients depend on the raw text" if arm["way"] == "paper" else "the server adds the noise"
+        why = _TRUSTED.get(arm["way"], "the server adds the noise")
         return [*said, element("p", f"Everything, to a server that has to be trusted with it: {why}.", class_="warn")]
     sides = facts.sides(arm)
     if not sides:
@@ -140,7 +149,7 @@ def attacks(run: Finished) -> Markup:
             entry["attack"] + (f" of {entry['attribute']}" if entry.get("attribute") else ""),
             about(entry["attack"]), _share(entry["success"]), _share(entry["baseline"]), _share(entry["bound"]),
             "; ".join(said for said in ("ALARM: more than a true theorem allows" * bool(entry["alarm"]),
-                                        entry.get("note", "")) if said),
+                                        intervals.BELOW * intervals.below(entry), entry.get("note", "")) if said),
         ])  # fmt: skip
     headings = [term("arm"), term("attack"), "what it guesses", "success", "a guess without any release",
                 "the theorem allows", "note"]  # fmt: skip

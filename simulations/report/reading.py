@@ -31,13 +31,15 @@ class Account:
 @dataclass(frozen=True)
 class Finished:
     """One run. results, attacks, audit: as their files have them, with infinite ε as floats; attacks, audit: None where
-    there is no such file. accounts: by arm; None where ledgers are too large to be read here."""
+    there is no such file. accounts: by arm; None where ledgers are too large to be read here. has_run: False of a
+    protocol that has not run, of which `folder` is the experiment's file."""
 
     folder: Path
     results: Mapping[str, Any]
     attacks: Mapping[str, Any] | None
     audit: Mapping[str, Any] | None
     accounts: Mapping[str, Account] | None
+    has_run: bool = True
 
     @property
     def name(self) -> str:
@@ -91,7 +93,7 @@ def _json(path: Path) -> dict[str, Any] | None:
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not readable; make it again") from None
     try:
-        content = json.loads(text, object_pairs_hook=lambda pairs: {key: _number(key, value) for key, value in pairs})
+        content = json.loads(text, object_pairs_hook=infinite)
     except ValueError:
         raise UserError(f"{path}: is not readable; make it again") from None
     if not isinstance(content, dict):
@@ -101,6 +103,11 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 #: Keys under which "inf" is a number, and no name.
 _NUMBERS = ("epsilon", "worst_case", "claimed", "exact", "measured")
+
+
+def infinite(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, in which "inf" is a number where its key is that of one."""
+    return {key: _number(key, value) for key, value in pairs}
 
 
 def _number(key: str, value: Any) -> Any:

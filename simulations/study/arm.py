@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Conversation
 from simulations.artifacts.ways import channels_of, protocol_of
@@ -15,8 +17,9 @@ from simulations.experiment.guarantees import released, spent
 from simulations.experiment.ladder import of_run
 from simulations.experiment.result import ArmResult, arm_result
 from simulations.progress import Progress
+from simulations.shuffler.shuffle import Origin
 from simulations.study.collect import FlowerUsers
-from simulations.study.evaluation import Answers, on_device, sanitized, score
+from simulations.study.evaluation import Answers, asked, beside, on_device, sanitized, score
 from simulations.study.journal import Journal
 from simulations.study.prepare import Prepared
 
@@ -61,16 +64,16 @@ class ArmRun:
         before = (lambda request: None) if self._journal is None else self._journal.ask
         driver = Driver(users, name=self.arm.name, before=before, progress=self._progress)
         model = driver.train(self._protocol)
-        guesses = clean = origin = None
+        scores = clean = origin = None
         if model is not None and (question := model.question()) is not None:
-            guesses = model.answer(driver.ask(question))
+            scores = model.scores(driver.ask(question))
             origin = users.origins[question.stage]
-        counts, unknown = sanitized(self._held, guesses, origin)
+        counts, unknown = sanitized(self._held, _classes(scores), origin)
         if unknown:
             driver.asking.dropped["unknown record"] += unknown
         if model is not None:
-            clean = model.classify(self._held.test.texts)
-        answers = Answers(counts, on_device(self._held, clean))
+            clean = model.rate(self._held.test.texts)
+        answers = Answers(counts, on_device(self._held, _classes(clean)))
         seconds = time.perf_counter() - start
         result = arm_result(self.experiment, self.arm, self._channels, model, driver, seconds=seconds)
         self._progress(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
@@ -80,4 +83,17 @@ class ArmRun:
             test_records=self._held.test_holders.most,
         )  # fmt: skip
         result = result.scored(score(answers.sanitized), score(answers.device))
-        return Finished(replace(result, **rungs), model, answers)
+        measures = self._measures(scores, origin, clean)
+        return Finished(replace(result, **rungs, measures=measures), model, answers)
+
+    def _measures(self, scores: Any, origin: Origin | None, clean: Any) -> dict[str, Any]:
+        held, data, seed = self._held, self.experiment.data, self.experiment.seed
+        there = np.zeros(0, np.int64) if scores is None or origin is None else asked(held, origin)
+        return {
+            where: beside(data.measures, held, rated, rows, seed=seed, numbers=data.numbers)
+            for where, rated, rows in (("sanitized", scores, there), ("on_device", clean, np.arange(len(held.test))))
+        }
+
+
+def _classes(scores: Any) -> Any:
+    return None if scores is None else scores.argmax(axis=1).astype(np.int64)

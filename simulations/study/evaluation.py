@@ -8,6 +8,7 @@ often it is answered.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from simulations.errors import UserError
 from simulations.experiment.result import Score
 from simulations.output.atomic import whole
 from simulations.shuffler.shuffle import Origin
+from simulations.study.measures import measured
 from simulations.study.prepare import Held
 
 IntArray = NDArray[np.int64]
@@ -55,15 +57,32 @@ def sanitized(held: Held, guesses: IntArray | None, origin: Origin | None) -> tu
     records that nobody was asked about, which a hostile client may have made up. None: nothing came."""
     if guesses is None or origin is None:
         return on_device(held, None), 0
-    people = held.test_holders
-    keys = zip(people.users.tolist(), people.records.tolist(), strict=True)
-    rows = dict(zip(keys, held.test_rows.tolist(), strict=True))
-    asked = zip(origin.users.tolist(), origin.records.tolist(), strict=True)
-    sentences = np.array([rows.get(key, -1) for key in asked], dtype=np.int64)
+    sentences = asked(held, origin)
     if len(guesses) != len(sentences):
         raise ValueError(f"cannot score {len(guesses)} guesses of {len(sentences)} rows")
     known = sentences >= 0
     return _counts(held, guesses[known], sentences[known]), int((~known).sum())
+
+
+def asked(held: Held, origin: Origin) -> IntArray:
+    """The test sentence behind each row of a shuffled batch, (n,), -1 for a record that nobody was asked about."""
+    people = held.test_holders
+    keys = zip(people.users.tolist(), people.records.tolist(), strict=True)
+    rows = dict(zip(keys, held.test_rows.tolist(), strict=True))
+    whose = zip(origin.users.tolist(), origin.records.tolist(), strict=True)
+    return np.array([rows.get(key, -1) for key in whose], dtype=np.int64)
+
+
+def beside(
+    names: Sequence[str], held: Held, scores: FloatArray | None, sentences: IntArray, *, seed: int,
+    numbers: Sequence[float] | None = None,
+) -> dict[str, dict[str, float] | None]:
+    """Measures beside accuracy of the scores (n, K) for test sentences (n,); see `simulations.study.measures`."""
+    known = sentences >= 0
+    sentences = sentences[known]
+    rated = None if scores is None else scores[known]
+    truth, texts = held.test.labels[sentences], held.test_texts[sentences]
+    return measured(names, rated, truth, texts, seed=seed, numbers=numbers)
 
 
 def on_device(held: Held, guesses: IntArray | None, *, repeats: int = 1) -> Counts:

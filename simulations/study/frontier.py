@@ -120,6 +120,8 @@ def _draw(
     for tick in ticks:  # labels that would stand in each other are left out
         if not shown or tick > 1.35 * shown[-1]:
             shown.append(tick)
+    if len(shown) == 1:
+        axes.set_xlim(shown[0] / 2, 2 * shown[0])
     axes.set_xticks(shown, [f"{tick:.2g}" for tick in shown])
     axes.minorticks_off()
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))

@@ -29,7 +29,7 @@ from simulations.experiment.ladder import Spent, of_run
 from simulations.experiment.result import ArmResult
 from simulations.progress import Progress
 from simulations.study.arm import Finished
-from simulations.study.evaluation import Answers, on_device, score
+from simulations.study.evaluation import Answers, beside, on_device, score
 from simulations.study.prepare import Held, Prepared
 
 
@@ -71,9 +71,11 @@ class PaperArm:
         maps = pipeline.maps()
         z = maps.project(pipeline.embed(test.texts))
         noisy = sanitize_public(self.mechanism, np.tile(z, (repeats, 1)), seed=experiment.seed, stage="paper-test")
+        seen, clean = maps.logits(noisy), maps.logits(z)
         answers = Answers(
-            on_device(self.held, maps.predict(noisy), repeats=repeats), on_device(self.held, maps.predict(z))
+            on_device(self.held, seen.argmax(axis=1), repeats=repeats), on_device(self.held, clean.argmax(axis=1))
         )
+        rows, data = np.arange(len(test)), experiment.data
         result = ArmResult(
             name=arm.name,
             mechanism=self.mechanism.name,
@@ -95,6 +97,12 @@ class PaperArm:
             way="paper",
             budget=self._promise(label),
             parameters=arm.parameters,
+            measures={
+                where: beside(
+                    data.measures, self.held, rated, there, seed=experiment.seed, numbers=data.numbers
+                )
+                for where, rated, there in (("sanitized", seen, np.tile(rows, repeats)), ("on_device", clean, rows))
+            },
         )
         self.progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
         spent = Spent(embedding=self.mechanism, label=label, train=(len(self.held.train),), test=None)

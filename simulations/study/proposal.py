@@ -22,7 +22,7 @@ from simulations.corpora.cleaned import Chosen, Cleaned, chosen, cleaned
 from simulations.corpora.parts import load_split
 from simulations.corpora.splits import stratified
 from simulations.errors import UserError
-from simulations.experiment import Experiment, load, slug
+from simulations.experiment import CENTRALISED, Arm, Experiment, load, slug
 from simulations.experiment.commented import commented
 from simulations.experiment.sections import Data, Encoder, Population, Public, Shuffle
 from simulations.output.atomic import staged
@@ -105,14 +105,16 @@ def _write(path: Path, columns: Chosen, table: Cleaned, rows: NDArray[np.int64])
 
 
 def _experiment(out: Path, part: Path, columns: Chosen, seed: int, cut: int, tests: int) -> Experiment:
-    """The demo's arms and policy on the rows in `part`, which will be `out`."""
+    """The demo's arms with a centralised one, and its policy, on the rows in `part`, which will be `out`."""
     demo = load("demo")
+    first, *others = demo.arms
+    arms = (Arm(name="centralised, not private", way=CENTRALISED, reference=True), first, *others)
     data = Data(
         source="files", path=str(part), train=TRAIN, test=TESTED, text=columns.text, label=columns.label,
         user=columns.user, public=Public(fraction=PUBLIC, labels=False),
     )  # fmt: skip
     experiment = replace(
-        demo, name=slug(out.name), seed=seed, data=data, encoder=Encoder(max_length=cut),
+        demo, name=slug(out.name), seed=seed, data=data, arms=arms, encoder=Encoder(max_length=cut),
         population=Population(users=1), shuffle=Shuffle(minimum_users=1),
     )  # fmt: skip
     split, _ = load_split(experiment)
@@ -125,11 +127,11 @@ def _experiment(out: Path, part: Path, columns: Chosen, seed: int, cut: int, tes
 
 
 def _sweep(experiment: Experiment, out: Path) -> str:
-    """The study of accuracy against ε: the reference, and an arm at each of five ε, with three seeds."""
-    reference, taught = (arm.name for arm in experiment.arms[:2])
+    """The study of accuracy against ε: the references, and an arm at each of five ε, with three seeds."""
+    *references, taught = (arm.name for arm in experiment.arms[:3])
     about = {
         "name": f"{experiment.name}-sweep", "experiment": str(out / STUDY), "seeds": [1, 2, 3],
-        "arms": [reference, taught], "grid": {f"arm.{taught}.statistic.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
+        "arms": [*references, taught], "grid": {f"arm.{taught}.statistic.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
     }  # fmt: skip
     said = f"# Accuracy against ε: sottovoce study {out / SWEEP}"
     return f"{said}\n{tomli_w.dumps(about)}"
@@ -162,6 +164,6 @@ def _why(experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: 
         "population.users": f"All whose rows are not public, of {train:,} rows.",
         "encoder.max-length": f"Tokens after these are cut: of {np.mean(lengths > cut):.1%} of the texts. Twice as "
         "many take more than twice as long.",
-        "arm": "These are the arms of `sottovoce simulate demo`; `sottovoce check` says what each costs, and "
-        "what a run takes.",
+        "arm": "These are the arms of `sottovoce simulate demo`, and one whose server has every text as it is: the "
+        "line to measure by. `sottovoce check` says what each costs, and what a run takes.",
     }  # fmt: skip

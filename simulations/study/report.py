@@ -22,11 +22,12 @@ from simulations.experiment import STATISTICS
 from simulations.output.jsonable import json_ready
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import count, epsilon, is_finite, plain, share
-from simulations.study import trust
-from simulations.study.comparison import added, gap, matrices
+from simulations.study import measures, trust
+from simulations.study.comparison import added, matrices
 from simulations.study.comparison import shown as difference
 from simulations.study.figures import REFERENCE_MARK, accuracy_figure, on_text, spent_figure, title, worst_said
 from simulations.study.frontier import frontier_figure
+from simulations.study.references import remarks
 
 Results = dict[str, Any]
 Arm = dict[str, Any]
@@ -79,6 +80,8 @@ def print_table(results: Results, console: Console) -> None:
     if not left_out:
         for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
             _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
+    if beside := measures.rows([results]):
+        _print_rows(console, _BESIDE, beside[0], beside[1:], [""] * len(beside[1:]))
     for note in notes(results):
         console.print(Text(note))
 
@@ -126,6 +129,7 @@ HEADINGS = (
 _ADDED_AT = 3
 #: Arms whose differences a terminal has room for; results.md has them of more, and results.json of all.
 _MOST_SHOWN, _MOST_WRITTEN = 6, 12
+_BESIDE = "Other measures, ± standard error by test text"
 _DIFFERENCES = "Difference in accuracy, paired by test text,"
 
 
@@ -175,27 +179,10 @@ def notes(results: Results) -> list[str]:
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
     if any(trust.unprotected(arm) for arm in results["arms"]):
         lines.append(f"{REFERENCE_MARK} {trust.UNPROTECTED}")
-    lines += _references_below(results)
+    lines += remarks([results])
     others = (arm for arm in results["arms"] if not _asked_in_vain(arm))
     lines += [f"{arm['name']}: {lost}." for arm in others if (lost := _lost(arm))]
     return lines + [f"{line}." for line in undelivered(results)]
-
-
-def _references_below(results: Results) -> list[str]:
-    """A line for each reference without noise that private arms beat by more than the paired error of their
-    difference: it then says nothing of what noise costs."""
-    lines = []
-    private = [arm["name"] for arm in results["arms"] if not trust.unprotected(arm)]
-    for arm in results["arms"]:
-        if arm.get("reference") and (arm.get("budget") or {}).get("central_epsilon") is None:
-            gaps = {name: gap(results, arm["name"], name, "on_device") for name in private}
-            above = [name for name, pair in gaps.items() if pair and pair["difference"] < -(pair["error"] or 0.0)]
-            if above:
-                lines.append(
-                    f"{arm['name']}: lies below {', '.join(above)}, which are private: its maps or its head are the "
-                    "limit (too little public text?), so what it has over the others is not what noise costs."
-                )
-    return lines
 
 
 def undelivered(results: Mapping[str, Any]) -> list[str]:
@@ -268,6 +255,8 @@ def markdown(results: Results) -> str:
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    if beside := measures.rows([results]):
+        lines += ["", f"## {_BESIDE}", "", markdown_table(beside[0], beside[1:])]
     lines += ["", *(f"{note}\n" for note in notes(results)), *_differences(results), *_ladders(results["arms"])]
     lines += ["![Accuracy against ε](accuracy.png)", "", "![What each user spent](spent.png)"]
     return "\n".join(lines) + "\n"

@@ -12,9 +12,10 @@ from threadpoolctl import threadpool_limits
 
 from server.protocols.protocol import Public
 from simulations.artifacts.model_folder import save_model
-from simulations.experiment import Arm, Experiment, slug, to_toml
+from simulations.experiment import CENTRALISED, Arm, Experiment, slug, to_toml
 from simulations.progress import Progress
 from simulations.study.arm import ArmRun
+from simulations.study.centralised import CentralisedArm
 from simulations.study.collect import FlowerUsers
 from simulations.study.comparison import differences
 from simulations.study.evaluation import Answers, chance, read_answers, write_answers
@@ -72,8 +73,10 @@ def _run_arms(
             place = models / slug(each.arm.name)
             shutil.rmtree(place, ignore_errors=True)  # what a run that was killed has left of it
             result, model, answers = each.run(users)
-            line = result.to_dict() | {"model": str(place.relative_to(out))}
-            save_model(place, model, prepared.public, line)
+            line = result.to_dict()
+            if each.arm.way != CENTRALISED:  # which is a line to measure by: no model of it is left to be handed on
+                line |= {"model": str(place.relative_to(out))}
+                save_model(place, model, prepared.public, line)
             write_answers(_answers(out, each.arm), prepared.held, answers)
             lines[each.arm.name] = journal.finish(slug(each.arm.name), line)
         return lines
@@ -84,7 +87,11 @@ def _run_arms(
         runs: Any = paper_arms(experiment, arms, prepared, progress=progress)
         return job(None)
     nodes = _handed_out(experiment, prepared.public, prepared.held, folder, journal)
-    runs = [ArmRun(experiment, arm, prepared, models=models, journal=journal, progress=progress) for arm in arms]
+    runs = [
+        CentralisedArm(experiment, arm, prepared, progress) if arm.way == CENTRALISED
+        else ArmRun(experiment, arm, prepared, models=models, journal=journal, progress=progress)
+        for arm in arms
+    ]  # fmt: skip
 
     def on_flower(grid: Any) -> dict[str, Line]:
         # OpenBLAS with several threads has been seen to spin for minutes inside eigh once Ray runs beside it; the
@@ -139,6 +146,7 @@ def results(
         "classes": list(public.classes),
         "arms": lines,
         "differences": differences(experiment, answers),
+        "measures": list(experiment.data.measures),
         "seconds": seconds,
         "corpus": prepared.about,
         "encoder": {

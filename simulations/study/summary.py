@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simulations.errors import UserError
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
-from simulations.study import trust
+from simulations.study import measures, trust
 from simulations.study.comparison import added, gap, matrices
 from simulations.study.figures import over_seeds
 from simulations.study.frontier import frontier_figure
@@ -70,6 +70,8 @@ def summarize(folders: Sequence[Path | str]) -> str:
     lines += ["", trust.NOTE] if trusted else []
     if runs[0].get("way_sentence"):
         lines += ["", runs[0]["way_sentence"]]
+    if beside := measures.rows(runs):
+        lines += ["", "Other measures:", "", markdown_table(beside[0], beside[1:])]
     for heading, (names, *rows) in _matrices(runs):
         lines += ["", f"Row less column, {heading}:", "", markdown_table(names, rows)]
     return "\n".join(lines)
@@ -187,7 +189,7 @@ def _results(folder: Path) -> dict[str, Any]:
     path = Path(folder) / "results.json"
     try:
         results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {key: results.get(key) for key in ("name", "seed", "arms", "way_sentence", "differences")}
+        return {key: results.get(key) for key in ("name", "seed", "arms", "way_sentence", "differences", "measures")}
     except (OSError, ValueError, AttributeError):
         raise UserError(f"{folder}: holds no readable results.json; name the folder of a finished run") from None
 

@@ -14,7 +14,8 @@ from mechanisms.streams import SimulationStreams
 from server.maps import Maps
 from server.training.head import train_head
 from server.training.noise import Noise, sanitize_public
-from server.training.public_maps import learn_maps, pca_maps
+from server.training.principal import pca_maps
+from server.training.public_maps import learn_maps
 from server.training.sharpen import SHARPEN, factored, sharpened
 
 WIDTH = 24

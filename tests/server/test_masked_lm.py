@@ -336,7 +336,8 @@ def test_pretraining_teaches_the_original_words_and_gives_a_head(tmp_path):
     for paired in (False, True):
         right, constant = masked_accuracy(folder, public[:200], paired=paired, seed=2, max_length=40)
         assert constant < 0.2 and right > 0.28  # 1/9 by chance, 1/3 is what the group gives
-    assert any(line.startswith("pretraining, batch 76 of 76: loss") for line in lines)
+    assert [line.split(":")[0] for line in lines] == [f"pretraining, batch {n} of 76" for n in (5, 55, 76)]
+    assert all(line.endswith(" left") and ", about " in line for line in lines)  # how long it takes, from the start
     export_masked_lm(folder, tmp_path / "out", public_texts=public, seed=1, max_length=40)
     assert MaskedLM(tmp_path / "out").low < MaskedLM(tmp_path / "out").high
 

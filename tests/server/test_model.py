@@ -20,7 +20,7 @@ from server.model import Pipeline
 from server.training.finetune import finetune
 from server.training.noise import sanitize_public
 from server.training.paper import SENTENCE, train_paper
-from server.training.public_maps import pca_maps
+from server.training.principal import pca_maps
 from tests.support.tiny_models import reviews, tiny_bert
 
 TEXTS = [

@@ -49,6 +49,8 @@ VALUES = {
     "lam": (0.0, 0.4),
     "t": (0.5,),
     "lists": (2,),
+    "clusters": (None, 5),
+    "scale": (0.5,),
     "seed": (1,),
     "cap_probability": (None, 0.5),
 }

@@ -92,7 +92,7 @@ export function strips(points, truth, sent) {
 
 // Curves over ε: what the theorem allows, a guess without any release, and what was found at the slider's ε.
 export function limits({ epsilon, limit, now, allowed, blind, right, study }) {
-  const width = 560, height = 270, left = 44, bottom = 40, top = 12, right_ = 12;
+  const width = 560, height = 270, left = 54, bottom = 48, top = 12, right_ = 12;
   const most = epsilon[epsilon.length - 1];
   const x = e => left + (width - left - right_) * Math.min(1, e / most), y = v => top + (height - bottom - top) * (1 - v);
   const parts = [];
@@ -101,7 +101,7 @@ export function limits({ epsilon, limit, now, allowed, blind, right, study }) {
       draw("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, `${100 * v}%`));
   }
   for (let i = 0; i <= 4; i++) {
-    parts.push(draw("text", { x: x(most * i / 4), y: height - bottom + 16, "text-anchor": "middle" }, String(most * i / 4)));
+    parts.push(draw("text", { x: x(most * i / 4), y: height - bottom + 18, "text-anchor": i === 4 ? "end" : "middle" }, String(most * i / 4)));
   }
   parts.push(draw("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "ε of the mechanism"));
   const line = epsilon.map((e, i) => `${near(x(e))} ${near(y(limit[i]))}`).join("L");

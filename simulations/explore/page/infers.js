@@ -13,7 +13,7 @@ function sentences(found, channel) {
   return [
     make("p", {}, `Suppose that the server has a list of ${one.pool} sentences, and knows that one of them is yours. This is what it may believe now`,
       channel === "statistic" ? ", labels included." : "."),
-    make("div", { class: "facts" }, fact(percent(one.prior), "before: yours is as likely as any"), fact(percent(one.own), `now: yours, in place ${one.rank}`),
+    make("div", { class: "facts" }, fact(percent(one.prior), "before: yours is as likely as any"), fact(percent(one.own), `now: yours, in place ${one.rank}${one.alike ? `, and ${one.alike} like it` : ""}`),
       fact(percent(one.limit), "the theorem's limit: so often, at most, can a guess be right")),
     bars(rows),
     make("p", { class: "soft" }, "The line across each bar is what was known before."),
@@ -32,7 +32,7 @@ function words(channel) {
   if (!about.known) return [make("p", { class: "soft" }, "There are too many words here to say what each could have been.")];
   const rows = channel.words.map(word => {
     const best = word.guesses[0];
-    return make("tr", {}, make("td", {}, word.left), make("td", {}, word.guesses.map(g => `${g.word} ${percent(g.share)}`).join(", ")),
+    return make("tr", {}, make("td", {}, word.left), make("td", {}, word.guesses.map(g => `“${g.word}” ${percent(g.share)}`).join(", ")),
       make("td", {}, best.word === word.original ? "right" : "wrong"));
   });
   return [make("p", {}, "Word by word, the likeliest original by how frequent words are in public, and by the law of the mechanism:"),

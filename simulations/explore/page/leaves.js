@@ -3,13 +3,17 @@
 import { circle, draw, sphere, strips } from "./charts.js";
 import { at, bars, count, make, percent, put, term } from "./dom.js";
 
-let turn = 25;
+// How far the sphere is turned, in degrees; until somebody does, so that the truth lies in front.
+let turn = null;
+
+const facing = ([x, , z]) => (Math.round(Math.atan2(-x, z) * 180 / Math.PI) + 385) % 360;
 
 function picture(points, truth, sent) {
   if (truth.length === 2) return [circle(points, truth, sent)];
   if (truth.length > 3) return [strips(points, truth, sent)];
-  const place = make("div", {}, sphere(points, truth, sent, turn));
-  const slide = make("input", { type: "range", id: "turn", min: 0, max: 360, value: turn,
+  const now = turn ?? facing(truth);
+  const place = make("div", {}, sphere(points, truth, sent, now));
+  const slide = make("input", { type: "range", id: "turn", min: 0, max: 360, value: now,
     oninput: e => { turn = Number(e.target.value); put(place, sphere(points, truth, sent, turn)); } });
   return [place, make("div", { class: "slider" }, make("label", { for: "turn" }, "Turn the sphere"), slide)];
 }
@@ -34,7 +38,7 @@ export function possible(price, settings) {
 
 export function alternatives(found) {
   const rows = found.words.map(word => make("tr", {}, make("th", { scope: "row" }, word.word),
-    make("td", {}, word.alternatives.slice(0, 5).map(a => `${a.word} ${percent(a.probability)}`).join(", "))));
+    make("td", {}, word.alternatives.slice(0, 5).map(a => `“${a.word}” ${percent(a.probability)}`).join(", "))));
   put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "),
     rows.length ? "Each word may leave as one of these, or as any other." : "Type a sentence, and see what its words may become."),
     rows.length ? make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Words and what they may become" },
@@ -92,7 +96,8 @@ export function sent(found, points) {
     parts.push(...bytes(channel));
   }
   parts.push(make("p", { class: "soft" }, `The whole message, with its `, term("release", "guarantee"),
-    ` and the names of its fields: ${count(found.wire)} bytes. Your name and your sentence are not in it.`));
+    ` and the names of its fields: ${count(found.wire)} bytes. Your name and your sentence are not in it.`,
+    found.sealed ? " They leave sealed to the training server's key: whoever carries them reads none of this." : ""));
   put(at("out"), parts);
 }
 

@@ -7,9 +7,10 @@ import { at, learn } from "./dom.js";
 import { inferred, nothing } from "./infers.js";
 import { ledger } from "./ledger.js";
 import { alternatives, histograms, possible, refused, sent } from "./leaves.js";
+import { Protocol } from "./protocol.js";
 
 const PAUSE = 250;
-let controls, cost, points = null, shown = false, ready = false, timer = 0;
+let controls, cost, protocol, points = null, shown = false, ready = false, timer = 0;
 
 const say = line => { at("status").textContent = line; };
 const fail = error => say(`${error.message}.`.replace(/\.\.$/, "."));
@@ -29,6 +30,7 @@ function rest() {
   curve.ask(controls.question());
   crowd.ask(controls.question());
   if (!ready) return;
+  protocol.show();
   account.ask(controls.question({ round: controls.round }));
   if (controls.settings.channel === "text" && !shown) words.ask(controls.question());
 }
@@ -104,12 +106,15 @@ async function start() {
   learn(told.glossary);
   cost = new Cost(told);
   controls = new Controls(told, changed);
+  protocol = new Protocol(controls, say);
   at("form").addEventListener("submit", event => { event.preventDefault(); send(); });
   at("sentence").addEventListener("keydown", event => {
     if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); send(); }
   });
   at("again").addEventListener("click", () => { controls.round += 1; rounds(); send(); });
   at("thousand").addEventListener("click", thousand);
+  // another tab, or a server, may have been answered meanwhile
+  addEventListener("focus", () => { if (ready) account.ask(controls.question({ round: controls.round })); });
   nothing();
   changed("text");
   performance.mark("first");

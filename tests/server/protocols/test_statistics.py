@@ -18,7 +18,7 @@ from server.export import export_encoder
 from server.protocols import statistics as way
 from server.protocols.decoding import statistic_mean
 from server.protocols.drive import Driver
-from server.training.public_maps import pca_maps
+from server.training.principal import pca_maps
 from server.training.statistic_head import linear_head, of_users, simplex_codes
 from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.errors import UserError

@@ -18,8 +18,8 @@ from simulations.audit.catalogue_games import _ASKED, catalogue_games, left_out
 from simulations.audit.clients import Clients
 from simulations.audit.run import Audit
 
-#: Of 4 figures or more at no less confidence than each of 400 figures has in a whole audit.
-WHOLE = audit.FAMILY / 100
+#: Of 4 figures or more at no less confidence than each of 480 figures has in a whole audit.
+WHOLE = audit.FAMILY / 120
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from simulations.audit.clients import Clients
 from simulations.audit.run import Audit
 from simulations.errors import UserError
 
-#: Of 4 to 10 figures at no less confidence than each of 400 figures has in a whole audit.
-WHOLE = audit.FAMILY / 100
+#: Of 4 to 10 figures at no less confidence than each of 480 figures has in a whole audit.
+WHOLE = audit.FAMILY / 120
 CHANNELS = ("embedding", "text", "statistic", "answer")
 
 

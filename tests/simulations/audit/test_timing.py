@@ -13,8 +13,8 @@ from simulations.audit.clients import Clients, request
 from simulations.audit.run import FAMILY, table
 from simulations.audit.timing import LONG, OTHER, PROMISED, timed
 
-#: Of each of 400 figures of a whole audit.
-ALPHA = FAMILY / 400
+#: Of each of 480 figures of a whole audit.
+ALPHA = FAMILY / 480
 
 
 def noise(rng, n):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,6 +20,17 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian's package of that name)"),
 ]
 SCRIPT = '<script>document.title = "run"</script><img src="x" onerror="document.title = \'run\'"><b>film</b>'
+#: Keeps what is saved as a file, and opens such a file.
+KEEP = """
+const made = URL.createObjectURL;
+URL.createObjectURL = blob => { blob.text().then(text => window.kept = text); return made(blob); };
+"""
+OPEN = """
+const all = new DataTransfer(), place = document.getElementById("open");
+all.items.add(new File([CONTENT], "page.json"));
+place.files = all.files;
+place.dispatchEvent(new Event("change"));
+"""
 
 
 class Person:
@@ -114,6 +127,70 @@ def test_few_coordinates_are_drawn_as_what_they_are(place: int, drawn: str, pers
     person.types(TEXT)
     person.slides("dim", place)
     person.browser.wait(f"document.querySelector('#out svg')?.getAttribute('aria-label').startsWith('{drawn}')")
+
+
+def test_a_protocol_is_stacked_and_taken_away(person: Person) -> None:
+    person.clicks("stack-add", "explored.toml")
+    rungs = "[...document.querySelectorAll('#rungs tbody th')].map(cell => cell.textContent)"
+    assert "embedding" in person.browser.evaluate(rungs)
+    person.chooses("label")
+    person.clicks("stack-add", "a class by randomized-response")
+    person.changes("rounds", "3")
+    person.browser.wait("document.getElementById('takeaway').innerText.includes('--stages 3')")
+    assert "--label-epsilon 2" in person.reads("takeaway")
+    person.types("a secret sentence")
+    person.does(KEEP)
+    person.clicks("share", "Saved, without your sentence.")
+    person.browser.wait("window.kept !== undefined")
+    shared = person.browser.evaluate("window.kept")
+    assert "secret" not in shared and json.loads(shared)["rounds"] == 3
+    person.opens()  # another page, which knows nothing of that one
+    person.does(OPEN.replace("CONTENT", json.dumps(shared)))
+    person.browser.wait("document.getElementById('takeaway').innerText.includes('--stages 3')")
+    assert person.browser.evaluate("document.querySelector('input[name=channel]:checked').value") == "label"
+    person.does(OPEN.replace("CONTENT", json.dumps("[]")))
+    person.browser.wait("document.getElementById('status').innerText === 'This file was not saved by this page.'")
+
+
+def test_all_is_done_without_a_mouse(person: Person) -> None:
+    """Tab reaches every control in its order, keys type, slide and send; a term is explained when it has the focus."""
+    person.browser.press("Tab", "Tab")
+    assert person.browser.evaluate("document.activeElement.id") == "sentence"
+    person.browser.write("the film was good")
+    seen = []
+    while person.browser.evaluate("document.activeElement.id") != "s-epsilon":
+        person.browser.press("Tab")
+        seen.append(person.browser.evaluate("document.activeElement.className || document.activeElement.name"))
+        assert len(seen) < 12
+    assert "label" in seen and "channel" in seen and "term" in seen
+    person.browser.press("ArrowRight")
+    assert person.browser.evaluate("document.getElementById('s-epsilon').value") == "6.5"
+    person.does("document.querySelector('.term').focus()")
+    assert person.browser.evaluate("getComputedStyle(document.querySelector('.term .tip')).display") == "block"
+    person.does("document.getElementById('sentence').focus()")
+    person.browser.press("Enter")
+    person.browser.wait("document.getElementById('status').innerText.startsWith('Sent: ')")
+
+
+def test_who_hears_the_page_hears_all_of_it(person: Person) -> None:
+    """Every control and every picture has a name, and headings go down one level at a time."""
+    person.types(TEXT)
+    person.clicks("send", "Sent: ")
+    person.clicks("stack-add", "explored.toml")
+    nodes = person.browser.ask("Accessibility.getFullAXTree")["nodes"]
+    said = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")]
+    named = {"button", "textbox", "slider", "radio", "checkbox", "combobox", "spinbutton", "link", "image", "region"}
+    controls = [(role, name) for role, name in said if role in named]
+    assert len(controls) > 20 and [role for role, name in controls if not name.strip()] == []
+    levels = person.browser.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(head => Number(head.tagName[1]))")
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_it_prints(person: Person) -> None:
+    person.types(TEXT)
+    person.clicks("send", "Sent: ")
+    printed = base64.b64decode(person.browser.ask("Page.printToPDF")["data"])
+    assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") <= 8
 
 
 def test_a_slide_is_answered_within_a_tenth_of_a_second(person: Person) -> None:

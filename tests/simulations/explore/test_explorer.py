@@ -112,7 +112,7 @@ def test_without_privacy_loss_nothing_is_learned(ask: Ask) -> None:
     found = sent["channels"][0]["inferred"]
     for line in found["sentences"]["listed"]:
         assert math.isclose(line["share"], 0.01, rel_tol=1e-6)
-    assert found["sentences"]["limit"] < 0.0101
+    assert found["sentences"]["limit"] < 0.0101 and found["sentences"]["alike"] == 99
     for one in (found["label"], found["topic"], sent["channels"][1]["inferred"]["label"]):
         assert all(math.isclose(line["share"], line["prior"], rel_tol=1e-6) for line in one["listed"])
         assert math.isclose(one["limit"], one["prior"], abs_tol=1e-4)

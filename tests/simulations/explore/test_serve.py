@@ -15,10 +15,11 @@ import pytest
 
 from client.device.bundle import Bundle
 from client.policy import Policy
+from mechanisms.messages.sealed import generate_keys
 from simulations.commands import cli
 from simulations.explore.explorer import Explorer
 from simulations.explore.serve import explorer, serving
-from simulations.explore.settings import Settings
+from simulations.explore.settings import MECHANISMS, Settings
 from simulations.explore.study import read_study
 from simulations.explore.world import World, settings_of
 from tests.support.devices import POLICY, PUBLISHER, make_bundle, make_text_bundle
@@ -32,7 +33,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     place = tmp_path_factory.mktemp("bundle")
     asked = make_bundle(place).request
     listed = tuple(asked.digest(channel) for channel in asked.channels)
-    return make_bundle(place, "listed", policy=replace(POLICY, questions=listed))
+    return make_bundle(place, "listed", policy=replace(POLICY, questions=listed, minimum_users=100))
 
 
 def of_bundle(world: World, bundle: Bundle) -> World:
@@ -52,6 +53,8 @@ def test_a_bundles_question_is_answered_and_no_other(world: World, bundle: Bundl
         assert shown.first.label_epsilon == 2.0 and shown.first.users == 100
         assert shown.device.policy == bundle.policy
         assert shown.send(shown.first, TEXT, 1, 1)["refused"] is None
+        few = shown.send(replace(shown.first, users=99), TEXT, 1, 2)
+        assert few["refused"]["reason"] == "minimum-users"
         other = shown.send(shown.first.at(9.0), TEXT, 1, 2)
         assert other["refused"]["reason"] == "question" and "none of them" in other["refused"]["why"]
 
@@ -64,13 +67,13 @@ def test_of_a_text_bundle_its_words_are_shown(tmp_path: Path) -> None:
 def test_a_devices_own_ledger_is_charged(world: World, bundle: Bundle, tmp_path: Path) -> None:
     node = tmp_path / "device"
     open_policy = Policy(embedding=32.0, label=3.0, total=40.0, mechanisms=POLICY.mechanisms)
-    made = make_bundle(tmp_path, policy=open_policy)
+    made = make_bundle(tmp_path, policy=open_policy, seal=generate_keys()[1])
     made.install(node, PUBLISHER)
     for again in (False, True):  # what it has charged is there when it is opened anew
         with explorer(bundle=made.folder, node=node, make=lambda progress: of_bundle(world, made)) as shown:
             assert not shown.device.scratch
             sent = shown.send(shown.first, TEXT, 1, 1)
-            assert [channel["repeated"] for channel in sent["channels"]] == [again, again]
+            assert [channel["repeated"] for channel in sent["channels"]] == [again, again] and sent["sealed"]
     with shown.device.node.ledger("") as ledger:
         assert sorted(row.channel for row in ledger.rows()) == ["embedding", "label"]
 
@@ -127,6 +130,17 @@ def test_the_command_answers_within_seconds_and_ends_on_ctrl_c() -> None:
         assert httpx.get(f"{address}api/state").json()["mechanisms"]
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0 and "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.slow
+def test_of_the_built_in_reviews_every_channel_leaves() -> None:
+    with explorer() as shown:
+        words = shown.loading.world().vocabulary
+        assert words is not None and {"loved", "doctor", "soup", "."} <= set(words.words)
+        for channel in MECHANISMS:
+            asked = Settings.of({"channel": channel, "epsilon": 2.0})
+            sent = shown.send(asked, "I loved the soup, but the doctor was late.", 1, 1)
+            assert sent["refused"] is None and sent["channels"][0]["inferred"]
 
 
 def test_a_study_shows_its_accuracies(tmp_path: Path) -> None:

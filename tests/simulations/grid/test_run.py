@@ -64,6 +64,10 @@ label = { mechanism = "randomized-response", epsilon = 3.0 }
 name = "none"
 reference = true
 embedding = { mechanism = "identity", dim = 4 }
+[[arm]]
+name = "all"
+reference = true
+way = "centralised"
 """
 
 
@@ -184,7 +188,7 @@ def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
     )  # fmt: skip
     assert (float(mean["mean"]), float(mean["error"])) == (fmean(values), stdev(values) / math.sqrt(2))
     gaps = [
-        sum(s * a["accuracy_clean_test"] for s, a in zip((-1, 1, 0), r["arms"], strict=True)) for r in results[:2]
+        sum(s * a["accuracy_clean_test"] for s, a in zip((-1, 1, 0, 0), r["arms"], strict=True)) for r in results[:2]
     ]
     (gap,) = (
         row for row in rows(whole / "differences.csv")
@@ -194,7 +198,7 @@ def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
     assert float(gap["difference"]) == pytest.approx(fmean(gaps))
     assert float(gap["error"]) == pytest.approx(stdev(gaps) / math.sqrt(2))
     tex = (whole / "study.tex").read_text(encoding="utf-8")
-    assert tex.isascii() and tex.count(r"\\") == 1 + 6 and r"\toprule" in tex and "{llrrrrr}" in tex
+    assert tex.isascii() and tex.count(r"\\") == 1 + 8 and r"\toprule" in tex and "{llrrrrr}" in tex
     assert (whole / "accuracy.pdf").read_bytes()[:4] == b"%PDF"
 
 

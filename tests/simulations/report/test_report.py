@@ -205,6 +205,19 @@ def test_what_attacks_got_stands_beside_what_is_allowed(tmp_path: Path) -> None:
     assert "ALARM: 1 attacks got more" in loud and "ALARM: more than a true theorem allows" in loud
 
 
+def test_an_attack_below_its_baseline_and_a_reference_below_an_arm_are_remarked(tmp_path: Path) -> None:
+    one, content = "Purkayastha, ε = 10", results()
+    gap = {"difference": 0.036, "error": 0.01}
+    pair = {"arm": one, "less": "no noise", "users_added": False, "sanitized": None, "on_device": gap}
+    text, _, _ = made(
+        folder(tmp_path / "run", content | {"differences": [pair]}, attacked(one, baseline=0.5)),
+    )  # fmt: skip
+    assert text.count("below a guess without any release") == 1
+    assert f'<p class="warn">no noise: lies below {one}, which are private' in text
+    quiet, _, _ = made(folder(tmp_path / "quiet", content, attacked(one)))
+    assert "below a guess" not in quiet and "lies below" not in quiet
+
+
 def test_several_runs_stand_side_by_side(tmp_path: Path) -> None:
     runs = [folder(tmp_path / name, results(name) | {"seed": seed}) for seed, name in enumerate("ab")]
     twin = folder(tmp_path / "twin", results("a") | {"seed": 0})

@@ -85,7 +85,7 @@ def test_both_sides_are_released_and_charged(tmp_path: Path, monkeypatch: pytest
     use_folder(tmp_path / "nodes", monkeypatch)
     joining = {"name": "joined", "text": SANTEXT | {"sides": 1}}
     study = text_study(tmp_path, {"name": "two texts", "text": SANTEXT}, joining, training={"epochs": 1})
-    study = replace(study, data=PAIRS)
+    study = replace(study, data=replace(PAIRS, measures=("matthews", "auroc")))
     ready = prepared(study, tmp_path)
     nodes = hand_out(study, ready.public, ready.held, tmp_path / "nodes")
     outcomes = run_arms(study, LocalGrid(nodes), ready=ready, models=tmp_path / "models", nodes=tmp_path / "nodes")
@@ -99,6 +99,9 @@ def test_both_sides_are_released_and_charged(tmp_path: Path, monkeypatch: pytest
         (costs[sides],) = {row.epsilon for row in rows}
         line, model = outcomes[name].line, outcomes[name].model
         assert line["budget"]["worst_case_epsilon"] == costs[sides] and line["dropped"] == {}
+        for where in ("sanitized", "on_device"):
+            assert set(line["measures"][where]) == {"matthews", "auroc"}
+            assert 0 <= line["measures"][where]["auroc"]["value"] <= 1
         saved = classify(tmp_path / "models" / name.replace(" ", "-"), ready.public, ready.held.test.texts)
         np.testing.assert_array_equal(saved, model.classify(ready.held.test.texts))
         (text_rung,) = [rung for rung in line["ladder"] if rung["unit"] == "text"]

@@ -12,7 +12,10 @@ from tests.support.newcomers import Newcomer
 
 ROWS = 300
 STUDY = "mine/study.toml --set encoder.model=bert"
-ARMS = ("no noise †", "one vector, ε = 8", "one vector, ε = 2", "as published: Purkayastha, ε = 10, label ε = 2")
+ARMS = (
+    "centralised, not private †", "no noise †", "one vector, ε = 8", "one vector, ε = 2",
+    "as published: Purkayastha, ε = 10, label ε = 2",
+)  # fmt: skip
 
 
 def table(file: Path) -> None:
@@ -69,14 +72,14 @@ def runs_it(newcomer: Newcomer) -> None:
         "mine/study.toml: population.users: must be a whole number of at least 1, got 'many'",
     )
     errs(
-        f"simulate {out} --set arm.1.statistic.epsilon=20",
+        f"simulate {out} --set arm.2.statistic.epsilon=20",
         'mine/study.toml: arm "one vector, ε = 8": statistic: worst-case ε 20 is above policy.statistic = 8, so its '
         "users refuse; raise the limit or lower epsilon",
     )
     named = "arm.one vector, ε = 8.statistic.epsilon=4"
     errs(
         f'simulate {out} --set "{named}"',
-        f"mine/study.toml: --set {named}: number the arm, from 0 to 4, as arm.0.embedding.epsilon=4",
+        f"mine/study.toml: --set {named}: number the arm, from 0 to 5, as arm.0.embedding.epsilon=4",
     )
     errs(f"simulate {out} --data reviews.csv", "reviews.csv: is a file; name the folder that holds train.csv")
     errs(
