@@ -144,8 +144,8 @@ class Device:
 
     def further(self, request: Request, text: str) -> dict[str, Any]:
         """What this answer would cost, and why the policy would refuse it: {"costs", "worst_case", "affordable",
-        "repeats", "refusal"}. repeats: whether it has left already, and would be repeated. Nothing is drawn or charged.
-        """
+        "repeats", "refusal"}. affordable: how many like it the total allows, of one channel. repeats: whether it has
+        left already, and would be repeated. Nothing is drawn or charged."""
         policy, person = self.policy, np.array([self.user], np.int64)
         costs = {c: policy.cost(request.mechanism(c).guarantee) for c in request.channels}
         said = {c: describe_cost(cost.epsilon) for c, cost in costs.items()}
@@ -177,9 +177,10 @@ class Device:
                 return answer | {"refusal": told(Refused("total"))}
             if not policy.allows_number(account)[0]:
                 return answer | {"refusal": told(Refused("releases"))}
-            first = costs[request.channels[0]]
-            left = policy.affords(policy.spent(ledger, person), first, "total")
-        return answer | {"affordable": left}
+            if len(costs) == 1:
+                (cost,) = costs.values()
+                answer["affordable"] = policy.affords(policy.spent(ledger, person), cost, "total")
+        return answer
 
 
 def told(error: Refused) -> dict[str, Any]:
