@@ -20,7 +20,6 @@ from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import PAYLOAD, Request
 from mechanisms.messages.sealed import seal
-from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record
 from simulations.errors import UserError
 from simulations.explore.settings import MECHANISMS
 
@@ -116,6 +115,8 @@ class Device:
                 person, record, np.array([label], np.int64), [text], self.folder / "typed", request.split, encoder
             )
             reply = Sanitizer(node.policy(""), ledger, node.streams).answer(request, shard)
+        from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record  # Flower takes a while
+
         message = reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
         size = len(record_to_bytes(message))
         return Sent(request, reply, repeated, size, node.seal is not None, int(kept[0]))
