@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 Text = str | tuple[str, str]
+#: What learning rates do behind their warm-up.
+SCHEDULES = ("linear", "constant")
 
 #: Batches are cut from sorted pools of so many batches: little padding, and still another mixture every
 #: epoch.
@@ -55,12 +57,21 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def warmed(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
-    """Learning rates that rise linearly over the first tenth of `steps` and then fall linearly to 0."""
-    rise = max(1, steps // 10)
-    return torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda i: (i + 1) / rise if i < rise else max(0.0, (steps - i) / max(1, steps - rise))
-    )
+def warmed(
+    optimizer: torch.optim.Optimizer, steps: int, *, warm_up: float = 0.1, schedule: str = "linear"
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """Learning rates that rise linearly over the first share `warm_up` of `steps`, and then fall linearly to 0; with
+    the schedule "constant" they stay where they are. ValueError for another schedule, and a share outside [0, 1)."""
+    if schedule not in SCHEDULES or not 0 <= warm_up < 1:
+        raise ValueError(f"training: no schedule {schedule!r} with a warm-up of {warm_up:g} is known")
+    rise = int(steps * warm_up + 1e-9) if warm_up == 0 else max(1, int(steps * warm_up + 1e-9))
+
+    def rate(i: int) -> float:
+        if i < rise:
+            return (i + 1) / rise
+        return 1.0 if schedule == "constant" else max(0.0, (steps - i) / max(1, steps - rise))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
 
 
 def checked(texts: Sequence[Text], labels: Any, classes: int, epochs: int, batch_size: int) -> torch.Tensor:

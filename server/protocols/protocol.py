@@ -178,7 +178,8 @@ class Training:
     many groups users release statistics. self_training: whether what a group has taught labels public text, on which
     the encoder is trained under which the next group answers, or, after the last, the model's.
 
-    epochs, batch_size, pooling, max_length: of a training end to end, on texts. export: how an encoder that was trained
+    epochs, batch_size, pooling, max_length: of a training end to end, on texts; descent: its lr, warm_up, schedule and
+    weight_decay, those that are not as `server.training.end_to_end` has them. export: how an encoder that was trained
     so becomes one that users run, as `server.export.export_encoder` takes it.
     """
 
@@ -190,6 +191,7 @@ class Training:
     batch_size: int = 32
     pooling: str = "mean"
     max_length: int = 128
+    descent: Mapping[str, Any] = field(default_factory=dict)
     export: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -59,7 +59,7 @@ def trained_on(
         public.rewriter.checkpoint(channels.text, public.texts, progress=progress), texts, labels,
         classes=channels.classes, dim=dim, label_transition=likelihood, mechanism=mechanism, epochs=training.epochs,
         batch_size=training.batch_size, seed=training.seed, pooling=training.pooling, max_length=training.max_length,
-        progress=progress,
+        progress=progress, **training.descent,
     )  # fmt: skip
 
 

@@ -36,12 +36,14 @@ def started(
 def fit(
     pipeline: Pipeline, texts: Sequence[Text], loss: Loss, *, epochs: int, batch_size: int, encoder_lr: float,
     maps_lr: float, seed: int, rng: np.random.Generator, noise: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    said: str, progress: Callable[[str], None] | None = None,
+    warm_up: float = 0.1, schedule: str = "linear", weight_decay: float = 0.01, said: str,
+    progress: Callable[[str], None] | None = None,
     after_epoch: Callable[[int, Pipeline], None] | None = None,
 ) -> Pipeline:  # fmt: skip
     """Minimise loss(logits, rows) over all parameters, in place; the pipeline ends in evaluation mode.
 
-    AdamW, linear warm-up over a tenth of the steps and decay to 0, gradients clipped to norm 1. noise: acts on what
+    AdamW, linear warm-up over a share of the steps, decay to 0 or none (`text_batches.warmed`), weight decay of the
+    encoder alone, gradients clipped to norm 1. noise: acts on what
     M1 gives. rng: decides the order of rows. said: what `progress` calls this. Same arguments and thread count, same
     weights; global generators stay untouched.
     """
@@ -50,12 +52,12 @@ def fit(
     own = [pipeline.mean, pipeline.m1, pipeline.m2, pipeline.head_w, pipeline.head_b]
     optimizer = torch.optim.AdamW(
         [
-            {"params": pipeline.encoder.parameters(), "lr": encoder_lr},
+            {"params": pipeline.encoder.parameters(), "lr": encoder_lr, "weight_decay": weight_decay},
             {"params": own, "lr": maps_lr, "weight_decay": 0.0},
         ],
         fused=True,  # a step over all embeddings of a vocabulary is a quarter of the time otherwise
     )
-    schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
+    rates = warmed(optimizer, epochs * -(-len(rows) // batch_size), warm_up=warm_up, schedule=schedule)
     with seeded(seed):
         for done in range(1, epochs + 1):
             pipeline.train()
@@ -66,7 +68,7 @@ def fit(
                 step.backward()
                 torch.nn.utils.clip_grad_norm_(pipeline.parameters(), 1.0)
                 optimizer.step()
-                schedule.step()
+                rates.step()
                 total += float(step.detach()) * len(at)
             if progress is not None:
                 progress(f"{said}, epoch {done} of {epochs}, loss {total / len(rows):.3f}")

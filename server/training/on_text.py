@@ -29,6 +29,9 @@ def train_on_text(
     batch_size: int = 32,
     encoder_lr: float = 5e-5,
     maps_lr: float = 1e-3,
+    warm_up: float = 0.1,
+    schedule: str = "linear",
+    weight_decay: float = 0.01,
     seed: int,
     pooling: str = "mean",
     max_length: int = 128,
@@ -70,6 +73,7 @@ def train_on_text(
     )
     return fit(
         pipeline, texts, loss, epochs=epochs, batch_size=batch_size, encoder_lr=encoder_lr, maps_lr=maps_lr,
-        seed=seed, rng=rng, noise=None if mechanism is None else Noise(mechanism, seed=seed, stage="sanitized-text"),
+        warm_up=warm_up, schedule=schedule, weight_decay=weight_decay, seed=seed, rng=rng,
+        noise=None if mechanism is None else Noise(mechanism, seed=seed, stage="sanitized-text"),
         said="training on sanitized text", progress=progress,
     )  # fmt: skip

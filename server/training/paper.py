@@ -33,6 +33,9 @@ def train_paper(
     batch_size: int = 32,
     encoder_lr: float = 5e-5,
     maps_lr: float = 1e-3,
+    warm_up: float = 0.1,
+    schedule: str = "linear",
+    weight_decay: float = 0.01,
     seed: int,
     acknowledged: bool,
     pooling: str = "mean",
@@ -43,8 +46,8 @@ def train_paper(
     """Encoder, maps and head trained together on texts and labels (released ones, if labels are sanitized
     too).
 
-    M1, M2 and the head start at random. AdamW, linear warm-up and decay, gradients clipped to norm 1.
-    after_epoch(epochs done, pipeline) may evaluate. Same arguments and thread count, same weights; global
+    M1, M2 and the head start at random. AdamW, warm-up and decay as `end_to_end.fit` has them, gradients clipped to
+    norm 1. after_epoch(epochs done, pipeline) may evaluate. Same arguments and thread count, same weights; global
     generators stay untouched.
 
     Raises ValueError unless acknowledged, where arguments do not fit, and where `checkpoint.load` does.
@@ -60,5 +63,6 @@ def train_paper(
     return fit(
         pipeline, texts, lambda logits, at: torch.nn.functional.cross_entropy(logits, y[at]), epochs=epochs,
         batch_size=batch_size, encoder_lr=encoder_lr, maps_lr=maps_lr, seed=seed, rng=rng, noise=noise,
+        warm_up=warm_up, schedule=schedule, weight_decay=weight_decay,
         said="trusted simulation", progress=progress, after_epoch=after_epoch,
     )  # fmt: skip

@@ -91,5 +91,6 @@ def training_of(experiment: Experiment) -> Training:
     return Training(
         seed=experiment.seed, label_stages=training.label_stages, rounds=training.rounds,
         self_training=training.self_training, epochs=training.epochs, batch_size=training.batch_size,
-        pooling=settings.pooling, max_length=settings.max_length, export=export_settings(settings),
+        descent=training.descent, pooling=settings.pooling, max_length=settings.max_length,
+        export=export_settings(settings),
     )  # fmt: skip

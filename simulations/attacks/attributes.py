@@ -55,7 +55,8 @@ def column(study: Experiment, held: Held, name: str) -> Mapping[Text, str]:
             raise UserError(f"--attribute {name}: the built-in corpus has none of that name; {nearest(name, known)}")
         said = [(c, c.users if name == AUTHOR else c.extra[name]) for c in parts]
     else:
-        common = {"text": data.text, "label": name, "second_text": data.second_text}
+        label = int(name) if isinstance(data.text, int) and name.isdigit() else name
+        common = {"text": data.text, "label": label, "second_text": data.second_text}
         try:
             if data.source == "files":
                 read = files.read_files(data.path, data.train, data.test, **common)

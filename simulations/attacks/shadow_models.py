@@ -221,7 +221,7 @@ class _AsPublished:
             study.encoder.model, texts, labels, mechanism=self.mechanism, dim=dim_of(self.mechanism),
             classes=len(public.classes), epochs=study.training.epochs, batch_size=study.training.batch_size,
             seed=_seed(study, number), acknowledged=True, pooling=study.encoder.pooling,
-            max_length=study.encoder.max_length,
+            max_length=study.encoder.max_length, **study.training.descent,
         )  # fmt: skip
         return _log_p(pipeline, self.asked.texts), len(texts)
 

@@ -30,6 +30,7 @@ from simulations.commands import device as device_command
 from simulations.commands import explore as explore_command
 from simulations.commands import init as init_command
 from simulations.commands import report as report_command
+from simulations.commands import reproduce as reproduce_command
 from simulations.commands import study as study_command
 from simulations.commands.options import AsJson, Data, Set, end_where_nobody_was_delivered, overrides
 from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
@@ -75,6 +76,7 @@ app.command("audit")(audit_command.command)
 app.command("attack")(attack_command.command)
 app.command("bench")(bench_command.command)
 app.command("report")(report_command.command)
+app.command("reproduce")(reproduce_command.command)
 app.command("explore")(explore_command.command)
 
 Out = Annotated[

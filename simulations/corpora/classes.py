@@ -22,12 +22,12 @@ def matched(data: Sequence[str], public: Sequence[str], said: Mapping[str, str] 
         folded = {name.casefold(): name for name in public}
         if {name.casefold() for name in data} != set(folded) or len(data) != len(public):
             raise UserError(
-                f"data.public.classes: is missing: the data's classes are {_listed(data)}, the built-in corpus' "
+                f"data.public.classes: is missing: the data's classes are {_listed(data)}, the public part's "
                 f"{_listed(public)}, and no order says which is which; write classes = "
                 f'{{ {_quoted(data[0])} = "{public[0]}", ... }}'
             )
         return {name: folded[name.casefold()] for name in data}
-    for whose, named, there in (("the data have", said, data), ("the built-in corpus has", said.values(), public)):
+    for whose, named, there in (("the data have", said, data), ("the public part has", said.values(), public)):
         if sorted(named) != sorted(there):
             raise UserError(
                 f"data.public.classes: must name each class once: {whose} {_listed(there)}, and named are "

@@ -1,10 +1,13 @@
-"""Corpora from a folder's TSV, CSV, JSONL and Parquet files with named columns."""
+"""Corpora from a folder's files: TSV and CSV, with names or positions of columns, JSONL, Parquet and Arrow."""
 
+import gzip
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from client.store.text_column import TextColumnWriter
 from simulations.corpora import reading
@@ -12,36 +15,55 @@ from simulations.corpora.columns import Columns, RowNames, make_corpora, require
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError, no_file
 
+#: A column by its name, or by its position from 1 in a file without a header.
+Column = str | int
+#: Kinds of files: of cells with tabs between, and those that tell what their columns hold.
+_TABS, _TABLES = (".tsv", ".txt"), (".parquet", ".arrow")
 
 def read_files(
     path: str | Path,
     train: str,
     test: str,
     *,
-    text: str,
-    label: str,
-    user: str | None = None,
-    second_text: str | None = None,
+    text: Column,
+    label: Column,
+    user: Column | None = None,
+    second_text: Column | None = None,
     numbers: Sequence[float] | None = None,
 ) -> tuple[Corpus, Corpus]:
     """Train and test corpora from two files of the folder `path`, read by what their names end with.
 
-    .tsv: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: one object on each line.
-    .parquet. Text files are UTF-8. text, label, user, second_text: column names; with the last, each text is
-    a pair. numbers: of a label that is a number (`make_corpora`). Spaces around texts are removed. Classes are
-    those of the train file. The column `text` may be called
-    otherwise in the test file if the two headers differ in nothing else (SST-2's are published so).
+    .tsv, .txt: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: one object on each line; all
+    of them UTF-8, and compressed with .gz behind it. .parquet, .arrow. text, label, user, second_text: columns by their
+    names; or by their positions from 1, all of them, in a file of tabs or commas without a header. With the last, each
+    text is a pair. numbers: of a label that is a number (`make_corpora`). Spaces around texts are removed. Classes are
+    those of the train file. The column `text` may be called otherwise in the test file if the two headers differ in
+    nothing else (SST-2's are published so).
 
     Raises UserError, in one line: a missing file or column, an empty text, a label outside the classes, a
     file that is not UTF-8 or not in its format, with the line.
     """
-    wanted = [column for column in (text, label, user, second_text) if column]
+    wanted, named = column_list(text, label, user, second_text)
+    text, label = wanted[0], wanted[1]
+    user, second_text = (None if column is None else str(column) for column in (user, second_text))
     train_file, test_file = (_existing(Path(path), name) for name in (train, test))
-    called = _renamed(_header(train_file), _header(test_file), text)
-    first = read(train_file, wanted)
-    second = read(test_file, [called.get(name, name) for name in wanted])
+    called = _renamed(_header(train_file), _header(test_file), text) if named else {}
+    first = read(train_file, wanted, named=named)
+    second = read(test_file, [called.get(name, name) for name in wanted], named=named)
     second = replace(second, values={name: second.values[called.get(name, name)] for name in wanted})
     return make_corpora(first, second, text=text, label=label, user=user, second_text=second_text, numbers=numbers)
+
+
+def column_list(*columns: Column | None) -> tuple[list[str], bool]:
+    """The columns that are wanted, and whether they are names; else they are positions. Raises UserError where some are
+    the one and some the other."""
+    there = [column for column in columns if column is not None]
+    named = [isinstance(column, str) for column in there]
+    if any(named) and not all(named):
+        raise UserError(
+            "data: a file has names for all of its columns or for none; give names, or positions as text = 3"
+        )
+    return [str(column) for column in there], all(named)
 
 
 def _existing(folder: Path, name: str) -> Path:
@@ -50,7 +72,7 @@ def _existing(folder: Path, name: str) -> Path:
         missing = "is a file" if folder.is_file() else "there is no such folder"
         raise UserError(f"{folder}: {missing}; name the {'folder' if folder.is_file() else 'one'} that holds {name}")
     if not file.is_file():
-        here = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _READERS)
+        here = sorted(entry.name for entry in folder.iterdir() if _kind(entry) in _READERS)
         raise UserError(
             f"{file}: there is no such file; the folder holds {', '.join(here) or 'no data files'}"
         )
@@ -59,12 +81,12 @@ def _existing(folder: Path, name: str) -> Path:
 
 
 def _header(file: Path) -> list[str]:
-    """The names in the first line of a .tsv or .csv file; none for other kinds."""
-    if file.suffix not in (".tsv", ".csv"):
+    """The names in the first line of a file of tabs or commas; none for other kinds."""
+    if _kind(file) not in (*_TABS, ".csv"):
         return []
-    with _readable(file), file.open("rb") as opened:
+    with _readable(file), _opened(file) as opened:
         first = reading.decoded(opened, str(file))
-        rows = reading.tab_separated(first) if file.suffix == ".tsv" else reading.comma_separated(first, str(file))
+        rows = reading.tab_separated(first) if _kind(file) in _TABS else reading.comma_separated(first, str(file))
         return [name.strip() for name in next(iter(rows), (1, []))[1]]
 
 
@@ -74,10 +96,10 @@ def column_names(file: Path) -> list[str]:
         raise no_file(file)
     _reader(file)
     with _readable(file):
-        if file.suffix == ".jsonl":
+        if _kind(file) == ".jsonl":
             first = next(((number, line) for number, line in lines(file) if line.strip()), None)
             names = [] if first is None else list(reading.parsed(first[1], str(file), first[0], "text"))
-        elif file.suffix == ".parquet":
+        elif _kind(file) in _TABLES:
             names = _schema(file).names
         else:
             names = [name for name in _header(file) if name]
@@ -95,16 +117,43 @@ def _renamed(train: list[str], test: list[str], text: str) -> dict[str, str]:
     return differ if list(differ) == [text] and text not in test else {}
 
 
+def _kind(file: Path) -> str:
+    """What the file is, by what its name ends with, compressed or not."""
+    return Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+
+
 def _reader(file: Path) -> Callable[[Path, list[str]], Columns]:
-    if file.suffix not in _READERS:
-        raise UserError(f"{file}: unknown kind of file; use {', '.join(_READERS)}")
-    return _READERS[file.suffix]
+    kind = _kind(file)
+    if kind not in _READERS or (file.suffix == ".gz" and kind in _TABLES):
+        raise UserError(f"{file}: unknown kind of file; use {', '.join(_READERS)}, or text files with .gz behind it")
+    return _READERS[kind]
 
 
-def read(file: Path, wanted: list[str]) -> Columns:
-    """Some columns of one file, by what its name ends with, as `read_files` has it. Raises UserError."""
+def read(file: Path, wanted: list[str], *, named: bool = True) -> Columns:
+    """Some columns of one file, by what its name ends with, as `read_files` has it. named: whether `wanted` are names,
+    else positions from 1, of a file without a header. Raises UserError."""
     with _readable(file):
-        return _reader(file)(file, wanted)
+        if named:
+            return _reader(file)(file, wanted)
+        if _kind(file) not in (*_TABS, ".csv"):
+            _reader(file)
+            raise UserError(f"{file}: its columns have names; give them in place of positions")
+        with _opened(file) as opened:
+            return _by_position(file, _rows(file, opened), wanted)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, of a compressed one as they were. Raises UserError where it is damaged."""
+    if file.suffix != ".gz":
+        with file.open("rb") as opened:
+            yield opened
+        return
+    try:
+        with gzip.open(file, "rb") as compressed:
+            yield cast(BinaryIO, compressed)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{file}: is not a whole gzip file: {(str(error).splitlines() or ['?'])[0]}") from error
 
 
 @contextmanager
@@ -118,20 +167,35 @@ def _readable(file: Path) -> Iterator[None]:
 
 def lines(file: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file and their numbers, read one by one: a file may be larger than memory."""
-    with file.open("rb") as opened:
+    with _opened(file) as opened:
         for number, line, end in reading.decoded(opened, str(file)):
             yield number, line[: len(line) - len(end)]
 
 
-def _tsv(file: Path, wanted: list[str]) -> Columns:
-    with file.open("rb") as opened:
-        rows = reading.tab_separated(reading.decoded(opened, str(file)))
-        return _from_rows(file, ((number, cells) for number, cells, _ in rows), wanted)
+def _cells(file: Path, wanted: list[str]) -> Columns:
+    with _opened(file) as opened:
+        return _from_rows(file, _rows(file, opened), wanted)
 
 
-def _csv(file: Path, wanted: list[str]) -> Columns:
-    with file.open("rb") as opened:
-        return _from_rows(file, reading.comma_separated(reading.decoded(opened, str(file)), str(file)), wanted)
+def _rows(file: Path, opened: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each line, with its number."""
+    found = reading.decoded(opened, str(file))
+    if _kind(file) == ".csv":
+        yield from reading.comma_separated(found, str(file))
+    else:
+        yield from ((number, cells) for number, cells, _ in reading.tab_separated(found))
+
+
+def _by_position(file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str]) -> Columns:
+    """As `_from_rows`, of a file without a header: its first row says how many columns there are."""
+    rows = iter(rows)
+    first = next(((number, cells) for number, cells in rows if cells), None)
+    if first is None:
+        raise UserError(f"{file}: is empty; give it at least one record")
+    names = [str(place) for place in range(1, len(first[1]) + 1)]
+    if missing := [place for place in wanted if place not in names]:
+        raise UserError(f"{file}: line {first[0]}: has {len(names)} columns, and no position {missing[0]}")
+    return _from_rows(file, chain([(0, names), first], rows), wanted)
 
 
 def _from_rows(file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str]) -> Columns:
@@ -165,7 +229,8 @@ def _jsonl(file: Path, wanted: list[str]) -> Columns:
     return Columns(str(file), values, where)
 
 
-def _parquet(file: Path, wanted: list[str]) -> Columns:
+def _table(file: Path, wanted: list[str]) -> Columns:
+    """Of Parquet and of Arrow's files and streams."""
     import pyarrow
     from pyarrow import parquet
 
@@ -173,7 +238,11 @@ def _parquet(file: Path, wanted: list[str]) -> Columns:
     for name in wanted:
         reading.column(names, name, str(file))
     try:
-        table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
+        if _kind(file) == ".arrow":
+            with _arrow(file) as reader:
+                table = reader.read_all()
+        else:
+            table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
         values = {name: table.column(name).to_pylist() for name in wanted}
     except (pyarrow.ArrowException, ValueError, OverflowError, KeyError) as error:
         raise _damaged(file, error) from error
@@ -185,18 +254,36 @@ def _schema(file: Path) -> Any:
     from pyarrow import parquet
 
     try:
+        if _kind(file) == ".arrow":
+            with _arrow(file) as reader:
+                return reader.schema
         return parquet.read_schema(file)
     except (pyarrow.ArrowException, ValueError, OverflowError, KeyError) as error:
         raise _damaged(file, error) from error
 
 
+@contextmanager
+def _arrow(file: Path) -> Iterator[Any]:
+    """A reader of an Arrow file, or of a stream, as `datasets` writes it."""
+    from pyarrow import ipc, memory_map
+
+    with memory_map(str(file), "r") as source:
+        magic = source.read(6)
+        source.seek(0)
+        with (ipc.open_file if magic == b"ARROW1" else ipc.open_stream)(source) as reader:
+            yield reader
+
+
 def _damaged(file: Path, error: BaseException) -> UserError:
-    return UserError(f"{file}: is not a readable Parquet file: {(str(error).splitlines() or ['?'])[0]}")
+    kind = "Arrow" if _kind(file) == ".arrow" else "Parquet"
+    return UserError(f"{file}: is not a readable {kind} file: {(str(error).splitlines() or ['?'])[0]}")
 
 
 _READERS: dict[str, Callable[[Path, list[str]], Columns]] = {
-    ".tsv": _tsv,
-    ".csv": _csv,
+    ".tsv": _cells,
+    ".txt": _cells,
+    ".csv": _cells,
     ".jsonl": _jsonl,
-    ".parquet": _parquet,
+    ".parquet": _table,
+    ".arrow": _table,
 }

@@ -30,9 +30,14 @@ def read_hub(
     Raises UserError, in one line: no hub in reach, an unknown name or split, and what `read_files` refuses.
     """
     wanted = [column for column in (text, label, user, second_text) if column]
-    name, configuration = _located(path)
-    parts = [_read(path, name, configuration, split, label, wanted) for split in (train, test)]
+    parts = [read_part(path, split, wanted, label=label) for split in (train, test)]
     return make_corpora(*parts, text=text, label=label, user=user, second_text=second_text, numbers=numbers)
+
+
+def read_part(path: str, split: str, wanted: list[str], *, label: str | None = None) -> Columns:
+    """Some columns of one split. label: the one whose classes the hub may name. Raises UserError as `read_hub`."""
+    name, configuration = _located(path)
+    return _read(path, name, configuration, split, label, wanted)
 
 
 def _located(path: str) -> tuple[str, str | None]:
@@ -47,7 +52,7 @@ def _located(path: str) -> tuple[str, str | None]:
 
 
 def _read(
-    path: str, name: str, configuration: str | None, split: str, label: str, wanted: list[str]
+    path: str, name: str, configuration: str | None, split: str, label: str | None, wanted: list[str]
 ) -> Columns:
     import datasets  # seconds to import, and only this source needs it
     from datasets.exceptions import DatasetNotFoundError
@@ -66,7 +71,7 @@ def _read(
             'or put the data into files and use source = "files"'
         ) from error
     require_columns(place, wanted, data.column_names)
-    named = data.features[label]
+    named = None if label is None else data.features[label]
     classes = tuple(named.names) if isinstance(named, datasets.ClassLabel) else None
     values = {column: list(data[column]) for column in wanted}
     return Columns(place, values, RowNames("row", range(len(data))), classes)

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from simulations.corpora import builtin, files, hub, splits
 from simulations.corpora.classes import matched
+from simulations.corpora.columns import class_numbers, label_names, texts_of
 from simulations.corpora.corpus import Corpus, Split
+from simulations.errors import no_file
 from simulations.experiment import Experiment
 
 #: Of the built-in corpus, on average, where a user may hold several.
 REVIEWS_PER_USER = 5
+
+
+def _read_public(experiment: Experiment) -> Corpus:
+    """Public texts of a file or of the hub, and their labels where these are public. UserError as the readers."""
+    data, public = experiment.data, experiment.data.public
+    text, label = public.text or data.text, (public.label or data.label) if public.labels else None
+    wanted, named = files.column_list(text, label)
+    if public.split == "file":
+        assert public.file is not None
+        if not Path(public.file).is_file():
+            raise no_file(Path(public.file))
+        found = files.read(Path(public.file), wanted, named=named)
+    else:
+        assert public.hub is not None
+        found = hub.read_part(public.hub, public.part or "train", wanted)
+    names = label_names(found, wanted[1]) if label is not None else ["public"] * len(found.row_names)
+    classes = tuple(sorted(set(names)))
+    corpus = Corpus(texts_of(found, wanted[0]), class_numbers(found, names, classes, "name its class"), classes)
+    if data.public_size is None or data.public_size >= len(corpus):
+        return corpus
+    rows = np.random.default_rng([experiment.seed, 12]).permutation(len(corpus))[: data.public_size]
+    return corpus.take(np.sort(rows))
 
 
 def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
@@ -46,7 +72,10 @@ def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
     elif data.public.split == "random":
         public, private = splits.random_split(train, data.public.fraction, seed)
     else:
-        public = builtin.builtin(task=data.task, public=data.public_size, train=1, test=1, seed=seed).public
+        if data.public.split == "built-in":
+            public = builtin.builtin(task=data.task, public=data.public_size, train=1, test=1, seed=seed).public
+        else:
+            public = _read_public(experiment)
         labels = np.zeros(len(public), np.int64)  # nobody's, where labels are not public
         if data.public.labels:
             about["classes"] = same = matched(train.classes, public.classes, data.public.classes)

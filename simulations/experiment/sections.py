@@ -21,6 +21,8 @@ CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
 #: Tasks of the built-in corpus, and how many classes each has.
 CLASSES = {"sentiment": 2, "genre": 12}
 #: Beside accuracy (`simulations.study.measures`).
+#: Public parts that are no part of the users' data.
+ELSEWHERE = ("built-in", "file", "hub")
 NUMERIC = ("pearson", "spearman")
 MEASURES = ("matthews", "macro-f1", "auroc", "auprc", *NUMERIC)
 #: Of a label that is a number, where nobody says how many.
@@ -53,18 +55,27 @@ class Section:
 
 @dataclass(frozen=True)
 class Public(Section):
-    """The public part: `fraction` of the training data, or the built-in corpus (of data.public-size).
+    """The public part: `fraction` of the training data, the built-in corpus, a file, or a part of a data set of the hub
+    (of these so many rows as data.public-size says, drawn by the seed).
+
+    file: where it lies. hub: its name, and of which part. text, label: its columns, those of the data where they are
+    not given.
 
     labels: whether its labels are public too; labelled: of so many of its texts alone, picked by the seed, or 0. split:
-    "random", "by-sentence" (SST-2: phrases follow the sentences that contain them) or "built-in". classes: for each
-    class of the data which of the built-in corpus it is, where the names do not say it.
+    "random", "by-sentence" (SST-2: phrases follow the sentences that contain them), "built-in", "file" or "hub".
+    classes: for each class of the data which of the public part's it is, where the names do not say it.
     """
 
     place: ClassVar[str] = "data.public"
     fraction: float | None = setting(values.number(below=1.0))
     labels: bool = setting(values.flag, True)
     labelled: int | None = setting(values.whole(0))
-    split: str | None = setting(values.choice("random", "by-sentence", "built-in"))
+    split: str | None = setting(values.choice("random", "by-sentence", *ELSEWHERE))
+    file: str | None = setting(values.text)
+    hub: str | None = setting(values.text)
+    part: str | None = setting(values.text)
+    text: str | int | None = setting(values.column)
+    label: str | int | None = setting(values.column)
     classes: dict[str, str] | None = setting(values.names)  # noqa: RUF009 - a field, like its neighbours
 
     @property
@@ -76,6 +87,9 @@ class Public(Section):
 @dataclass(frozen=True)
 class Data(Section):
     """Where texts come from. files: a folder and names in it; hub: `path` is the name, then splits.
+
+    text, second_text, label, user: columns, by their names; of a file of tabs or commas without a header, all by their
+    positions, from 1.
 
     user: a column of both files; whoever is named is one user with one budget, in one of the two. overlap: why texts,
     nearly the same texts or users may be in two parts, where they are. test_limit: of the test part, so many rows,
@@ -94,12 +108,12 @@ class Data(Section):
     path: str | None = setting(values.text)
     train: str | None = setting(values.text)
     test: str | None = setting(values.text)
-    text: str | None = setting(values.text)
-    second_text: str | None = setting(values.text)
-    label: str | None = setting(values.text)
+    text: str | int | None = setting(values.column)
+    second_text: str | int | None = setting(values.column)
+    label: str | int | None = setting(values.column)
     label_range: tuple[float, float] | None = setting(values.interval)
     levels: int | None = setting(values.whole(2))
-    user: str | None = setting(values.text)
+    user: str | int | None = setting(values.column)
     overlap: str | None = setting(values.text)
     task: str | None = setting(values.choice(*CLASSES))
     public_size: int | None = setting(values.whole(1))
@@ -112,7 +126,7 @@ class Data(Section):
     @property
     def elsewhere(self) -> bool:
         """Whether the public texts are of another domain than users'."""
-        return self.source != "built-in" and self.public.split == "built-in"
+        return self.source != "built-in" and self.public.split in ELSEWHERE
 
     @property
     def classes(self) -> int:
@@ -138,6 +152,10 @@ class Data(Section):
             for name in needed:
                 if getattr(self, name) is None:
                     raise UserError(f'{self._where(name)}: is missing, and source = "{self.source}" needs it')
+            columns = [v for v in (self.text, self.second_text, self.label, self.user) if v is not None]
+            by_name = sum(isinstance(value, str) for value in columns)
+            if by_name < len(columns) and (by_name or self.source == "hub"):
+                raise UserError("data.text: columns have names, or, in files without a header, all of them positions")
             if self.source == "hub":
                 self._set("train", self.train or "train")
                 self._set("test", self.test or "validation")
@@ -152,8 +170,8 @@ class Data(Section):
         if self.public.split == "built-in":
             self._set("public_size", self.public_size or 1000)
             self._set("task", self.task or "sentiment")
-        elif self.public_size is not None or self.task is not None:
-            name = "public_size" if self.public_size is not None else "task"
+        elif self.task is not None or (self.public_size is not None and self.public.split not in ELSEWHERE):
+            name = "task" if self.task is not None else "public_size"
             raise UserError(f"{self._where(name)}: applies to the built-in corpus only; remove it")
         if built_in:
             self._set("test_size", self.test_size or 1000)
@@ -161,8 +179,8 @@ class Data(Section):
     def _check_numbers(self) -> None:
         if self.label_range is not None:
             self._set("levels", self.levels or LEVELS)
-            if self.public.split == "built-in" and self.public.labels:
-                raise UserError("data.public.labels: those of the built-in corpus are no numbers; set labels = false")
+            if self.public.split in ELSEWHERE and self.public.labels:
+                raise UserError("data.public.labels: those of another source are no numbers; set labels = false")
         elif self.levels is not None:
             raise UserError("data.levels: goes with data.label-range; remove it")
         elif numeric := [name for name in self.measures if name in NUMERIC]:
@@ -181,14 +199,21 @@ class Data(Section):
         split = public.split or ("built-in" if built_in else "random")
         if built_in and split != "built-in":
             raise UserError("data.public.split: the built-in corpus has a public part of its own; remove it")
-        if public.classes is not None and (built_in or split != "built-in" or not public.labels):
+        if public.classes is not None and (built_in or split not in ELSEWHERE or not public.labels):
             raise UserError(
                 'data.public.classes: goes with data of another source, split = "built-in" and public labels; remove it'
             )
-        if split == "built-in":
+        for name in ("file", "hub"):
+            if (getattr(public, name) is None) == (split == name):
+                raise UserError(f'data.public.{name}: goes with split = "{name}", and that with it')
+        if (public.part or public.text or public.label) and split not in ("file", "hub"):
+            raise UserError('data.public: part, text and label go with split = "file" or "hub"; remove them')
+        if split == "file" and public.part:
+            raise UserError('data.public.part: goes with split = "hub"; remove it')
+        if split in ELSEWHERE:
             if public.fraction is not None:
                 raise UserError(
-                    "data.public.fraction: does not apply to the built-in corpus; use data.public-size"
+                    "data.public.fraction: is of the users' data; of another source use data.public-size"
                 )
             return replace(public, split=split)
         return replace(public, fraction=0.05 if public.fraction is None else public.fraction, split=split)
@@ -243,7 +268,8 @@ class Training(Section):
     of the users release texts, on which the encoder is trained under which the others release embeddings), or "paper",
     which is not private and must be acknowledged.
 
-    epochs, batch_size: of a training end to end, on texts.
+    epochs, batch_size, lr, weight_decay (of the encoder), warm_up (the share of steps in which learning rates rise) and
+    schedule (behind that they fall to 0, or stay): of a training end to end, on texts.
     maps: how M1 is found on public data; learned, if it has labels.
     label_stages: in how many stages, of disjoint users, labels are released; a later stage's prior comes from
     the model of the stage before.
@@ -255,11 +281,22 @@ class Training(Section):
     way: str = setting(values.choice(*WAYS), RELEASE_ONCE)
     epochs: int = setting(values.whole(1), 5)
     batch_size: int = setting(values.whole(1), 32)
+    lr: float = setting(values.number(above=True), 5e-5)
+    schedule: str = setting(values.choice("linear", "constant"), "linear")
+    warm_up: float = setting(values.number(below=1.0), 0.1)
+    weight_decay: float = setting(values.number(below=1.0), 0.01)
     maps: str | None = setting(values.choice("learned", "principal-components"))
     acknowledge_not_private: bool = setting(values.flag, False)
     label_stages: int = setting(values.whole(1), 1)
     rounds: int = setting(values.whole(1), 1)
     self_training: bool = setting(values.flag, False)
+
+    @property
+    def descent(self) -> dict[str, Any]:
+        """Those keys as trainings end to end take them."""
+        return {
+            "encoder_lr": self.lr, "schedule": self.schedule, "warm_up": self.warm_up, "weight_decay": self.weight_decay
+        }  # fmt: skip
 
     @property
     def stages(self) -> int:

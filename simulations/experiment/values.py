@@ -116,6 +116,14 @@ def _auto_or_whole(value: Any, where: str) -> int | str:
     return int(value)
 
 
+def _column(value: Any, where: str) -> str | int:
+    if _is_whole(value) and value >= 1:
+        return int(value)
+    if not isinstance(value, str) or not value.strip():
+        raise UserError(f"{where}: must be a column's name, or its position from 1, got {value!r}")
+    return value
+
+
 def _reasons(value: Any, where: str) -> tuple[str, ...]:
     """What a client's policy takes as its `accept_unprotected`."""
     if not isinstance(value, list | tuple):
@@ -163,6 +171,9 @@ text = Check(_text, {"type": "string", "pattern": r"\S"})
 flag = Check(_flag, {"type": "boolean"})
 auto_or_whole = Check(_auto_or_whole, {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]})
 reasons = Check(_reasons, {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}})
+column = Check(
+    _column, {"anyOf": [{"type": "string", "pattern": r"\S"}, {"type": "integer", "minimum": 1}]}
+)
 interval = Check(_interval, {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
 names = Check(_names, {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1})
 mechanism = Check(

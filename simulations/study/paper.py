@@ -65,7 +65,7 @@ class PaperArm:
             experiment.encoder.model, self.held.train.texts, labels, mechanism=self.mechanism,
             dim=dim_of(self.mechanism), classes=len(test.classes), epochs=training.epochs,
             batch_size=training.batch_size, seed=experiment.seed, pooling=experiment.encoder.pooling,
-            max_length=experiment.encoder.max_length, acknowledged=training.acknowledge_not_private,
+            max_length=experiment.encoder.max_length, acknowledged=training.acknowledge_not_private, **training.descent,
             progress=lambda line: self.progress(f"{arm.name}: {line}"),
         )  # fmt: skip
         maps = pipeline.maps()

@@ -210,7 +210,7 @@ def data_notes(corpus: dict[str, Any]) -> list[str]:
     lines = []
     if classes := corpus.get("classes"):
         said = ", ".join(f"{ours} is {theirs}" for ours, theirs in classes.items())
-        lines.append(f"Classes of the data, and of the built-in public reviews: {said}.")
+        lines.append(f"Classes of the data, and of the public part: {said}.")
     for where, counts in (corpus.get("overlap") or {}).items():
         of, within = where.split(" in ")
         texts, near, users = (counts[name] for name in ("texts", "near", "users"))

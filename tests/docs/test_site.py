@@ -21,7 +21,8 @@ def pages() -> ModuleType:
 def test_every_page_has_its_place(pages: ModuleType) -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     notebooks = {f"{path.stem}.md" for path in (ROOT / "docs" / "notebooks").glob("*.ipynb")}
-    there = {path.name for path in (ROOT / "docs").glob("*.md")} | {*pages.OUTSIDE.values()} | notebooks
+    pages_here = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "papers").glob("*.md")]
+    there = {path.name for path in pages_here} | {*pages.OUTSIDE.values()} | notebooks
     assert sorted(re.findall(r"[\w-]+\.md", nav)) == sorted(there | {pages.EXPERIMENTS, "reference.md"})
 
 

@@ -1,6 +1,7 @@
 """What a person may type wrong in a data file ends in one line; what is right becomes a corpus."""
 
 import csv
+import gzip
 import json
 from pathlib import Path
 
@@ -207,3 +208,70 @@ def test_where_no_hub_answers_only_the_cache_is_asked(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="glue/sst2: no data hub can be reached and no copy is cached"):
         read_hub("glue/sst2", text="sentence", label="label")
     assert before == datasets.config.HF_HUB_OFFLINE
+
+
+# --- without names, compressed, and Arrow
+
+
+@pytest.mark.parametrize("kind", [".tsv", ".txt", ".csv", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".arrow"])
+def test_other_kinds_give_the_same_corpus(tmp_path, kind):
+    """Compressed or not, and Arrow as a file and as the stream that `datasets` writes."""
+    plain = kind.removesuffix(".gz").replace(".txt", ".tsv")
+    for name, rows in (("a", TRAIN), ("b", TEST)):
+        if kind == ".arrow":
+            table = pyarrow.Table.from_pylist(rows)
+            made = pyarrow.ipc.new_file if name == "a" else pyarrow.ipc.new_stream
+            with made(str(tmp_path / f"{name}.arrow"), table.schema) as out:
+                out.write_table(table)
+            continue
+        write(tmp_path / f"{name}{plain}", rows)
+        data = (tmp_path / f"{name}{plain}").read_bytes()
+        (tmp_path / f"{name}{kind}").write_bytes(gzip.compress(data) if kind.endswith(".gz") else data)
+    train, test = read(tmp_path, kind, user="who")
+    assert list(train.texts) == [row["text"] for row in TRAIN] and train.users == ["ann", "bob", "ann"]
+    assert train.classes == ("bad", "good") and test.labels.tolist() == [0]
+
+
+@pytest.mark.parametrize("kind", [".tsv", ".csv", ".txt", ".tsv.gz"])
+def test_a_file_without_a_header_is_read_by_positions(tmp_path, kind):
+    """As CoLA is published: source, label, mark, sentence."""
+    rows = [("gj04", "1", "", "our friends"), ("gj04", "0", "*", "one more"), ("cj99", "1", "", "the more")]
+    for name in ("a", "b"):
+        mark = "," if kind == ".csv" else "\t"
+        data = "".join(mark.join(row) + "\n" for row in rows).encode()
+        (tmp_path / f"{name}{kind}").write_bytes(gzip.compress(data) if kind.endswith(".gz") else data)
+    train, test = read_files(tmp_path, f"a{kind}", f"b{kind}", text=4, label=2)
+    assert list(train.texts) == ["our friends", "one more", "the more"] and train.labels.tolist() == [1, 0, 1]
+    assert list(test.texts) == list(train.texts)
+    for position, says in ((5, "line 1: has 4 columns, and no position 5"), (3, "line 1: .3. is empty")):
+        with pytest.raises(UserError, match=says):
+            read_files(tmp_path, f"a{kind}", f"b{kind}", text=position, label=2)
+    with pytest.raises(UserError, match="has names for all of its columns or for none"):
+        read_files(tmp_path, f"a{kind}", f"b{kind}", text=4, label="label")
+
+
+def test_positions_are_for_files_that_have_no_names(tmp_path):
+    for name, rows in (("a", TRAIN), ("b", TEST)):
+        write(tmp_path / f"{name}.jsonl", rows)
+    with pytest.raises(UserError, match=r"a\.jsonl: its columns have names"):
+        read_files(tmp_path, "a.jsonl", "b.jsonl", text=1, label=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("a.tsv.gz", b"no gzip at all", "is not a whole gzip file"),
+        ("a.tsv.gz", gzip.compress(b"text\tlabel\n" + b"a\tb\n" * 5000)[:40], "is not a whole gzip file"),
+        ("a.tsv.gz", gzip.compress(b"text\tlabel\na\0b\tc\n"), "line 2: holds a NUL byte"),
+        ("a.arrow", b"ARROW1\0\0 and then nothing", "is not a readable Arrow file"),
+        ("a.arrow", b"", "is not a readable Arrow file"),
+        ("a.parquet.gz", gzip.compress(b"PAR1"), "unknown kind of file"),
+        ("a.gz", gzip.compress(b"text\tlabel\na\tb\n"), "unknown kind of file"),
+    ],
+)
+def test_damage_of_other_kinds_is_one_line(name, data, says, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    write(tmp_path / "b.tsv", TEST)
+    with pytest.raises(UserError, match=says) as caught:
+        read_files(tmp_path, name, "b.tsv", text="text", label="label")
+    assert "\n" not in str(caught.value) and name in str(caught.value)

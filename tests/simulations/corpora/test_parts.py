@@ -54,7 +54,7 @@ def test_renamed_classes_are_asked_about_and_then_paired_as_said_and_printed(tmp
     assert [split.public.classes[label] for label in split.public.labels] == called
     assert about["classes"] == said
     assert data_notes(about) == [
-        "Classes of the data, and of the built-in public reviews: favourable is positive, unfavourable is negative."
+        "Classes of the data, and of the public part: favourable is positive, unfavourable is negative."
     ]
     (tmp_path / "e.toml").write_text(to_toml(experiment), encoding="utf-8")
     assert load(tmp_path / "e.toml") == experiment
@@ -85,3 +85,66 @@ def test_without_public_labels_nothing_is_paired(tmp_path: Path) -> None:
 def test_a_mapping_that_maps_nothing(tmp_path: Path, public: dict, line: str) -> None:
     with pytest.raises(UserError, match=line):
         study(tmp_path, **public)
+
+
+# --- public text from elsewhere
+
+
+def elsewhere(folder: Path, **public: object) -> Experiment:
+    given = {"split": "file", "file": str(folder / "public.tsv"), **public}
+    return study(folder, **{name: value for name, value in given.items() if value is not None})
+
+
+def public_file(folder: Path, name: str = "public.tsv") -> None:
+    corpus = builtin_corpus(train=1, test=1, public=50, seed=3).public
+    rows = (f"{text}\t{SENTIMENTS[label]}" for label, text in zip(corpus.labels, corpus.texts, strict=True))
+    (folder / name).write_text("\n".join(["said\tverdict", *rows]) + "\n", encoding="utf-8")
+
+
+def test_public_text_from_a_file_is_a_part_of_its_own(tmp_path: Path) -> None:
+    """So many rows of it, drawn by the seed, with labels by their names; the users keep all of theirs."""
+    reviews(tmp_path, RENAMED)
+    public_file(tmp_path)
+    said = {"favourable": "positive", "unfavourable": "negative"}
+    experiment = elsewhere(tmp_path, text="said", label="verdict", classes=said)
+    assert experiment.data.elsewhere
+    split, about = load_split(experiment)
+    assert (len(split.public), len(split.train), about["classes"]) == (30, 40, said)
+    lines = [line.split("\t") for line in (tmp_path / "public.tsv").read_text().splitlines()[1:]]
+    truth = {text: RENAMED[label] for text, label in lines}
+    pairs = zip(split.public.texts, split.public.labels, strict=True)
+    assert all(truth[str(text)] == split.public.classes[label] for text, label in pairs)
+    with pytest.raises(UserError, match=r"data\.public\.classes: is missing.*the public part's negative, positive"):
+        load_split(elsewhere(tmp_path, text="said", label="verdict"))
+    (tmp_path / "e.toml").write_text(to_toml(experiment), encoding="utf-8")
+    assert load(tmp_path / "e.toml") == experiment
+
+
+def test_public_lines_without_labels(tmp_path: Path) -> None:
+    """A text a line, as a corpus for pretraining has them."""
+    reviews(tmp_path, RENAMED)
+    (tmp_path / "wiki.txt").write_text("one text\nanother text\na third\n", encoding="utf-8")
+    split, about = load_split(elsewhere(tmp_path, file=str(tmp_path / "wiki.txt"), text=1, labels=False))
+    assert list(split.public.texts) == ["one text", "another text", "a third"]
+    assert split.public.classes == split.train.classes and "classes" not in about
+
+
+@pytest.mark.parametrize(
+    ("public", "says"),
+    [
+        ({"file": None}, r'data\.public\.file: goes with split = "file"'),
+        ({"hub": "glue/sst2"}, r'data\.public\.hub: goes with split = "hub"'),
+        ({"part": "train"}, r'data\.public\.part: goes with split = "hub"'),
+        ({"fraction": 0.1}, r"data\.public\.fraction: is of the users' data"),
+        ({"split": "built-in", "file": None}, r'data\.public: part, text and label go with split = "file"'),
+        ({"file": "nowhere.tsv"}, "nowhere.tsv"), ({"text": "sayd"}, 'has no column "sayd"; did you mean "said"'),
+        ({"text": 1, "label": "verdict"}, "has names for all of its columns or for none"),
+    ],
+)  # fmt: skip
+def test_a_public_part_that_cannot_be_is_one_line(public: dict, says: str, tmp_path: Path) -> None:
+    reviews(tmp_path, RENAMED)
+    public_file(tmp_path)
+    given = {"text": "said", "label": "verdict", **public}
+    with pytest.raises(UserError, match=says) as caught:
+        load_split(elsewhere(tmp_path, **given))
+    assert "\n" not in str(caught.value)

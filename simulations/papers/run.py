@@ -1,0 +1,117 @@
+"""Runs what can be run of a paper, and says the paper's numbers and ours side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simulations.errors import UserError
+from simulations.experiment import Experiment, slug
+from simulations.output.markdown import table as markdown_table
+from simulations.output.numbers import is_finite
+from simulations.papers.definition import Item, Paper, arms_of, experiment_of, training_file
+from simulations.progress import Progress
+
+#: Runs an experiment into a folder; returns its results.
+Runner = Callable[[Experiment, Path], Mapping[str, Any]]
+WAYS_OF_RUNNING = {
+    True: "a quick run of 400 training sentences, 150 test sentences, one epoch and one seed, which shows that it runs",
+    False: "a run of 8,000 training sentences, or what there are, 300 test sentences, three epochs, one seed",
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of an item: of each arm its name, the paper's number, ours and its error; why there is none."""
+
+    item: str
+    rows: list[tuple[str, float, float | None, float | None]] = field(default_factory=list)
+    why: str = ""
+
+
+def reproduce(
+    paper: Paper, items: Sequence[Item], *, quick: bool, data: Path, out: Path, run: Runner, progress: Progress
+) -> list[Found]:
+    """Runs each item that has arms, in a folder of `out` of its own, where one that is finished is not run again. An
+    item whose data are not here says so. Raises UserError where a run does."""
+    found = []
+    for item in items:
+        if not item.arms:
+            continue
+        if not arms_of(item, quick=quick):
+            found.append(Found(item.name, why="not a part of a quick run"))
+            continue
+        file = training_file(item, data)
+        if not file.is_file():
+            found.append(Found(item.name, why=f"{file} is not here; name the folder of the data with --data"))
+            continue
+        folder = out / f"{slug(paper.name)}-{slug(item.name)}{'-quick' if quick else ''}"
+        known = folder / "results.json"
+        if known.is_file():
+            results: Mapping[str, Any] = json.loads(known.read_text(encoding="utf-8"))
+        else:
+            with file.open("rb") as lines:
+                rows = sum(1 for _ in lines) - 1
+            progress(f"{paper.name}, {item.name}: {len(arms_of(item, quick=quick))} arms")
+            results = run(experiment_of(paper, item, quick=quick, data=data, rows=rows), folder)
+        found.append(_beside(item, results, quick=quick))
+    return found
+
+
+def _beside(item: Item, results: Mapping[str, Any], *, quick: bool) -> Found:
+    lines = {line["name"]: line for line in results["arms"]}
+    rows = []
+    for arm in arms_of(item, quick=quick):
+        if arm["name"] not in lines:
+            raise UserError(f"{item.name}: the run has no arm {arm['name']}; remove its folder and run it again")
+        line = lines[arm["name"]]
+        if item.measure == "accuracy":
+            ours, error = line["accuracy"], line["accuracy_se"]
+        else:
+            measured = line["measures"]["sanitized"][item.measure] or {}
+            ours, error = measured.get("value"), measured.get("error")
+        rows.append((arm["name"], arm["theirs"], ours, error))
+    return Found(item.name, rows)
+
+
+
+
+def text(paper: Paper, items: Sequence[Item], found: Sequence[Found], *, quick: bool) -> str:
+    """A page in Markdown: every item with what shows it, then the paper's numbers beside ours, with the reasons."""
+    how = WAYS_OF_RUNNING[quick]
+    shown = [[item.name, item.what, item.status, _by(paper, item)] for item in items]
+    table = markdown_table(["item", "what it shows", "status", "by"], shown)
+    made_by = f"`sottovoce reproduce {paper.name}{' --quick' if quick else ''}`"
+    lines = [f"# {paper.title}", "", f"{made_by} made this page, by {how}.", "", table]
+    by_name = {item.name: item for item in items}
+    for each in found:
+        item = by_name[each.item]
+        lines += ["", f"## {each.item}: {item.measure}", ""]
+        if each.why:
+            lines.append(f"Not run: {each.why}.")
+            continue
+        none = any(ours is None or not is_finite(ours) for _, _, ours, _ in each.rows)
+        rows = [[name, f"{theirs:.3f}", _shown(ours, error)] for name, theirs, ours, error in each.rows]
+        lines += [markdown_table(["arm", "paper", "ours"], rows), "", "Why they differ:", ""]
+        lines += [f"- {reason}" for reason in (*item.differences, how)]
+        lines += ["- –: all guesses are of one class, of which there is no correlation"] if none else []
+        if item.measured:
+            lines += ["", f"Of more users and seeds: [{item.measured}](../{item.measured})."]
+    return "\n".join(lines) + "\n"
+
+
+def _by(paper: Paper, item: Item) -> str:
+    if item.cannot or item.missing:
+        return item.cannot or item.missing
+    if item.arms:
+        return f"`sottovoce reproduce {paper.name}`"
+    return f"`sottovoce {item.command}`" + (f"; {item.note}" if item.note else "")
+
+
+def _shown(value: float | None, error: float | None) -> str:
+    if not is_finite(value):
+        return "–"
+    return f"{value:.3f}" + (f" ± {error:.3f}" if is_finite(error) else "")

@@ -1,0 +1,122 @@
+"""The papers' items: every one says what shows it, its experiments can be run, and the pages are of these items."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from simulations.commands import cli
+from simulations.errors import UserError
+from simulations.papers.definition import Item, Paper, arms_of, chosen, experiment_of, load_paper, papers
+from simulations.papers.run import reproduce, text
+from tests.docs.test_commands import fault
+from tests.support.paths import ROOT
+
+ALL = papers()
+QUIET: Any = lambda line: None  # noqa: E731
+
+
+def test_all_five_are_here() -> None:
+    assert ALL == ("arnold-2023", "du-2023", "fu-2024", "meisenbacher-2024", "yue-2021")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_item_is_run_or_shown_or_says_why_not(name: str) -> None:
+    """One of the four; commands have the options that they name; experiments fit together, and none of their arms is
+    refused by its own users."""
+    paper, root = load_paper(name), typer.main.get_command(cli.app)
+    assert len({item.name for item in paper.items}) == len(paper.items)
+    for item in paper.items:
+        assert sum(map(bool, (item.arms, item.command, item.cannot, item.missing))) == 1, item.name
+        assert bool(item.arms) == bool(item.differences), item.name
+        assert not item.command or fault(item.command, root) is None, item.name
+        assert not item.measured or (ROOT / "docs" / item.measured).is_file()
+        for quick in (True, False):
+            if arms := arms_of(item, quick=quick):
+                study = experiment_of(paper, item, quick=quick, data=Path("data"), rows=2490)
+                assert [arm.name for arm in study.arms] == [arm["name"] for arm in arms]
+                assert all(0 <= arm["theirs"] <= 1 for arm in arms)
+    assert any(arms_of(item, quick=True) for item in paper.items)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_its_page_is_of_these_items(name: str) -> None:
+    """docs/papers/NAME.md is made by the command; what of it does not come from a run is as the items are now."""
+    paper = load_paper(name)
+    page = (ROOT / "docs" / "papers" / f"{name}.md").read_text(encoding="utf-8")
+    assert set(text(paper, paper.items, [], quick=True).splitlines()) <= set(page.splitlines())
+    for item in paper.items:
+        if arms_of(item, quick=True):
+            reasons = {f"- {reason}" for reason in item.differences}
+            assert {f"## {item.name}: {item.measure}", *reasons} <= set(page.splitlines())
+
+
+PAPER = Paper("made-up", "A paper", (
+    Item("Table 1, A", "accuracy", task="sst2", differences=("smaller",), arms=(
+        {"name": "none", "text": {"mechanism": "identity"}, "theirs": 0.9, "quick": True},
+        {"name": "some", "text": {"mechanism": "random"}, "theirs": 0.5},
+    )),
+    Item("Table 1, B", "correlation", task="stsb", measure="spearman", differences=("rounded",), arms=(
+        {"name": "none", "text": {"mechanism": "identity"}, "theirs": 0.8},
+    )),
+    Item("Figure 2", "a picture", cannot="no numbers"),
+))  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for task in ("sst2", "stsb"):
+        (tmp_path / "data" / task).mkdir(parents=True)
+        (tmp_path / "data" / task / "train.tsv").write_text("head\n" + "row\n" * 500)
+    return tmp_path / "data"
+
+
+def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> None:
+    asked = []
+
+    def run(study: Any, folder: Path) -> dict[str, Any]:
+        asked.append((study.name, study.population.users, folder.name))
+        measures = {"sanitized": {"spearman": {"value": 0.25, "error": math.nan}}}
+        return {"arms": [
+            {"name": arm.name, "accuracy": 0.75, "accuracy_se": 0.02, "measures": measures} for arm in study.arms
+        ]}  # fmt: skip
+
+    found = reproduce(PAPER, PAPER.items, quick=False, data=data, out=tmp_path, run=run, progress=QUIET)
+    assert asked == [
+        ("made-up Table 1, A", 450, "made-up-table-1-a"), ("made-up Table 1, B", 450, "made-up-table-1-b"),
+    ]  # fmt: skip
+    page = text(PAPER, PAPER.items, found, quick=False)
+    for line in ("| some | 0.500 | 0.750 ± 0.020 |", "| none | 0.800 | 0.250 |", "- smaller", "- rounded"):
+        assert line in page.splitlines()
+    assert "| Figure 2 | a picture | cannot be | no numbers |" in page
+    quick = reproduce(PAPER, PAPER.items, quick=True, data=data, out=tmp_path, run=run, progress=QUIET)
+    assert [len(each.rows) for each in quick] == [1, 0] and "quick run" in quick[1].why
+    (data / "sst2" / "train.tsv").unlink()
+    missing = reproduce(PAPER, PAPER.items[:1], quick=False, data=data, out=tmp_path, run=run, progress=QUIET)
+    assert "name the folder of the data with --data" in text(PAPER, PAPER.items[:1], missing, quick=False)
+
+
+def test_what_is_finished_is_not_run_again(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "made-up-table-1-a"
+    folder.mkdir()
+    (folder / "results.json").write_text('{"arms": [{"name": "none", "accuracy": 0.5, "accuracy_se": null}]}')
+
+    def never(study: Any, folder: Path) -> dict[str, Any]:
+        raise AssertionError
+
+    with pytest.raises(UserError, match="has no arm some; remove its folder"):
+        reproduce(PAPER, PAPER.items[:1], quick=False, data=data, out=tmp_path, run=never, progress=QUIET)
+
+
+def test_items_are_named_by_their_number_or_words() -> None:
+    assert [item.name for item in chosen(PAPER, "1")] == ["Table 1, A", "Table 1, B"]
+    assert [item.name for item in chosen(PAPER, "figure")] == ["Figure 2"]
+    assert chosen(PAPER, None) == list(PAPER.items)
+    with pytest.raises(UserError, match="--table 7: made-up has Table 1, A"):
+        chosen(PAPER, "7")
+    with pytest.raises(UserError, match="nobody-2020: is none of the papers"):
+        load_paper("nobody-2020")
