@@ -29,6 +29,14 @@ Set = Annotated[
 ]
 
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track", metavar="KIND:PLACE", help="Tell a tracker of each arm too: mlflow:URI, or tensorboard:FOLDER."
+    ),
+]
+
+
 def print_json(answer: Any) -> None:
     """One JSON object, as --json promises it; infinity is "inf"."""
     from simulations.output.jsonable import json_ready
