@@ -10,7 +10,7 @@ from typing import Any
 
 from mechanisms import catalogue, checks
 from mechanisms.accounting.ladder import ladder
-from mechanisms.accounting.planner import Target, best_privunit, fits, largest
+from mechanisms.accounting.planner import TOLERANCE, Target, best_privunit, fits, largest
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import EXPOSURES
 from mechanisms.privunit import PrivUnit
@@ -23,8 +23,8 @@ from simulations.progress import Progress
 PUBLIC, TEST = 1500, 1000
 #: Standard deviations below its mean at which the number of delivered users is planned: missed once in 10^9 runs.
 MARGIN = 6.0
-#: By how much a parameter is lowered where rounding, or another bound's tolerance, put it just above the budget.
-STEP = 0.995
+#: Less than a unit of three digits (relative): what is below that much less is the next number of three digits.
+STEP = 1e-9
 #: Label ε that are tried where none is given.
 LABEL_EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
 
@@ -254,13 +254,14 @@ def _best(
 def _at_most(
     most: float, fitting: Callable[[float], bool], central: Callable[[float], float | None], epsilon: float
 ) -> tuple[float | None, float | None]:
-    """The largest parameter up to `most` that fits, to three digits, and what it costs by the ladder."""
-    best, cost = _rounded(most), None
+    """The largest parameter that fits, to three digits, and what it costs by the ladder. most: as large to TOLERANCE,
+    so that what is as near above it is tried first."""
+    best, cost = _rounded(most * (1 + TOLERANCE)), None
     while best is not None and best > 0:
         cost = central(best)
         if cost is not None and cost <= epsilon and fitting(best):
             break
-        best = _rounded(best * STEP)
+        best = _rounded(best * (1 - STEP))  # one unit of the last digit
     return best, cost
 
 

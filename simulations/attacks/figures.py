@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulations.output.figures import COLOURS, MARKERS, new_figure, tell
+from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +66,7 @@ def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
     for edge in range(1, len(arms)):
         axes.axhline(edge - 0.5, color="#dddddd", linewidth=0.6)
     axes.grid(axis="y", visible=False)
-    axes.set_yticks(range(len(arms)), arms)
+    axes.set_yticks(range(len(arms)), [folded(arm, most=2) for arm in arms])
     axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_xlim(0, 1)
     axes.set_xlabel(measure)

@@ -29,6 +29,14 @@ Set = Annotated[
 ]
 
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track", metavar="KIND:PLACE", help="Tell a tracker of each arm too: mlflow:URI, or tensorboard:FOLDER."
+    ),
+]
+
+
 def refuse_repeats(arguments: Sequence[str], root: Any) -> None:
     """Raises UserError for an option given twice of which one alone would count: the other would be passed over in
     silence, and with it a column that is to be sanitized, or a limit. root: the click command."""

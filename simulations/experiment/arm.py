@@ -136,7 +136,7 @@ def embeddings_of(arm: Arm) -> list[Mechanism]:
     try:
         return [embedding_mechanism(arm.embedding, dim) for dim in arm.dims or (DEFAULT_DIM,)]
     except ValueError as error:
-        raise UserError(f'arm "{arm.name}": embedding: {error}') from error
+        raise UserError(_about(arm, "embedding", error)) from error
 
 
 def label_of(arm: Arm, classes: int) -> Mechanism:
@@ -145,7 +145,7 @@ def label_of(arm: Arm, classes: int) -> Mechanism:
     try:
         built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel="label", classes=classes)
     except ValueError as error:
-        raise UserError(f'arm "{arm.name}": label: {error}') from error
+        raise UserError(_about(arm, "label", error)) from error
     if arm.label is not None and built.name != "identity" and not hasattr(built, "log_prob"):
         raise UserError(f'arm "{arm.name}": label: {built.name} has no log_prob, by which released labels are read')
     return built
@@ -159,7 +159,7 @@ def answer_of(arm: Arm, classes: int) -> Mechanism | None:
     try:
         built: Mechanism = catalogue.build(arm.answer, channel="answer", classes=classes)
     except ValueError as error:
-        raise UserError(f'arm "{arm.name}": answer: {error}') from error
+        raise UserError(_about(arm, "answer", error)) from error
     return built
 
 
@@ -183,7 +183,7 @@ def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int]
     try:
         built(2)
     except ValueError as error:
-        raise UserError(f'arm "{arm.name}": statistic: {error}') from error
+        raise UserError(_about(arm, "statistic", error)) from error
     return built
 
 
@@ -244,7 +244,7 @@ def trial_text_of(arm: Arm) -> TextMechanism:
     try:
         return text_mechanism(arm.text, stand_in(), bounds=UNIT_BOUNDS)
     except ValueError as error:
-        raise UserError(f'arm "{arm.name}": text: {error}') from error
+        raise UserError(_about(arm, "text", error)) from error
 
 
 @cache
@@ -255,6 +255,11 @@ def stand_in() -> Vocabulary:
     n = len(words)
     vectors = rng.normal(size=(n, 8)).astype(np.float32)
     return Vocabulary(words, vectors, np.arange(1, n + 1), (np.arange(n) % len(TAGS)).astype(np.int8))
+
+
+def _about(arm: Arm, channel: str, error: ValueError) -> str:
+    """What is wrong with a mechanism of an arm; some errors of the catalogue name the channel themselves."""
+    return f'arm "{arm.name}": {channel}: {str(error).removeprefix(f"{channel}: ")}'
 
 
 def _refuse_dim(arm: Arm, channel: str) -> None:

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from client.models.onnx import cores
+from server.checkpoint_files import fingerprint
 from simulations.errors import Interrupted, Terminated, UserError
 from simulations.experiment import to_toml
 from simulations.grid import tables
@@ -45,7 +46,7 @@ def run_study(
     paths. Called again on what was stopped, it goes on: finished runs stay, others are resumed.
 
     jobs: how many runs at once; where it is None, as many as there are cores, and memory for. Raises UserError where
-    `out` holds something else, or a run fails; Interrupted where it was stopped.
+    `out` holds something else, an encoder is missing, or a run fails; Interrupted where it was stopped.
     """
     out = Path(os.path.abspath(out))
     if out.exists() and not (out / "runs").is_dir() and (not out.is_dir() or any(out.iterdir())):
@@ -55,6 +56,7 @@ def run_study(
         left = _left(study, out)
         if done := len(study.runs) - len(left):
             progress(f"{study.name}: {done} of {len(study.runs)} runs are done")
+        _check_models(study, {job.name for job in left})
         at_once = max(1, min(jobs or _room(), len(left)))
         if left:
             progress(f"{study.name}: {len(left)} runs to do, {at_once} at once")
@@ -64,6 +66,13 @@ def run_study(
             then = f"; about {more / 60:.0f} min to go" if more >= 60 else f"; about {more:.0f} s to go" if more else ""
             progress(f"{done + number} of {len(study.runs)} runs are done: {name}{then}")
         return tables.write(study, out)
+
+
+def _check_models(study: Study, names: Collection[str]) -> None:
+    """Raises ValueError, one line, where the runs of these names would begin with an encoder that is not there: before
+    any of them is begun."""
+    for model in dict.fromkeys(run.experiment.encoder.model for run in study.runs if run.name in names):
+        fingerprint(model)
 
 
 def _room() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from html import escape
 from io import StringIO
@@ -82,6 +83,11 @@ def tell(axes: Axes, x: Sequence[float], y: Sequence[float], said: str, **where:
     style: dict[str, Any] = {"linewidth": 7.0} if len(x) > 1 else {"linestyle": "none", "marker": "o", "markersize": 11}
     (mark,) = axes.plot(x, y, color="black", alpha=0.0, zorder=9, label=f"_{said}", **style, **where)
     mark.set_gid(f"{_TELLS}{id(mark)}")
+
+
+def folded(name: str, width: int = 34, most: int = 3) -> str:
+    """A name on so many lines at most, none of them longer than `width`: a figure has room for no more."""
+    return "\n".join(textwrap.wrap(name, width, max_lines=most, placeholder=" …")) or name
 
 
 def inline(figure: Figure, said: str, prefix: str) -> str:

@@ -71,7 +71,7 @@ def table(
     whole = element(
         "table", element("caption", caption), head, element("tbody", lines), class_="sorts" if sorts else None
     )
-    return element("div", whole, class_="wide", tabindex="0", role="region", aria_label=caption)
+    return element("div", whole, class_="wide", tabindex="0", role="group", aria_label=caption)
 
 
 def _plain(value: float | None) -> str | None:

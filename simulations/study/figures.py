@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulations.experiment import PUBLIC_ONLY, STATISTICS
-from simulations.output.figures import COLOURS, MARKERS, new_figure, tell
+from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 from simulations.output.numbers import epsilon, is_finite, plain, share
 from simulations.study import trust
 
@@ -107,7 +107,7 @@ def accuracy_figure(results: Results) -> Figure:
     axes.set_title(_heading(results), loc="left", fontsize=9)
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda i: labels[i] not in series)  # curves first, then lines
-    handles, labels = [handles[i] for i in order], [labels[i] for i in order]
+    handles, labels = [handles[i] for i in order], [folded(labels[i]) for i in order]
     figure.legend(handles, labels, loc="outside right upper", fontsize=8, frameon=False, handlelength=3.2)
     return figure
 
@@ -153,7 +153,7 @@ def spent_figure(results: Results) -> Figure:
         axes.barh([0], [0], color=colour, label=kind)
     axes.barh([0], [0], facecolor="white", edgecolor="#555555", hatch="////", label="∞: nothing promised")
     axes.set_yticks(
-        range(len(arms)), [a["name"] + (f" {REFERENCE_MARK}" if trust.unprotected(a) else "") for a in arms]
+        range(len(arms)), [folded(a["name"]) + (f" {REFERENCE_MARK}" if trust.unprotected(a) else "") for a in arms]
     )
     axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_xlim(0, edge)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulations.output.figures import COLOURS, MARKERS, new_figure, tell
+from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.figures import over_seeds
@@ -88,7 +88,8 @@ def priced_figure(
     order = sorted(marks, key=lambda label: label not in names)
     told = [f"{label} ({_trusts(arms, label)})" if label in names else label for label in order]
     figure.legend(
-        [marks[label] for label in order], told, loc="outside lower center", ncols=2, fontsize=8, frameon=False
+        [marks[label] for label in order], [folded(each, 52) for each in told], loc="outside lower center", ncols=2,
+        fontsize=8, frameon=False,
     )
     return figure
 
@@ -106,6 +107,8 @@ def _draw(
         accuracy, paid = _accuracy(same), price(*same)
         if accuracy is not None and paid is not None and _paid(same):
             points.setdefault(_series(same[0]), []).append((paid, *accuracy))
+    if len(prices := {x for line in points.values() for x, *_ in line}) == 1:  # which no axis can be fitted to
+        axes.set_xlim(min(prices) / 2, 2 * min(prices))
     for name, line in points.items():
         i = names.index(name)
         x, y, error = map(np.array, zip(*sorted(line), strict=True))
@@ -120,8 +123,6 @@ def _draw(
     for tick in ticks:  # labels that would stand in each other are left out
         if not shown or tick > 1.35 * shown[-1]:
             shown.append(tick)
-    if len(shown) == 1:
-        axes.set_xlim(shown[0] / 2, 2 * shown[0])
     axes.set_xticks(shown, [f"{tick:.2g}" for tick in shown])
     axes.minorticks_off()
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))

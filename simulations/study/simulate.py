@@ -54,10 +54,25 @@ def resume(
 def _results(
     study: Experiment, part: Path, progress: Progress, ray_address: str | None, actors: int | None
 ) -> dict[str, Any]:
-    progress(f"{study.name}: {study.population.users:,} users, {len(study.arms)} arm{'s' * (len(study.arms) > 1)}")
     from simulations.study import report
     from simulations.study.run import run
 
-    results = run(study, part, progress=progress, engine=partial(run_on_flower, address=ray_address, actors=actors))
+    engine = partial(run_on_flower, address=ray_address, actors=actors)
+    results = run(study, part, progress=_headed(study, progress), engine=engine)
     report.write(results, part)
     return results
+
+
+def _headed(study: Experiment, progress: Progress) -> Progress:
+    """`progress` with a line that names the study before the first other one: what is wrong with its data is said by
+    itself."""
+    said: list[str] = []
+
+    def line(text: str) -> None:
+        if not said:
+            arms = f"{len(study.arms)} arm{'s' * (len(study.arms) > 1)}"
+            said.append(f"{study.name}: {study.population.users:,} users, {arms}")
+            progress(said[0])
+        progress(text)
+
+    return line

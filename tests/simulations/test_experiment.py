@@ -63,6 +63,12 @@ def complaint(tmp_path: Path, text: str, *overrides: str) -> str:
     return line.removeprefix(f"{path}: ")
 
 
+@pytest.mark.parametrize("channel", ["embedding", "label"])
+def test_a_channel_is_named_once(channel: str, tmp_path: Path) -> None:
+    said = complaint(tmp_path, MINIMAL, f"arm.0.{channel}.mechanism=nothing")
+    assert said.startswith(f'arm "a": {channel}: unknown mechanism \'nothing\'')
+
+
 def test_defaults_are_filled_in(tmp_path: Path) -> None:
     experiment = load(written(tmp_path, MINIMAL))
     assert (experiment.seed, experiment.data.source, experiment.data.task) == (1, "built-in", "sentiment")

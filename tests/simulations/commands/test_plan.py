@@ -13,6 +13,7 @@ from client.models import vocabulary
 from mechanisms import RandomizedResponse
 from mechanisms.accounting.ladder import ladder
 from mechanisms.vocabulary import Vocabulary
+from simulations.analysis import plan
 from simulations.commands import cli
 from simulations.experiment import load, text_mechanism
 from tests.support.budgets import answer, printed, rung
@@ -39,6 +40,16 @@ def test_a_plan_shows_the_budget_that_was_asked_for(capsys: pytest.CaptureFixtur
     again = ["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "99", "--out", "plans/p.toml"]
     assert cli.main(["budget", *again]) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("found", "fits", "planned"), [(4.378, 4.381, 4.38), (4.378, 4.379, 4.37), (1.0, 0.9995, 0.999)]
+)
+def test_what_is_planned_is_the_largest_number_of_three_digits_that_fits(
+    found: float, fits: float, planned: float
+) -> None:
+    """found: as `largest` finds it, to its tolerance."""
+    assert plan._at_most(found, lambda e: e <= fits, lambda e: e, 10.0) == (planned, planned)
 
 
 def test_a_plan_of_privunit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,8 +143,21 @@ def rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
-def without_seconds(path: Path) -> list[dict[str, str]]:
-    return [row for row in rows(path) if row["metric"] != "seconds"]
+def without_seconds(path: Path) -> list[bytes]:
+    """The lines of a table, but for those of the metric that no two runs share."""
+    return [line for line in path.read_bytes().split(b"\n") if b",seconds," not in line]
+
+
+def assert_the_same(one: Path, other: Path) -> None:
+    """Two folders of one study hold the same tables, byte for byte but for seconds."""
+    for name in ("tidy.csv", "means.csv"):
+        assert without_seconds(one / name) == without_seconds(other / name)
+        assert len(without_seconds(one / name)) < (one / name).read_bytes().count(b"\n")
+    for name in ("differences.csv", "study.tex", "study.md", "study.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+    read = [parquet.read_table(folder / "tidy.parquet").to_pylist() for folder in (one, other)]
+    first, second = ([row for row in table if row["metric"] != "seconds"] for table in read)
+    assert first == second and len(first) > 0
 
 
 def test_a_study_that_was_killed_goes_on_and_ends_with_the_same_tables(
@@ -157,9 +170,7 @@ def test_a_study_that_was_killed_goes_on_and_ends_with_the_same_tables(
     rest = Here(monkeypatch)
     done(Path("again"), rest)
     assert len(rest.begun) == 3 and rest.begun[0] == stopped.begun[1]  # the first is done; the second goes on
-    assert without_seconds(Path("again/tidy.csv")) == without_seconds(whole / "tidy.csv")
-    for name in ("differences.csv", "study.tex", "study.md"):
-        assert Path("again", name).read_bytes() == (whole / name).read_bytes()
+    assert_the_same(Path("again"), whole)
     once_more = Here(monkeypatch)
     before = Path("again/tidy.csv").read_bytes()
     done(Path("again"), once_more)
@@ -217,6 +228,14 @@ def test_what_is_in_the_folder_already(whole: Path, monkeypatch: pytest.MonkeyPa
         done(Path("other"), more)
     with running._alone(Path("out").resolve()), pytest.raises(UserError, match="another process is at work"):
         done(Path("out"), more)
+
+
+def test_an_encoder_that_is_missing_is_said_before_any_run_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("s.toml").write_text(f"{STUDY}\nencoder.model = ['minilm', './nowhere']", encoding="utf-8")
+    begun = Here(monkeypatch)
+    with pytest.raises(ValueError, match=r"^encoder: there is no folder nowhere$"):
+        done(Path("out"), begun)
+    assert not begun.begun
 
 
 def programs(patch: pytest.MonkeyPatch, *sources: str) -> list[Job]:
@@ -311,7 +330,38 @@ def test_two_runs_side_by_side_on_ray_killed_and_resumed(tmp_path: Path) -> None
         time.sleep(0.5)
     rest = subprocess.run([*program, "again"], env=environment, capture_output=True, text=True, timeout=300)
     assert rest.returncode == 0, rest.stderr
-    assert without_seconds(Path("again/tidy.csv")) == without_seconds(Path("whole/tidy.csv"))
+    assert_the_same(Path("again"), Path("whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_thirty_runs_killed_and_resumed_end_with_the_same_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The study's process is killed for good after 4, 11 and 20 runs, in the middle of others each time."""
+    more = {"[1, 2]": "[1, 2, 3]", "[40, 60]": "[40, 60]\nshuffle.minimum-users = [10, 11, 12, 13, 14]"}
+    text = STUDY
+    for old, new in more.items():
+        text = text.replace(old, new)
+    Path("s.toml").write_text(text, encoding="utf-8")
+    assert len(load_study("s.toml").runs) == 30
+    program = [sys.executable, "-m", "tests.support.study_runs", "study", "s.toml"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
+    for done in (4, 11, 20):
+        killed = subprocess.Popen([*program, "again"], env=environment, stdout=subprocess.PIPE, text=True)
+        assert killed.stdout is not None
+        assert any(f"{done} of 30 runs are done: " in line for line in killed.stdout)
+        end = time.monotonic() + 60
+        while not any(Path("again/runs").glob("*.part/nodes/*/*.sqlite")) and time.monotonic() < end:
+            time.sleep(0.01)
+        killed.kill()
+        killed.wait()
+        assert not Path("again/tidy.csv").exists()
+        assert any(Path("again/runs").glob("*.part/nodes/*/*.sqlite"))  # users have released something
+        end = time.monotonic() + 60
+        while not _free(Path("again")) and time.monotonic() < end:
+            time.sleep(0.1)
+    subprocess.run([*program, "again"], env=environment, check=True, capture_output=True)
+    assert done(Path("whole"), Here(monkeypatch))  # undisturbed, and in one process
+    assert_the_same(Path("again"), Path("whole"))
 
 
 def _free(out: Path) -> bool:

@@ -18,6 +18,7 @@ from simulations.experiment.sections import Shuffle
 from simulations.experiment.toml import document
 from simulations.study.prepare import _hand_out, parts, prepare
 from simulations.study.report import data_notes
+from simulations.study.simulate import simulate
 from tests.support.paths import DATA
 from tests.support.studies import PURKAYASTHA, RANDOMIZED
 
@@ -244,3 +245,19 @@ def test_what_comes_with_sottovoce_goes_on_running(name: str) -> None:
         more = [f"data.path={folder}"]
     split, holders, about = parts(load(name, more), progress=print)
     assert holders.people == experiment.population.users and len(split.test) and set(about) >= {"overlap", "repeated"}
+
+
+def test_what_is_wrong_with_data_is_said_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,label\na,b\n")
+    experiment = from_table({
+        "name": "small", "policy": {"embedding": 32.0, "label": 3.0},
+        "data": {
+            "source": "files", "path": str(tmp_path), "train": "t.csv", "test": "t.csv", "text": "txt",
+            "label": "label",
+        },
+        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+    })  # fmt: skip
+    said: list[str] = []
+    with pytest.raises(UserError, match=r't\.csv.*"txt"'):
+        simulate(experiment, tmp_path / "out", progress=said.append)
+    assert said == []

@@ -19,6 +19,7 @@ from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
 from simulations.study import report, trust
 from simulations.study.figures import accuracy_figure, spent_figure
+from simulations.study.frontier import frontier_figure
 from simulations.study.report import cells, markdown, notes, print_table, table, write
 from tests.support.results import curve, demo, genre
 
@@ -165,6 +166,20 @@ def test_nothing_in_a_figure_is_cut_off(case: Callable[[], dict[str, Any]], draw
     box = figure.get_tightbbox()
     width, height = figure.get_size_inches()
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+
+
+@pytest.mark.parametrize("draw", [accuracy_figure, spent_figure, lambda results: frontier_figure([results])])
+def test_long_names_leave_room_for_what_is_drawn(draw: Callable[..., Any]) -> None:
+    results = demo()
+    for arm in results["arms"]:
+        arm["name"] = f"{arm['name']}: {'as somebody has called it who had a great deal to say of it, ' * 3}"
+        arm["mechanism"] = f"{arm['mechanism']} of somebody else's package with a long name"
+    figure = draw(results)
+    figure.canvas.draw()
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width + 0.01 and box.y1 <= height + 0.01
+    drawn = figure.axes[0].get_position()
+    assert drawn.width * len(figure.axes) > 0.45 and drawn.height > 0.3
 
 
 def test_the_axis_is_the_epsilon_that_varies() -> None:

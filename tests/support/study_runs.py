@@ -1,0 +1,58 @@
+"""A study whose runs are processes, as they are at work, but that ask nodes within the process and encode nothing.
+
+    python -m tests.support.study_runs study FILE OUT      # the study's own process
+    python -m tests.support.study_runs run FILE OUT ACTORS # one of its runs, as `simulations.grid.worker`
+
+Both may be killed at any time.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message
+
+from simulations.grid import run as running
+from simulations.grid import worker
+from simulations.grid.definition import load_study
+from tests.support.studies import LocalGrid, prepared, run_in_process
+
+
+def main(what: str, *arguments: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        if what == "run":
+            run_in_process(patch)
+            patch.setattr(LocalGrid, "send_and_receive", _slowly)
+            patch.setattr("simulations.study.run.prepare", lambda study, *, progress: prepared(study))
+            patch.setattr("simulations.study.arm.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
+            return worker.main(list(arguments))
+        patch.setattr(running, "_started", _started)
+        file, out = arguments
+        running.run_study(load_study(file), Path(out), jobs=2, progress=lambda line: print(line, flush=True))
+    return 0
+
+
+_send = LocalGrid.send_and_receive
+
+
+def _slowly(grid: LocalGrid, messages: Iterable[Any], *, timeout: float) -> list[Message]:
+    """So that a kill meets a run in its middle."""
+    answers = _send(grid, messages, timeout=timeout)
+    time.sleep(0.4)
+    return answers
+
+
+def _started(job: running.Job, actors: int, environment: object) -> subprocess.Popen[bytes]:
+    program = [sys.executable, "-m", __spec__.name, "run", str(job.file), str(job.out), str(actors)]
+    with open(running._log(job), "wb") as log:
+        return subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
