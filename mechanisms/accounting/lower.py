@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from mechanisms.accounting.blanket import least_epsilon
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -80,6 +79,8 @@ def _largest(law: BlanketCells, n: int, delta: float, local: float) -> float:
 
 def few_cells_delta(law: BlanketCells, n: int, epsilon: float) -> float:
     """δ(ε) of n users against others whose law is ω, of one, two or three cells without a tail; from below."""
+    from scipy.stats import binom  # half a second, which only those pay who ask about a crowd
+
     mass = np.exp(law.log_w)
     mass = mass / mass.sum()
     value = np.exp(law.log_p - law.log_w) - np.exp(epsilon + law.log_q - law.log_w)

@@ -10,11 +10,11 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -32,11 +32,22 @@ from simulations.commands import init as init_command
 from simulations.commands import report as report_command
 from simulations.commands import reproduce as reproduce_command
 from simulations.commands import study as study_command
-from simulations.commands.options import AsJson, Data, Set, end_where_nobody_was_delivered, overrides
+from simulations.commands.options import (
+    AsJson,
+    Data,
+    Set,
+    Track,
+    end_where_nobody_was_delivered,
+    overrides,
+    refuse_repeats,
+)
 from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
 from simulations.progress import progress_lines
 from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
+
+if TYPE_CHECKING:
+    from simulations.study.track import Tracker
 
 # Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
 
@@ -122,17 +133,18 @@ def simulate(
         ),
     ] = None,
     ray_address: RayAddress = None,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the experiment that a TOML file describes, or a bundled one by its name alone."""
     if resume is not None:
         if file is not None or out is not None or data is not None or set_:
             raise click.UsageError("--resume takes a run as it was started: no FILE.toml, --out, --data or --set")
-        _resume(resume, ray_address, as_json)
+        _resume(resume, ray_address, as_json, track or ())
         return
     if file is None:
         raise click.UsageError("Missing argument 'FILE.toml', or --resume RUN_DIR")
-    _start(file, overrides(set_, data), out, ray_address, as_json)
+    _start(file, overrides(set_, data), out, ray_address, as_json, track or ())
 
 
 @app.command()
@@ -178,8 +190,13 @@ def version_(
         raise typer.Exit
 
 
-def _start(file: str, changes: list[str], out: Path | None, ray_address: str | None, as_json: bool) -> None:
+def _start(
+    file: str, changes: list[str], out: Path | None, ray_address: str | None, as_json: bool, track: Sequence[str] = ()
+) -> None:
     """A new run, and what it says."""
+    from simulations.study.track import tracker
+
+    trackers = [tracker(where) for where in track]  # what is wrong with one is said before the run
     from simulations.experiment import load, slug
     from simulations.study.simulate import simulate as run
 
@@ -187,22 +204,27 @@ def _start(file: str, changes: list[str], out: Path | None, ray_address: str | N
     out = out or Path("runs") / f"{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     with _stdout_is_stderr():
         results = run(experiment, out, progress=progress_lines(), ray_address=ray_address)
-    _show(results, out, as_json)
+    _show(results, out, as_json, trackers)
 
 
-def _resume(out: Path, ray_address: str | None, as_json: bool) -> None:
+def _resume(out: Path, ray_address: str | None, as_json: bool, track: Sequence[str]) -> None:
     """The rest of a run that was stopped, and what all of it says."""
+    from simulations.study.track import tracker
+
+    trackers = [tracker(where) for where in track]
     from simulations.study.simulate import resume
 
     with _stdout_is_stderr():
         results = resume(out, progress=progress_lines(), ray_address=ray_address)
-    _show(results, out, as_json)
+    _show(results, out, as_json, trackers)
 
 
-def _show(results: dict[str, Any], out: Path, as_json: bool) -> None:
+def _show(results: dict[str, Any], out: Path, as_json: bool, trackers: Sequence[Tracker]) -> None:
     from simulations.study import report
+    from simulations.study.track import track
 
     report.say(results, out, "Results, figures and the model", as_json=as_json)
+    track(trackers, results)
     end_where_nobody_was_delivered(results)
 
 
@@ -235,6 +257,7 @@ def _terminate(number: int, frame: Any) -> None:
 
 def _run(arguments: list[str] | None) -> int:
     try:
+        refuse_repeats(sys.argv[1:] if arguments is None else arguments, typer.main.get_command(app))
         code = app(args=arguments, prog_name="sottovoce", standalone_mode=False)
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             return _complain("interrupted; nothing was kept", INTERRUPTED)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.commands.options import AsJson, Data, Set, overrides, print_json
+from simulations.commands.options import AsJson, Data, Set, Track, overrides, print_json
 from simulations.progress import progress_lines
 
 # Nothing here may import NumPy or matplotlib before the command runs: `--help` must answer at once.
@@ -25,16 +25,23 @@ def command(
         int | None,
         typer.Option("--jobs", min=1, help="Runs at once (default: by cores and memory).", show_default=False),
     ] = None,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment over a grid of keys and seeds, and make its tables and figures. Run again, it goes on."""
     from simulations.experiment import slug
     from simulations.grid.definition import load_study
     from simulations.grid.run import run_study
+    from simulations.grid.tables import read
+    from simulations.study import track as tracking
 
+    trackers = [tracking.tracker(where) for where in track or ()]  # what is wrong with one is said before any run
     study = load_study(file, overrides(set_, data))
     out = out or Path("studies") / slug(study.name)
     paths = run_study(study, out, jobs=jobs, progress=progress_lines())
+    for point in read(out).points if trackers else ():
+        for results in point.results:
+            tracking.track(trackers, results)
     if as_json:
         files = [str(path) for path in paths]
         return print_json({"name": study.name, "runs": len(study.runs), "out": str(out), "files": files})

@@ -15,7 +15,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.vocabulary import Vocabulary
 from server.attacks.tokens import unigram
 from simulations.analysis.budget import described, ladder_of_release, shuffled
-from simulations.explore.inference import limit, word_limit
+from simulations.explore.inference import uniform_limit, word_limit
 from simulations.explore.settings import Settings
 from simulations.explore.world import POOL
 from simulations.output.numbers import epsilon as shown
@@ -111,7 +111,7 @@ def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> di
     """{"epsilon": [...], "limit": [...], "at"}: how far any guess can come, by the theorem, as ε is raised; at: at the
     question's own ε."""
     grid = tuple(float(e) for e in _CURVES[settings.mechanism])
-    alone = replace(settings, epsilon=0.0, users=1, delta=Settings.delta, label_epsilon=None, rounds=1, records=1)
+    alone = replace(settings, epsilon=0.0, users=1, delta=Settings.delta, rounds=1, records=1)
     at = _limit(settings, settings.mechanisms(classes, vocabulary), classes)
     return {"epsilon": list(grid), "limit": list(_points(alone, classes, vocabulary, grid)), "at": at}
 
@@ -128,8 +128,9 @@ def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
     first: Any = made[0]
     if settings.channel == "text":
         return word_limit(first)
-    among = classes if settings.channel == "label" else POOL
-    return limit(first, np.full(among, 1 / among))
+    # a label beside it may tell of the sentence as well
+    beside = sum(label.guarantee.worst_case() for label in made[1:])
+    return uniform_limit(first, classes if settings.channel == "label" else POOL, beside=beside)
 
 
 def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> float:

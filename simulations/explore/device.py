@@ -20,7 +20,6 @@ from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import PAYLOAD, Request
 from mechanisms.messages.sealed import seal
-from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record
 from simulations.errors import UserError
 from simulations.explore.settings import MECHANISMS
 
@@ -116,6 +115,8 @@ class Device:
                 person, record, np.array([label], np.int64), [text], self.folder / "typed", request.split, encoder
             )
             reply = Sanitizer(node.policy(""), ledger, node.streams).answer(request, shard)
+        from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record  # Flower takes a while
+
         message = reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
         size = len(record_to_bytes(message))
         return Sent(request, reply, repeated, size, node.seal is not None, int(kept[0]))
@@ -144,8 +145,8 @@ class Device:
 
     def further(self, request: Request, text: str) -> dict[str, Any]:
         """What this answer would cost, and why the policy would refuse it: {"costs", "worst_case", "affordable",
-        "repeats", "refusal"}. repeats: whether it has left already, and would be repeated. Nothing is drawn or charged.
-        """
+        "repeats", "refusal"}. affordable: how many like it the total allows, of one channel. repeats: whether it has
+        left already, and would be repeated. Nothing is drawn or charged."""
         policy, person = self.policy, np.array([self.user], np.int64)
         costs = {c: policy.cost(request.mechanism(c).guarantee) for c in request.channels}
         said = {c: describe_cost(cost.epsilon) for c, cost in costs.items()}
@@ -177,9 +178,10 @@ class Device:
                 return answer | {"refusal": told(Refused("total"))}
             if not policy.allows_number(account)[0]:
                 return answer | {"refusal": told(Refused("releases"))}
-            first = costs[request.channels[0]]
-            left = policy.affords(policy.spent(ledger, person), first, "total")
-        return answer | {"affordable": left}
+            if len(costs) == 1:
+                (cost,) = costs.values()
+                answer["affordable"] = policy.affords(policy.spent(ledger, person), cost, "total")
+        return answer
 
 
 def told(error: Refused) -> dict[str, Any]:

@@ -26,18 +26,27 @@ from simulations.report.glossary import ENTRIES, plain
 #: Draws beside a release, and the most of a histogram; characters of a sentence.
 OTHERS, MOST_DRAWS, CHARACTERS = 200, 1000, 100_000
 _PLACES = 4
+_FIRST_SECONDS = 3.0
 
 
 class Loading:
-    """A world that is being made in a thread of its own. line: how far it is; failed: why there will be none."""
+    """A world that is being made in a thread of its own. line: how far it is; failed: why there will be none.
+
+    The thread lets the page's first answer go before it, which on few cores would wait for it, and for at most so long.
+    """
 
     def __init__(self, make: Callable[[Progress], World]) -> None:
         self.line, self.failed = "loading", ""
         self._make, self._world = make, None
-        self._done = threading.Event()
+        self._begun, self._done = threading.Event(), threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
+    def begin(self) -> None:
+        """There is nothing to wait for any more."""
+        self._begun.set()
+
     def _run(self) -> None:
+        self._begun.wait(_FIRST_SECONDS)
         try:
             self._world = self._make(self._say)
         except Exception as error:  # whatever it is, the page says it in place of a world
@@ -54,6 +63,7 @@ class Loading:
 
     def world(self, seconds: float = 600.0) -> World:
         """The world, waited for. UserError where it cannot be made, or not in time."""
+        self.begin()
         if not self._done.wait(seconds):
             raise UserError("still loading; try again in a moment")
         if self._world is None:
@@ -90,6 +100,7 @@ class Explorer:
         world = self._loaded
         classes, words = self._sizes(world)
         found = costs.price(settings, classes, words, self.device.policy.declared)
+        self.loading.begin()
         found["blind"] = costs.blind(settings, classes, words)
         found["draws"] = None
         if world is not None and text.strip() and settings.channel in ("embedding", "statistic"):

@@ -5,6 +5,7 @@ Everything here is computed from what has left and what is public; the truth is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +25,7 @@ from mechanisms.words.text import TextMechanism
 from server.attacks import allowed
 from server.attacks.channel import Channel
 from server.attacks.likelihood import log_likelihood, log_likelihood_of_means
-from server.attacks.tokens import bound, unigram
+from server.attacks.tokens import bound, randomized, unigram
 from simulations.explore.world import POOL, World
 
 FloatArray = NDArray[np.float64]
@@ -46,14 +47,16 @@ class Truth:
     embedding: NDArray[np.float32] | None
 
 
-def uniform_limit(mechanism: Any, candidates: int) -> float:
+def uniform_limit(mechanism: Any, candidates: int, *, beside: float = 0.0) -> float:
     """The largest share of right guesses of which of so many, all alike likely, is behind a release."""
-    return limit(mechanism, np.full(candidates, 1 / candidates))
+    return limit(mechanism, np.full(candidates, 1 / candidates), beside=beside)
 
 
-def limit(mechanism: Any, frequencies: FloatArray) -> float:
-    """The same of values of these frequencies, by the theorem of `server.attacks.allowed`."""
-    return allowed.guess(_curve(mechanism), frequencies)
+def limit(mechanism: Any, frequencies: FloatArray, *, beside: float = 0.0) -> float:
+    """The same of values of these frequencies, by the theorem of `server.attacks.allowed`. beside: the pure ε of what
+    else the guess may look at, added to each point of the curve (basic composition)."""
+    points = _curve(mechanism)
+    return allowed.guess(points + np.array([beside, 0.0]) if len(points) else points, frequencies)
 
 
 @lru_cache(maxsize=512)
@@ -165,8 +168,14 @@ def _table(text: TextMechanism) -> FloatArray | None:
 
 @lru_cache(maxsize=8)
 def word_limit(text: TextMechanism) -> float:
-    """The largest share of words that any guess from one released word gets right, by the theorem."""
-    return bound(text, unigram(text.vocabulary))
+    """The largest share of words that any guess from one released word gets right, by the theorem; of many words by
+    its worst case alone, which takes no distances."""
+    prior = unigram(text.vocabulary)
+    if len(text.vocabulary) <= _TABLE:
+        return bound(text, prior)
+    word = text.word.guarantee
+    worst = word.worst_case()
+    return 1.0 if worst == math.inf else min(1.0, randomized(prior, worst) + word.numeric_delta)
 
 
 def alternatives(text: TextMechanism, word_id: int) -> list[dict[str, Any]]:

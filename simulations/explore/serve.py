@@ -47,7 +47,11 @@ def explorer(
     with ExitStack() as held:
         device = _device(held, opened, node)
         loading = Loading(make or _world(run, opened))
-        yield Explorer(device, loading, first if finished is None else finished.first, finished and finished.told)
+        classes = 2 if opened is None else opened.request.classes
+        if finished is None:
+            yield Explorer(device, loading, first, None, classes)
+        else:
+            yield Explorer(device, loading, finished.first, finished.told, classes)
 
 
 def _device(held: ExitStack, bundle: Bundle | None, node: Path | None) -> Device:

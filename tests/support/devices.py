@@ -94,7 +94,7 @@ def make_text_bundle(place: Path, *, seal: bytes | None = None) -> Bundle:
         arm="", stage="train", split="train", encoder="", mean=None, m1=None, embedding=None, label=None, classes=2,
         minimum_users=0, text=text, vocabulary=known,
     )  # fmt: skip
-    policy = Policy(text=1000.0, mechanisms=("santext",))
+    policy = Policy(text=1000.0, total=1000.0, mechanisms=("santext",))
     return write_bundle(
         place / "text", request, policy, name="small", arm="words", made_by="tests",
         vocabulary=place / "words", signer=SIGNER, seal=seal,

@@ -43,6 +43,9 @@ class Claim:
     releases: what a draw is: a "number", a "vector" of one length, a "category" (a word or a number that names
         something), a "sequence" of categories, or a "text". None (null) in its place: nothing was released.
     time: whether the time of an answer is claimed to tell no more either; each draw is then asked for alone.
+    density: a function of an input and draws that says how likely each is, as logarithms, up to what is the same for
+        all inputs; of a program true, which is then sent {"input": x, "outputs": [draws]} and answers
+        {"log_density": [numbers]}. Its ratio is one more score; its word is not taken.
     one_run: whether one draw is all that is asked for: training whose input says of each of many canaries whether it is
         in, and whose draw is a score of each. inputs are {"records": [0, 1], "count": m}, neighbours "replace".
     name, version: of what is audited.
@@ -60,6 +63,7 @@ class Claim:
     places: Sequence[Sequence[float]] | None = None
     releases: str = "number"
     time: bool = False
+    density: bool | Callable[[Any, Any], Any] = False
     one_run: bool = False
     name: str = "mechanism"
     version: str = ""
@@ -83,6 +87,8 @@ class Claim:
         for name, kind in (("time", bool), ("one_run", bool), ("name", str), ("version", str)):
             if not isinstance(getattr(self, name), kind):
                 raise UserError(f"claim: {name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        if not (isinstance(self.density, bool) or callable(self.density)):
+            raise UserError(f"claim: density must be a bool, or a function, got {self.density!r}")
         if isinstance(self.pairs, str) and self.pairs != ASKED:
             raise UserError(f"claim: pairs must be a list of pairs, or {ASKED!r}")
         if self.places is not None:
@@ -110,6 +116,7 @@ class Claim:
         defaults = {field.name: field.default for field in fields(self)}
         if callable(self.pairs):
             found["pairs"] = ASKED
+        found["density"] = bool(self.density)
         return {key: value for key, value in found.items() if value != defaults[key]}
 
     def distance(self, x: Any, other: Any) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server.attacks.audit import Fit, Outputs, Score, learned
+from server.attacks.audit import Fit, Linear, Outputs, Score, known, learned
 from server.attacks.classifiers import frequencies, neighbours, network, score_of, stated, trees
 from simulations.audit.outside.claim import Claim, key_of
 from simulations.errors import UserError
@@ -184,11 +184,16 @@ QUICK: tuple[Fit, ...] = (
 )  # fmt: skip
 
 
+#: Of draws whose density is said: the ratio itself, which stands behind all else.
+_DENSITY = _named("density", (-1, None), known(Linear(np.ones(1))))
+
+
 def strong(reader: Reader) -> tuple[Fit, ...]:
     """All that is tried on the pair that is tested."""
+    density = (_DENSITY,) if reader.claim.density else ()
     if reader.claim.releases == "category" and not reader.claim.time:
-        return QUICK
-    fits = (*QUICK, _named("trees", (1, None), trees()), _named("network", (1, None), network()))
+        return (*QUICK, *density)
+    fits = (*QUICK, *density, _named("trees", (1, None), trees()), _named("network", (1, None), network()))
     if reader.size is None or reader.size > _NEAR:
         return fits
     return (*fits, _named("neighbours", (2, 2 + reader.size), neighbours()))

@@ -56,5 +56,5 @@ def rows_of(drawer: Drawer, pair: Pair, what: str, n: int) -> tuple[FloatArray, 
     found = drawer.both(*pair, n)
     if what == DRAW:
         return found
-    known = drawer.both(pair[0], pair[0], n)
+    known = drawer.both(pair[0], pair[0], n)  # whose ratio of densities, where there is one, is nothing
     return drawer.reader.beside(found[0], known[0]), drawer.reader.beside(found[1], known[1])

@@ -2,7 +2,8 @@
 
 A program's first line is its claim, an object of the fields of `simulations.audit.outside.claim.Claim`. Then each line
 that it is sent, {"input": x, "draws": n, "seed": s}, it answers with one, {"draws": [n draws]}; and {"pair": number},
-where its claim says that pairs are asked for, with {"pair": [x, x']}. The seed is another one each time, for programs
+where its claim says that pairs are asked for, with {"pair": [x, x']}; and {"input": x, "outputs": [draws]}, where it
+says that their density is known, with {"log_density": [numbers]}. The seed is another one each time, for programs
 that take one. It may answer {"error": "why"}. It ends when its standard input does.
 """
 
@@ -40,6 +41,9 @@ class Source(Protocol):
     def pair(self, number: int) -> Any:
         """A pair of neighbouring inputs, where the claim names none."""
 
+    def log_density(self, x: Any, draws: Any) -> Any:
+        """How likely draws are at an input, where the claim says that this is known."""
+
 
 class Function:
     """A function of an input and a number of draws, in this process; seeds are not its affair."""
@@ -58,8 +62,14 @@ class Function:
             ) from error
 
     def pair(self, number: int) -> Any:
-        assert callable(self.claim.pairs)
+        if not callable(self.claim.pairs):
+            raise UserError(f"{self.claim.name}: of a function, pairs are a list or a function of a number")
         return self.claim.pairs(number)
+
+    def log_density(self, x: Any, draws: Any) -> Any:
+        if not callable(self.claim.density):
+            raise UserError(f"{self.claim.name}: of a function, density is a function of an input and draws")
+        return self.claim.density(x, draws)
 
 
 class Program:
@@ -111,6 +121,10 @@ class Program:
 
     def pair(self, number: int) -> Any:
         return self._ask({"pair": number}, "a pair of inputs").get("pair")
+
+    def log_density(self, x: Any, draws: Any) -> Any:
+        asked = {"input": x, "outputs": draws}
+        return self._ask(asked, f"the density of {len(draws):,} draws at the input {shown(x)}").get("log_density")
 
     def _ask(self, asked: dict[str, Any], what: str) -> dict[str, Any]:
         self._asked.put((key_of(asked) + "\n").encode())

@@ -47,4 +47,4 @@ export class Cost {
 }
 
 // The curve is of one mechanism with its parameters, whatever its ε.
-const key = s => [s.channel, s.mechanism, s.dim, s.k, s.w, s.p].join(" ");
+const key = s => [s.channel, s.mechanism, s.dim, s.k, s.w, s.p, s.label_epsilon].join(" ");

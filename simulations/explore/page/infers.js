@@ -24,7 +24,7 @@ function values(title, found) {
   const rows = found.listed.map(one => ({ name: one.mine ? `${one.name} (yours)` : one.name, share: one.share, prior: one.prior,
     said: `${percent(one.prior)} → ${percent(one.share)}`, mine: one.mine }));
   return [make("h3", {}, title), bars(rows),
-    make("p", { class: "soft" }, `A guess is right in ${percent(found.prior)} of cases without your answer, and in at most ${percent(found.limit)} with it.`)];
+    make("p", { class: "soft" }, `A guess is right in ${percent(found.prior)} of cases without your answer, and in at most ${percent(found.limit)} with this alone.`)];
 }
 
 function words(channel) {

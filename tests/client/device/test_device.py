@@ -203,7 +203,7 @@ def test_what_is_declared_public_is_shown_as_unprotected(device: Path, capsys: p
     assert "the label of 3 records, to the stage train: ε = ∞ each (in clear)" in said
     assert "label: anything, declared public (everybody knows)" in said
     assert "all together, without what is declared public: ε = 94.25 at worst" in said
-    assert "in total: any ε at δ" in said
+    assert "in total: ε up to 700 at δ" in said
 
 
 def test_many_records_are_not_all_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mechanisms.grid import SPHERE
+from simulations.explore import inference
 from simulations.explore.explorer import Explorer
 from simulations.explore.settings import MECHANISMS, Settings
 from tests.simulations.explore.conftest import Ask
@@ -126,6 +127,12 @@ def test_much_privacy_loss_gives_a_sentence_away(ask: Ask, shown: Explorer) -> N
     assert all(one["draws"]["right"] <= one["limit"] + 0.15 for one in rising)
 
 
+def test_a_label_beside_it_raises_what_a_guess_may_reach(ask: Ask) -> None:
+    alone, beside = ask("price", {"dim": 3}), ask("price", {"dim": 3, "label_epsilon": 1.0})
+    assert alone["limit"] < beside["limit"] <= math.e * alone["limit"]
+    assert ask("price", {"dim": 3, "label_epsilon": 0.0})["limit"] == pytest.approx(alone["limit"])
+
+
 def test_words_are_told_with_their_probabilities(ask: Ask) -> None:
     sent = ask("send", {"channel": "text", "epsilon": 2.0})["channels"][0]
     assert [word["original"] for word in sent["words"]] == TEXT.split()
@@ -134,6 +141,22 @@ def test_words_are_told_with_their_probabilities(ask: Ask) -> None:
     assert all(sum(a["probability"] for a in one["alternatives"]) <= 1 + 1e-9 for one in listed)
     curve = ask("curve", {"channel": "text", "epsilon": 2.0})
     assert curve["limit"] == sorted(curve["limit"]) and curve["limit"][0] < curve["at"] < 1
+
+
+def test_of_very_many_words_the_limit_is_that_of_the_worst_case(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no distances, is never below the tighter one, and what is guessed of words is not looked up."""
+    asked = {"channel": "text", "epsilon": 0.7}
+    tight = ask("curve", asked)["at"]
+    monkeypatch.setattr(inference, "_TABLE", 3)
+    for kept in (inference.word_limit, inference._table):
+        kept.cache_clear()
+    assert tight <= ask("curve", asked | {"epsilon": 0.7000001})["at"] <= 1
+    sent = ask("send", asked)["channels"][0]
+    assert not sent["inferred"]["words"]["known"] and sent["words"][0]["guesses"] is None
+    for kept in (inference.word_limit, inference._table):
+        kept.cache_clear()
 
 
 def test_every_mechanism_that_can_be_chosen_can_be_drawn(ask: Ask) -> None:

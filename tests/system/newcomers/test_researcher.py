@@ -4,10 +4,14 @@ errs on the way."""
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from simulations.grid import worker
+from simulations.grid.run import Job
 from tests.support.newcomers import Newcomer
 
 ROWS = 300
@@ -117,3 +121,35 @@ def test_from_a_table_to_a_figure(newcomer: Newcomer) -> None:
     assert all(f"| {arm} |" in said for arm in ARMS)
     assert (newcomer.home / "x.pdf").read_bytes().startswith(b"%PDF")
     assert len(newcomer.commands) <= 6 and len(newcomer.mistakes) >= 10
+
+
+@pytest.mark.slow
+def test_from_a_table_to_a_sweep_and_a_page_in_four_commands(
+    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five ε by three seeds, with a figure and a LaTeX table, and no command is a retry."""
+
+    def here(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
+        for job in jobs:
+            worker._run(job.file, job.out, 1)
+            yield job.name
+
+    monkeypatch.setattr("simulations.grid.run.processes", here)
+    table(newcomer.home / "reviews.csv")
+    newcomer.types("init mine --from reviews.csv")
+    assert "NOT met" not in newcomer.types(f"check {STUDY}")
+    said = newcomer.types("study mine/sweep.toml --set encoder.model=bert")
+    assert all(f"| one vector, ε = {epsilon}" in said for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
+    newcomer.types("report studies/mine-sweep")
+    out = newcomer.home / "studies" / "mine-sweep"
+    assert (out / "accuracy.pdf").read_bytes().startswith(b"%PDF")
+    tex = (out / "study.tex").read_text(encoding="utf-8")
+    assert r"\toprule" in tex and tex.count("one vector") == 5 and "centralised, not private" in tex
+    with open(out / "tidy.csv", encoding="utf-8", newline="") as opened:
+        rows = [row for row in csv.DictReader(opened) if row["metric"] == "accuracy_clean_test"]
+    assert {(row["arm"], row["seed"]) for row in rows if row["reference"] == "False"} == {
+        (f"one vector, ε = {epsilon}", seed) for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0) for seed in "123"
+    }
+    page = (newcomer.home / "report.html").read_text(encoding="utf-8")
+    assert "The study mine-sweep" in page and "&lt;p&gt;" not in page
+    assert len(newcomer.commands) == 4

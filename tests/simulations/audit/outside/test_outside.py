@@ -7,6 +7,7 @@ never in what claims, and no pair of inputs is given.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from itertools import cycle, islice
@@ -65,7 +66,7 @@ def test_a_planted_fault_is_found_with_a_pair_that_was_searched_for(name: str) -
 
 @pytest.mark.parametrize("name", each(planted.SOUND))
 def test_a_sound_one_holds_and_no_bound_is_above_its_claim(name: str) -> None:
-    results = audited(planted.SOUND[name], 40_000)
+    results = audited(planted.SOUND[name], 24_000 if name in ("shuffler", "text") else 40_000)
     assert results["violated"] == 0 and results["certificates"] == []
     for entry in results["entries"]:
         assert entry["measured_at_delta"] <= entry["claimed_at_delta"]
@@ -81,7 +82,7 @@ def alarms(audits: int, family: float) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("audits", [12, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("audits", [6, pytest.param(200, marks=pytest.mark.soak)])
 def test_the_rate_of_false_alarms(audits: int) -> None:
     """No more audits alarm at the stated 1e-3 than it explains (at 1e-6): of 200, four."""
     assert alarms(audits, measure.FAMILY) <= stats.binom.isf(1e-6, audits, measure.FAMILY)
@@ -90,7 +91,7 @@ def test_the_rate_of_false_alarms(audits: int) -> None:
 @pytest.mark.slow
 def test_a_confidence_that_means_nothing_is_noticed() -> None:
     """Plain frequencies in place of bounds: ten figures, alpha = 1 each."""
-    assert alarms(6, 10.0) > 4
+    assert alarms(4, 10.0) > 2
 
 
 # --- programs
@@ -205,3 +206,16 @@ def test_pairs_may_be_given_or_made_and_one_alone_is_not_searched_for() -> None:
     for pairs, said in (([[1, 1]], "no two neighbouring"), ([[1]], "no pair of inputs"), (lambda number: 3, "no pair")):
         with pytest.raises(UserError, match=said):
             given(pairs)
+
+
+def test_the_adapter_of_the_page_is_audited_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten lines; the coin's ε is 2 and not 1."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "auditor.md").read_text("utf-8"), re.DOTALL)
+    assert len(code.splitlines()) <= 10
+    monkeypatch.chdir(tmp_path)
+    Path("adapter.py").write_text(code, encoding="utf-8")
+    assert main(["audit", "--command", f"{sys.executable} adapter.py", "--draws", "16000", "--out", "coin"]) == 1
+    assert "violated" in capsys.readouterr().out
+    assert main(["audit", "--verify", "coin/certificate-1.json"]) == 0

@@ -1,0 +1,169 @@
+"""The gallery: `python audits/make.py` audits each row of audits/gallery.toml and writes docs/gallery.json and .md.
+
+Each row's software lives in an environment of its own under audits/.envs, which is made when it is first wanted. A
+violation is checked on new draws, and its certificate kept in docs/gallery. With --only rows of those names
+are made anew and the others kept; --list says what there is; --page writes the page from the JSON alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import tomllib
+import venv
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from simulations.audit.run import audit_command, verify  # noqa: E402 - after the path
+from simulations.errors import UserError  # noqa: E402
+from simulations.output.jsonable import json_ready  # noqa: E402
+
+HERE = ROOT / "audits"
+ENVIRONMENTS, CERTIFICATES = HERE / ".envs", ROOT / "docs" / "gallery"
+JSON, PAGE = ROOT / "docs" / "gallery.json", ROOT / "docs" / "gallery.md"
+DRAWS = 100_000
+#: Seconds that an answer may take: some packages load slowly.
+TIMEOUT = 300.0
+#: Of an audit's entry.
+KEPT = (
+    "about", "pair", "claimed", "measured", "claimed_at_delta", "measured_at_delta", "measured_mu", "draws", "verdict"
+)  # fmt: skip
+
+
+def manifest() -> dict[str, Any]:
+    with (HERE / "gallery.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def environment(name: str, requirements: list[str]) -> None:
+    """Makes an environment, where there is none of these requirements."""
+    folder, wanted = ENVIRONMENTS / name, "\n".join(requirements) + "\n"
+    made = folder / "made-of.txt"
+    if made.is_file() and made.read_text() == wanted:
+        return
+    print(f"making the environment {name} ...", file=sys.stderr)
+    venv.create(folder, with_pip=True, clear=True)
+    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements], check=True)
+    made.write_text(wanted)
+
+
+def audited(row: dict[str, Any], seed: int) -> dict[str, Any]:
+    """One row's entry in the JSON; its certificate is written beside it where there is one."""
+    command = f"audits/.envs/{row['environment']}/bin/python -W ignore audits/adapters/{row['adapter']}"
+    began = time.monotonic()
+    results = audit_command(command, draws=row.get("draws", DRAWS), seed=seed, timeout=TIMEOUT)
+    kept = CERTIFICATES / f"{row['name']}.json"
+    kept.unlink(missing_ok=True)
+    confirmed = None
+    if results["certificates"]:
+        # the one that is violated by most: of several it is the easiest to check
+        worst = max(results["certificates"], key=lambda each: each["measured"]["delta"] - each["claimed"]["delta"])
+        CERTIFICATES.mkdir(exist_ok=True)
+        kept.write_text(json.dumps(worst, ensure_ascii=False) + "\n", encoding="utf-8")
+        confirmed = verify(kept, seed=seed + 1000, timeout=TIMEOUT)["confirmed"]
+    return {
+        "name": row["name"], "command": command, "seed": seed, "draws": results["draws"], "delta": results["delta"],
+        "seconds": round(time.monotonic() - began, 1), "violated": results["violated"], "confirmed": confirmed,
+        "entries": [{key: each[key] for key in KEPT} for each in results["entries"]],
+    }  # fmt: skip
+
+
+def page(rows: list[dict[str, Any]], done: dict[str, Any]) -> str:
+    """The gallery in Markdown."""
+    there = [row for row in rows if row["name"] in done]
+    lines = [
+        INTRODUCTION.format(
+            rows=len(there), software=len({row["software"] for row in there}),
+            violated=sum(bool(done[row["name"]]["violated"]) for row in there),
+        ),
+        "<!-- table: gallery -->", "",
+        "| software | what | claim | claimed ε | measured ε ≥ | share | |",
+        "| --- | --- | --- | ---: | ---: | ---: | --- |",
+    ]  # fmt: skip
+    lines += [_line(row, done[row["name"]]) for row in there]
+    lines += ["", "## What fell, looked at again", ""]
+    for row in there:
+        if done[row["name"]]["violated"]:
+            said = f"**{row['software']}, {row['what']}.** {' '.join(row['fell'].split())}"
+            lines += [textwrap.fill(said, 120, break_on_hyphens=False, break_long_words=False), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(row: dict[str, Any], result: dict[str, Any]) -> str:
+    first = result["entries"][0]
+    worst = max(result["entries"], key=lambda e: (e["verdict"] == "violated", e["measured_at_delta"] or 0))
+    shown = worst if result["violated"] else first
+    at = "" if shown["claimed"] != "inf" else "_at_delta"
+    claimed, measured = float(shown[f"claimed{at}"]), float(shown[f"measured{at}"])
+    share = f"{measured / claimed:.2f}" if claimed and math.isfinite(claimed) else ""
+    said = "holds"
+    if result["violated"]:
+        said = f"[violated](gallery/{row['name']}.json)"
+        said += "" if first is shown else f", {shown['about']}"
+    cells = row["software"], row["what"], row["claim"], f"{claimed:.3g}", f"{measured:.3g}", share, said
+    return "| " + " | ".join(cells) + " |"
+
+
+INTRODUCTION = """# A gallery of audits
+
+Other people's software under [the auditor](auditor.md): {rows} audits of {software} packages and published algorithms,
+each in an environment of its own, made by one command, `python audits/make.py` (an hour or so; `--only NAME` makes one
+row anew), from the adapters in `audits/adapters`. {violated} claims fell.
+
+A row has the version that a package registry had, the claim as the software's documentation or the paper states it, the
+ε that is claimed of the pair of inputs that was found (at the claim's δ where it has one), the ε that was measured from
+below, and its share of the claim. A claim that falls was measured again on new draws, has a certificate (the link;
+`sottovoce audit --verify FILE`, from the repository's root), and is described below. An audit of a sound mechanism
+raises an alarm with probability at most 1e-3. A row that holds says that these draws, of this pair and by these tests,
+show no more: no proof. All figures are also in [gallery.json](gallery.json).
+"""
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="NAME", help="this row alone; may be repeated")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--list", action="store_true", help="the rows' names")
+    parser.add_argument("--page", action="store_true", help="the page alone, from the JSON")
+    asked, given = parser.parse_args(words), manifest()
+    rows = given["row"]
+    names = [row["name"] for row in rows]
+    if unknown := [name for name in asked.only or () if name not in names]:
+        parser.error(f"no row {unknown[0]}; --list has the names")
+    if asked.list:
+        print("\n".join(names))
+        return 0
+    os.chdir(ROOT)
+    failed, done = 0, json.loads(JSON.read_text(encoding="utf-8")) if JSON.is_file() else {}
+    for row in rows:
+        if asked.page or (asked.only and row["name"] not in asked.only):
+            continue
+        environment(row["environment"], given["environment"][row["environment"]])
+        try:
+            done[row["name"]] = json_ready(audited(row, asked.seed))
+        except UserError as error:  # the others are no worse for it
+            print(f"{row['name']}: {error}", file=sys.stderr)
+            failed = 1
+            continue
+        said = "violated" if done[row["name"]]["violated"] else "holds"
+        print(f"{row['name']}: {said}, {done[row['name']]['seconds']} s", file=sys.stderr)
+        kept = {name: done[name] for name in names if name in done}
+        JSON.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if not any("fell" not in row for row in rows if done.get(row["name"], {}).get("violated")):
+        PAGE.write_text(page(rows, done), encoding="utf-8")
+    else:
+        print("a row is violated that gallery.toml says nothing of (fell): the page waits for it", file=sys.stderr)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

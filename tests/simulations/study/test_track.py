@@ -1,0 +1,107 @@
+"""Runs in trackers, read back by the trackers' own readers where these are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulations.commands import cli
+from simulations.errors import UserError
+from simulations.study import track as tracking
+from simulations.study.track import track, tracker
+from tests.support.results import demo
+
+NAME = "Purkayastha, ε = 10"
+
+
+def results() -> dict[str, Any]:
+    """Of a reference, and of an arm with a parameter."""
+    made = demo()
+    made["arms"] = made["arms"][1:3]
+    made["arms"][1]["parameters"] = {"embedding.dim": 16}
+    return made
+
+
+def installed(package: str) -> pytest.MarkDecorator:
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"{package} is not installed: pip install '.[tracking]'")
+
+
+class Kept:
+    """A tracker that remembers."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, tuple[str, dict[str, str], dict[str, float]]] = {}
+
+    def run(self, study: str, name: str, *, settings: Any, figures: Any) -> None:
+        self.runs[name] = (study, dict(settings), dict(figures))
+
+
+def test_what_a_tracker_is_told() -> None:
+    kept = Kept()
+    track([kept], results())
+    study, settings, figures = kept.runs[f"{NAME}, seed 1"]
+    assert study == "demo" and settings["embedding.dim"] == "16" and settings["protected"] == "True"
+    assert figures["accuracy"] == 0.9 and figures["metric_epsilon"] == 10.0
+    _, reference, bare = kept.runs["no noise, seed 1"]
+    assert (reference["reference"], reference["protected"]) == ("True", "False")
+    assert not [key for key in bare if key.endswith("epsilon")]  # an infinite one is no number
+
+
+def test_a_tracker_that_fails_says_that_the_results_are_kept() -> None:
+    class Broken:
+        def run(self, *_: object, **__: object) -> None:
+            raise RuntimeError("no such\nserver")
+
+    with pytest.raises(UserError, match=r"the results are kept, but .* does not take them: no such server"):
+        track([Broken()], results())
+
+
+def test_mistakes_are_said_before_anything_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in (["simulate", "demo"], ["study", "composition"], ["simulate", "--resume", "x"]):
+        assert cli.main([*command, "--track", "mlfow:x"]) == 2
+        said = capsys.readouterr().err
+        assert said == (
+            'sottovoce: --track mlfow:x: must be mlflow:PLACE or tensorboard:PLACE; did you mean "mlflow"?\n'
+        )
+    monkeypatch.setitem(tracking.TRACKERS, "mlflow", (Kept, "no_such_package"))
+    with pytest.raises(UserError, match=r"needs the package no_such_package: pip install 'sottovoce\[tracking\]'"):
+        tracker("mlflow:x")
+    assert not list(tmp_path.iterdir())
+
+
+@installed("mlflow")
+@pytest.mark.slow
+def test_mlflow_reads_it(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path / 'runs.sqlite'}"
+    if importlib.util.find_spec("sqlalchemy") is None:
+        uri = (tmp_path / "runs").as_uri()
+    track([tracker(f"mlflow:{uri}")], results())
+    client = MlflowClient(tracking_uri=uri)
+    found = client.get_experiment_by_name("demo")
+    assert found is not None
+    runs = {run.info.run_name: run for run in client.search_runs([found.experiment_id])}
+    run = runs[f"{NAME}, seed 1"]
+    assert run.data.metrics["accuracy"] == 0.9 and run.data.params["embedding.dim"] == "16"
+    assert run.info.status == "FINISHED" and runs["no noise, seed 1"].data.params["protected"] == "False"
+
+
+@installed("tensorboard")
+@pytest.mark.slow
+def test_tensorboard_reads_it(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    track([tracker(f"tensorboard:{tmp_path}")], results())
+    read = EventAccumulator(str(tmp_path / "demo" / "purkayastha-eps-10-seed-1"))
+    read.Reload()
+    (accuracy,) = read.Scalars("accuracy")
+    assert accuracy.value == pytest.approx(0.9) and "central_epsilon" not in read.Tags()["scalars"]
+    assert b"embedding.dim = 16" in read.Tensors("settings/text_summary")[0].tensor_proto.string_val[0]
