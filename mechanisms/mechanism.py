@@ -60,7 +60,8 @@ class WordMechanism(Mechanism, Protocol):
     vocabulary: its words; an input may also be `vocabulary.unknown`, an output never is. reads: names of what else
     of the private text `sample` and `log_prob` take, by keyword: "importance" (a weight for each token), or "scores"
     (what answers with a logit for each word at a place, `language_model.Scores`); most read nothing. One whose
-    output's words do not stand for the text's at the same place says `moves = True`.
+    output's words do not stand for the text's at the same place says `moves = True`; one whose guarantee is of other
+    distances than the Euclidean ones of the vectors gives them in `distances(x, y)`: word ids (n,) and (k,) -> (n, k).
     """
 
     vocabulary: Vocabulary

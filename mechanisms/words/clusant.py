@@ -50,7 +50,7 @@ class CluSanT:
     more.) d' is a pseudometric, a sum of two. With K = 1/(the largest distance of two centres) this is the published
     standard form, ordinary LDP at 2ε. The unknown word's c(x) is the mean of all words, where it lies itself.
 
-    **What is repaired.** A cluster of one word, or of words at one place, has Δ_C = 0, by which the programs divide;
+    **What is repaired.** A cluster of one word, or of words at one place, has Δ_C = 0, by which its program divides;
     its words are drawn uniformly here, as those are of clusters narrower than 2^-20 of the vocabulary.
 
     **Rounding.** A distance from differences in float64 is off by a share of (m/2 + 4)·2^-53; four times ε/2 of that,

@@ -42,11 +42,11 @@ class Diffractor:
     Nothing is exposed. d is a metric (the largest of metrics), of the lists and not of the vectors: words that are near
     may lie far apart in a list, and its diameter is V - 1.
 
-    **What is not done as published.** Its programs let every list draw, and take one of the words: the same law, for
-    V·lists times the work. They pass over words that a list does not have, by which the choice shows which lists know
-    the private word (they come from several embeddings); here every list has all words. Words outside the vocabulary
-    and stop words, which they pass on in clear, are what `TextMechanism` makes of them. The unknown word stands where
-    the word nearest to the mean of all vectors does.
+    **What is not done as published.** Its program lets every list draw, and takes one of the words: the same law, at
+    the lists' number times the work. It passes over words that a list does not have, by which the choice shows
+    which lists know the private word (they come from several embeddings); here every list has all words. Words outside
+    the vocabulary and stop words, which it passes on in clear, are what `TextMechanism` makes of them. The unknown word
+    stands where the word nearest to the mean of all vectors does.
 
     **numeric_delta (proved).** A list is met on an interval of one uniform, a place on one of another, each with two
     ends that are off by one lattice point, 2^-52. Rounding the logarithm moves the end at mass e^(-ε·j) by at most

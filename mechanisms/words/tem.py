@@ -43,8 +43,8 @@ class Tem:
     **Theorem** ε·d_γ(x, x'), for all inputs and outputs, nothing exposed. Proof: d_γ is a pseudometric, as d is (the
     smaller of a distance and a constant keeps the triangle inequality), so the weights of y differ by at most
     exp(ε·d_γ(x, x')/2), and so do their sums. The published theorem is ε·d; this one is never weaker, and its worst
-    case is ε·γ where γ is below the vocabulary's diameter: what truncation buys. (The published programs weigh ⊥ by
-    |W|/|L_x|, by which neither holds.)
+    case is ε·γ where γ is below the vocabulary's diameter: what truncation buys. (A program of it in use weighs ⊥ by
+    |W|/|L_x|, by which neither holds: a test finds it.)
 
     **γ.** Where none is given, (2/ε)·ln((1 - β)·(V - 1)/β), at least 0, the paper's choice: a word of the vocabulary is
     then replaced by one beyond γ with probability at most β, because ⊥ weighs (V - 1)·e^(-ε·γ/2) at most beside the 1

@@ -36,9 +36,9 @@ class Vickrey:
     **Theorem** ε·d(x, x'), d the (Mahalanobis) distance of the noise, nothing exposed: both words, their distances from
     z and the coin are functions of z and of public things, hence post-processing (the paper's proof).
 
-    **What is not offered.** The programs of it (such as that of the comparison by Meisenbacher et al. 2024) leave the
-    private word itself out where it is the nearest. That looks at the input again: an output y is then impossible for
-    the input y and for no other, the loss is infinite at any ε, and no name of what is exposed would make it finite.
+    **What is not offered.** A program of it in use leaves the private word itself out where it is the nearest. That
+    looks at the input again: an output y is then impossible for the input y and for no other, the loss is infinite at
+    any ε, and no name of what is exposed would make it finite.
 
     **numeric_delta (proved).** The argument of `mechanisms.words.madlib`, of the path of one uniform. The nearest word
     changes at most 2V times, the second at most 4e·V times (`mechanisms.words.madlib_syntax`, k = 2). Between, the

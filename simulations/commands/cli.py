@@ -32,7 +32,15 @@ from simulations.commands import init as init_command
 from simulations.commands import report as report_command
 from simulations.commands import reproduce as reproduce_command
 from simulations.commands import study as study_command
-from simulations.commands.options import AsJson, Data, Set, Track, end_where_nobody_was_delivered, overrides
+from simulations.commands.options import (
+    AsJson,
+    Data,
+    Set,
+    Track,
+    end_where_nobody_was_delivered,
+    overrides,
+    refuse_repeats,
+)
 from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
 from simulations.progress import progress_lines
 from simulations.transport.quiet import QUIET
@@ -250,6 +258,7 @@ def _terminate(number: int, frame: Any) -> None:
 
 def _run(arguments: list[str] | None) -> int:
     try:
+        refuse_repeats(sys.argv[1:] if arguments is None else arguments, typer.main.get_command(app))
         code = app(args=arguments, prog_name="sottovoce", standalone_mode=False)
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             return _complain("interrupted; nothing was kept", INTERRUPTED)

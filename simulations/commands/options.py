@@ -37,6 +37,31 @@ Track = Annotated[
 ]
 
 
+def refuse_repeats(arguments: Sequence[str], root: Any) -> None:
+    """Raises UserError for an option given twice of which one alone would count: the other would be passed over in
+    silence, and with it a column that is to be sanitized, or a limit. root: the click command."""
+    from simulations.errors import UserError
+
+    words, command = list(arguments), root
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    takes = {
+        name: parameter for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)
+    }  # fmt: skip
+    seen: set[str] = set()
+    words = words[: words.index("--")] if "--" in words else words
+    while words:
+        name, equals, _ = words.pop(0).partition("=")
+        parameter = takes.get(name)
+        if parameter is None or not name.startswith("-"):
+            continue
+        if not (getattr(parameter, "is_flag", False) or getattr(parameter, "count", False)) and not equals and words:
+            words.pop(0)  # its value, whatever it looks like
+        if parameter.name in seen and not getattr(parameter, "multiple", False):
+            raise UserError(f"{name}: is given twice; leave one of them")
+        seen.add(parameter.name)
+
+
 def print_json(answer: Any) -> None:
     """One JSON object, as --json promises it; infinity is "inf"."""
     from simulations.output.jsonable import json_ready

@@ -307,6 +307,7 @@ def test_private_arguments_are_what_the_mechanism_reads(exported):
     class Whole:
         def __init__(self, word):
             self.word, self.name, self.vocabulary = word, word.name, V
+            self.slices, self.sides = (slice(0, 4),), 1
 
     assert private_arguments(Whole(Plain), [""] * 3, x, None) == {}
     assert private_arguments(Whole(Other), [""] * 3, x, exported)["importance"].shape == (3, 4)

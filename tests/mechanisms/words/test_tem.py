@@ -60,7 +60,7 @@ def test_all_pairs_keep_the_truncated_metric_guarantee(epsilon, gamma):
         assert ratio.max() > 0.5 * mechanism.guarantee.worst_case()
 
 
-def test_the_weight_that_the_published_programs_give_to_the_rest_breaks_the_theorem():
+def test_the_weight_that_a_program_in_use_gives_to_the_rest_breaks_the_theorem():
     wrong = largest_ratio(published(0.5, 3.0, lambda words, near: math.log(words / near)))
     assert (wrong - 0.5 * APART).max() > 2
 

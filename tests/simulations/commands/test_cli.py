@@ -16,8 +16,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import typer
 
-from simulations.commands import cli
+from simulations.commands import cli, options
 from simulations.errors import UserError
 from simulations.experiment import Experiment, load
 from simulations.study.journal import Journal
@@ -364,3 +365,25 @@ def test_the_command_itself_exits_with_2() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "sottovoce: absent.toml: there is no such file\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sanitize --mechanism santext --epsilon 1 --epsilon 2", "sanitize --mechanism santext --in a.tsv --in=b.tsv",
+        "budget ladder demo --ledger a --ledger b", "demo --json --json", "sanitize --explain --seed 1 --explain",
+    ],
+)  # fmt: skip
+def test_an_option_that_one_alone_would_count_of_is_not_given_twice(line, capsys):
+    assert cli.main(line.split()) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and said[0].endswith("is given twice; leave one of them")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["sanitize --set --epsilon=1 --set --epsilon=2 --column a --column b", "simulate --set seed=1 --set name=x f.toml"],
+)
+def test_options_that_may_be_repeated_are(line, capsys):
+    options.refuse_repeats(line.split(), typer.main.get_command(cli.app))
+    options.refuse_repeats(["sanitize", "--in", "--in", "--", "--in", "--in"], typer.main.get_command(cli.app))
