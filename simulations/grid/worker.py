@@ -1,7 +1,7 @@
 """One run of a study, in a process of its own: `python -m simulations.grid.worker EXPERIMENT.toml OUT ACTORS PARENT`.
 
-It begins the run or goes on with it, and ends with the process PARENT that started it: Ray, signals and a library that dies
-concern one run alone. What it says goes to stderr; its last line, where it ends with another code than 0, is why.
+It begins the run or goes on with it, and ends with the process PARENT that started it: Ray, signals and a library that
+dies concern one run alone. What it says goes to stderr; its last line, where it ends with another code than 0, is why.
 """
 
 from __future__ import annotations
