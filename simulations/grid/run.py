@@ -149,6 +149,7 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
 
 def _started(job: Job, actors: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     program = [sys.executable, "-m", "simulations.grid.worker", str(job.file), str(job.out), str(actors)]
+    program.append(str(os.getpid()))
     with open(_log(job), "wb") as log:
         return subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environment))
 

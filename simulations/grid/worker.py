@@ -1,7 +1,7 @@
-"""One run of a study, in a process of its own: `python -m simulations.grid.worker EXPERIMENT.toml OUT ACTORS`.
+"""One run of a study, in a process of its own: `python -m simulations.grid.worker EXPERIMENT.toml OUT ACTORS PARENT`.
 
-It begins the run or goes on with it, and ends with the process that started it: Ray, signals and a library that dies
-concern one run alone. What it says goes to stderr; its last line, where it ends with another code than 0, is why.
+It begins the run or goes on with it, and ends with the process PARENT that started it: Ray, signals and a library that
+dies concern one run alone. What it says goes to stderr; its last line, where it ends with another code than 0, is why.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ _SIGNAL_OF_PARENTS_DEATH = 1  # prctl(2)
 
 def main(arguments: list[str]) -> int:
     """Runs one experiment; returns the process' exit code."""
-    file, out, actors = arguments
+    file, out, actors, parent = arguments
     ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_DEATH, signal.SIGTERM)
+    if os.getppid() != int(parent):  # it has ended already, and another may be at work on its runs
+        return TERMINATED
     os.environ.update(QUIET)
     with handling({signal.SIGTERM: _terminate, signal.SIGINT: signal.SIG_IGN}):
         try:

@@ -1,13 +1,14 @@
 """A study whose runs are processes, as they are at work, but that ask nodes within the process and encode nothing.
 
     python -m tests.support.study_runs study FILE OUT      # the study's own process
-    python -m tests.support.study_runs run FILE OUT ACTORS # one of its runs, as `simulations.grid.worker`
+    python -m tests.support.study_runs run FILE OUT ACTORS PARENT # one of its runs, as `simulations.grid.worker`
 
 Both may be killed at any time.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -50,6 +51,7 @@ def _slowly(grid: LocalGrid, messages: Iterable[Any], *, timeout: float) -> list
 
 def _started(job: running.Job, actors: int, environment: object) -> subprocess.Popen[bytes]:
     program = [sys.executable, "-m", __spec__.name, "run", str(job.file), str(job.out), str(actors)]
+    program.append(str(os.getpid()))
     with open(running._log(job), "wb") as log:
         return subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

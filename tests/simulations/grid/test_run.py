@@ -21,7 +21,7 @@ import pytest
 from pyarrow import parquet
 
 from simulations.commands import cli
-from simulations.errors import Interrupted, UserError
+from simulations.errors import TERMINATED, Interrupted, UserError
 from simulations.experiment import load
 from simulations.grid import run as running
 from simulations.grid.definition import load_study
@@ -277,6 +277,15 @@ def test_ctrl_c_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Interrupted, match="run it again to go on"):
         list(processes(jobs, 2))
     assert [process.returncode for process in made] == [-signal.SIGTERM, -signal.SIGTERM]
+
+
+def test_a_run_whose_study_has_ended_before_it_began_does_nothing() -> None:
+    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    gone.wait()
+    program = [sys.executable, "-m", "simulations.grid.worker", "small.toml", "out", "1", str(gone.pid)]
+    ended = subprocess.run(program, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (TERMINATED, "")
+    assert not list(Path.cwd().glob("out*"))
 
 
 def test_the_pareto_front_is_what_nothing_is_better_than() -> None:

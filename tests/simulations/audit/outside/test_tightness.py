@@ -107,16 +107,17 @@ def test_scores_that_are_too_few_are_one_line() -> None:
         audit(lambda x, n: [[0.0]], Claim.of(planted.one_run(100)))
 
 
+SIGNS = np.where(np.arange(10) % 2, -1.0, 1.0)
+
+
 def sharp(x: float, n: int) -> list[list[float]]:
-    """Forty numbers with noise each, in two pairs of opposite signs: what no score of few draws sees well."""
-    signs = np.where(np.arange(40) % 2, -1.0, 1.0)
-    return np.rint((x * signs + planted.RNG.laplace(0, 40.0, (n, 40))) * 2**10).tolist()
+    """Ten numbers with noise each, of opposite signs in turn."""
+    return np.rint((x * SIGNS + planted.RNG.laplace(0, 10.0, (n, 10))) * 2**10).tolist()
 
 
 def test_where_a_density_is_said_its_ratio_is_one_more_score_and_its_word_is_not_taken() -> None:
     def density(x: float, draws: Any) -> Any:
-        signs = np.where(np.arange(40) % 2, -1.0, 1.0)
-        return -np.abs(np.array(draws) / 2**10 - x * signs).sum(axis=1) / 40
+        return -np.abs(np.array(draws) / 2**10 - x * SIGNS).sum(axis=1) / 10
 
     given = {"epsilon": 1.0, "pairs": [[0.0, 1.0]], "releases": "vector"}
     said = audit(sharp, Claim(**given, density=density), draws=16_000)["entries"][0]
