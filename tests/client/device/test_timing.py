@@ -146,7 +146,7 @@ def test_every_answer_leaves_at_a_moment_drawn_before(
     what: str, fake: Fake, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a window of 3,000 s and the draw .5: 2,250 s after the question came, less what has passed since."""
-    folder = make_node(tmp_path / "node", seed=None, policy=Policy(embedding=100.0, label=9.0, window=3000.0))
+    folder = make_node(tmp_path / "node", seed=None, policy=Policy(embedding=100.0, label=9.0, total=1000.0, window=3000.0))
     monkeypatch.setattr("client.device.serve.secrets", SimpleNamespace(randbelow=lambda below: below // 2))
     waits = Waits()
     asked: Any = request(arm="other" if what == "refused" else "")
@@ -165,7 +165,7 @@ def test_every_answer_leaves_at_a_moment_drawn_before(
 def test_the_window_is_that_of_the_policy_as_it_is_now(fake: Fake, keys: Path, tmp_path: Path) -> None:
     """A bundle is installed over a device that is served: answers keep to its window, as to the rest of its policy; and
     to that one while the file cannot be read."""
-    policy = Policy(embedding=100.0, label=9.0)
+    policy = Policy(embedding=100.0, label=9.0, total=1000.0)
     folder = make_node(tmp_path / "node", seed=None, policy=policy)
     waits = Waits()
     where = {"superlink": fake.address, "root_certificates": keys / "ca.pem", "key": keys / "node.key"}
