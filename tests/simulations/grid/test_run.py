@@ -354,10 +354,10 @@ def test_thirty_runs_killed_and_resumed_end_with_the_same_tables(monkeypatch: py
     assert len(load_study("s.toml").runs) == 30
     program = [sys.executable, "-m", "tests.support.study_runs", "study", "s.toml"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
-    for done in (4, 11, 20):
+    for so_far in (4, 11, 20):
         killed = subprocess.Popen([*program, "again"], env=environment, stdout=subprocess.PIPE, text=True)
         assert killed.stdout is not None
-        assert any(f"{done} of 30 runs are done: " in line for line in killed.stdout)
+        assert any(f"{so_far} of 30 runs are done: " in line for line in killed.stdout)
         end = time.monotonic() + 60
         while not any(Path("again/runs").glob("*.part/nodes/*/*.sqlite")) and time.monotonic() < end:
             time.sleep(0.01)
