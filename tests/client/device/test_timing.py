@@ -146,7 +146,8 @@ def test_every_answer_leaves_at_a_moment_drawn_before(
     what: str, fake: Fake, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a window of 3,000 s and the draw .5: 2,250 s after the question came, less what has passed since."""
-    folder = make_node(tmp_path / "node", seed=None, policy=Policy(embedding=100.0, label=9.0, total=1000.0, window=3000.0))
+    policy = Policy(embedding=100.0, label=9.0, total=1000.0, window=3000.0)
+    folder = make_node(tmp_path / "node", seed=None, policy=policy)
     monkeypatch.setattr("client.device.serve.secrets", SimpleNamespace(randbelow=lambda below: below // 2))
     waits = Waits()
     asked: Any = request(arm="other" if what == "refused" else "")
