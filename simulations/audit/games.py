@@ -18,6 +18,7 @@ from mechanisms.identity import Identity
 from mechanisms.losses.categorical import pair_loss, pure_loss
 from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import parameters
+from mechanisms.piecewise import Piecewise
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
@@ -279,7 +280,7 @@ def _shown(vocabulary: Vocabulary, number: int) -> str:
     return vocabulary.words[number] if number < len(vocabulary) else "unknown word"
 
 
-def label_game(mechanism: Any, delta: float) -> Game:
+def label_game(mechanism: Any, delta: float, pair: tuple[int, int] = (0, 1)) -> Game:
     """Two labels; with a prior, the two likeliest under one that leaves some labels out."""
     labels = np.arange(mechanism.classes)
     private: dict[str, Any] = {}
@@ -288,11 +289,11 @@ def label_game(mechanism: Any, delta: float) -> Game:
         prior /= prior.sum()
         private = {"prior": (prior, prior)}
     probs = []
-    for x in (0, 1):
+    for x in pair:
         extra = {key: _rows(values[x], len(labels)) for key, values in private.items()}
         probs.append(mechanism.log_prob(labels, np.full(len(labels), x), **extra))
     return finite_game(
-        mechanism, (0, 1), delta, shown="two labels", outcomes=labels, log_probs=(probs[0], probs[1]), **private
+        mechanism, pair, delta, shown="two labels", outcomes=labels, log_probs=(probs[0], probs[1]), **private
     )
 
 
@@ -445,6 +446,7 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
         label_game(RandomizedResponse(0.5, 50), delta),
     ],
     RandomizedResponsePrior.name: lambda delta: [label_game(RandomizedResponsePrior(1.0, 10), delta)],
+    Piecewise.name: lambda delta: [label_game(Piecewise(1.0, 10), delta, (0, 9))],  # the two ends of the range
     RandomSubstitution.name: lambda delta: [word_game(RandomSubstitution(words()), delta)],
     SanText.name: lambda delta: [word_game(SanText(1.0, words()), delta)],
     SanTextPlus.name: _santext_plus,
