@@ -313,7 +313,8 @@ class _Deployment:
         """As the publisher: vouches for the trained model's question, once it is there, and gives it to the devices."""
         place = self.server / "questions"
         asked, signed = (place / f"{QUESTION}{end}" for end in (ASKED, SIGNED))
-        if others := sorted({*place.glob(f"*{ASKED}")} - {asked}):
+        there = {path for path in place.glob(f"*{ASKED}") if not path.name.startswith(".")}  # no draft of one
+        if others := sorted(there - {asked}):
             raise UserError(
                 f"{others[0]}: the training server asks training users otherwise than the bundle lists: its maps "
                 "came out otherwise; run it again with one thread (OMP_NUM_THREADS=1)"

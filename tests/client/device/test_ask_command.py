@@ -127,7 +127,7 @@ sys.exit(code)
 
 @pytest.mark.slow
 def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
-    node = world.device(tmp_path / "node", replace(POLICY, total=float("inf"), releases=100_000))
+    node = world.device(tmp_path / "node", replace(POLICY, total=1e9, releases=100_000))
     peaks = []
     for lines in (1_000, 30_000):
         file, out = file_of(tmp_path, "".join(f"film {i} of {lines}\n" for i in range(lines)).encode()), f"{lines}.tsv"

@@ -6,12 +6,17 @@ import signal
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
 
+from server.protocols.models import QUESTION
 from simulations.commands import cli
+from simulations.deployment.local import _Deployment
 from simulations.deployment.processes import LIST, Parties, free_port
+from simulations.deployment.questions import ASKED
+from simulations.errors import UserError
 
 STUDY = """
 name = "small"
@@ -220,3 +225,14 @@ def test_a_party_whose_files_are_missing_says_which(keys: Path, capsys: pytest.C
     assert line.startswith("--users nobody.json: cannot be read")
     predict = ["predict", "nowhere", *options(keys, "predict"), "--port", 1]
     assert complaint(capsys, *predict).startswith("nowhere: holds no finished run")
+
+
+def test_a_question_that_is_being_written_is_no_other_question(tmp_path: Path) -> None:
+    """The publisher looks while the training server writes: a draft lies there for a moment."""
+    (tmp_path / "questions").mkdir()
+    place = SimpleNamespace(server=tmp_path, folder=tmp_path, publisher=tmp_path)
+    (tmp_path / "questions" / f".draft.{QUESTION}{ASKED}").write_text("")
+    _Deployment._publish(place)  # type: ignore[arg-type]
+    (tmp_path / "questions" / f"other{ASKED}").write_text("")
+    with pytest.raises(UserError, match="asks training users otherwise"):
+        _Deployment._publish(place)  # type: ignore[arg-type]
