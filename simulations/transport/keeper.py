@@ -3,8 +3,8 @@
 Flower hands a node's message to any process of a cluster. The process gets what the node holds through Ray's object
 store, answers in a folder of its own that lasts no longer than the answer, and gives the ledger back. Check, record,
 act: `LentLedger.commit` returns once the keeper has the ledger on the run's own disk, and only after that does the
-answer exist. A ledger goes back on top of the very bytes that it was lent as, or not at all: of two processes that answer for
-one node at once, the second one has seen too little, and begins again.
+answer exist. A ledger goes back on top of the very bytes that it was lent as, or not at all: of two processes that
+answer for one node at once, the second one has seen too little, and begins again.
 """
 
 from __future__ import annotations
