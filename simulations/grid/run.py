@@ -142,7 +142,7 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
                     else:
                         failed[name] = _last_line(next(job for job in jobs if job.name == name), code)
             if time.monotonic() - said > _SAY:
-                now = "; ".join(f"{job.name}: {_at(job)}" for job in jobs if job.name in working)
+                now = "; ".join(f"{job.name}: {at}" for job in jobs if job.name in working and (at := _at(job)))
                 if now and now != last:
                     progress(now)
                 said, last = time.monotonic(), now
@@ -174,9 +174,8 @@ def _last_line(job: Job, code: int) -> str:
 
 
 def _at(job: Job) -> str:
-    """What a run that is at work has said last, without its clock."""
-    line = _last_line(job, 0)
-    return line.partition(" s  ")[2] or "begins"
+    """What a run that is at work has said last, without its clock; "" where it has said nothing yet."""
+    return _last_line(job, 0).partition(" s  ")[2]
 
 
 def _end(working: Iterable[subprocess.Popen[bytes]]) -> None:
