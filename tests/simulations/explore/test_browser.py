@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from simulations.explore.serve import explorer, serving
+from simulations.explore.settings import MECHANISMS
 from simulations.explore.world import World
 from tests.support.browser import CHROMIUM, Browser, chromium
 from tests.support.exploring import TEXT
@@ -193,15 +195,59 @@ def test_it_prints(person: Person) -> None:
     assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") <= 8
 
 
-def test_a_slide_is_answered_within_a_tenth_of_a_second(person: Person) -> None:
-    """At the median of twenty, each of an ε that was not asked for before. On two cores it is 60 ms; here three times
-    the promise is allowed, since other tests may run beside."""
+@pytest.mark.parametrize("channel", MECHANISMS)
+def test_a_slide_is_answered_within_a_tenth_of_a_second(channel: str, person: Person) -> None:
+    """At the median of twelve, each of an ε that was not asked for before, until it is seen. What it is on two quiet
+    cores `tests.benchmarks.explore` says; here five times the promise is allowed, since other tests may run beside."""
     person.types(TEXT)
+    person.chooses(channel)
+    person.slides("epsilon", 0.5)
     person.does("performance.clearMeasures()")
-    for number in range(20):
+    for number in range(12):
         person.slides("epsilon", 1 + number / 2)
     times = sorted(person.browser.evaluate("performance.getEntriesByName('slide').map(one => one.duration)"))
-    assert len(times) >= 20 and times[len(times) // 2] < 300
+    assert len(times) >= 12 and times[len(times) // 2] < 500
+
+
+#: Answers that take longer than a slide come later still: the question, and what it says of ε.
+SLOWLY = """
+const real = window.fetch;
+window.fetch = async (where, how) => {
+  const slow = ["loss", "crowd", "ledger"].some(name => String(where).endsWith(name));
+  if (slow) await new Promise(done => setTimeout(done, 300));
+  return real(where, how);
+};
+"""
+
+
+def test_no_number_of_another_epsilon_stands_there_unmarked(person: Person) -> None:
+    """While answers are on their way: what was there is marked as old, and answers of another ε are not taken."""
+    marked = "[...document.querySelectorAll('[aria-busy]')].map(one => one.id)"
+    person.types(TEXT)
+    person.slides("epsilon", 2)
+    person.browser.wait(f"{marked}.length === 0")
+    person.does(SLOWLY)
+    before = person.reads("words"), person.reads("crowd")
+    assert "Worst case: ε = 6.283" in before[0] and "Nearly always: ε = " in before[0]
+    person.slides("epsilon", 4)
+    assert {"crowd", "account"} <= set(person.browser.evaluate(marked))
+    assert "Worst case: ε = 12.57" in person.reads("words") and "small δ: ε = …" in person.reads("words")
+    assert "…" in person.does("return getComputedStyle(document.getElementById('crowd'), '::after').content")
+    person.browser.wait("document.getElementById('crowd').ariaBusy !== 'true'")
+    assert person.reads("crowd") != before[1] and "…" not in person.reads("words")
+    person.browser.wait(f"{marked}.length === 0")
+    # asked at 3, answered when 5 is chosen already
+    person.slides("epsilon", 3)
+    time.sleep(0.4)
+    person.slides("epsilon", 5)
+    person.browser.wait(f"{marked}.length === 0")
+    assert "Worst case: ε = 15.71" in person.reads("words")
+    alone = person.reads("crowd"), person.reads("words")
+    person.opens()
+    person.types(TEXT)
+    person.slides("epsilon", 5)
+    person.browser.wait(f"{marked}.length === 0")
+    assert (person.reads("crowd"), person.reads("words")) == alone
 
 
 def test_a_script_in_a_sentence_is_shown_and_not_run(person: Person) -> None:
