@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -116,8 +115,7 @@ def load_node(folder: Path | str) -> Node:
     if "policy" not in values:
         raise ValueError(f"node: {path}: a device needs a policy")
     policy = Policy.from_dict(values["policy"])
-    if math.isinf(policy.total):
-        raise ValueError(f"node: {path}: a device's policy needs a finite total: a server may ask without end")
+    policy.require_end(f"node: {path}: a device's policy")
     admit_installed(policy.mechanisms)
     seal, publisher = values.get("seal"), _public_key(values.get("publisher"), "publisher", path)
     return Node(path.parent, encoder, None, {"": policy}, vocabulary, masked_lm, _seal(seal, path), publisher)
