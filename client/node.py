@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -78,9 +77,12 @@ class Node:
 
     def ledger(self, arm: str) -> Ledger:
         """The ledger of an arm, opened. Raises Refused for an arm that the node does not have."""
+        return Ledger(self.ledger_path(arm), durable=not self.simulated)
+
+    def ledger_path(self, arm: str) -> Path:
+        """Where the ledger of an arm lies. Raises Refused for an arm that the node does not have."""
         self.policy(arm)
-        name = f"ledger-{arm}.sqlite" if arm else "ledger.sqlite"
-        return Ledger(self.folder / name, durable=not self.simulated)
+        return self.folder / (f"ledger-{arm}.sqlite" if arm else "ledger.sqlite")
 
     def shard(self, split: str) -> Shard:
         """The node's records of a split, "train" or "test"."""
@@ -116,8 +118,7 @@ def load_node(folder: Path | str) -> Node:
     if "policy" not in values:
         raise ValueError(f"node: {path}: a device needs a policy")
     policy = Policy.from_dict(values["policy"])
-    if math.isinf(policy.total):
-        raise ValueError(f"node: {path}: a device's policy needs a finite total: a server may ask without end")
+    policy.require_end(f"node: {path}: a device's policy")
     admit_installed(policy.mechanisms)
     seal, publisher = values.get("seal"), _public_key(values.get("publisher"), "publisher", path)
     return Node(path.parent, encoder, None, {"": policy}, vocabulary, masked_lm, _seal(seal, path), publisher)

@@ -114,7 +114,8 @@ class Bundle:
 
         publisher: the public key that the user trusts, 32 bytes; None for the one that the device has pinned.
         Raises ValueError, one line, and changes nothing, where the bundle is not signed by that key, where the device
-        was installed for another, and where the policy wants releases hidden among others' and nothing seals them.
+        was installed for another, where the policy has no finite total, and where it wants releases hidden among
+        others' and nothing seals them.
         """
         node = Path(node)
         there = node / NODE
@@ -132,6 +133,7 @@ class Bundle:
                 f"bundle: {self.folder} is signed by {_named(self.publisher)}, and this device trusts "
                 f"{_named(publisher)} alone"
             )
+        self.policy.require_end(f"bundle: {self.folder}: its policy")
         if self.policy.minimum_users and self.seal is None:
             raise ValueError(
                 f"bundle: {self.folder} lets releases go only among those of {self.policy.minimum_users:,} users, and "

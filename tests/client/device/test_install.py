@@ -4,6 +4,7 @@ be hidden among others never answers in clear."""
 from __future__ import annotations
 
 import json
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -155,6 +156,9 @@ def test_a_device_without_a_key_is_not_served_and_not_made(place: Path, tmp_path
     keyless = make_bundle(place, "keyless", policy=HIDDEN)
     with pytest.raises(ValueError, match=r"only among those of 100 users, and holds no key [^\n]+$"):
         keyless.install(tmp_path / "new", PUBLISHER)
+    endless = make_bundle(place, "endless", policy=replace(POLICY, total=math.inf))
+    with pytest.raises(ValueError, match=r"its policy needs a finite total: [^\n]+$"):
+        endless.install(tmp_path / "new", PUBLISHER)
     assert not (tmp_path / "new").exists()
 
 
