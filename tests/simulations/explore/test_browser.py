@@ -5,16 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
-from simulations.explore.serve import explorer, serving
 from simulations.explore.settings import MECHANISMS
-from simulations.explore.world import World
-from tests.support.browser import CHROMIUM, Browser, chromium
+from tests.simulations.explore.conftest import Person
+from tests.support.browser import CHROMIUM
 from tests.support.exploring import TEXT
 
 pytestmark = [
@@ -33,66 +30,6 @@ all.items.add(new File([CONTENT], "page.json"));
 place.files = all.files;
 place.dispatchEvent(new Event("change"));
 """
-
-
-class Person:
-    """One page, and what a person does with it."""
-
-    def __init__(self, browser: Browser, address: str) -> None:
-        self.browser, self.address = browser, address
-
-    def opens(self) -> None:
-        self.browser.open(self.address)
-        self.browser.wait("performance.getEntriesByName('ready').length > 0")
-
-    def does(self, script: str) -> Any:
-        return self.browser.evaluate(f"(() => {{ {script} }})()")
-
-    def changes(self, place: str, value: str) -> None:
-        self.does(f"const e = document.getElementById('{place}'); e.value = {value}; "
-                  "e.dispatchEvent(new Event('input'))")  # fmt: skip
-
-    def types(self, text: str) -> None:
-        self.changes("sentence", json.dumps(text))
-
-    def slides(self, name: str, place: float) -> None:
-        """Moves a slider, and waits for the answer."""
-        slid = "performance.getEntriesByName('slide').length"
-        before = self.browser.evaluate(slid)
-        self.changes(f"s-{name}", str(place))
-        self.browser.wait(f"{slid} > {before}")
-
-    def chooses(self, channel: str) -> None:
-        self.does(f"document.querySelector('input[value={channel}]').click()")
-
-    def clicks(self, button: str, then: str) -> None:
-        self.browser.wait(f"!document.getElementById('{button}').disabled")
-        self.does(f"document.getElementById('{button}').click()")
-        self.browser.wait(f"document.body.innerText.includes({json.dumps(then)})")
-
-    def reads(self, place: str) -> str:
-        return str(self.browser.evaluate(f"document.getElementById('{place}').innerText"))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
-
-
-@pytest.fixture
-def person(browser: Browser, world: World) -> Iterator[Person]:
-    browser.complaints.clear()
-    browser.requested.clear()
-    browser.width(1280)
-    with explorer(make=lambda progress: world) as shown, serving(shown) as address:
-        somebody = Person(browser, address)
-        somebody.opens()
-        yield somebody
-        asked, complaints = list(browser.requested), list(browser.complaints)
-        browser.open("about:blank")  # or what it still asks would be the next one's
-    assert all(where.startswith(address) for where in asked), asked
-    assert not complaints
 
 
 def test_a_sentence_is_typed_sent_sent_again_and_refused(person: Person) -> None:
