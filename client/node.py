@@ -81,9 +81,12 @@ class Node:
 
     def ledger(self, arm: str) -> Ledger:
         """The ledger of an arm, opened. Raises Refused for an arm that the node does not have."""
+        return Ledger(self.ledger_path(arm), durable=not self.simulated)
+
+    def ledger_path(self, arm: str) -> Path:
+        """Where the ledger of an arm lies. Raises Refused for an arm that the node does not have."""
         self.policy(arm)
-        name = f"ledger-{arm}.sqlite" if arm else "ledger.sqlite"
-        return Ledger(self.folder / name, durable=not self.simulated)
+        return self.folder / (f"ledger-{arm}.sqlite" if arm else "ledger.sqlite")
 
     def shard(self, split: str) -> Shard:
         """The node's records of a split, "train" or "test"."""

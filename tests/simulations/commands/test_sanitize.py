@@ -301,7 +301,6 @@ def test_charges_in_words() -> None:
         ([*SANTEXT, "--in", "in.txt", "--out", "o.csv"], "o.csv: would be .csv, and the input is lines"),
         ([*SANTEXT, "--in", "in.txt", "--out", "no/o.txt"], "its folder does not exist"),
         ([*SANTEXT, "--in", "in.txt", "--out", "."], "is a folder"),
-        ([*SANTEXT, "--in", "in.txt", "--out", "hf:"], "--out hf: names no folder"),
         ([*SANTEXT, "--mode", "paperish"], "--mode: must be"),
         ([*SANTEXT, "--set", "x"], 'write KEY=VALUE'),
         ([*SANTEXT, "--set", "epsilon=3"], "epsilon is there already"),
