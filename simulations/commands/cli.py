@@ -100,7 +100,7 @@ RayAddress = Annotated[
     typer.Option(
         "--ray-address",
         metavar="HOST:PORT",
-        help="Join the Ray cluster whose head is there; its machines must see the results folder.",
+        help="Join the Ray cluster whose head is there; its machines need not share a folder.",
         show_default=False,
     ),
 ]

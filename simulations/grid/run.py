@@ -23,8 +23,9 @@ from simulations.progress import Progress
 
 #: What a run takes of memory, about (`simulations.study.forecast`), and seconds between two looks at the processes.
 MEMORY, _LOOK = 2 * 2**30, 0.2
-#: Seconds that a run which is told to end has to write down how far it is.
-_END = 60.0
+#: Seconds that a run which is told to end has to write down how far it is, and seconds between two lines on what runs
+#: are at.
+_END, _SAY = 60.0, 15.0
 
 
 class Job(NamedTuple):
@@ -35,8 +36,9 @@ class Job(NamedTuple):
     out: Path
 
 
-#: Does the jobs, so many at once; yields the name of each when it is finished. Raises UserError where one fails.
-Workers = Callable[[Sequence[Job], int], Iterator[str]]
+#: Does the jobs, so many at once, and says what they are at; yields the name of each when it is finished. Raises
+#: UserError where one fails.
+Workers = Callable[[Sequence[Job], int, Progress], Iterator[str]]
 
 
 def run_study(
@@ -61,7 +63,7 @@ def run_study(
         if left:
             progress(f"{study.name}: {len(left)} runs to do, {at_once} at once")
         start = time.monotonic()
-        for number, name in enumerate((workers or processes)(left, at_once), 1):
+        for number, name in enumerate((workers or processes)(left, at_once, progress), 1):
             more = (len(left) - number) * (time.monotonic() - start) / number
             then = f"; about {more / 60:.0f} min to go" if more >= 60 else f"; about {more:.0f} s to go" if more else ""
             progress(f"{done + number} of {len(study.runs)} runs are done: {name}{then}")
@@ -114,8 +116,9 @@ def _anything(out: Path) -> bool:
     return out.exists() or out.with_name(f"{out.name}.part").exists()
 
 
-def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
-    """`Workers` of processes, each with its share of the cores; what each says is in a file beside its run's folder.
+def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
+    """`Workers` of processes, each with its share of the cores; what each says is in a file beside its run's folder,
+    and the last of it is said now and then.
 
     Where one fails those at work are waited for, and no other is begun.
     """
@@ -124,11 +127,13 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     waiting, working = list(jobs), dict[str, subprocess.Popen[bytes]]()
     failed: dict[str, str] = {}
+    said, last = time.monotonic(), ""
     try:
         while working or (waiting and not failed):
             while waiting and not failed and len(working) < at_once:
                 job = waiting.pop(0)
                 working[job.name] = _started(job, actors, environment)
+                progress(f"{job.name}: begins")
             for name, process in list(working.items()):
                 if (code := process.poll()) is not None:
                     del working[name]
@@ -136,6 +141,11 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
                         yield name
                     else:
                         failed[name] = _last_line(next(job for job in jobs if job.name == name), code)
+            if time.monotonic() - said > _SAY:
+                now = "; ".join(f"{job.name}: {at}" for job in jobs if job.name in working and (at := _at(job)))
+                if now and now != last:
+                    progress(now)
+                said, last = time.monotonic(), now
             time.sleep(_LOOK)
     except (KeyboardInterrupt, Terminated) as error:
         _end(working.values())
@@ -161,6 +171,11 @@ def _log(job: Job) -> Path:
 def _last_line(job: Job, code: int) -> str:
     said = _log(job).read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line for line in reversed(said) if line.strip()), f"ended with {code}").strip()
+
+
+def _at(job: Job) -> str:
+    """What a run that is at work has said last, without its clock; "" where it has said nothing yet."""
+    return _last_line(job, 0).partition(" s  ")[2]
 
 
 def _end(working: Iterable[subprocess.Popen[bytes]]) -> None:
