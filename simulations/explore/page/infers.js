@@ -27,6 +27,10 @@ function values(title, found) {
     make("p", { class: "soft" }, `A guess is right in ${percent(found.prior)} of cases without your answer, and in at most ${percent(found.limit)} with this alone.`)];
 }
 
+// How the law of a mechanism is known that nobody can write down.
+const assumed = draws => draws === null ? "" : draws ? `, which is estimated from ${count(draws)} draws of each word: an attack, but not the best one`
+  : ", for which, of so many words, the density of its noise stands: an attack, but not the best one";
+
 function words(channel, found) {
   const rows = channel.words.map((word, i) => {
     const guesses = found.guesses[i];
@@ -34,7 +38,7 @@ function words(channel, found) {
       make("td", {}, guesses[0].word === word.original ? "right" : "wrong"));
   });
   const right = channel.words.filter((word, i) => found.guesses[i][0].word === word.original).length / channel.words.length;
-  return [make("p", {}, `Word by word, the likeliest original by how frequent words are in public, and by the law of the mechanism${found.draws === null ? "" : `, which is estimated from ${count(found.draws)} draws of each word: an attack, but not the best one`}:`),
+  return [make("p", {}, `Word by word, the likeliest original by how frequent words are in public, and by the law of the mechanism${assumed(found.draws)}:`),
     make("div", { class: "facts" }, fact(percent(right), "of the first guesses are right"),
       fact(percent(found.limit), "the theorem's limit for any guess at single words")),
     make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Guesses at your words" }, make("table", {}, make("thead", {}, make("tr", {},
@@ -48,7 +52,7 @@ export async function guessed(channel, guess) {
     put(place, make("p", { class: "soft" }, "No word left."));
     return;
   }
-  put(place, make("p", { class: "soft" }, `The server would look at all ${count(channel.vocabulary)} words for each that it saw, and so does this page …`));
+  put(place, make("p", { class: "soft" }, `The server would look at all ${count(channel.vocabulary)} words for each that it saw, and so does this page${channel.vocabulary > 10000 ? ": a minute or two" : ""} …`));
   const found = await guess(channel.words.map(word => word.number));
   if (place.isConnected) put(place, words(channel, found));
 }
