@@ -25,9 +25,9 @@ def simulate(
     and ledgers.
 
     experiment: what `load` gives; or a TOML file, or the name of a bundled one, with overrides such as
-    "population.users=500". out: the run folder, new or empty, or a URL of fsspec's that it is put to. progress: is given
-    a line now and then. ray_address: of a Ray cluster to join, host:port. actors: how many processes answer for nodes,
-    one for each core where it is None.
+    "population.users=500". out: the run folder, new or empty, or a URL of fsspec's that it is put to. progress: is
+    given a line now and then. ray_address: of a Ray cluster to join, host:port. actors: how many processes answer for
+    nodes, one for each core where it is None.
     Returns what results.json holds, with infinities as floats.
 
     A run that is stopped goes on with `resume`. Raises UserError, one line, on what a user can mend.

@@ -1,4 +1,4 @@
-"""Runs and studies whose folder is behind a URL: the same bits, wherever they go on, and nobody asked behind its back."""
+"""Runs and studies whose folder is behind a URL: the same bits, wherever they go on, and nobody asked behind it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def test_a_run_at_a_url_is_the_run_and_what_users_are_asked_is_there_first(
 
     def before(number: int) -> None:
         names = {path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()}
-        seen.append((len([n for n in names if n.startswith("unfinished/asked/")]), len([n for n in names if n.endswith(".sqlite")])))
+        asked = [name for name in names if name.startswith("unfinished/asked/")]
+        seen.append((len(asked), len([name for name in names if name.endswith(".sqlite")])))
         assert not [n for n in names if n.startswith("nodes/") and not n.endswith(".sqlite")]  # nobody's texts, so far
 
     asking(monkeypatch, before)
@@ -142,7 +143,7 @@ def test_a_run_goes_on_from_its_url_on_any_machine(
         assert not Remote(url).files()
         simulate(STUDY, url)
     else:
-        with pytest.raises(UserError, match="holds an unfinished run; continue it with: .* --resume file://"):
+        with pytest.raises(UserError, match=r"holds an unfinished run; continue it with: .* --resume file://"):
             simulate(STUDY, url)
         again = asking(monkeypatch, lambda number: None)
         resume(url if disk == "lost" else working_folder(url))
