@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -27,6 +28,8 @@ _CURVES = {
     "privunit": tuple(np.linspace(0.0, 16.0, 17)), "randomized-response": tuple(np.linspace(0.0, 8.0, 17)),
     "santext": _TEXTS, "santext+": _TEXTS, "custext": tuple(np.linspace(0.0, 12.0, 13)),
 }  # fmt: skip
+#: Mechanisms whose limit of a guess takes longer than a slide may.
+_SLOW = ("planar-laplace", "santext", "santext+", "custext")
 #: What the worst case compares, by channel; TIMES is how much likelier.
 _WHATEVER = {
     "embedding": "Whatever you had typed, what leaves is at most TIMES likelier from one sentence",
@@ -62,20 +65,35 @@ def rungs_of(
 def price(
     settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
 ) -> dict[str, Any]:
-    """{"mechanisms", "worst_case", "local", "delta", "metric", "limit", "words"}: of one answer, trusting nobody.
+    """{"mechanisms", "worst_case", "delta", "limit", "words"}: what the theorems say of one answer at once, trusting
+    nobody; the rest takes the law of the loss (`loss`).
 
-    worst_case: the theorems' ε; local: the least proved at δ. limit: the largest share of right guesses at which of
-    POOL sentences (or which class) it was; None of words, whose limit takes longer (`curve`). words: all of it as
-    sentences. Raises ValueError.
+    worst_case: the theorems' ε. limit: the largest share of right guesses at which of POOL sentences (or which class)
+    it was; None where it takes longer. words: all of it as sentences. Raises ValueError.
     """
+    made = settings.mechanisms(classes, vocabulary)
+    worst = math.fsum(m.guarantee.worst_case(declared=declared) for m in made)
+    most = None if settings.mechanism in _SLOW else _limit(settings, made, classes)
+    return {
+        "mechanisms": [named(m) for m in made], "worst_case": worst, "delta": settings.delta, "limit": most,
+        "words": [_worst(settings, worst)],
+    }  # fmt: skip
+
+
+def loss(
+    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
+) -> dict[str, Any]:
+    """{"worst_case", "local", "metric", "limit", "words"} of one answer, by the law of its loss: local is the least ε
+    that is proved at δ, trusting nobody; metric: the bound of two sentences; limit: of a guess at a word, a class, or
+    which of POOL sentences it was. Raises ValueError."""
     made = settings.mechanisms(classes, vocabulary)
     rungs = rungs_of(settings, classes, vocabulary, declared, users=None)
     whole = next(r for r in rungs if r["rung"] == "record")
-    most = None if settings.channel == "text" else _limit(settings, made, classes)
     worst, local = _infinite(whole["worst_case"]), _infinite(whole["epsilon"])
+    most = _limit(settings, made, classes)
     return {
-        "mechanisms": [named(m) for m in made], "worst_case": worst, "local": local, "delta": settings.delta,
-        "metric": whole["statement"], "limit": most, "words": _words(settings, worst, local, most, classes),
+        "worst_case": worst, "local": local, "metric": whole["statement"], "limit": most,
+        "words": _words(settings, worst, local, most, classes),
     }  # fmt: skip
 
 
@@ -107,20 +125,26 @@ def _crowd(released: Any, users: int, delta: float) -> dict[str, Any]:
     return {"users": users, "epsilon": answer["epsilon"], "lower_bound": answer["lower_bound"], "words": said}
 
 
-def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> dict[str, Any]:
-    """{"epsilon": [...], "limit": [...], "at"}: how far any guess can come, by the theorem, as ε is raised; at: at the
-    question's own ε."""
+def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None, *, seconds: float) -> dict[str, Any]:
+    """{"epsilon": [...], "limit": [...]}: how far any guess can come, by the theorem, as ε is raised. Points that would
+    take longer than so many seconds are None; at least one more is computed at each call, and kept."""
     grid = tuple(float(e) for e in _CURVES[settings.mechanism])
     alone = replace(settings, epsilon=0.0, users=1, delta=Settings.delta, rounds=1, records=1)
-    at = _limit(settings, settings.mechanisms(classes, vocabulary), classes)
-    return {"epsilon": list(grid), "limit": list(_points(alone, classes, vocabulary, grid)), "at": at}
+    known = _points(alone, classes, vocabulary)
+    end = time.monotonic() + seconds
+    for epsilon in grid:
+        if epsilon not in known:
+            at = alone.at(epsilon)
+            known[epsilon] = _limit(at, at.mechanisms(classes, vocabulary), classes)
+            if time.monotonic() >= end:
+                break
+    return {"epsilon": list(grid), "limit": [known.get(e) for e in grid]}
 
 
 @lru_cache(maxsize=64)
-def _points(
-    settings: Settings, classes: int, vocabulary: Vocabulary | None, grid: tuple[float, ...]
-) -> tuple[float, ...]:
-    return tuple(_limit(settings.at(e), settings.at(e).mechanisms(classes, vocabulary), classes) for e in grid)
+def _points(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> dict[float, float]:
+    """The limits that are known already, by ε."""
+    return {}
 
 
 def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
@@ -140,16 +164,21 @@ def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> fl
     return 1 / (classes if settings.channel == "label" else POOL)
 
 
-def _words(
-    settings: Settings, worst: float, local: float, most: float | None, classes: int
-) -> list[str]:
+def _worst(settings: Settings, worst: float) -> str:
     if math.isinf(worst):
-        return [
+        return (
             "Worst case: no limit. Something leaves without protection, so that no finite ε holds; a device refuses "
             "this, unless its user has declared it public."
-        ]
+        )
     compared = _WHATEVER[settings.channel].replace("TIMES", _times(worst))
-    lines = [f"Worst case: ε = {shown(worst)}. {compared} than from any other. Nobody else has to be trusted for that."]
+    return f"Worst case: ε = {shown(worst)}. {compared} than from any other. Nobody else has to be trusted for that."
+
+
+def _words(settings: Settings, worst: float, local: float, most: float, classes: int) -> list[str]:
+    """The lines below that of the worst case."""
+    if math.isinf(worst):
+        return []
+    lines = []
     if shown(local) != shown(worst):
         lines.append(
             f"Nearly always: ε = {shown(local)}, except with a chance of δ = {small(settings.delta)}. This is the "
@@ -157,7 +186,7 @@ def _words(
         )
     else:
         lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: ε = {shown(local)}.")
-    if most is not None:
+    if settings.channel != "text":
         among = f"{classes} classes" if settings.channel == "label" else f"{POOL} sentences"
         lines.append(
             f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."

@@ -27,6 +27,8 @@ from simulations.report.glossary import ENTRIES, plain
 OTHERS, MOST_DRAWS, CHARACTERS = 200, 1000, 100_000
 _PLACES = 4
 _FIRST_SECONDS = 3.0
+#: How long the points of a curve are computed before those that are there are shown.
+_CURVE_SECONDS = 0.3
 
 
 class Loading:
@@ -96,13 +98,16 @@ class Explorer:
         }  # fmt: skip
 
     def price(self, settings: Settings, text: str, label: int) -> dict[str, Any]:
-        """What an answer costs; and, of a sentence, where else it could have come out."""
+        """What an answer costs, as far as it is known at once; and, of a sentence, where else it could have come out.
+        This is what a slider asks for as it moves; all that takes longer is asked once it rests."""
         world = self._loaded
         classes, words = self._sizes(world)
         found = costs.price(settings, classes, words, self.device.policy.declared)
         self.loading.begin()
         found["blind"] = costs.blind(settings, classes, words)
-        found["draws"] = None
+        found["draws"] = found["outputs"] = None
+        if world is not None and settings.channel == "text":
+            found["outputs"] = self._outputs(settings, world, text)
         if world is not None and text.strip() and settings.channel in ("embedding", "statistic"):
             request, truth = self._asked(world, settings, text, label)
             drawn = inference.others(request, settings.channel, truth, OTHERS)
@@ -119,13 +124,31 @@ class Explorer:
             "right": inference.guessed_right(world, request, settings.channel, drawn, truth),
         }
 
+    def _outputs(self, settings: Settings, world: World, text: str) -> dict[str, Any]:
+        """Of each word of a text: what it counts as, and what most often leaves in its place."""
+        mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
+        ids = padded_word_ids([text], mechanism)[0]
+        ids = ids[ids != NOTHING].tolist()
+        known = inference.alternatives(mechanism, list(dict.fromkeys(ids)))
+        size, words = len(mechanism.vocabulary), mechanism.vocabulary.words
+        listed = [
+            {"word": "(a word that is in no list)" if i == size else words[i], "alternatives": known[i]} for i in ids
+        ]
+        return {"words": listed, "most": mechanism.tokens}
+
+    def loss(self, settings: Settings) -> dict[str, Any]:
+        """What the law of an answer's loss says of it."""
+        classes, words = self._sizes(self._world if settings.channel == "text" else self._loaded)
+        return costs.loss(settings, classes, words, self.device.policy.declared)
+
     def crowd(self, settings: Settings) -> dict[str, Any]:
         """What a crowd adds to it."""
         return costs.crowd(settings, self._sizes(self._loaded)[0])
 
     def curve(self, settings: Settings) -> dict[str, Any]:
-        """The theorem's limit as ε is raised."""
-        return costs.curve(settings, *self._sizes(self._world if settings.channel == "text" else self._loaded))
+        """The theorem's limit as ε is raised, as far as it is known; the rest comes when it is asked again."""
+        sizes = self._sizes(self._world if settings.channel == "text" else self._loaded)
+        return costs.curve(settings, *sizes, seconds=_CURVE_SECONDS)
 
     def send(self, settings: Settings, text: str, label: int, rounds: int) -> dict[str, Any]:
         """Release a sentence: what left, and what it tells; or why it was refused."""
@@ -149,19 +172,6 @@ class Explorer:
         request, truth = self._asked(world, settings, text, label)
         drawn = inference.others(request, settings.channel, truth, times)
         return {"times": times, "histograms": inference.histograms(world, request, settings.channel, drawn, truth)}
-
-    def words(self, settings: Settings, text: str) -> dict[str, Any]:
-        """Of each word of a text: what it counts as, and what most often leaves in its place."""
-        world = self._world
-        mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
-        ids = padded_word_ids([text], mechanism)[0]
-        known = {i: inference.alternatives(mechanism, i) for i in dict.fromkeys(ids[ids != NOTHING].tolist())}
-        size = len(mechanism.vocabulary)
-        listed = [
-            {"word": "(a word that is in no list)" if i == size else mechanism.vocabulary.words[i],
-             "alternatives": known[i]} for i in ids[ids != NOTHING].tolist()
-        ]  # fmt: skip
-        return {"words": listed, "most": mechanism.tokens}
 
     def ledger(self, settings: Settings, text: str, rounds: int) -> dict[str, Any]:
         """What the device has released, and what this question would cost it now."""

@@ -178,11 +178,16 @@ def word_limit(text: TextMechanism) -> float:
     return 1.0 if worst == math.inf else min(1.0, randomized(prior, worst) + word.numeric_delta)
 
 
-def alternatives(text: TextMechanism, word_id: int) -> list[dict[str, Any]]:
-    """What most often leaves in place of a word: its likeliest outputs, each with its probability."""
-    row = np.exp(Channel(text).log_probs(np.array([word_id]))[0])
-    order = np.argsort(-row, kind="stable")[:SHOWN]
-    return [{"word": text.vocabulary.words[i], "probability": float(row[i])} for i in order if row[i] > 0]
+def alternatives(text: TextMechanism, word_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
+    """What most often leaves in place of each of some words: its likeliest outputs, each with its probability."""
+    if not word_ids:
+        return {}
+    words, found = text.vocabulary.words, {}
+    rows = np.exp(Channel(text).log_probs(np.array(word_ids)))
+    for word_id, row in zip(word_ids, rows, strict=True):
+        order = np.argsort(-row, kind="stable")[:SHOWN]
+        found[word_id] = [{"word": words[i], "probability": float(row[i])} for i in order if row[i] > 0]
+    return found
 
 
 def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any]]] | None:

@@ -2,7 +2,7 @@
 
     GET  /TOKEN/            the page; its modules and style beside it
     GET  /TOKEN/api/state   what can be chosen
-    POST /TOKEN/api/NAME    a question as JSON, its answer as JSON: price, crowd, curve, send, histogram, words, ledger,
+    POST /TOKEN/api/NAME    a question as JSON, its answer as JSON: price, loss, crowd, curve, send, histogram, ledger,
                             protocol
 
 Whoever does not know the token gets 404 whatever they ask; a host that is no loopback name gets 403, so that a page of
@@ -49,13 +49,13 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
     """The service as an ASGI application."""
     answers: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
         "price": lambda q: explorer.price(_settings(q), _text(q), _label(q)),
+        "loss": lambda q: explorer.loss(_settings(q)),
         "crowd": lambda q: explorer.crowd(_settings(q)),
         "curve": lambda q: explorer.curve(_settings(q)),
         "send": lambda q: explorer.send(_settings(q), _text(q), _label(q), _whole(q, "round", 1, 1000)),
         "histogram": lambda q: explorer.histogram(
             _settings(q), _text(q), _label(q), _whole(q, "times", MOST_DRAWS, MOST_DRAWS)
         ),
-        "words": lambda q: explorer.words(_settings(q), _text(q)),
         "protocol": lambda q: explorer.protocol(Protocol.of(q.get("stack"))),
         "ledger": lambda q: explorer.ledger(_settings(q), _text(q), _whole(q, "round", 1, 1000)),
     }

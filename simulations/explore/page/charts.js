@@ -104,9 +104,10 @@ export function limits({ epsilon, limit, now, allowed, blind, right, study }) {
     parts.push(draw("text", { x: x(most * i / 4), y: height - bottom + 18, "text-anchor": i === 4 ? "end" : "middle" }, String(most * i / 4)));
   }
   parts.push(draw("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "ε of the mechanism"));
-  const line = epsilon.map((e, i) => `${near(x(e))} ${near(y(limit[i]))}`).join("L");
+  // points that are still on their way are left out
+  const line = epsilon.flatMap((e, i) => limit[i] === null ? [] : [`${near(x(e))} ${near(y(limit[i]))}`]).join("L");
   parts.push(draw("path", { d: `M${left} ${y(blind)}H${width - right_}`, class: "blind" }),
-    draw("path", { d: `M${line}`, class: "limit" }), draw("path", { d: `M${near(x(now))} ${top}V${height - bottom}`, class: "now" }));
+    draw("path", { d: line ? `M${line}` : "", class: "limit" }), draw("path", { d: `M${near(x(now))} ${top}V${height - bottom}`, class: "now" }));
   for (const arm of study || []) {
     const place = draw("circle", { cx: near(x(arm.epsilon)), cy: near(y(arm.accuracy)), r: 5, class: "study" });
     place.append(draw("title", {}, `${arm.name}: accuracy ${arm.accuracy.toFixed(3)}`));

@@ -21,14 +21,14 @@ const USERS = [1, 10, 100, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 100000
 const DELTAS = [1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9];
 
 export class Controls {
-  // told: what the page's program says once; changed(kind): is called when a person has chosen otherwise.
+  // told: what the page's program says once; changed(): is called when a person has chosen otherwise.
   constructor(told, changed) {
     this.told = told;
     this.changed = changed;
     this.settings = { ...told.first };
     this.label = 1;
     this.round = 1;
-    at("sentence").addEventListener("input", () => changed("text"));
+    at("sentence").addEventListener("input", () => changed());
     this.channels();
     this.sliders();
   }
@@ -44,7 +44,7 @@ export class Controls {
     this.label = Math.min(this.label, told.classes.length - 1);
     const choice = told.classes.map((name, i) => make("label", {},
       make("input", { type: "radio", name: "label", value: i, checked: i === this.label,
-        onchange: () => { this.label = i; this.changed("text"); } }), make("span", {}, name)));
+        onchange: () => { this.label = i; this.changed(); } }), make("span", {}, name)));
     put(at("labels"), make("legend", {}, "What you think of it"), make("div", { class: "choices" }, choice));
     this.channels();
   }
@@ -53,7 +53,7 @@ export class Controls {
     this.settings = { ...this.settings, ...values };
     this.channels();
     this.sliders();
-    this.changed("settings");
+    this.changed();
   }
 
   channels() {
@@ -116,7 +116,7 @@ export class Controls {
       this.settings = { ...this.settings, [name]: chosen };
       shown.textContent = said(chosen);
       input.setAttribute("aria-valuetext", said(chosen));
-      this.changed("slide");
+      this.changed();
     });
     return make("div", { class: "slider" }, make("div", { class: "top" }, make("label", { for: `s-${name}` }, label), shown), input);
   }

@@ -26,7 +26,10 @@ function key(sent, points) {
 
 export function possible(price, settings) {
   const points = price.draws;
-  if (settings.channel === "text") return;  // its own list stands there, from `alternatives`
+  if (price.outputs) {
+    alternatives(price.outputs);
+    return;
+  }
   if (!points) {
     put(at("out"), make("p", { class: "soft" }, "Nothing has left. ", settings.channel === "label"
       ? "If you send it, one class leaves, perhaps not yours." : "Type a sentence, and see where it might come out."));
@@ -36,7 +39,7 @@ export function possible(price, settings) {
     make("div", { class: "figure" }, picture(points.points, points.truth, null)), key(false, points.points));
 }
 
-export function alternatives(found) {
+function alternatives(found) {
   const rows = found.words.map(word => make("tr", {}, make("th", { scope: "row" }, word.word),
     make("td", {}, word.alternatives.slice(0, 5).map(a => `“${a.word}” ${percent(a.probability)}`).join(", "))));
   put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "),
@@ -93,7 +96,7 @@ export function sent(found, points) {
       const cloud = points && points.points.length && points.truth.length === channel.truth.length ? points.points : [];
       parts.push(make("div", { class: "figure" }, picture(cloud, channel.truth, channel.point)), key(true, cloud));
     }
-    parts.push(...bytes(channel));
+    parts.push(...bytes(channel), make("p", { class: "soft" }, `Drawn by ${channel.guarantee}.`));
   }
   parts.push(make("p", { class: "soft" }, `The whole message, with its `, term("release", "guarantee"),
     ` and the names of its fields: ${count(found.wire)} bytes. Your name and your sentence are not in it.`,

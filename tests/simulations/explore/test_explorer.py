@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mechanisms.grid import SPHERE
-from simulations.explore import inference
+from simulations.explore import costs, explorer, inference
 from simulations.explore.explorer import Explorer
 from simulations.explore.settings import MECHANISMS, Settings
 from tests.simulations.explore.conftest import Ask
@@ -103,7 +103,7 @@ def test_nothing_but_sending_charges_anything(ask: Ask, shown: Explorer) -> None
         assert all(sum(bar["count"] for bar in one["bars"]) == 100 for one in found["histograms"])
     ask("price")
     ask("ledger")
-    assert len(ask("words", {"channel": "text"})["words"]) == 12
+    assert len(ask("price", {"channel": "text"})["outputs"]["words"]) == 12
     assert rows(shown) == []
 
 
@@ -127,6 +127,17 @@ def test_much_privacy_loss_gives_a_sentence_away(ask: Ask, shown: Explorer) -> N
     assert all(one["draws"]["right"] <= one["limit"] + 0.15 for one in rising)
 
 
+def test_what_is_said_at_once_is_what_the_whole_law_says(ask: Ask) -> None:
+    """Of every mechanism: the worst case and, where it is there already, the limit of a guess."""
+    for channel, names in MECHANISMS.items():
+        for name in names:
+            about = {"channel": channel, "mechanism": name, "epsilon": 1.5, "w": 1.0, "k": 20, "dim": 3}
+            price, loss = ask("price", about), ask("loss", about)
+            assert price["worst_case"] == loss["worst_case"] and price["limit"] in (None, loss["limit"])
+            assert loss["local"] == "inf" or 0 < loss["local"] <= loss["worst_case"] * (1 + 1e-9)
+            assert (price["limit"] is None) == (name in ("planar-laplace", *MECHANISMS["text"]))
+
+
 def test_a_label_beside_it_raises_what_a_guess_may_reach(ask: Ask) -> None:
     alone, beside = ask("price", {"dim": 3}), ask("price", {"dim": 3, "label_epsilon": 1.0})
     assert alone["limit"] < beside["limit"] <= math.e * alone["limit"]
@@ -137,10 +148,11 @@ def test_words_are_told_with_their_probabilities(ask: Ask) -> None:
     sent = ask("send", {"channel": "text", "epsilon": 2.0})["channels"][0]
     assert [word["original"] for word in sent["words"]] == TEXT.split()
     assert all(0 < word["probability"] < 1 and len(word["guesses"]) == 3 for word in sent["words"])
-    listed = ask("words", {"channel": "text", "epsilon": 2.0})["words"]
+    listed = ask("price", {"channel": "text", "epsilon": 2.0})["outputs"]["words"]
     assert all(sum(a["probability"] for a in one["alternatives"]) <= 1 + 1e-9 for one in listed)
-    curve = ask("curve", {"channel": "text", "epsilon": 2.0})
-    assert curve["limit"] == sorted(curve["limit"]) and curve["limit"][0] < curve["at"] < 1
+    curve, at = ask("curve", {"channel": "text", "epsilon": 2.0}), ask("loss", {"channel": "text", "epsilon": 2.0})
+    known = [limit for limit in curve["limit"] if limit is not None]
+    assert known == sorted(known) and known[0] < at["limit"] < 1
 
 
 def test_of_very_many_words_the_limit_is_that_of_the_worst_case(
@@ -148,15 +160,26 @@ def test_of_very_many_words_the_limit_is_that_of_the_worst_case(
 ) -> None:
     """It takes no distances, is never below the tighter one, and what is guessed of words is not looked up."""
     asked = {"channel": "text", "epsilon": 0.7}
-    tight = ask("curve", asked)["at"]
+    tight = ask("loss", asked)["limit"]
     monkeypatch.setattr(inference, "_TABLE", 3)
     for kept in (inference.word_limit, inference._table):
         kept.cache_clear()
-    assert tight <= ask("curve", asked | {"epsilon": 0.7000001})["at"] <= 1
+    assert tight <= ask("loss", asked | {"epsilon": 0.7000001})["limit"] <= 1
     sent = ask("send", asked)["channels"][0]
     assert not sent["inferred"]["words"]["known"] and sent["words"][0]["guesses"] is None
     for kept in (inference.word_limit, inference._table):
         kept.cache_clear()
+
+
+def test_a_curve_comes_in_parts_and_keeps_what_is_there(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"channel": "label", "epsilon": 0.123}
+    monkeypatch.setattr(explorer, "_CURVE_SECONDS", 600.0)
+    whole = ask("curve", asked)["limit"]
+    assert None not in whole
+    costs._points.cache_clear()
+    monkeypatch.setattr(explorer, "_CURVE_SECONDS", 0.0)
+    for there in range(1, len(whole) + 1):
+        assert ask("curve", asked)["limit"] == whole[:there] + [None] * (len(whole) - there)
 
 
 def test_every_mechanism_that_can_be_chosen_can_be_drawn(ask: Ask) -> None:

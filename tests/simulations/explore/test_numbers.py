@@ -45,9 +45,9 @@ def test_ten_settings_cost_what_the_command_line_says(
 ) -> None:
     settings = Settings.of(about)
     same = options(settings, 2)
-    price, crowd = ask("price", about, text=""), ask("crowd", about)
+    price, loss, crowd = ask("price", about, text=""), ask("loss", about), ask("crowd", about)
     record = rung(answer(capsys, "ladder", *same)["ladder"], "record")
-    assert price["worst_case"] == record["worst_case"] and price["local"] == record["epsilon"]
+    assert price["worst_case"] == record["worst_case"] and loss["local"] == record["epsilon"]
     local = answer(capsys, "local", *same)
     assert price["worst_case"] == local["worst_case"] and price["mechanisms"] == local["mechanisms"]
     shuffled = answer(capsys, "shuffle", *same, "--users", str(settings.users))
