@@ -17,19 +17,21 @@ from mechanisms.vocabulary import Vocabulary
 from server.attacks.tokens import unigram
 from simulations.analysis.budget import described, ladder_of_release, shuffled
 from simulations.explore.inference import uniform_limit, word_limit
-from simulations.explore.settings import Settings
+from simulations.explore.settings import MECHANISMS, Settings
 from simulations.explore.world import POOL
 from simulations.output.numbers import epsilon as shown
 
 #: ε at which the theorem's curve is drawn, by mechanism.
 _TEXTS = (0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 24.0)
-_CURVES = {
+_CURVES: dict[str, tuple[float, ...]] = {name: _TEXTS for name in MECHANISMS["text"]} | {
     "purkayastha": tuple(np.linspace(0.0, 20.0, 21)), "planar-laplace": tuple(np.linspace(0.0, 40.0, 21)),
+    "gaussian": tuple(np.linspace(0.5, 20.0, 14)),
     "privunit": tuple(np.linspace(0.0, 16.0, 17)), "randomized-response": tuple(np.linspace(0.0, 8.0, 17)),
-    "santext": _TEXTS, "santext+": _TEXTS, "custext": tuple(np.linspace(0.0, 12.0, 13)),
+    "custext": tuple(np.linspace(0.0, 12.0, 13)), "custext+": tuple(np.linspace(0.0, 12.0, 13)),
+    "diffractor": tuple(np.linspace(0.0, 0.5, 6)),
 }  # fmt: skip
 #: Mechanisms whose limit of a guess takes longer than a slide may.
-_SLOW = ("planar-laplace", "santext", "santext+", "custext")
+_SLOW = ("planar-laplace", *MECHANISMS["text"])
 #: What the worst case compares, by channel; TIMES is how much likelier.
 _WHATEVER = {
     "embedding": "Whatever you had typed, what leaves is at most TIMES likelier from one sentence",
@@ -38,7 +40,8 @@ _WHATEVER = {
     "sentence and label",
     "label": "Whatever your label is, what leaves is at most TIMES likelier from one label",
 }
-#: The largest ε that the page's slider has, by mechanism.
+#: The least and the largest ε that the page's slider has, by mechanism.
+LEAST = {name: grid[0] for name, grid in _CURVES.items()}
 MOST = {name: grid[-1] for name, grid in _CURVES.items()}
 
 
@@ -98,9 +101,9 @@ def loss(
 
 
 def named(mechanism: Any) -> str:
-    """A mechanism for people; of a text, its name and the most words."""
+    """A mechanism for people; of a text, its name, its ε and the most words."""
     if mechanism.channel == "text":
-        return f"{mechanism.name}, at most {mechanism.tokens} words"
+        return f"{mechanism.name}, ε = {mechanism.word.epsilon:g}, at most {mechanism.tokens} words"
     return described(mechanism)
 
 
@@ -129,7 +132,9 @@ def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None, *, se
     """{"epsilon": [...], "limit": [...]}: how far any guess can come, by the theorem, as ε is raised. Points that would
     take longer than so many seconds are None; at least one more is computed at each call, and kept."""
     grid = tuple(float(e) for e in _CURVES[settings.mechanism])
-    alone = replace(settings, epsilon=0.0, users=1, delta=Settings.delta, rounds=1, records=1)
+    # of all others δ is no part of the mechanism
+    delta = settings.delta if settings.mechanism == "gaussian" else Settings.delta
+    alone = replace(settings, epsilon=0.0, users=1, delta=delta, rounds=1, records=1)
     known = _points(alone, classes, vocabulary)
     end = time.monotonic() + seconds
     for epsilon in grid:
@@ -165,6 +170,11 @@ def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> fl
 
 
 def _worst(settings: Settings, worst: float) -> str:
+    if settings.mechanism == "gaussian":
+        return (
+            "Worst case: no limit. Gaussian noise promises nothing of every draw, only of nearly all of them: with a "
+            f"chance of δ = {small(settings.delta)} more may be told."
+        )
     if math.isinf(worst):
         return (
             "Worst case: no limit. Something leaves without protection, so that no finite ε holds; a device refuses "
@@ -176,7 +186,7 @@ def _worst(settings: Settings, worst: float) -> str:
 
 def _words(settings: Settings, worst: float, local: float, most: float, classes: int) -> list[str]:
     """The lines below that of the worst case."""
-    if math.isinf(worst):
+    if math.isinf(local):
         return []
     lines = []
     if shown(local) != shown(worst):

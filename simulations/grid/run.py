@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from simulations.experiment import to_toml
 from simulations.grid import tables
 from simulations.grid.definition import Study
 from simulations.output.atomic import whole
+from simulations.output.remote import Remote
 from simulations.progress import Progress
 
 #: What a run takes of memory, about (`simulations.study.forecast`), and seconds between two looks at the processes.
@@ -29,11 +31,13 @@ _END, _SAY = 60.0, 15.0
 
 
 class Job(NamedTuple):
-    """A run that is not finished: its name, its experiment's file, and its folder-to-be."""
+    """A run that is not finished: its name, its experiment's file, its folder-to-be, and the URL that it is put to
+    in the place of the folder, if the study is."""
 
     name: str
     file: Path
     out: Path
+    url: str | None = None
 
 
 #: Does the jobs, so many at once, and says what they are at; yields the name of each when it is finished. Raises
@@ -42,10 +46,13 @@ Workers = Callable[[Sequence[Job], int, Progress], Iterator[str]]
 
 
 def run_study(
-    study: Study, out: Path, *, jobs: int | None = None, progress: Progress, workers: Workers | None = None
-) -> list[Path]:
+    study: Study, out: Path, *, jobs: int | None = None, progress: Progress, workers: Workers | None = None,
+    url: str | None = None,
+) -> list[Path]:  # fmt: skip
     """Does what of a study is not done yet in the folder `out`, and writes its tables and figures there; returns their
     paths. Called again on what was stopped, it goes on: finished runs stay, others are resumed.
+
+    url: where runs, tables and figures are put; then `out` holds the tables, and results as the URL has them.
 
     jobs: how many runs at once; where it is None, as many as there are cores, and memory for. Raises UserError where
     `out` holds something else, an encoder is missing, or a run fails; Interrupted where it was stopped.
@@ -54,8 +61,11 @@ def run_study(
     if out.exists() and not (out / "runs").is_dir() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out}: is there already and holds no study; name another folder")
     (out / "runs").mkdir(parents=True, exist_ok=True)
+    remote = None if url is None else Remote(url)
     with _alone(out):
-        left = _left(study, out)
+        if remote is not None:
+            _fetch(study, out, remote)
+        left = _left(study, out, url)
         if done := len(study.runs) - len(left):
             progress(f"{study.name}: {done} of {len(study.runs)} runs are done")
         _check_models(study, {job.name for job in left})
@@ -64,10 +74,31 @@ def run_study(
             progress(f"{study.name}: {len(left)} runs to do, {at_once} at once")
         start = time.monotonic()
         for number, name in enumerate((workers or processes)(left, at_once, progress), 1):
+            if remote is not None:
+                remote.download(f"runs/{name}/results.json", out / "runs" / name / "results.json")
             more = (len(left) - number) * (time.monotonic() - start) / number
             then = f"; about {more / 60:.0f} min to go" if more >= 60 else f"; about {more:.0f} s to go" if more else ""
             progress(f"{done + number} of {len(study.runs)} runs are done: {name}{then}")
-        return tables.write(study, out)
+        paths = tables.write(study, out)
+        for path in (*paths, out / tables.ABOUT) if remote is not None else ():
+            remote.upload(path.name, path)
+        return paths
+
+
+def _fetch(study: Study, out: Path, remote: Remote) -> None:
+    """Into the folder `out` what the URL has of the study's runs, their experiments and results; what it has not is not
+    in the folder either."""
+    there = set(remote.files())
+    if there and not any(name.startswith("runs/") for name in there):
+        raise UserError(f"--out {remote.url}: is there already and holds no study; name another one")
+    for run in study.runs:
+        place = out / "runs" / run.name
+        shutil.rmtree(place, ignore_errors=True)
+        if f"runs/{run.name}/experiment.toml" in there:
+            place.mkdir()
+            remote.download(f"runs/{run.name}/experiment.toml", place.with_name(f"{run.name}.toml"))
+        if f"runs/{run.name}/results.json" in there:
+            remote.download(f"runs/{run.name}/results.json", place / "results.json")
 
 
 def _check_models(study: Study, names: Collection[str]) -> None:
@@ -94,11 +125,12 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def _left(study: Study, out: Path) -> list[Job]:
+def _left(study: Study, out: Path, url: str | None) -> list[Job]:
     """The runs that are not finished. UserError where a folder is of another experiment than the study's run."""
     left = []
     for run in study.runs:
-        job = Job(run.name, out / "runs" / f"{run.name}.toml", out / "runs" / run.name)
+        folder = out / "runs" / run.name
+        job = Job(run.name, folder.with_name(f"{run.name}.toml"), folder, url and f"{url}/runs/{run.name}")
         text = to_toml(run.experiment)
         if job.file.is_file() and job.file.read_text(encoding="utf-8") != text and _anything(job.out):
             raise UserError(
@@ -158,7 +190,7 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
 
 
 def _started(job: Job, actors: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-m", "simulations.grid.worker", str(job.file), str(job.out), str(actors)]
+    program = [sys.executable, "-m", "simulations.grid.worker", str(job.file), job.url or str(job.out), str(actors)]
     program.append(str(os.getpid()))
     with open(_log(job), "wb") as log:
         return subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environment))

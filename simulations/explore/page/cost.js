@@ -49,7 +49,7 @@ export class Cost {
 
   lines(price, loss) {
     const about = loss && loss.metric.includes("d_") ? `For two sentences that are alike it is less: ε is at most ${loss.metric.replace(/d_(\w+)/g, "d")}, where d is how far apart they are.` : null;
-    const more = loss ? loss.words : price.worst_case === "inf" ? [] : [`Nearly always, at a small δ: ε = ${COMING}`];
+    const more = loss ? loss.words : [`Nearly always, at a small δ: ε = ${COMING}`];
     put(at("words"), [...price.words, ...more].map(line => make("li", {}, explained(line))), about ? make("li", { class: "soft" }, about) : null);
   }
 
@@ -69,5 +69,5 @@ export class Cost {
 }
 
 // The curve is of one mechanism with its parameters, whatever its ε.
-const key = s => [s.channel, s.mechanism, s.dim, s.k, s.w, s.p, s.label_epsilon].join(" ");
+const key = s => [s.channel, s.mechanism, s.dim, s.k, s.w, s.p, s.label_epsilon, s.mechanism === "gaussian" ? s.delta : 0].join(" ");
 const whole = s => JSON.stringify(s);

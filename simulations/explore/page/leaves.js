@@ -24,22 +24,24 @@ function key(sent, points) {
     sent ? make("li", {}, make("i", { class: "sent" }), "what left") : null);
 }
 
+// Whether all of it is there already.
 export function possible(price, settings) {
   const points = price.draws;
-  if (price.outputs) {
-    alternatives(price.outputs);
-    return;
+  if (settings.channel === "text") {
+    if (price.outputs) alternatives(price.outputs);
+    return Boolean(price.outputs);
   }
   if (!points) {
     put(at("out"), make("p", { class: "soft" }, "Nothing has left. ", settings.channel === "label"
       ? "If you send it, one class leaves, perhaps not yours." : "Type a sentence, and see where it might come out."));
-    return;
+    return true;
   }
   put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "), "Each dot is one way in which it could leave."),
     make("div", { class: "figure" }, picture(points.points, points.truth, null)), key(false, points.points));
+  return true;
 }
 
-function alternatives(found) {
+export function alternatives(found) {
   const rows = found.words.map(word => make("tr", {}, make("th", { scope: "row" }, word.word),
     make("td", {}, word.alternatives.slice(0, 5).map(a => `“${a.word}” ${percent(a.probability)}`).join(", "))));
   put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "),
@@ -47,6 +49,7 @@ function alternatives(found) {
     rows.length ? make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Words and what they may become" },
       make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Your word"),
         make("th", { scope: "col" }, "may leave as"))), make("tbody", {}, rows))) : null,
+    found.draws === null || !rows.length ? null : make("p", { class: "soft" }, `Nobody can write down these chances: they are estimated from ${count(found.draws)} draws of each word, none of which leaves.`),
     make("p", { class: "soft" }, `At most ${found.most} words are read; the rest stays here.`));
 }
 
@@ -73,7 +76,8 @@ function words(channel) {
   return [make("p", { class: "big" }, "“", make("span", { class: "left" }, channel.value), "”"),
     make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Words that left" }, make("table", {}, make("thead", {}, make("tr", {},
       make("th", { scope: "col" }, "Your word"), make("th", { scope: "col" }, "left as"), make("th", { scope: "col" }, "chance of that"))),
-      make("tbody", {}, rows)))];
+      make("tbody", {}, rows))),
+    channel.closed ? null : make("p", { class: "soft" }, "Nobody can write down the chance of each: the mechanism adds noise to a point in many dimensions.")];
 }
 
 function label(channel) {

@@ -4,9 +4,9 @@ import { ask, Latest, state } from "./api.js";
 import { Controls } from "./controls.js";
 import { Cost } from "./cost.js";
 import { at, current, learn, old } from "./dom.js";
-import { inferred, nothing } from "./infers.js";
+import { guessed, inferred, nothing } from "./infers.js";
 import { ledger } from "./ledger.js";
-import { histograms, possible, refused, sent } from "./leaves.js";
+import { alternatives, histograms, possible, refused, sent } from "./leaves.js";
 import { Protocol } from "./protocol.js";
 
 const PAUSE = 250;
@@ -19,15 +19,20 @@ const version = () => changes;
 // A slider that is being moved takes late answers too, so that what it moves is seen; they stay marked as old.
 const slide = new Latest("price", (found, { question, since, current: now }) => {
   cost.priced(found, question.settings);
-  if (!shown) possible(found, question.settings);
+  const all = shown || possible(found, question.settings);
   if (!now) return;
   points = found.draws;
   current("chart", "words");
-  if (!shown) current("out");
+  if (all) current("out");
   // once it is seen
   requestAnimationFrame(() => setTimeout(() => performance.measure("slide", { start: since, end: performance.now() })));
 }, fail, version, true);
-const loss = new Latest("loss", (found, { question }) => cost.lost(found, question.settings), fail, version);
+const loss = new Latest("loss", (found, { question }) => {
+  cost.lost(found, question.settings);
+  if (shown || !found.outputs) return;
+  alternatives(found.outputs);
+  current("out");
+}, fail, version);
 const curve = new Latest("curve", (found, { question }) => cost.curved(found, question.settings), fail, version);
 const crowd = new Latest("crowd", found => {
   cost.crowded(found);
@@ -59,6 +64,7 @@ function changed() {
   if (shown) {
     shown = false;
     nothing();
+    say("");
   }
   const typed = controls.text.trim() !== "";
   for (const id of ["send", "again", "thousand"]) at(id).disabled = !ready || !typed;
@@ -73,9 +79,10 @@ function rounds() {
 
 async function send() {
   if (!controls.text.trim() || !ready) return;
+  const question = controls.question({ round: controls.round });
   try {
     say("Sending.");
-    const found = await ask("send", controls.question({ round: controls.round }));
+    const found = await ask("send", question);
     shown = true;
     current("out");
     if (found.refused) {
@@ -88,6 +95,8 @@ async function send() {
       say(found.channels.every(c => c.repeated) ? "Sent again: the same bytes, at no cost." : `Sent: ${found.channels.map(c => c.bytes.length / 2).join(" and ")} bytes, charged to the ledger first.`);
     }
     performance.mark("sent");
+    const text = found.refused ? null : found.channels.find(one => one.channel === "text");
+    if (text) guessed(text, released => ask("guesses", { settings: question.settings, released })).catch(fail);
   } catch (error) {
     fail(error);
   }
