@@ -26,7 +26,6 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment, slug
 from simulations.output.remote import Remote, here, is_url
 from simulations.study.journal import UNFINISHED, Journal, begun, resumed, started
-from simulations.transport.keeper import packed
 
 #: Of the run, in its folder on both sides: the mark of who is at work on it.
 _MARK = f"{UNFINISHED}/mark.json"
@@ -64,6 +63,8 @@ class Published:
 
     def finish(self) -> None:
         """Puts there all that the finished run holds, its results last: once they are there, it is finished."""
+        from simulations.transport.keeper import packed
+
         self()
         for node in sorted(self._part.glob("nodes/*")):
             for name, content in packed(node).items():

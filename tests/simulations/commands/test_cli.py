@@ -56,7 +56,9 @@ def replace_run(monkeypatch: pytest.MonkeyPatch, run: Run) -> list[Experiment]:
     """`simulations.study.run.run` becomes `run`; the experiments it was given are in the list."""
     seen: list[Experiment] = []
 
-    def wrapped(experiment: Experiment, out: Path, *, progress: Callable[[str], None], engine: Any) -> dict[str, Any]:
+    def wrapped(
+        experiment: Experiment, out: Path, *, progress: Callable[[str], None], engine: Any, publish: Callable[[], None]
+    ) -> dict[str, Any]:
         seen.append(experiment)
         (out / "nodes").mkdir(exist_ok=True)
         progress("at work")
