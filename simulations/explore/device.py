@@ -71,7 +71,8 @@ class Device:
 
     def __init__(self, folder: Path, *, user: int = 0, scratch: bool = False) -> None:
         self.folder, self.user, self.scratch = folder, user, scratch
-        self._numbering = threading.Lock()
+        # one at a time: whether bytes are repeated is asked before, and true of what is sent then
+        self._numbering, self._sending = threading.Lock(), threading.Lock()
 
     @classmethod
     def made(cls, folder: Path, policy: Policy) -> Device:
@@ -104,7 +105,7 @@ class Device:
         """Release a sentence, charged before this returns. Raises Refused, LedgerError or QuestionRecordsError."""
         node = self.node
         person = np.array([self.user], np.int64)
-        with node.ledger("") as ledger:
+        with self._sending, node.ledger("") as ledger:
             record = self._record(text, ledger.last_record(self.user))
             kept = np.zeros(1, np.int64) if request.of_users else record
             repeated = {

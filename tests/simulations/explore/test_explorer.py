@@ -96,6 +96,7 @@ def test_two_tabs_keep_one_ledger_right(ask: Ask, shown: Explorer) -> None:
 
     same = at_once([1] * 8)
     assert len({one["channels"][0]["bytes"] for one in same}) == 1 and len(rows(shown)) == 1
+    assert sorted(one["channels"][0]["repeated"] for one in same) == [False] + [True] * 7
     others = at_once(list(range(2, 10)))
     assert sorted(one["refused"] is None for one in others) == [False] * 7 + [True]  # 2 + 2 of 5 a record
     assert len(rows(shown)) == 2 and ask("ledger")["spent"] == {"epsilon": 4.0, "releases": 2}
