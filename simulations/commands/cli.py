@@ -35,6 +35,7 @@ from simulations.commands import study as study_command
 from simulations.commands.options import (
     AsJson,
     Data,
+    RayAddress,
     Set,
     Track,
     end_where_nobody_was_delivered,
@@ -96,15 +97,7 @@ Out = Annotated[
         help="Results folder, new or empty, or a URL as s3://BUCKET/NAME (default: runs/NAME-DATE-TIME).",
     ),
 ]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--ray-address",
-        metavar="HOST:PORT",
-        help="Join the Ray cluster whose head is there; its machines need not share a folder.",
-        show_default=False,
-    ),
-]
+
 
 @app.command()
 def demo(

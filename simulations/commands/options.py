@@ -29,6 +29,15 @@ Set = Annotated[
 ]
 
 
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Join the Ray cluster whose head is there; its machines need not share a folder.",
+        show_default=False,
+    ),
+]
 Track = Annotated[
     list[str] | None,
     typer.Option(

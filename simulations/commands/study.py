@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.commands.options import AsJson, Data, Set, Track, overrides, print_json
+from simulations.commands.options import AsJson, Data, RayAddress, Set, Track, overrides, print_json
 from simulations.progress import progress_lines
 
 # Nothing here may import NumPy or matplotlib before the command runs: `--help` must answer at once.
@@ -28,6 +28,7 @@ def command(
         int | None,
         typer.Option("--jobs", min=1, help="Runs at once (default: by cores and memory).", show_default=False),
     ] = None,
+    ray_address: RayAddress = None,
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
@@ -44,7 +45,11 @@ def command(
     study = load_study(file, overrides(set_, data))
     url = out.rstrip("/") if out is not None and is_url(out) else None
     folder = working_folder(url, "studies") if url else Path(out or Path("studies") / slug(study.name))
-    paths = run_study(study, folder, jobs=jobs, progress=progress_lines(), url=url)
+    if ray_address is not None:
+        from simulations.transport.engine import check_address
+
+        check_address(ray_address)
+    paths = run_study(study, folder, jobs=jobs, progress=progress_lines(), url=url, ray_address=ray_address)
     for point in read(folder).points if trackers else ():
         for results in point.results:
             tracking.track(trackers, results)

@@ -31,13 +31,14 @@ _END, _SAY = 60.0, 15.0
 
 
 class Job(NamedTuple):
-    """A run that is not finished: its name, its experiment's file, its folder-to-be, and the URL that it is put to
-    in the place of the folder, if the study is."""
+    """A run that is not finished: its name, its experiment's file, its folder-to-be, the URL that it is put to in the
+    place of the folder, if the study is, and the Ray cluster that it joins."""
 
     name: str
     file: Path
     out: Path
     url: str | None = None
+    ray_address: str | None = None
 
 
 #: Does the jobs, so many at once, and says what they are at; yields the name of each when it is finished. Raises
@@ -47,14 +48,15 @@ Workers = Callable[[Sequence[Job], int, Progress], Iterator[str]]
 
 def run_study(
     study: Study, out: Path, *, jobs: int | None = None, progress: Progress, workers: Workers | None = None,
-    url: str | None = None,
+    url: str | None = None, ray_address: str | None = None,
 ) -> list[Path]:  # fmt: skip
     """Does what of a study is not done yet in the folder `out`, and writes its tables and figures there; returns their
     paths. Called again on what was stopped, it goes on: finished runs stay, others are resumed.
 
     url: where runs, tables and figures are put; then `out` holds the tables, and results as the URL has them.
 
-    jobs: how many runs at once; where it is None, as many as there are cores, and memory for. Raises UserError where
+    jobs: how many runs at once; where it is None, as many as there are cores, and memory for. ray_address: of a Ray
+    cluster, host:port, on which they run: one at a time, unless `jobs` says more. Raises UserError where
     `out` holds something else, an encoder is missing, or a run fails; Interrupted where it was stopped.
     """
     out = Path(os.path.abspath(out))
@@ -65,11 +67,11 @@ def run_study(
     with _alone(out):
         if remote is not None:
             _fetch(study, out, remote)
-        left = _left(study, out, url)
+        left = [job._replace(ray_address=ray_address) for job in _left(study, out, url)]
         if done := len(study.runs) - len(left):
             progress(f"{study.name}: {done} of {len(study.runs)} runs are done")
         _check_models(study, {job.name for job in left})
-        at_once = max(1, min(jobs or _room(), len(left)))
+        at_once = max(1, min(jobs or (_room() if ray_address is None else 1), len(left)))
         if left:
             progress(f"{study.name}: {len(left)} runs to do, {at_once} at once")
         start = time.monotonic()
@@ -154,7 +156,7 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
 
     Where one fails those at work are waited for, and no other is begun.
     """
-    actors = max(1, cores() // at_once)
+    actors = max(1, cores() // at_once)  # on a cluster, all of its cores, shared by those at work
     # One thread of BLAS and torch, whatever is at work beside: sums of other lengths have other last bits.
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     waiting, working = list(jobs), dict[str, subprocess.Popen[bytes]]()
@@ -164,7 +166,7 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
         while working or (waiting and not failed):
             while waiting and not failed and len(working) < at_once:
                 job = waiting.pop(0)
-                working[job.name] = _started(job, actors, environment)
+                working[job.name] = _started(job, actors if job.ray_address is None else at_once, environment)
                 progress(f"{job.name}: begins")
             for name, process in list(working.items()):
                 if (code := process.poll()) is not None:
@@ -191,7 +193,7 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
 
 def _started(job: Job, actors: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     program = [sys.executable, "-m", "simulations.grid.worker", str(job.file), job.url or str(job.out), str(actors)]
-    program.append(str(os.getpid()))
+    program += [str(os.getpid()), *([] if job.ray_address is None else [job.ray_address])]
     with open(_log(job), "wb") as log:
         return subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environment))
 

@@ -1,5 +1,7 @@
 """One run of a study, in a process of its own: `python -m simulations.grid.worker EXPERIMENT.toml OUT ACTORS PARENT`.
 
+HOST:PORT behind it: of a Ray cluster that the run joins; then ACTORS says how many runs share it.
+
 It begins the run or goes on with it, and ends with the process PARENT that started it: Ray, signals and a library that
 dies concern one run alone. What it says goes to stderr; its last line, where it ends with another code than 0, is why.
 """
@@ -23,14 +25,14 @@ _SIGNAL_OF_PARENTS_DEATH = 1  # prctl(2)
 
 def main(arguments: list[str]) -> int:
     """Runs one experiment; returns the process' exit code."""
-    file, out, actors, parent = arguments
+    file, out, actors, parent, *cluster = arguments
     ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_DEATH, signal.SIGTERM)
     if os.getppid() != int(parent):  # it has ended already, and another may be at work on its runs
         return TERMINATED
     os.environ.update(QUIET)
     with handling({signal.SIGTERM: _terminate, signal.SIGINT: signal.SIG_IGN}):
         try:
-            _run(Path(file), out, int(actors))
+            _run(Path(file), out, int(actors), *cluster)
         except (Interrupted, Terminated, KeyboardInterrupt) as error:
             return _say(str(error) or "interrupted", TERMINATED)
         except ValueError as error:
@@ -40,7 +42,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _run(file: Path, out: str, actors: int) -> None:
+def _run(file: Path, out: str, actors: int, ray_address: str | None = None) -> None:
     from simulations.experiment import load
     from simulations.output.remote import is_url
     from simulations.study.journal import begun
@@ -48,10 +50,11 @@ def _run(file: Path, out: str, actors: int) -> None:
     from simulations.study.simulate import resume, simulate
 
     progress = progress_lines()
+    where: dict[str, Any] = {"actors": actors} if ray_address is None else {"ray_address": ray_address, "share": actors}
     if unfinished_at(out) if is_url(out) else begun(Path(out)):
-        resume(out, progress=progress, actors=actors)
+        resume(out, progress=progress, **where)
     else:
-        simulate(load(file), out, progress=progress, actors=actors)
+        simulate(load(file), out, progress=progress, **where)
 
 
 def _terminate(number: int, frame: Any) -> None:

@@ -20,6 +20,7 @@ from simulations.transport.engine import check_address, run_on_flower
 def simulate(
     experiment: Experiment | Path | str, out: Path | str, *, overrides: Iterable[str] = (),
     progress: Progress = lambda line: None, ray_address: str | None = None, actors: int | None = None,
+    share: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Run every arm of an experiment on Flower and Ray, and leave its folder: results.json, the table, figures, models
     and ledgers.
@@ -27,24 +28,25 @@ def simulate(
     experiment: what `load` gives; or a TOML file, or the name of a bundled one, with overrides such as
     "population.users=500". out: the run folder, new or empty, or a URL of fsspec's that it is put to. progress: is
     given a line now and then. ray_address: of a Ray cluster to join, host:port. actors: how many processes answer for
-    nodes, one for each core where it is None.
+    nodes, one for each core where it is None. share: of how many runs at once on the cluster this is one.
     Returns what results.json holds, with infinities as floats.
 
     A run that is stopped goes on with `resume`. Raises UserError, one line, on what a user can mend.
     """
     if ray_address is not None:
         check_address(ray_address)
+    engine = partial(run_on_flower, address=ray_address, actors=actors, share=share)
     study = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
     if is_url(out):
         with started_at(str(out), study) as (part, publish):
-            return _results(study, part, progress, ray_address, actors, publish)
+            return _results(study, part, progress, engine, publish)
     with started(Path(out), study) as part:
-        return _results(study, part, progress, ray_address, actors)
+        return _results(study, part, progress, engine)
 
 
 def resume(
     out: Path | str, *, progress: Progress = lambda line: None, ray_address: str | None = None,
-    actors: int | None = None,
+    actors: int | None = None, share: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """The rest of a run into the folder `out` that was stopped, and the results of all of it; see `simulate`.
 
@@ -53,21 +55,21 @@ def resume(
     """
     if ray_address is not None:
         check_address(ray_address)
+    engine = partial(run_on_flower, address=ray_address, actors=actors, share=share)
     if (url := url_of(out)) is not None:
         with resumed_at(url) as (part, study, publish):
-            return _results(study, part, progress, ray_address, actors, publish)
+            return _results(study, part, progress, engine, publish)
     with resumed(Path(out)) as (part, study):
-        return _results(study, part, progress, ray_address, actors)
+        return _results(study, part, progress, engine)
 
 
 def _results(
-    study: Experiment, part: Path, progress: Progress, ray_address: str | None, actors: int | None,
+    study: Experiment, part: Path, progress: Progress, engine: Callable[..., Any],
     publish: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
     from simulations.study import report
     from simulations.study.run import run
 
-    engine = partial(run_on_flower, address=ray_address, actors=actors)
     results = run(study, part, progress=_headed(study, progress), engine=engine, publish=publish)
     report.write(results, part)
     return results

@@ -73,7 +73,7 @@ def check_address(address: str) -> None:
 
 def run_on_flower(
     job: Callable[[object], T], *, nodes: int, folder: Path, actors: int | None = None, address: str | None = None,
-    app: Any | None = None,
+    share: int = 1, app: Any | None = None,
 ) -> T:  # fmt: skip
     """Starts `nodes` SuperNodes that run the client, each with its data under `folder`, and runs job(grid).
 
@@ -83,7 +83,8 @@ def run_on_flower(
     actors: how many processes answer for the nodes, each on one thread so that they do not fight over the cores; one
     for each core where it is None. address: of a Ray cluster that is there already, host:port, whose cores then count;
     its machines need not see `folder` (`simulations.transport.keeper`). Otherwise Ray is started for this call, on this
-    machine alone, and stopped after it. app: another ClientApp, to measure what Flower costs by itself.
+    machine alone, and stopped after it. share: of how many runs at once on the cluster this is one: each has an equal
+    share of every machine. app: another ClientApp, to measure what Flower costs by itself.
     Raises UserError where the cluster cannot be used.
     """
     os.environ.update(QUIET)  # what this process starts inherits it; the runtime_env takes it to other machines
@@ -120,13 +121,13 @@ def run_on_flower(
         # Flower hands these to Ray as the actors' options. It puts a dead actor back into its pool, where it would
         # fail every later message at once: Ray must start it again. The message it died on is tried once more,
         # which the ledgers make safe: what was charged before is sent again, and not drawn anew.
-        "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1},
+        "client_resources": {"num_cpus": float(share), "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1},
     }
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with warnings.catch_warnings(), _ray(environment, actors, address), _interrupting(thread):
         warnings.simplefilter("ignore")
         if address is not None:
-            _check_machines()
+            _check_machines(share)
         keeper = None if address is None else _keeper(folder)  # it ends with the last who holds it
         run_simulation(server_app, client_app, num_supernodes=nodes, backend_config=configuration)
         del keeper
@@ -216,8 +217,8 @@ def _keeper(folder: Path) -> Any:
     return keeper
 
 
-def _check_machines() -> None:
-    """Raises UserError unless every machine of the cluster has what this one has."""
+def _check_machines(share: int) -> None:
+    """Raises UserError unless every machine of the cluster has what this one has, and one has so many cores."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -242,6 +243,8 @@ def _check_machines() -> None:
     here = {name: version(name) for name in _CLIENT_PACKAGES}
     if not machines:
         raise UserError("--ray-address: no machine of the cluster offers a core; start them with --num-cpus")
+    if (most := max(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])) < share:
+        raise UserError(f"--jobs {share}: no machine of the cluster offers more than {most} cores; lower it to that")
     done, waiting = ray.wait(list(machines), num_returns=len(machines), timeout=_LOOK)
     for answer in waiting:
         raise UserError(f"--ray-address: the machine {machines[answer]} does not answer; look at it, or take it out")

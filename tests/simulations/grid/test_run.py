@@ -282,6 +282,28 @@ def test_what_runs_are_at_is_said_at_once_and_now_and_then(monkeypatch: pytest.M
     assert said[0] == "j0: begins" and said[-1] == "j0: a: teaching" and len(said) == len(set(said)) <= 3
 
 
+def test_runs_on_a_cluster_are_one_at_a_time_or_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of several at once is told how many they are: none of them waits for cores that another one holds."""
+    told: list[list[str]] = []
+
+    class Ended(subprocess.Popen[bytes]):
+        def __init__(self, program: Sequence[str], **_: Any) -> None:
+            told.append(list(program)[3:])
+
+        def poll(self) -> int:
+            return 0
+
+        def __del__(self) -> None: ...
+
+    monkeypatch.setattr(running.subprocess, "Popen", Ended)
+    for jobs in (None, 2):
+        Path("runs").mkdir(exist_ok=True)
+        with pytest.raises(UserError):  # there are no results
+            run_study(load_study("s.toml"), Path("out"), jobs=jobs, progress=lambda line: None, ray_address="head:6379")
+    assert [len(words) for words in told] == [5] * 8 and all(words[4] == "head:6379" for words in told)
+    assert [words[2] for words in told] == ["1"] * 4 + ["2"] * 4
+
+
 def test_ctrl_c_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     asleep = "import time\nopen('at-work', 'w')\ntime.sleep(600)"
     jobs = programs(monkeypatch, asleep, asleep)
