@@ -107,8 +107,7 @@ class Accountant:
         return cls(Path(ledger), policy, made, dict(instead))
 
     def __post_init__(self) -> None:
-        if math.isinf(self.policy.total):
-            raise ValueError("accounted: the policy needs a finite total: a server may ask without end")
+        self.policy.require_end("accounted: the policy")
         if self.policy.unprotected or self.policy.minimum_users:
             raise ValueError("accounted: nothing is declared public here, and no batch is waited for; remove it")
         for name, value in self.instead.items():

@@ -37,9 +37,10 @@ def release(message: Message, context: Context) -> Message:
     return _reply(message, lambda: answer(message.content, find_node(context)))
 
 
-def respond(message: Message, folder: Path) -> Message:
-    """What the node in a folder, as it is now, says to a message: releases, or a constant text."""
-    return _reply(message, lambda: answer(message.content, load_node(folder)))
+def respond(message: Message, folder: Path, *, load: Callable[[Path], Node] = load_node) -> Message:
+    """What the node in a folder, as it is now, says to a message: releases, or a constant text. load: how the node is
+    read."""
+    return _reply(message, lambda: answer(message.content, load(folder)))
 
 
 def accounted(

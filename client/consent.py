@@ -104,7 +104,7 @@ def allow_question(node: Node, request: Request) -> None:
             raise ValueError(f"{node.folder}: its policy does not allow this question in any case: {error}") from None
         write_node(
             node.folder, encoder=node.encoder, vocabulary=node.vocabulary_folder, masked_lm=node.masked_lm,
-            policy=policy, seal=node.seal, publisher=node.publisher,
+            policy=policy, seal=node.seal, model_seal=node.model_seal, publisher=node.publisher,
         )  # fmt: skip
     for path in kept_questions(node):
         if path.name == _name(request):

@@ -2,7 +2,8 @@
 
 On a device: {"encoder": folder or null, "randomness": "secure", "policy": {...}}, and "seal" where its releases leave
 sealed: the training server's public key, 64 hexadecimal digits. It stands here and never comes with a message: whoever
-carries messages would put in a key of their own. "publisher", likewise: the public key whose bundles the device takes.
+carries messages would put in a key of their own. "model_seal", likewise: the key of the model that users ask, which is
+exposed, and opens nothing that was sealed to the other. "publisher": the public key whose bundles the device takes.
 In a simulation: {"encoder": folder or null, "simulation": {"seed": int, "arms": {slug: policy}}}.
 Either may have "vocabulary" (of texts) and "masked_lm" (what some text mechanisms read), each a folder or null.
 Only a simulation has a seed; anywhere else it is an error.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -33,8 +33,9 @@ from mechanisms.vocabulary import Vocabulary
 
 NODE = "node.json"
 _FOLDERS = ("encoder", "vocabulary", "masked_lm")
-_DEVICE = {*_FOLDERS, "randomness", "policy", "seal", "publisher"}
+_DEVICE = {*_FOLDERS, "randomness", "policy", "seal", "model_seal", "publisher"}
 _SIMULATION = {*_FOLDERS, "simulation"}
+_SEALS = ("seal", "model_seal")
 _KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -44,7 +45,8 @@ class Node:
 
     encoder, vocabulary_folder, masked_lm: the folders of its encoder, its vocabulary and its masked language model,
     where it has them. seal: the public key that its releases are sealed to, 32 bytes; None where they leave in clear,
-    as in a simulation. publisher: the public key, 32 bytes, whose bundles a device takes; None where it takes none.
+    as in a simulation. model_seal: likewise, of what asks the model. publisher: the public key, 32 bytes, whose bundles
+    a device takes; None where it takes none.
     """
 
     folder: Path
@@ -55,6 +57,7 @@ class Node:
     masked_lm: Path | None = None
     seal: bytes | None = None
     publisher: bytes | None = None
+    model_seal: bytes | None = None
 
     @property
     def exposed(self) -> bool:
@@ -78,9 +81,12 @@ class Node:
 
     def ledger(self, arm: str) -> Ledger:
         """The ledger of an arm, opened. Raises Refused for an arm that the node does not have."""
+        return Ledger(self.ledger_path(arm), durable=not self.simulated)
+
+    def ledger_path(self, arm: str) -> Path:
+        """Where the ledger of an arm lies. Raises Refused for an arm that the node does not have."""
         self.policy(arm)
-        name = f"ledger-{arm}.sqlite" if arm else "ledger.sqlite"
-        return Ledger(self.folder / name, durable=not self.simulated)
+        return self.folder / (f"ledger-{arm}.sqlite" if arm else "ledger.sqlite")
 
     def shard(self, split: str) -> Shard:
         """The node's records of a split, "train" or "test"."""
@@ -116,11 +122,11 @@ def load_node(folder: Path | str) -> Node:
     if "policy" not in values:
         raise ValueError(f"node: {path}: a device needs a policy")
     policy = Policy.from_dict(values["policy"])
-    if math.isinf(policy.total):
-        raise ValueError(f"node: {path}: a device's policy needs a finite total: a server may ask without end")
+    policy.require_end(f"node: {path}: a device's policy")
     admit_installed(policy.mechanisms)
-    seal, publisher = values.get("seal"), _public_key(values.get("publisher"), "publisher", path)
-    return Node(path.parent, encoder, None, {"": policy}, vocabulary, masked_lm, _seal(seal, path), publisher)
+    publisher = _public_key(values.get("publisher"), "publisher", path)
+    seal, model_seal = (_seal(values.get(name), name, path) for name in _SEALS)
+    return Node(path.parent, encoder, None, {"": policy}, vocabulary, masked_lm, seal, publisher, model_seal)
 
 
 def write_node(
@@ -131,22 +137,25 @@ def write_node(
     masked_lm: Path | str | None = None,
     policy: Policy | None = None,
     seal: bytes | None = None,
+    model_seal: bytes | None = None,
     publisher: bytes | None = None,
     seed: int | None = None,
     arms: Mapping[str, Policy] | None = None,
 ) -> None:
-    """Write node.json, whole: of a device (a policy, the key that it seals to, the publisher that it trusts), or of a
+    """Write node.json, whole: of a device (a policy, the keys that it seals to, the publisher that it trusts), or of a
     simulation (a seed, and a policy for each arm)."""
     folders = {"encoder": encoder, "vocabulary": vocabulary, "masked_lm": masked_lm}
     values: dict[str, Any] = {k: None if v is None else str(v) for k, v in folders.items()}
+    seals = dict(zip(_SEALS, (seal, model_seal), strict=True))
     if policy is not None and seed is None and arms is None:
         values |= {"randomness": "secure", "policy": policy.to_dict()}
-        if seal is not None:
-            require_public_key(seal)
-            values["seal"] = seal.hex()
+        for name, key in seals.items():
+            if key is not None:
+                require_public_key(key)
+                values[name] = key.hex()
         if publisher is not None:
             values["publisher"] = publisher.hex()
-    elif policy is None and seal is None and publisher is None and seed is not None and arms is not None:
+    elif policy is None and not any((*seals.values(), publisher)) and seed is not None and arms is not None:
         values["simulation"] = {"seed": seed, "arms": {arm: p.to_dict() for arm, p in arms.items()}}
     else:
         raise ValueError("node: give a policy (a device), or a seed and arms (a simulation)")
@@ -176,13 +185,13 @@ def _folder(values: Mapping[str, Any], name: str, path: Path) -> Path | None:
     return None if folder is None else path.parent / folder  # an absolute folder stays as it is
 
 
-def _seal(key: Any, path: Path) -> bytes | None:
-    read = _public_key(key, "seal", path)
+def _seal(key: Any, name: str, path: Path) -> bytes | None:
+    read = _public_key(key, name, path)
     try:
         if read is not None:
             require_public_key(read)
     except ValueError:
-        raise ValueError(f"node: {path}: seal must be a public key, 64 hexadecimal digits") from None
+        raise ValueError(f"node: {path}: {name} must be a public key, 64 hexadecimal digits") from None
     return read
 
 

@@ -134,6 +134,11 @@ class Policy:
         """The channels and exposures declared public."""
         return frozenset(self.declared)
 
+    def require_end(self, what: str) -> None:
+        """Raise ValueError where `what`, a policy that a server meets alone, has no finite total."""
+        if math.isinf(self.total):
+            raise ValueError(f"{what} needs a finite total: a server may ask without end")
+
     def check(self, request: Request) -> None:
         """Raise Refused unless a client that has spent nothing could answer the request."""
         if request.minimum_users < self.minimum_users:

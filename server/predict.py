@@ -25,15 +25,15 @@ _FRAME = 2**14
 class Predictor:
     """A model that answers releases. Whatever it makes of them is post-processing: it costs users nothing.
 
-    request: what users are asked, an embedding alone. classes: names, K of them. private_key: 32 bytes, where releases
-    come sealed, and then they come no other way; None where they come in clear.
+    request: what users are asked, an embedding alone. classes: names, K of them. private_keys: 32 bytes each,
+    where releases come sealed, and then they come no other way: a message opens by one of them. None of them: in clear.
     Raises ValueError where these do not fit one another.
     """
 
     request: Request
     maps: Maps
     classes: tuple[str, ...]
-    private_key: bytes | None = None
+    private_keys: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
         request, maps = self.request, self.maps
@@ -56,7 +56,7 @@ class Predictor:
         """
         try:
             record = record_from_bytes(body)
-            reply = reply_from_record(record) if self.private_key is None else self._unsealed(record)
+            reply = reply_from_record(record) if not self.private_keys else self._unsealed(record)
             return {"classes": list(self.classes), "probabilities": self.probabilities(reply).tolist()}
         except Exception:  # a hostile message must not stop the service, nor learn what it has provoked
             raise ValueError("predict: the message is not an answer to the question") from None
@@ -73,14 +73,14 @@ class Predictor:
         return shares
 
     def _unsealed(self, record: Any) -> Reply:
-        assert self.private_key is not None
         sealed = sealed_from_record(record)
         if len(sealed) > MOST:
             raise ValueError("predict: too many releases")
-        releases, opened = unseal(sealed.rows, self.request, self.private_key)
-        if not opened.all():
-            raise ValueError("predict: a row does not open")
-        return Reply(sealed.users, sealed.records, releases)
+        for key in self.private_keys:
+            releases, opened = unseal(sealed.rows, self.request, key)
+            if opened.all():
+                return Reply(sealed.users, sealed.records, releases)
+        raise ValueError("predict: a row does not open")
 
     @property
     def _row(self) -> int:

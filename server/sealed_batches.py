@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,13 +74,19 @@ class Taken:
             os.close(opened)
 
 
-def open_batch(rows: NDArray[np.uint8], request: Request, private_key: bytes) -> tuple[Reply, Counter[str]]:
+def open_batch(
+    rows: NDArray[np.uint8], request: Request, private_keys: Sequence[bytes]
+) -> tuple[Reply, Counter[str]]:
     """The releases of a batch that are what was asked for, and how many rows were dropped for which reason.
 
     rows: (n, L) uint8, sealed. The reply's rows have no user, which is 0 in all of them; their records are their places
     in the batch, from 0. A row that occurs again is "replayed", and its first occurrence counts; one that was sealed to
     another key or for another request, or was changed, "does not open"; the others are validated as ever. As each
     dropped row may have been a user's only one, a batch of u users has at least u less the dropped ones in it.
+
+    private_keys: the newest first; there is a second while devices change from one to the next. By which of them a row
+    opens tells its owner which bundle a device has: rows of two keys are two crowds. So a batch is opened by one key,
+    that of most rows, and the others' rows do not open.
     Raises ValueError where there are fewer rows than the request promises users, or for a private key that is none.
     """
     if len(rows) < request.minimum_users:
@@ -89,7 +96,7 @@ def open_batch(rows: NDArray[np.uint8], request: Request, private_key: bytes) ->
         )
     first = _first(rows)
     places = np.flatnonzero(first)
-    releases, opened = unseal(rows[first], request, private_key)
+    releases, opened = max((unseal(rows[first], request, key) for key in private_keys), key=lambda got: got[1].sum())
     reply = Reply(np.zeros(int(opened.sum()), np.int64), places[opened].astype(np.int64), releases)
     # Which users answer is for the shuffler to check: here there are none, and the part does not concern the rows.
     valid, dropped = validate(reply, replace(request, part=(0, 1)), enrolled=range(1))

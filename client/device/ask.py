@@ -133,6 +133,11 @@ def _device(folder: Path) -> Node:
         raise ValueError(f"{folder}: is a simulation's node; a sentence is asked about by a device")
     if node.encoder is None:
         raise ValueError(f"{folder}: this device has no encoder, and a sentence is asked about by its embedding")
+    if node.seal is not None and node.model_seal is None:
+        raise ValueError(
+            f"{folder}: seals to the training server, and has no key of the model's to seal a question to; install a "
+            "bundle made with --model-seal-to"
+        )
     return node
 
 
@@ -296,9 +301,9 @@ class _Asking:
     def _message(self, reply: Reply) -> bytes:
         """The releases, and whose they are left out: every message says user 0 and records 0, 1, ..."""
         nobody = Reply(np.zeros(len(reply), np.int64), np.arange(len(reply), dtype=np.int64), reply.releases)
-        if self.node.seal is None:
+        if self.node.model_seal is None:
             return record_to_bytes(reply_to_record(nobody))
-        return record_to_bytes(sealed_to_record(seal(nobody, self.request, self.node.seal)))
+        return record_to_bytes(sealed_to_record(seal(nobody, self.request, self.node.model_seal)))
 
     def _known(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the numbers have been released under this very question."""

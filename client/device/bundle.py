@@ -1,7 +1,7 @@
 """What a device is given: one folder with all that a client needs to answer, and nothing else.
 
-    manifest.json     the format, what the bundle is of, the key that releases are sealed to, the size and SHA-256 of
-                      every other file; and manifest.sig, the signature of whoever publishes it
+    manifest.json     the format, what the bundle is of, the keys that releases are sealed to, the size and SHA-256
+                      of every other file; and manifest.sig, the signature of whoever publishes it
     request.json      the public parameters that a server asks with, and mean.npy, m1.npy, ... their arrays
     policy.json       what the client agrees to
     encoder/          model.onnx, tokenizer.json, encoder.json, where embeddings are asked for
@@ -19,7 +19,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,13 @@ from mechanisms.messages.sealed import require_public_key
 from mechanisms.messages.signature import SIGNATURE_BYTES, public_of, sign, verified
 from mechanisms.vocabulary import Vocabulary
 
-FORMAT = "sottovoce-bundle-2"
+FORMAT = "sottovoce-bundle-3"
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
 
 _KEYS = {
     "format", "made_by", "name", "arm", "encoder", "vocabulary", "masked_lm", "digests", "guarantees", "files",
-    "publisher", "seal",
+    "publisher", "seal", "model_seal",
 }  # fmt: skip
 _PURPOSE = "bundle"
 _ARRAYS = ("mean", "m1", "prior_w", "prior_b", "codes", "head_w", "head_b")
@@ -55,6 +55,32 @@ _VOCABULARY = ("vocabulary.json", "words.json", "vectors.npy", "counts.npy", "ta
 _LARGEST_MANIFEST = 2**20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Whose bundle it is, and whom its devices seal to; 32 bytes each.
+
+    signer: the publisher's private key; None: nobody can install it. seal: the training server's public key;
+    model_seal: that of the model that users ask; None: in clear within TLS. Raises ValueError for what is no key, and
+    where the two are one.
+    """
+
+    signer: bytes | None = field(default=None, repr=False)
+    seal: bytes | None = None
+    model_seal: bytes | None = None
+
+    def __post_init__(self) -> None:
+        for key in (self.seal, self.model_seal):
+            if key is not None:
+                require_public_key(key)
+        if self.seal is not None and self.seal == self.model_seal:
+            raise ValueError(
+                "bundle: training server and model need a key each: the model is exposed, and would open both's"
+            )
+
+
+NO_KEYS = Keys()
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +126,11 @@ class Bundle:
         """The training server's public key, 32 bytes; None where releases leave in clear."""
         return None if self.manifest["seal"] is None else bytes.fromhex(self.manifest["seal"])
 
+    @property
+    def model_seal(self) -> bytes | None:
+        """The public key of the model that users ask, 32 bytes; None where a question leaves in clear within TLS."""
+        return None if self.manifest["model_seal"] is None else bytes.fromhex(self.manifest["model_seal"])
+
     def sanitized_encoder(self) -> SanitizedEncoder:
         """What the bundle's own question takes of a text's embedding, for a program of one's own, which charges by
         itself. ValueError where it asks for none."""
@@ -114,7 +145,8 @@ class Bundle:
 
         publisher: the public key that the user trusts, 32 bytes; None for the one that the device has pinned.
         Raises ValueError, one line, and changes nothing, where the bundle is not signed by that key, where the device
-        was installed for another, and where the policy wants releases hidden among others' and nothing seals them.
+        was installed for another, where the policy has no finite total, and where it wants releases hidden among
+        others' and nothing seals them.
         """
         node = Path(node)
         there = node / NODE
@@ -132,6 +164,7 @@ class Bundle:
                 f"bundle: {self.folder} is signed by {_named(self.publisher)}, and this device trusts "
                 f"{_named(publisher)} alone"
             )
+        self.policy.require_end(f"bundle: {self.folder}: its policy")
         if self.policy.minimum_users and self.seal is None:
             raise ValueError(
                 f"bundle: {self.folder} lets releases go only among those of {self.policy.minimum_users:,} users, and "
@@ -142,7 +175,7 @@ class Bundle:
         with changing(node) if there.exists() else nullcontext():
             write_node(
                 node, encoder=self.encoder, vocabulary=self.vocabulary, masked_lm=self.masked_lm, policy=self.policy,
-                seal=self.seal, publisher=publisher,
+                seal=self.seal, model_seal=self.model_seal, publisher=publisher,
             )  # fmt: skip
 
     def _part(self, name: str) -> Path | None:
@@ -181,16 +214,13 @@ def open_bundle(folder: Path | str) -> Bundle:
 def write_bundle(
     folder: Path | str, request: Request, policy: Policy, *, name: str, arm: str, made_by: str,
     encoder: Path | None = None, precision: str | None = None, vocabulary: Path | None = None,
-    masked_lm: Path | None = None, signer: bytes | None = None, seal: bytes | None = None,
+    masked_lm: Path | None = None, keys: Keys = NO_KEYS,
 ) -> Bundle:  # fmt: skip
     """Write a bundle, whole or not at all, into a new or empty folder, and open it.
 
     name, arm, made_by, precision: for people. encoder, vocabulary, masked_lm: the folders that the request names by
-    their content. signer: the publisher's private key, 32 bytes; None: nobody can install it. seal: the training
-    server's public key, 32 bytes, that devices seal to. Raises ValueError.
+    their content. Raises ValueError.
     """
-    if seal is not None:
-        require_public_key(seal)
     folder = Path(folder).absolute()
     require_free(folder, "bundle")
     request = replace(request, arm="", stage="train", split="train", part=(0, 1))
@@ -218,14 +248,15 @@ def write_bundle(
             "masked_lm": request.masked_lm or None,
             "digests": _digests(request),
             "guarantees": {c: request.mechanism(c).guarantee.to_dict() for c in request.channels},
-            "publisher": None if signer is None else public_of(signer).hex(),
-            "seal": None if seal is None else seal.hex(),
+            "publisher": None if keys.signer is None else public_of(keys.signer).hex(),
+            "seal": None if keys.seal is None else keys.seal.hex(),
+            "model_seal": None if keys.model_seal is None else keys.model_seal.hex(),
             "files": {
                 p.relative_to(draft).as_posix(): {"bytes": p.stat().st_size, "sha256": file_hash(p)} for p in paths
             },
         })  # fmt: skip
-        if signer is not None:
-            signature = sign(signer, _PURPOSE, (draft / MANIFEST).read_bytes())
+        if keys.signer is not None:
+            signature = sign(keys.signer, _PURPOSE, (draft / MANIFEST).read_bytes())
             (draft / SIGNATURE).write_text(f"{signature.hex()}\n")
         made = open_bundle(draft)
     return replace(made, folder=folder.resolve())
@@ -250,7 +281,7 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], str]:
             "make the bundle anew with this version"
         )
     files = values.get("files")
-    keys = [values.get(name) for name in ("publisher", "seal")]
+    keys = [values.get(name) for name in ("publisher", "seal", "model_seal")]
     whole = isinstance(files, dict) and all(map(_listed, files.items())) and all(map(_key_or_none, keys))
     if set(values) != _KEYS or not whole:
         raise ValueError(f"bundle: {path} is damaged")

@@ -71,6 +71,17 @@ def require_public_key(key: bytes) -> None:
     _public(key)
 
 
+def key_id(public_key: bytes) -> str:
+    """How people tell keys apart: the first 16 hexadecimal digits. A row does not carry it: whoever carries rows would
+    learn by it which bundle a device has."""
+    return public_key.hex()[:16]
+
+
+def public_half(private_key: bytes) -> bytes:
+    """The public key of a private one, 32 bytes each. Raises ValueError."""
+    return _private(private_key).public_key().public_bytes_raw()
+
+
 def row_bytes(request: Request) -> int:
     """Bytes of one row before it is sealed, with its zeros."""
     used = sum(_size(request, channel) for channel in request.channels)

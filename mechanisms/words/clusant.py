@@ -15,7 +15,7 @@ from mechanisms import categorical, checks
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
-from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.mechanism import Uniforms
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import tables
 from mechanisms.words.diameter import diameter, largest_distance
@@ -111,18 +111,7 @@ class CluSanT:
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """One word for each word id, (n,) or (n, L) -> same shape; two uniforms each. ValueError if out of range."""
-        x = checks.word_ids(self.name, x, self.vocabulary)
-        u = uniforms(rng, x.shape, 2)
-        flat = x.ravel()
-        there = np.flatnonzero(flat != NOTHING)
-        out = np.full(flat.shape, NOTHING)
-        members = self.members
-        step = max(1, _CHUNK // (members.shape[1] * self.vocabulary.vectors.shape[1]))
-        clusters = self._clusters(flat[there], u[there, 0])
-        for at in range(0, len(there), step):
-            part = there[at : at + step]
-            out[part] = self._word(flat[part], clusters[at : at + step], u[part, 1])
-        return out.reshape(x.shape)
+        return tables.drawn(self, x, 2, self._draw, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probability of every word, (n,) -> (n, V)."""
@@ -156,6 +145,14 @@ class CluSanT:
         """(clusters + 1, clusters): log-weights of the first step, by the input's cluster; the unknown word's last."""
         weights: FloatArray = -self.epsilon * self.scale / 2 * self._made.between[:, :-1]
         return weights
+
+    def _draw(self, x: IntArray, u: FloatArray) -> IntArray:
+        clusters, out = self._clusters(x, u[:, 0]), np.empty(len(x), dtype=np.int64)
+        step = max(1, _CHUNK // (self.members.shape[1] * self.vocabulary.vectors.shape[1]))
+        for at in range(0, len(x), step):
+            part = slice(at, at + step)
+            out[part] = self._word(x[part], clusters[part], u[part, 1])
+        return out
 
     def _clusters(self, x: IntArray, u: FloatArray) -> IntArray:
         """A cluster for each word (n,), by uniforms (n,); the inputs of one cluster together."""

@@ -14,8 +14,9 @@ from mechanisms import checks
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
-from mechanisms.mechanism import Uniforms, uniforms
-from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.mechanism import Uniforms
+from mechanisms.vocabulary import Vocabulary
+from mechanisms.words import tables
 from mechanisms.words.word_lists import word_lists
 
 FloatArray = NDArray[np.float64]
@@ -100,15 +101,7 @@ class Diffractor:
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """One word for each word id, (n,) or (n, L) -> same shape; two uniforms each. ValueError if out of range."""
-        x = checks.word_ids(self.name, x, self.vocabulary)
-        u = uniforms(rng, x.shape, 2)
-        flat = x.ravel()
-        there = np.flatnonzero(flat != NOTHING)
-        chosen = (u[there, 0] * self.lists).astype(np.int64)  # a lattice point below 1 times 64 stays below 64
-        moved = self.place[chosen, flat[there]] + _geometric(u[there, 1], self.epsilon)
-        out = np.full(flat.shape, NOTHING)
-        out[there] = self.order[chosen, np.clip(moved, 0, len(self.vocabulary) - 1).astype(np.int64)]
-        return out.reshape(x.shape)
+        return tables.drawn(self, x, 2, self._draw, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probability of every word, (n,) -> (n, V)."""
@@ -127,6 +120,12 @@ class Diffractor:
         """A loss that dominates any two words at most `distance` apart in every list (None: any): pure LDP."""
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
         return pure_loss(self.guarantee.loss(apart))
+
+    def _draw(self, x: IntArray, u: FloatArray) -> IntArray:
+        chosen = (u[:, 0] * self.lists).astype(np.int64)  # a lattice point below 1 times 64 stays below 64
+        moved = self.place[chosen, x] + _geometric(u[:, 1], self.epsilon)
+        out: IntArray = self.order[chosen, np.clip(moved, 0, len(self.vocabulary) - 1).astype(np.int64)]
+        return out
 
     def _law(self, y: IntArray, x: IntArray) -> FloatArray:
         alpha, last = math.exp(-self.epsilon), len(self.vocabulary) - 1

@@ -26,7 +26,7 @@ def metric_distances(mechanism: Any, x: IntArray, y: IntArray) -> FloatArray:
 
 
 def distances(vocabulary: Vocabulary, x: IntArray, y: IntArray) -> FloatArray:
-    """Euclidean, word ids (n,) and (k,) -> (n, k)."""
+    """Euclidean, word ids (n,) and (k,) -> (n, k), not to be written to."""
     return _geometry(vocabulary, np.asarray(y, dtype=np.int64).tobytes()).distances(x)
 
 

@@ -39,6 +39,8 @@ UNIFORMS = 2
 _ROWS, _CELL, _EXACT_ROWS, _EXACT_COLUMNS = 128, 64, 16, 4096
 #: Draws treated at once, and bytes of proposal weights that one mechanism remembers.
 _CHUNK, _REMEMBERED = 8192, 2**26
+#: Bytes of distances of the rows that were asked for last, which a geometry remembers.
+_LAST = 2**22
 _SINGLE, _DOUBLE = 2.0**-24, 2.0**-53
 #: How much float32 square roots, products and exponentials may be off, sixteen roundings' worth.
 _SLACK = 2.0**-20
@@ -192,6 +194,10 @@ class Geometry:
     outputs: IntArray
 
     @cached_property
+    def _last(self) -> dict[bytes, FloatArray]:
+        return {}
+
+    @cached_property
     def centre(self) -> FloatArray:
         """(m,) the mean: distances do not change with it, and errors are smaller around it."""
         centre: FloatArray = self.points.mean(axis=0, dtype=np.float64)
@@ -294,7 +300,19 @@ class Geometry:
         return apart
 
     def distances(self, x: IntArray) -> FloatArray:
-        """Distances of rows x to all outputs in float64, (n,) -> (n, K); each row's bits whatever the others are."""
+        """Distances of rows x to all outputs in float64, (n,) -> (n, K), not to be written to; each row's bits whatever
+        the others are. Those of the last few rows are remembered: the same words are asked for again at another ε."""
+        key = np.asarray(x, dtype=np.int64).tobytes()
+        known = self._last.get(key)
+        if known is None:
+            known = self._measured(x)
+            known.flags.writeable = False
+            if known.nbytes <= _LAST:
+                self._last.clear()
+                self._last[key] = known
+        return known
+
+    def _measured(self, x: IntArray) -> FloatArray:
         inputs, back = np.unique(x, return_inverse=True)
         apart = np.empty((len(inputs), len(self.outputs)))
         runs = _runs(inputs // _EXACT_ROWS)

@@ -149,8 +149,8 @@ class MadlibSyntax:
         if self.mode == "paper":
             return apart
         tags = _tags(self.vocabulary)
-        apart += self.penalty * (tags[x][:, None] != tags[y][None])
-        return apart
+        further: FloatArray = apart + self.penalty * (tags[x][:, None] != tags[y][None])
+        return further
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probabilities of all words, (n,) -> (n, V). Paper mode has none in closed form: NotImplementedError."""

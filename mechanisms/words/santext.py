@@ -66,13 +66,7 @@ class SanText:
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """One word for each word id, (n,) or (n, L) -> same shape; two uniforms each. ValueError if out of range."""
-        x = checks.word_ids(self.name, x, self.vocabulary)
-        u = uniforms(rng, x.shape, exponential.UNIFORMS)
-        flat = x.ravel()
-        there = flat != NOTHING
-        out = np.full(flat.shape, NOTHING)
-        out[there] = self._draws.sample(flat[there], u[there])
-        return out.reshape(x.shape)
+        return tables.drawn(self, x, exponential.UNIFORMS, self._draws.sample, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probability of every word, (n,) -> (n, V)."""

@@ -1,8 +1,9 @@
-"""What mechanisms with a table of probabilities share: entries of it, and the blanket under all its rows."""
+"""What mechanisms with a table of probabilities share: draws for the words that are there, entries of the table, and
+the blanket under all its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -12,13 +13,33 @@ from numpy.typing import NDArray
 from mechanisms import checks
 from mechanisms.losses import categorical_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 #: Rows of probabilities held at once.
 _ROWS = 64
 #: Pairs of words above which a blanket is not made of them all.
 _LARGEST_TABLE = 10**7
+
+
+def drawn(
+    mechanism: Any, x: NDArray[Any], count: int, draw: Callable[[IntArray, FloatArray], IntArray], *, rng: Uniforms
+) -> IntArray:
+    """draw(words, uniforms) for the words that are there, (k,) and (k, count) -> (k,); NOTHING stays NOTHING.
+
+    (n,) or (n, L) word ids -> same shape. Every place takes `count` uniforms, a word or none: what a text draws does
+    not depend on where another ends. ValueError on an id out of range.
+    """
+    x = checks.word_ids(mechanism.name, x, mechanism.vocabulary)
+    u = uniforms(rng, x.shape, count)
+    flat = x.ravel()
+    there = flat != NOTHING
+    out = np.full(flat.shape, NOTHING)
+    out[there] = draw(flat[there], u[there])
+    return out.reshape(x.shape)
 
 
 def picked(mechanism: Any, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:

@@ -15,8 +15,8 @@ from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
-from mechanisms.mechanism import Uniforms, uniforms
-from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.mechanism import Uniforms
+from mechanisms.vocabulary import Vocabulary
 from mechanisms.words import exponential, tables
 from mechanisms.words.diameter import diameter
 from mechanisms.words.distances import distances
@@ -100,13 +100,7 @@ class Tem:
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """One word for each word id, (n,) or (n, L) -> same shape; two uniforms each. ValueError if out of range."""
-        x = checks.word_ids(self.name, x, self.vocabulary)
-        u = uniforms(rng, x.shape, exponential.UNIFORMS)
-        flat = x.ravel()
-        there = flat != NOTHING
-        out = np.full(flat.shape, NOTHING)
-        out[there] = self._draws.sample(flat[there], u[there])
-        return out.reshape(x.shape)
+        return tables.drawn(self, x, exponential.UNIFORMS, self._draws.sample, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probability of every word, (n,) -> (n, V)."""

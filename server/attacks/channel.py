@@ -42,11 +42,14 @@ class Channel:
     counts are smoothed by exp(-ε·distance), the noise's density where the other word lies. A guess by an estimated law
     is an attack, but not the best one.
 
+    words: of how many words the law is asked for; None: of all of them. Of fewer, an estimate may take more draws each.
+
     ValueError where a released word depends on more of the text than the token in its place.
     """
 
     text: TextMechanism
     seed: int = 0
+    words: int | None = None
 
     def __post_init__(self) -> None:
         word = self.text.word
@@ -66,7 +69,8 @@ class Channel:
     @cached_property
     def draws(self) -> int:
         """Draws of each word that an estimate takes."""
-        work = float(self.size) ** 2 * self.text.vocabulary.vectors.shape[1]
+        words = self.size if self.words is None else max(1, self.words)
+        work = float(self.size) * words * self.text.vocabulary.vectors.shape[1]
         return 0 if self.exact else int(min(_DRAWS, _WORK / work))
 
     def log_probs(self, x: IntArray) -> FloatArray:

@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ from numpy.typing import NDArray
 from mechanisms.guarantee import Guarantee
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext import CusTextPlus
-from mechanisms.words.distances import metric_distances
+from mechanisms.words.distances import distances, metric_distances
 from mechanisms.words.santext import SanTextPlus
 from mechanisms.words.text import TextMechanism
 from server.attacks.channel import Channel
@@ -56,8 +57,8 @@ Progress = Callable[[str], None]
 
 #: Guesses that `decode` keeps of each output.
 TOP = 5
-#: Rows of distances held at once.
-_ROWS = 256
+#: Rows of distances held at once, and bytes of distances that are remembered.
+_ROWS, _REMEMBERED = 256, 2**26
 #: Exposures whose inputs `bound` tells apart.
 _KNOWN = {"stop-words", "frequent-words", "group", "tag"}
 
@@ -238,8 +239,23 @@ def _overlap(word: Any, theorem: Guarantee, members: IntArray, f: FloatArray) ->
     z = np.empty(len(members))
     for at in range(0, len(members), _ROWS):
         rows = np.arange(at, min(at + _ROWS, len(members)))
-        apart = metric_distances(word, members[rows], members)
+        apart = _apart(word, members, at)
         loss = theorem.epsilon * apart + theorem.offset + theorem.numeric_epsilon
         loss[np.arange(len(rows)), rows] = 0.0
         z[rows] = np.exp(-loss) @ f
     return z
+
+
+def _apart(word: Any, members: IntArray, at: int) -> FloatArray:
+    """Distances of _ROWS inputs `members` from `at` on to all of them: of a small vocabulary they are remembered, for
+    they are the same at every ε."""
+    if len(members) ** 2 * 8 > _REMEMBERED or hasattr(word, "distances"):
+        return metric_distances(word, members[at : at + _ROWS], members)
+    return _all_apart(word.vocabulary, members.tobytes())[at : at + _ROWS]
+
+
+@lru_cache(maxsize=1)
+def _all_apart(vocabulary: Vocabulary, members: bytes) -> FloatArray:
+    """Euclidean distances of all pairs of inputs (the bytes of int64), (n, n)."""
+    x = np.frombuffer(members, dtype=np.int64)
+    return np.concatenate([distances(vocabulary, x[at : at + _ROWS], x) for at in range(0, len(x), _ROWS)])

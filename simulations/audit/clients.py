@@ -149,7 +149,7 @@ class Clients:
         record = record_from_bytes(record_to_bytes(answered))
         if self.deployed:
             sealed = sealed_from_record(record)
-            opened, dropped = open_batch(sealed.rows, asked, self._keys[0])
+            opened, dropped = open_batch(sealed.rows, asked, self._keys[:1])
             if len(opened) != len(sealed):
                 raise UserError(f"audit: sealed releases of a device are no releases to a server: {dict(dropped)}")
             reply = Reply(sealed.users, sealed.records, opened.releases)

@@ -14,7 +14,7 @@ from simulations.progress import progress_lines
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN_DIR")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Its folder, or its URL.")],
     attack: Annotated[
         list[str] | None,
         typer.Option("--attack", metavar="NAME", help="Only this one; may be repeated (default: all that apply)."),
@@ -49,11 +49,16 @@ def command(
 ) -> None:  # fmt: skip
     """Attack what a run's users released, as the server would; attacks.json and attacks.md go into the run folder."""
     from simulations.attacks import run as attacks
+    from simulations.output.remote import Remote, is_url
+    from simulations.study.published import finished
 
-    results = attacks.attack(
-        run, *(attack or ()), arms=arm or (), limit=limit, masked_lm=masked_lm, attributes=attribute or (),
-        shadows=shadows, progress=progress_lines(),
-    )  # fmt: skip
+    with finished(run) as folder:
+        results = attacks.attack(
+            folder, *(attack or ()), arms=arm or (), limit=limit, masked_lm=masked_lm, attributes=attribute or (),
+            shadows=shadows, progress=progress_lines(),
+        )  # fmt: skip
+        for path in folder.glob("attacks*") if is_url(run) else ():
+            Remote(run).upload(path.name, path)
     if as_json:
         print_json(results)
     else:

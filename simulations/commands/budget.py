@@ -148,7 +148,8 @@ def ladder_(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override, as for simulate.")
     ] = None,
     ledger: Annotated[
-        Path | None, typer.Option("--ledger", help="A client's ledger: what was charged.", show_default=False)
+        str | None,
+        typer.Option("--ledger", help="A client's ledger, a file or its URL: what was charged.", show_default=False),
     ] = None,
     user: Annotated[
         int | None,
@@ -229,12 +230,15 @@ def _ladder_of_release(
     _print([*(described(m) for m in released), *table(rungs), "", "What this rests on:", *assumptions(rungs), *LEGEND])
 
 
-def _ladder_of_ledger(path: Path, user: int | None, delta: float, as_json: bool) -> None:
+def _ladder_of_ledger(place: str, user: int | None, delta: float, as_json: bool) -> None:
     from client.device.statement import describe_account
     from client.policy import Policy
     from simulations.analysis.ledger import of_ledger
+    from simulations.output.remote import here, is_url
 
-    answer = of_ledger(path, user=user, delta=delta)
+    folder, _, name = place.rpartition("/") if is_url(place) else ("", "", place)
+    with here(folder or ".", lambda held: held in (name, "node.json")) as beside:
+        answer = of_ledger(beside / name, user=user, delta=delta)
     if as_json:
         return print_json(answer)
     account = []
@@ -243,7 +247,7 @@ def _ladder_of_ledger(path: Path, user: int | None, delta: float, as_json: bool)
         account = ["", f"What the policy beside it allows user {answer['user']}", *(f"  {line}" for line in held)]
     _print(
         [
-            f"{path}: {answer['releases']:,} releases of {answer['users']:,} users; user {answer['user']}",
+            f"{place}: {answer['releases']:,} releases of {answer['users']:,} users; user {answer['user']}",
             *table(answer["ladder"]), "", "What this rests on:", *assumptions(answer["ladder"]), *LEGEND,
             *account,
         ]

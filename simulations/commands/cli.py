@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,9 +90,10 @@ app.command("reproduce")(reproduce_command.command)
 app.command("explore")(explore_command.command)
 
 Out = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        "--out", help="Results folder; new or empty (default: runs/NAME-DATE-TIME).", show_default=False
+        "--out", metavar="FOLDER_OR_URL", show_default=False,
+        help="Results folder, new or empty, or a URL as s3://BUCKET/NAME (default: runs/NAME-DATE-TIME).",
     ),
 ]
 RayAddress = Annotated[
@@ -100,7 +101,7 @@ RayAddress = Annotated[
     typer.Option(
         "--ray-address",
         metavar="HOST:PORT",
-        help="Join the Ray cluster whose head is there; its machines must see the results folder.",
+        help="Join the Ray cluster whose head is there; its machines need not share a folder.",
         show_default=False,
     ),
 ]
@@ -124,10 +125,10 @@ def simulate(
     data: Data = None,
     set_: Set = None,
     resume: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--resume",
-            metavar="RUN_DIR",
+            metavar="RUN",
             help="Continue a run, of this command or of demo, that was stopped.",
             show_default=False,
         ),
@@ -149,7 +150,7 @@ def simulate(
 
 @app.command()
 def summarize(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs, or their URLs.")],
     figure: Annotated[
         Path | None, typer.Option(
             "--figure", metavar="FILE", help="Draw them too: .pdf, .svg or .png.", show_default=False
@@ -159,12 +160,15 @@ def summarize(
     """Means and standard errors over runs of one study with different seeds, as a Markdown table."""
     from simulations.output.figures import check_figure, save
     from simulations.study import summary
+    from simulations.study.published import finished
 
     if figure is not None:
         check_figure(figure)
-    table = summary.summarize(runs)
-    if figure is not None:
-        save(summary.figure(runs), figure)
+    with ExitStack() as copies:
+        folders = [copies.enter_context(finished(run, lambda name: "/" not in name)) for run in runs]
+        table = summary.summarize(folders)
+        if figure is not None:
+            save(summary.figure(folders), figure)
     print(table)
 
 
@@ -191,7 +195,7 @@ def version_(
 
 
 def _start(
-    file: str, changes: list[str], out: Path | None, ray_address: str | None, as_json: bool, track: Sequence[str] = ()
+    file: str, changes: list[str], out: str | None, ray_address: str | None, as_json: bool, track: Sequence[str] = ()
 ) -> None:
     """A new run, and what it says."""
     from simulations.study.track import tracker
@@ -201,13 +205,13 @@ def _start(
     from simulations.study.simulate import simulate as run
 
     experiment = load(file, changes)
-    out = out or Path("runs") / f"{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    out = out or f"runs/{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     with _stdout_is_stderr():
         results = run(experiment, out, progress=progress_lines(), ray_address=ray_address)
     _show(results, out, as_json, trackers)
 
 
-def _resume(out: Path, ray_address: str | None, as_json: bool, track: Sequence[str]) -> None:
+def _resume(out: str, ray_address: str | None, as_json: bool, track: Sequence[str]) -> None:
     """The rest of a run that was stopped, and what all of it says."""
     from simulations.study.track import tracker
 
@@ -219,7 +223,7 @@ def _resume(out: Path, ray_address: str | None, as_json: bool, track: Sequence[s
     _show(results, out, as_json, trackers)
 
 
-def _show(results: dict[str, Any], out: Path, as_json: bool, trackers: Sequence[Tracker]) -> None:
+def _show(results: dict[str, Any], out: str, as_json: bool, trackers: Sequence[Tracker]) -> None:
     from simulations.study import report
     from simulations.study.track import track
 

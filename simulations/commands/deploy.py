@@ -114,6 +114,20 @@ def request_certificate(
     print(f"{folder}: {made}; what ends in .key, and secret, stays here")
 
 
+@app.command("renew-seal")
+def renew_seal(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where seal.key is, of training server or model.")],
+) -> None:
+    """Make another key that devices seal to, and keep the one before for those that still do."""
+    from simulations.deployment import party_keys
+
+    old, new = party_keys.renew_seal(folder)
+    print(
+        f"{folder}: seal.pub is {new} now: bundles are made with it. Until devices have theirs, start with "
+        f"--seal-key {folder / 'seal.key'} --seal-key {folder / f'seal-{old}.key'}"
+    )
+
+
 @app.command("sign-certificate")
 def sign_certificate(
     request: Annotated[Path, typer.Argument(metavar="cert.csr", help="What a party asks, by `request-certificate`.")],
@@ -220,7 +234,11 @@ def train(
     certificate: Certificate,
     key: Key,
     seal_key: Annotated[
-        Path, typer.Option("--seal-key", metavar="FILE", help="The private key that releases are sealed to.")
+        list[Path],
+        typer.Option(
+            "--seal-key", metavar="FILE",
+            help="The private key that releases are sealed to; again, of the one before, while devices change.",
+        ),
     ],
     bundle: Annotated[
         Path | None,
@@ -238,6 +256,7 @@ def train(
     with redirect_stdout(sys.stderr):
         from client.device.bundle import open_bundle
         from simulations.artifacts.public import load_public
+        from simulations.deployment.keys import ids_of, read_key
         from simulations.deployment.training_server import RemoteShuffler
         from simulations.deployment.training_server import train as train_arm
         from simulations.devices.bundle import chosen
@@ -245,11 +264,12 @@ def train(
 
         progress = progress_lines()
         chosen_arm = chosen(experiment, arm)
+        progress(f"opens what is sealed to {ids_of(map(read_key, seal_key))}")
         with Shuffler(
             shuffler, root_certificates=root_certificates, certificate=certificate, key=key
         ) as line:
             users = RemoteShuffler(
-                line, seal_key=seal_key, timeout=experiment.population.timeout, progress=progress,
+                line, seal_keys=seal_key, timeout=experiment.population.timeout, progress=progress,
                 bundle=None if bundle is None else open_bundle(bundle),
             )  # fmt: skip
             known = load_public(experiment, public, progress=progress)
@@ -310,9 +330,10 @@ def predict(
     key: Key,
     port: Port,
     seal_key: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            "--seal-key", metavar="FILE", help="The private key that questions are sealed to.", show_default=False
+            "--seal-key", metavar="FILE", show_default=False,
+            help="The private key that questions are sealed to; again, of the one before, while devices change.",
         ),
     ] = None,
     host: Host = "127.0.0.1",
@@ -321,8 +342,9 @@ def predict(
     from simulations.deployment import predict as predict_service
 
     predict_service.run(
-        model, certificate=certificate, key=key, port=port, host=host, seal_key=seal_key, progress=progress_lines()
-    )
+        model, certificate=certificate, key=key, port=port, host=host, seal_keys=seal_key or (),
+        progress=progress_lines(),
+    )  # fmt: skip
 
 
 def _show(command: str) -> None:

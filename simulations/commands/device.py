@@ -62,6 +62,14 @@ SealTo = Annotated[
     ),
 ]
 
+ModelSealTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--model-seal-to", metavar="FILE", show_default=False,
+        help="The model's public key: what asks it is sealed to it (default: leaves in clear within TLS).",
+    ),
+]
+
 
 @app.command("bundle")
 def bundle_(
@@ -84,6 +92,7 @@ def bundle_(
     window: Window = 10.0,
     sign_key: SignKey = None,
     seal_to: SealTo = None,
+    model_seal_to: ModelSealTo = None,
     data: Data = None,
     set_: Set = None,
     as_json: AsJson = False,
@@ -98,12 +107,13 @@ def bundle_(
     require_free(out, "bundle")
     progress = progress_lines()
     with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+        from client.device.bundle import Keys
+        from mechanisms.messages.sealed import key_id
         from simulations.deployment.keys import read_key
         from simulations.devices import bundle as device
 
-        signer, seal = (None if path is None else read_key(path) for path in (sign_key, seal_to))
-        more: dict[str, Any] = {"precision": precision, "records": records, "window": window}
-        more |= {"signer": signer, "seal": seal}
+        keys = Keys(*(None if path is None else read_key(path) for path in (sign_key, seal_to, model_seal_to)))
+        more: dict[str, Any] = {"precision": precision, "records": records, "window": window, "keys": keys}
         if run is not None:
             made = device.bundle_of_run(run, arm, out, progress=progress, **more)
         else:
@@ -116,6 +126,8 @@ def bundle_(
     print(f"{out}: {_mega(made.size)}, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
     for name, about in made.manifest["files"].items():
         print(f"  {about['bytes']:>12,}  {name}")
+    for whom, key in (("training server", made.seal), ("model", made.model_seal)):
+        print(f"sealed to {key_id(key)}, the {whom}'s" if key else f"in clear within TLS to the {whom}")
     print(f"identity {made.identity}")
 
 

@@ -32,7 +32,8 @@ Set = Annotated[
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        "--track", metavar="KIND:PLACE", help="Tell a tracker of each arm too: mlflow:URI, or tensorboard:FOLDER."
+        "--track", metavar="KIND:PLACE",
+        help="Tell a tracker of each arm too: mlflow:URI, tensorboard:FOLDER or wandb:PROJECT.",
     ),
 ]
 

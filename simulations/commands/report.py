@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +12,16 @@ import typer
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_OR_STUDY_DIR...")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN_OR_STUDY...", help="Their folders, or their URLs.")],
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="An .html file; the privacy label stands beside it as .json.")
     ] = Path("report.html"),
 ) -> None:
     """One HTML file on finished runs and studies for who has to judge them, and a privacy label for machines."""
     from simulations.report.write import report
+    from simulations.study.published import finished
 
-    print("\n".join(str(path) for path in report(runs, out)))
+    with ExitStack() as copies:
+        folders = [copies.enter_context(finished(run, lambda name: "models/" not in name)) for run in runs]
+        paths = report(folders, out)
+    print("\n".join(str(path) for path in paths))

@@ -86,9 +86,9 @@ def command(
     from simulations.corpora.dataset_card import hub_folder
 
     columns, folder = tuple(column or ()), hub_folder(out)
-    _check_files(in_, None if folder is not None else out, columns, public, to_folder=folder is not None)
+    _check_files(in_, out, folder, columns, public)
     spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [], sides=max(1, len(columns)))
-    rewriter = _rewriter(spec, words, public, columns, masked_lm, spans)
+    spec, rewriter = _rewriter(spec, words, public, columns, masked_lm, spans)
     try:
         if folder is not None:
             counts = _to_folder(folder, spec, rewriter, in_, columns, seed, explain)
@@ -101,15 +101,15 @@ def command(
 
 
 def _check_files(
-    in_: Path | None, out: Path | None, columns: tuple[str, ...], public: Path | None, *, to_folder: bool
+    in_: Path | None, out: Path | None, folder: Path | None, columns: tuple[str, ...], public: Path | None
 ) -> None:
-    """UserError where formats, files and columns do not go together."""
+    """UserError where formats, files and columns do not go together. folder: made in place of a file."""
     from simulations.corpora.rewriting import FORMATS, format_of
 
-    if out is not None and format_of(out) != format_of(in_):
+    if out is not None and folder is None and format_of(out) != format_of(in_):
         given, kind = format_of(out) or "lines", format_of(in_) or "lines"
         raise UserError(f"{out}: would be {given}, and the input is {kind}; the output has the input's format")
-    if out is None and not to_folder and format_of(in_) == ".parquet":
+    if out is None and format_of(in_) == ".parquet":
         raise UserError(f"{in_}: Parquet does not go to the terminal; name a file with --out")
     if in_ is not None and not in_.is_file():
         raise UserError(f"{in_}: there is no such file; give {', '.join(FORMATS)}, or a file of lines")
@@ -157,7 +157,8 @@ def _value(text: str) -> Any:
 
 def _rewriter(
     spec: dict[str, Any], words: str, public: Path | None, columns: tuple[str, ...], masked_lm: str, spans: Path | None
-) -> Rewriter:
+) -> tuple[dict[str, Any], Rewriter]:
+    """The whole description, with what the language model adds to it, and what rewrites by it."""
     from client.models import vocabulary as vocabularies
     from client.rewrite import Rewriter
     from mechanisms.catalogue import admit
@@ -187,7 +188,7 @@ def _rewriter(
         clipped = models.load(model)
         spec = spec | {"low": clipped.low, "high": clipped.high}
     _say(f"{name}: {len(vocabulary):,} words of {vocabulary.vectors.shape[1]} dimensions from {words}")
-    return Rewriter(spec, vocabulary, model=model)
+    return spec, Rewriter(spec, vocabulary, model=model)
 
 
 def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:

@@ -16,8 +16,11 @@ from simulations.progress import progress_lines
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or the name of a bundled one.")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Its folder, new or of the same study (default: studies/NAME).", show_default=False),
+        str | None,
+        typer.Option(
+            "--out", metavar="FOLDER_OR_URL", show_default=False,
+            help="Its folder, new or of the same study, or a URL as s3://BUCKET/NAME (default: studies/NAME).",
+        ),
     ] = None,
     data: Data = None,
     set_: Set = None,
@@ -33,17 +36,20 @@ def command(
     from simulations.grid.definition import load_study
     from simulations.grid.run import run_study
     from simulations.grid.tables import read
+    from simulations.output.remote import is_url
     from simulations.study import track as tracking
+    from simulations.study.published import working_folder
 
     trackers = [tracking.tracker(where) for where in track or ()]  # what is wrong with one is said before any run
     study = load_study(file, overrides(set_, data))
-    out = out or Path("studies") / slug(study.name)
-    paths = run_study(study, out, jobs=jobs, progress=progress_lines())
-    for point in read(out).points if trackers else ():
+    url = out.rstrip("/") if out is not None and is_url(out) else None
+    folder = working_folder(url, "studies") if url else Path(out or Path("studies") / slug(study.name))
+    paths = run_study(study, folder, jobs=jobs, progress=progress_lines(), url=url)
+    for point in read(folder).points if trackers else ():
         for results in point.results:
             tracking.track(trackers, results)
     if as_json:
         files = [str(path) for path in paths]
-        return print_json({"name": study.name, "runs": len(study.runs), "out": str(out), "files": files})
-    print((out / "study.md").read_text(encoding="utf-8").rpartition("\n\n![")[0])
-    print(f"\nTables, figures and runs: {out}")
+        return print_json({"name": study.name, "runs": len(study.runs), "out": url or str(folder), "files": files})
+    print((folder / "study.md").read_text(encoding="utf-8").rpartition("\n\n![")[0])
+    print(f"\nTables, figures and runs: {url or folder}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.corpora.rewriting import format_of
+from simulations.errors import UserError
 
 #: `--out hf:DIR`.
 PREFIX = "hf:"
@@ -17,9 +18,13 @@ SEEDED = """
 
 
 def hub_folder(out: Path | None) -> Path | None:
-    """The folder that `hf:DIR` names; None for any other output."""
+    """The folder that `hf:DIR` names; None for any other output. UserError where it names none."""
     said = "" if out is None else str(out)
-    return Path(said.removeprefix(PREFIX)) if said.startswith(PREFIX) and said != PREFIX else None
+    if not said.startswith(PREFIX):
+        return None
+    if said == PREFIX:
+        raise UserError(f"--out {PREFIX} names no folder; write one behind it, as {PREFIX}sanitized")
+    return Path(said.removeprefix(PREFIX))
 
 
 def data_file(source: Path | None) -> str:

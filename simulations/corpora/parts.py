@@ -83,4 +83,11 @@ def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
             labels = np.array([ours[public.classes[label]] for label in public.labels], np.int64)
         public = Corpus(public.texts, labels, train.classes)
         private = train
+    if data.held_out is not None:
+        about["held_out"] = data.held_out
+        if data.public.split == "by-sentence":
+            test, private, dropped = splits.split_by_sentence(private, data.held_out, seed)
+            about["dropped"] = int(str(about["dropped"])) + dropped
+        else:
+            test, private = splits.random_split(private, data.held_out, seed)
     return Split(public, private, test), about

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from mechanisms.messages.sealed import KEY_BYTES
+from mechanisms.messages.sealed import KEY_BYTES, key_id, public_half
 from simulations.errors import UserError
+
+
+def ids_of(private_keys: Iterable[bytes]) -> str:
+    """The ids of what devices seal to, as a person compares them."""
+    return ", ".join(key_id(public_half(key)) for key in private_keys)
 
 
 def read_key(path: Path) -> bytes:

@@ -29,13 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from client.device.allow import allow
-from client.device.bundle import Bundle, open_bundle
+from client.device.bundle import Bundle, Keys, open_bundle
+from client.device.roles import MODEL
 from client.device.serve import MARK as SERVED
 from client.shard import write_shard
 from server.protocols.models import QUESTION
 from simulations.artifacts.public import save_public
 from simulations.deployment.keys import read_key
-from simulations.deployment.party_keys import make_keys
+from simulations.deployment.party_keys import FOLDERS, make_keys
 from simulations.deployment.processes import (
     COMMANDS,
     Line,
@@ -191,10 +192,13 @@ class _Deployment:
         public, held = self.prepared.public, self.prepared.held
         self.progress(f"keys and certificates; {self.nodes} devices with their users' records")
         make_keys(self.folder, nodes=self.nodes, hosts={})
+        keys = Keys(
+            signer=read_key(self.publisher / "sign.key"), seal=read_key(self.server / "seal.pub"),
+            model_seal=read_key(self.folder / FOLDERS[MODEL] / "seal.pub"),
+        )  # fmt: skip
         bundle = bundle_of_experiment(
             self.experiment, self.arm.name, self.folder / "bundle", public=public, progress=self.progress,
-            records=max(held.holders.most, held.test_holders.most), signer=read_key(self.publisher / "sign.key"),
-            seal=read_key(self.server / "seal.pub"), window=WINDOW,
+            records=max(held.holders.most, held.test_holders.most), keys=keys, window=WINDOW,
         )  # fmt: skip
         self.progress(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
         save_public(self.experiment, public, self.server / "public")
@@ -243,7 +247,8 @@ class _Deployment:
             "# and after what these do, once each, and the last two for each device:\n"
             f"#   sottovoce deploy keys {folder} --nodes {self.nodes}\n"
             f"#   sottovoce device bundle --experiment {folder}/experiment.toml --arm {arm} --out {folder}/bundle "
-            f"--sign-key {self.publisher}/sign.key --seal-to {self.server}/seal.pub\n"
+            f"--sign-key {self.publisher}/sign.key --seal-to {self.server}/seal.pub "
+            f"--model-seal-to {folder}/{FOLDERS[MODEL]}/seal.pub\n"
             f"#   sottovoce deploy public {folder}/experiment.toml --out {self.server}/public\n"
             f"#   sottovoce device install --bundle {folder}/bundle --node NODE --publisher {self.publisher}/sign.pub\n"
             f"#   sottovoce deploy register NODE/node.pub --superlink {self.superlink} "
@@ -343,7 +348,7 @@ class _Deployment:
             command_of(
                 "sottovoce", "deploy", "predict", self.server / "run" / "models" / slug(self.arm.name),
                 "--certificate", place / "cert.pem", "--key", place / "cert.key", "--port", port,
-                "--seal-key", self.server / "seal.key",
+                "--seal-key", place / "seal.key",
             ),
         )  # fmt: skip
         self.parties.until(lambda: answers(port), what="the model is not up", seconds=STARTING)

@@ -4,7 +4,8 @@
 | --- | --- | --- |
 | authority | ca.key, ca.pem | itself |
 | superlink | cert.key, cert.csr; secret, for the shuffler's operator alone | a server |
-| shuffler, model | cert.key, cert.csr | a server |
+| shuffler | cert.key, cert.csr | a server |
+| model | cert.key, cert.csr, seal.key, seal.pub | a server |
 | training-server | cert.key, cert.csr, seal.key, seal.pub | a client |
 | publisher | sign.key, sign.pub | nothing |
 | node | node.key, node.pub | nothing: a SuperLink's operator registers it |
@@ -12,13 +13,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from client.device.roles import MODEL, SHUFFLER, SUPERLINK
+from client.store.durable import replacing
 from mechanisms.messages import signature
-from mechanisms.messages.sealed import generate_keys
+from mechanisms.messages.sealed import generate_keys, key_id, public_half
 from simulations.deployment import certificates
+from simulations.deployment.keys import read_key
 from simulations.errors import UserError
 from simulations.shuffler.service import TRAINING_SERVER
 
@@ -26,6 +30,8 @@ AUTHORITY, PUBLISHER, NODE = "authority", "publisher", "node"
 #: Who is served by a certificate, and all who have keys.
 SERVERS = (SUPERLINK, SHUFFLER, MODEL)
 PARTIES = (AUTHORITY, *SERVERS, TRAINING_SERVER, PUBLISHER, NODE)
+#: To whom devices seal, each by a key of its own.
+SEALED = (TRAINING_SERVER, MODEL)
 #: Each party's folder, where one place holds all of them.
 FOLDERS = {AUTHORITY: "ca", SUPERLINK: "superlink", SHUFFLER: "shuffler", MODEL: "predict", TRAINING_SERVER: "server",
            PUBLISHER: "publisher"}  # fmt: skip
@@ -47,8 +53,28 @@ def make_own_keys(folder: Path, party: str) -> None:
         certificates.request(folder)
     if party == SUPERLINK:
         certificates.make_secret(folder)
-    if party == TRAINING_SERVER:
+    if party in SEALED:
         _pair(folder, "seal", generate_keys())
+
+
+def renew_seal(folder: Path) -> tuple[str, str]:
+    """Another pair to seal to in seal.key and seal.pub; the one that was there goes on as seal-ID.key and seal-ID.pub.
+
+    Returns the ids of the old and the new. Raises UserError where there is none.
+    """
+    private = read_key(folder / "seal.key")
+    old, new = key_id(public_half(private)), generate_keys()
+    kept = [folder / f"seal-{old}.{end}" for end in ("key", "pub")]
+    try:
+        for path in kept:
+            if not path.exists():  # a hard link: at no time is there no key that opens what was sealed so far
+                os.link(folder / f"seal.{path.suffix[1:]}", path)
+        with replacing(folder / "seal.key", folder / "seal.pub") as drafts:
+            for draft, key in zip(drafts, new, strict=True):
+                draft.write_text(f"{key.hex()}\n")
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
+    return old, key_id(new[1])
 
 
 def sign_request(authority: Path, request: Path, folder: Path, party: str, hosts: Sequence[str]) -> None:

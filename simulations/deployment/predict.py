@@ -10,7 +10,7 @@ It learns what `/v1/ask` brings and who brings it, writes neither down, and answ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from mechanisms.messages.wire import record_to_bytes, request_to_record
 from server.maps import FILE, Maps
 from server.predict import Predictor
 from simulations.artifacts.model_folder import read_about
-from simulations.deployment.keys import read_key
+from simulations.deployment.keys import ids_of, read_key
 from simulations.devices.bundle import chosen
 from simulations.errors import Terminated, UserError
 from simulations.experiment import embedding_mechanism, load, slug
@@ -40,12 +40,12 @@ _CONNECTIONS = 64
 _BODY_SECONDS = 30.0
 
 
-def predictor(place: Path, arm_name: str | None = None, *, private_key: bytes | None = None) -> Predictor:
+def predictor(place: Path, arm_name: str | None = None, *, private_keys: tuple[bytes, ...] = ()) -> Predictor:
     """The model of an arm of a finished run, and its question: the embedding of one sentence, by the mechanism that
     test users of the run were asked with, from the maps that the run was left with.
 
     place: the run's folder, or models/ARM in it. arm_name: which arm, where the folder is the run's and there are
-    several. private_key: as in `Predictor`.
+    several. private_keys: as in `Predictor`.
     Raises UserError where there is no such model, or its users release no embeddings.
     """
     if (place / FILE).is_file() and place.parent.name == "models":
@@ -66,7 +66,7 @@ def predictor(place: Path, arm_name: str | None = None, *, private_key: bytes | 
         arm="", stage=STAGE, split="test", encoder=encoder, mean=maps.mean, m1=maps.m1, embedding=parameters(mechanism),
         label=None, classes=maps.classes, minimum_users=0,
     )  # fmt: skip
-    return Predictor(request, maps, classes, private_key)
+    return Predictor(request, maps, classes, private_keys)
 
 
 def application(model: Predictor) -> Starlette:
@@ -99,18 +99,19 @@ def serving(
 
 def run(
     place: Path, *, certificate: Path, key: Path, port: int, host: str = "127.0.0.1", arm: str | None = None,
-    seal_key: Path | None = None, progress: Progress,
+    seal_keys: Sequence[Path] = (), progress: Progress,
 ) -> None:  # fmt: skip
     """Serves the model of a run until it is told to stop (SIGINT, SIGTERM). Says its address once it listens.
 
-    place, arm: as in `predictor`. certificate, key: PEM files. seal_key: the private
-    key that devices seal to; without it they send their releases in clear within TLS, and sealed ones are refused.
+    place, arm: as in `predictor`. certificate, key: PEM files. seal_keys: of the private
+    keys that devices seal to; without one they send their releases in clear within TLS, and sealed ones are refused.
     Raises UserError where a file or the port cannot be used.
     """
-    model = predictor(place, arm, private_key=None if seal_key is None else read_key(seal_key))
+    model = predictor(place, arm, private_keys=tuple(map(read_key, seal_keys)))
     with https_service.listening(host, port) as listener:
         server = _server(model, certificate, key)
-        sealed = "sealed releases" if seal_key is not None else "releases in clear within TLS"
+        ids = ids_of(model.private_keys)
+        sealed = f"releases sealed to {ids}" if ids else "releases in clear within TLS"
         progress(f"{place}: answers {sealed} at https://{https_service.address(listener)}, {', '.join(model.classes)}")
         with suppress(KeyboardInterrupt, Terminated):  # this is how it ends
             server.run(sockets=[listener])

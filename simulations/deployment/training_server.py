@@ -48,21 +48,24 @@ RESULT, ANSWERS = "result.json", "answers.json"
 class RemoteShuffler:
     """The users behind a shuffler (`server.protocols.drive.Users`).
 
-    seal_key: the file of the private key that devices seal to; beside it, in batches/, is what was taken so far.
+    seal_keys: the files of the private keys that devices seal to, the newest first; beside it, in batches/, is what was
+    taken so far.
     timeout: seconds that devices have to answer. bundle: what they were given; what it does not list is asked once its
     publisher has signed it (`simulations.deployment.questions`), or, where it is None, at once.
     places: the places in its stage's last batch, (n,), of the rows that were opened.
     """
 
     def __init__(
-        self, shuffler: Shuffler, *, seal_key: Path, timeout: float, bundle: Bundle | None = None, progress: Progress
-    ) -> None:
+        self, shuffler: Shuffler, *, seal_keys: Sequence[Path], timeout: float, bundle: Bundle | None = None,
+        progress: Progress,
+    ) -> None:  # fmt: skip
         self._shuffler = shuffler
-        self._key = read_key(seal_key)
-        self._taken = Taken(seal_key.parent / "batches")
+        self._keys = [read_key(path) for path in seal_keys]
+        place = seal_keys[0].parent
+        self._taken = Taken(place / "batches")
         self._questions = None
         if bundle is not None:
-            self._questions = Questions(seal_key.parent / "questions", bundle, timeout=timeout, progress=progress)
+            self._questions = Questions(place / "questions", bundle, timeout=timeout, progress=progress)
         self._timeout = timeout
         self._progress = progress
         self.places: dict[str, NDArray[np.int64]] = {}
@@ -83,7 +86,7 @@ class RemoteShuffler:
         dropped, users, reply = Counter(got.dropped), got.users, None
         if len(got.rows):
             self._taken.take(request.stage, got.batch, got.rows)
-            reply, lost = open_batch(got.rows, request, self._key)
+            reply, lost = open_batch(got.rows, request, self._keys)
             # A row that comes to nothing may have been all that its user sent: nobody here can tell, and n may only be
             # counted too low.
             dropped, users = lost + dropped, max(0, users - sum(lost.values()))

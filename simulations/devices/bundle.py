@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from client.device.bundle import Bundle, write_bundle
+from client.device.bundle import NO_KEYS, Bundle, Keys, write_bundle
 from client.models.encoder import Encoder
 from mechanisms.messages.request import Request
 from server.maps import Maps
@@ -45,15 +45,15 @@ WINDOW = 10.0
 
 def bundle_of_run(
     run: Path, arm_name: str | None, out: Path, *, precision: str | None = None, records: int | None = None,
-    signer: bytes | None = None, seal: bytes | None = None, window: float = WINDOW,
+    keys: Keys = NO_KEYS, window: float = WINDOW,
     progress: Progress,
 ) -> Bundle:  # fmt: skip
     """What users of a finished run's model need: its encoder, and the maps that it was left with.
 
     precision: of the encoder, where it shall be another than the run's. It is then another encoder, by another name,
     and the maps were learned from embeddings that differ a little. records: as `simulations.devices.policy.policy_of`
-    takes it. signer, seal: as `client.device.bundle.write_bundle` takes them. window:
-    of the policy.
+    takes it. keys: as `client.device.bundle.write_bundle` takes them. window: of the
+    policy.
     Raises UserError where there is no such run or arm, or its encoder or vocabulary cannot be had as they were.
     """
     try:
@@ -69,7 +69,7 @@ def bundle_of_run(
         assert public.rewriter is not None
         _same(run, "vocabulary", (results.get("vocabulary") or {}).get("sha256"), public.rewriter.vocabulary.identity)
         request = _first_request(experiment, arm, public, progress)
-        return _write(experiment, arm, request, public, out, records=records, signer=signer, seal=seal, window=window)
+        return _write(experiment, arm, request, public, out, records=records, keys=keys, window=window)
     maps = Maps.load(model)
     if (model / ENCODER).is_dir():  # which the run has trained
         encoder = CachedEncoder(model / ENCODER, progress=progress)
@@ -99,13 +99,13 @@ def bundle_of_run(
         raise UserError(f"--run {run}: nobody asks the model of {arm.name}, and it has been taught; give --experiment")
     return _write(
         experiment, arm, request, Public((), None, ("",), encoder), out, records=records,
-        teaching="label" in request.channels, asking=True, signer=signer, seal=seal, window=window,
+        teaching="label" in request.channels, asking=True, keys=keys, window=window,
     )  # fmt: skip
 
 
 def bundle_of_experiment(
     experiment: Experiment, arm_name: str | None, out: Path, *, precision: str | None = None,
-    records: int | None = None, signer: bytes | None = None, seal: bytes | None = None, window: float = WINDOW,
+    records: int | None = None, keys: Keys = NO_KEYS, window: float = WINDOW,
     public: Public | None = None, progress: Progress,
 ) -> Bundle:  # fmt: skip
     """What a study's first users need, before anybody has released anything: maps from public data alone.
@@ -126,7 +126,7 @@ def bundle_of_experiment(
     request = _first_request(study, arm, public, progress)
     return _write(
         study, arm, request, public, out, records=records, teaching=arm.way != PUBLIC_ONLY,
-        asking=arm.way == PUBLIC_ONLY, signer=signer, seal=seal, window=window,
+        asking=arm.way == PUBLIC_ONLY, keys=keys, window=window,
     )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...
 
 def _write(
     experiment: Experiment, arm: Arm, request: Request, public: Public, out: Path, *, records: int | None,
-    teaching: bool = True, asking: bool = False, signer: bytes | None, seal: bytes | None, window: float,
+    teaching: bool = True, asking: bool = False, keys: Keys, window: float,
 ) -> Bundle:  # fmt: skip
     """teaching: whether the request is what training users are asked; asking: whether it is what users ask by."""
     policy = policy_of(experiment, arm, request, teaching=teaching, records=records)
@@ -171,7 +171,7 @@ def _write(
         parts = {"encoder": public.encoder.folder, "precision": public.encoder.precision}
     return write_bundle(
         out, request, policy, name=experiment.name, arm=arm.name, made_by=f"sottovoce {version('sottovoce')}",
-        signer=signer, seal=seal, **parts,
+        keys=keys, **parts,
     )  # fmt: skip
 
 

@@ -95,6 +95,8 @@ class Data(Section):
     nearly the same texts or users may be in two parts, where they are. test_limit: of the test part, so many rows,
     drawn by the seed within each class. test_repeats: how often the test sentences are sanitized, each time by users of
     their own.
+    held_out: a share of what users would hold, which is the test part in place of that of the file: set aside as the
+    public part is, after it and by the seed, by sentences or by people. For what is looked at once, at the end.
     public_size, test_size: of the built-in corpus; its training part is as large as the population needs.
     label_range: where a label is a number, the lowest and the highest that there may be; it is rounded to the nearest
     of so many equally spaced levels (21), which are the classes then. "pearson" and "spearman" are of the number that a
@@ -119,6 +121,7 @@ class Data(Section):
     public_size: int | None = setting(values.whole(1))
     test_size: int | None = setting(values.whole(1))
     test_limit: int | None = setting(values.whole(1))
+    held_out: float | None = setting(values.number(above=True, below=1.0))
     test_repeats: int = setting(values.whole(1), 1)
     measures: tuple[str, ...] = setting(values.choices(*MEASURES), ())
     public: Public = field(default_factory=Public)
@@ -138,7 +141,9 @@ class Data(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         built_in = self.source == "built-in"
-        described = ("path", "train", "test", "text", "second_text", "label", "label_range", "user", "overlap")
+        described = (
+            "path", "train", "test", "text", "second_text", "label", "label_range", "user", "overlap", "held_out",
+        )  # fmt: skip
         if built_in:
             for name in described:
                 if getattr(self, name) is not None:

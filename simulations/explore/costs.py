@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -16,17 +17,21 @@ from mechanisms.vocabulary import Vocabulary
 from server.attacks.tokens import unigram
 from simulations.analysis.budget import described, ladder_of_release, shuffled
 from simulations.explore.inference import uniform_limit, word_limit
-from simulations.explore.settings import Settings
+from simulations.explore.settings import MECHANISMS, Settings
 from simulations.explore.world import POOL
 from simulations.output.numbers import epsilon as shown
 
 #: ε at which the theorem's curve is drawn, by mechanism.
 _TEXTS = (0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 24.0)
-_CURVES = {
+_CURVES: dict[str, tuple[float, ...]] = {name: _TEXTS for name in MECHANISMS["text"]} | {
     "purkayastha": tuple(np.linspace(0.0, 20.0, 21)), "planar-laplace": tuple(np.linspace(0.0, 40.0, 21)),
+    "gaussian": tuple(np.linspace(0.5, 20.0, 14)),
     "privunit": tuple(np.linspace(0.0, 16.0, 17)), "randomized-response": tuple(np.linspace(0.0, 8.0, 17)),
-    "santext": _TEXTS, "santext+": _TEXTS, "custext": tuple(np.linspace(0.0, 12.0, 13)),
+    "custext": tuple(np.linspace(0.0, 12.0, 13)), "custext+": tuple(np.linspace(0.0, 12.0, 13)),
+    "diffractor": tuple(np.linspace(0.0, 0.5, 6)),
 }  # fmt: skip
+#: Mechanisms whose limit of a guess takes longer than a slide may.
+_SLOW = ("planar-laplace", *MECHANISMS["text"])
 #: What the worst case compares, by channel; TIMES is how much likelier.
 _WHATEVER = {
     "embedding": "Whatever you had typed, what leaves is at most TIMES likelier from one sentence",
@@ -35,7 +40,8 @@ _WHATEVER = {
     "sentence and label",
     "label": "Whatever your label is, what leaves is at most TIMES likelier from one label",
 }
-#: The largest ε that the page's slider has, by mechanism.
+#: The least and the largest ε that the page's slider has, by mechanism.
+LEAST = {name: grid[0] for name, grid in _CURVES.items()}
 MOST = {name: grid[-1] for name, grid in _CURVES.items()}
 
 
@@ -62,27 +68,42 @@ def rungs_of(
 def price(
     settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
 ) -> dict[str, Any]:
-    """{"mechanisms", "worst_case", "local", "delta", "metric", "limit", "words"}: of one answer, trusting nobody.
+    """{"mechanisms", "worst_case", "delta", "limit", "words"}: what the theorems say of one answer at once, trusting
+    nobody; the rest takes the law of the loss (`loss`).
 
-    worst_case: the theorems' ε; local: the least proved at δ. limit: the largest share of right guesses at which of
-    POOL sentences (or which class) it was; None of words, whose limit takes longer (`curve`). words: all of it as
-    sentences. Raises ValueError.
+    worst_case: the theorems' ε. limit: the largest share of right guesses at which of POOL sentences (or which class)
+    it was; None where it takes longer. words: all of it as sentences. Raises ValueError.
     """
+    made = settings.mechanisms(classes, vocabulary)
+    worst = math.fsum(m.guarantee.worst_case(declared=declared) for m in made)
+    most = None if settings.mechanism in _SLOW else _limit(settings, made, classes)
+    return {
+        "mechanisms": [named(m) for m in made], "worst_case": worst, "delta": settings.delta, "limit": most,
+        "words": [_worst(settings, worst)],
+    }  # fmt: skip
+
+
+def loss(
+    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
+) -> dict[str, Any]:
+    """{"worst_case", "local", "metric", "limit", "words"} of one answer, by the law of its loss: local is the least ε
+    that is proved at δ, trusting nobody; metric: the bound of two sentences; limit: of a guess at a word, a class, or
+    which of POOL sentences it was. Raises ValueError."""
     made = settings.mechanisms(classes, vocabulary)
     rungs = rungs_of(settings, classes, vocabulary, declared, users=None)
     whole = next(r for r in rungs if r["rung"] == "record")
-    most = None if settings.channel == "text" else _limit(settings, made, classes)
     worst, local = _infinite(whole["worst_case"]), _infinite(whole["epsilon"])
+    most = _limit(settings, made, classes)
     return {
-        "mechanisms": [named(m) for m in made], "worst_case": worst, "local": local, "delta": settings.delta,
-        "metric": whole["statement"], "limit": most, "words": _words(settings, worst, local, most, classes),
+        "worst_case": worst, "local": local, "metric": whole["statement"], "limit": most,
+        "words": _words(settings, worst, local, most, classes),
     }  # fmt: skip
 
 
 def named(mechanism: Any) -> str:
-    """A mechanism for people; of a text, its name and the most words."""
+    """A mechanism for people; of a text, its name, its ε and the most words."""
     if mechanism.channel == "text":
-        return f"{mechanism.name}, at most {mechanism.tokens} words"
+        return f"{mechanism.name}, ε = {mechanism.word.epsilon:g}, at most {mechanism.tokens} words"
     return described(mechanism)
 
 
@@ -107,20 +128,28 @@ def _crowd(released: Any, users: int, delta: float) -> dict[str, Any]:
     return {"users": users, "epsilon": answer["epsilon"], "lower_bound": answer["lower_bound"], "words": said}
 
 
-def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> dict[str, Any]:
-    """{"epsilon": [...], "limit": [...], "at"}: how far any guess can come, by the theorem, as ε is raised; at: at the
-    question's own ε."""
+def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None, *, seconds: float) -> dict[str, Any]:
+    """{"epsilon": [...], "limit": [...]}: how far any guess can come, by the theorem, as ε is raised. Points that would
+    take longer than so many seconds are None; at least one more is computed at each call, and kept."""
     grid = tuple(float(e) for e in _CURVES[settings.mechanism])
-    alone = replace(settings, epsilon=0.0, users=1, delta=Settings.delta, rounds=1, records=1)
-    at = _limit(settings, settings.mechanisms(classes, vocabulary), classes)
-    return {"epsilon": list(grid), "limit": list(_points(alone, classes, vocabulary, grid)), "at": at}
+    # of all others δ is no part of the mechanism
+    delta = settings.delta if settings.mechanism == "gaussian" else Settings.delta
+    alone = replace(settings, epsilon=0.0, users=1, delta=delta, rounds=1, records=1)
+    known = _points(alone, classes, vocabulary)
+    end = time.monotonic() + seconds
+    for epsilon in grid:
+        if epsilon not in known:
+            at = alone.at(epsilon)
+            known[epsilon] = _limit(at, at.mechanisms(classes, vocabulary), classes)
+            if time.monotonic() >= end:
+                break
+    return {"epsilon": list(grid), "limit": [known.get(e) for e in grid]}
 
 
 @lru_cache(maxsize=64)
-def _points(
-    settings: Settings, classes: int, vocabulary: Vocabulary | None, grid: tuple[float, ...]
-) -> tuple[float, ...]:
-    return tuple(_limit(settings.at(e), settings.at(e).mechanisms(classes, vocabulary), classes) for e in grid)
+def _points(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> dict[float, float]:
+    """The limits that are known already, by ε."""
+    return {}
 
 
 def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
@@ -140,16 +169,26 @@ def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> fl
     return 1 / (classes if settings.channel == "label" else POOL)
 
 
-def _words(
-    settings: Settings, worst: float, local: float, most: float | None, classes: int
-) -> list[str]:
+def _worst(settings: Settings, worst: float) -> str:
+    if settings.mechanism == "gaussian":
+        return (
+            "Worst case: no limit. Gaussian noise promises nothing of every draw, only of nearly all of them: with a "
+            f"chance of δ = {small(settings.delta)} more may be told."
+        )
     if math.isinf(worst):
-        return [
+        return (
             "Worst case: no limit. Something leaves without protection, so that no finite ε holds; a device refuses "
             "this, unless its user has declared it public."
-        ]
+        )
     compared = _WHATEVER[settings.channel].replace("TIMES", _times(worst))
-    lines = [f"Worst case: ε = {shown(worst)}. {compared} than from any other. Nobody else has to be trusted for that."]
+    return f"Worst case: ε = {shown(worst)}. {compared} than from any other. Nobody else has to be trusted for that."
+
+
+def _words(settings: Settings, worst: float, local: float, most: float, classes: int) -> list[str]:
+    """The lines below that of the worst case."""
+    if math.isinf(local):
+        return []
+    lines = []
     if shown(local) != shown(worst):
         lines.append(
             f"Nearly always: ε = {shown(local)}, except with a chance of δ = {small(settings.delta)}. This is the "
@@ -157,7 +196,7 @@ def _words(
         )
     else:
         lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: ε = {shown(local)}.")
-    if most is not None:
+    if settings.channel != "text":
         among = f"{classes} classes" if settings.channel == "label" else f"{POOL} sentences"
         lines.append(
             f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."

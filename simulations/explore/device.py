@@ -25,7 +25,7 @@ from simulations.explore.settings import MECHANISMS
 
 #: What a device agrees to that was made for the page: enough to look around, and to be refused.
 SCRATCH = Policy(
-    embedding=40.0, text=600.0, statistic=12.0, label=5.0, total=800.0, releases=50,
+    embedding=40.0, text=600.0, statistic=12.0, label=5.0, total=800.0, releases=50, delta=1e-6,
     mechanisms=tuple(sorted({name for names in MECHANISMS.values() for name in names})),
     accept_unprotected=("length: on this page a text keeps its number of words, so that one can follow them",),
 )  # fmt: skip

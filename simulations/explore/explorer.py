@@ -18,7 +18,7 @@ from simulations.explore import costs, inference
 from simulations.explore.device import Device, Sent, asked_again, told
 from simulations.explore.inference import Truth
 from simulations.explore.protocol import Protocol, worst_cases
-from simulations.explore.settings import MECHANISMS, PARAMETERS, USUAL, Settings
+from simulations.explore.settings import ABSENT, MECHANISMS, PARAMETERS, USUAL, Settings
 from simulations.explore.world import POOL, World
 from simulations.progress import Progress
 from simulations.report.glossary import ENTRIES, plain
@@ -27,6 +27,8 @@ from simulations.report.glossary import ENTRIES, plain
 OTHERS, MOST_DRAWS, CHARACTERS = 200, 1000, 100_000
 _PLACES = 4
 _FIRST_SECONDS = 3.0
+#: How long the points of a curve are computed before those that are there are shown.
+_CURVE_SECONDS = 0.3
 
 
 class Loading:
@@ -87,7 +89,8 @@ class Explorer:
         world = self._loaded
         return {
             "ready": world is not None, "line": self.loading.line, "failed": self.loading.failed,
-            "first": self.first.to_dict(), "most": costs.MOST, "usual": USUAL, "mechanisms": MECHANISMS,
+            "first": self.first.to_dict(), "least": costs.LEAST, "most": costs.MOST, "absent": ABSENT,
+            "usual": USUAL, "mechanisms": MECHANISMS,
             "parameters": PARAMETERS,
             "channels": list(MECHANISMS if world is None else world.channels), "pool": POOL,
             "classes": [] if world is None else list(world.classes),
@@ -96,13 +99,16 @@ class Explorer:
         }  # fmt: skip
 
     def price(self, settings: Settings, text: str, label: int) -> dict[str, Any]:
-        """What an answer costs; and, of a sentence, where else it could have come out."""
+        """What an answer costs, as far as it is known at once; and, of a sentence, where else it could have come out.
+        This is what a slider asks for as it moves; all that takes longer is asked once it rests."""
         world = self._loaded
         classes, words = self._sizes(world)
         found = costs.price(settings, classes, words, self.device.policy.declared)
         self.loading.begin()
         found["blind"] = costs.blind(settings, classes, words)
-        found["draws"] = None
+        found["draws"] = found["outputs"] = None
+        if world is not None and settings.channel == "text":
+            found["outputs"] = self._outputs(settings, world, text, drawn=False)
         if world is not None and text.strip() and settings.channel in ("embedding", "statistic"):
             request, truth = self._asked(world, settings, text, label)
             drawn = inference.others(request, settings.channel, truth, OTHERS)
@@ -119,13 +125,52 @@ class Explorer:
             "right": inference.guessed_right(world, request, settings.channel, drawn, truth),
         }
 
+    def _outputs(self, settings: Settings, world: World, text: str, *, drawn: bool) -> dict[str, Any] | None:
+        """Of each word of a text: what it counts as, and what most often leaves in its place. Where that has to be
+        estimated it takes a while: None unless `drawn`."""
+        mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
+        ids = padded_word_ids([text], mechanism)[0]
+        ids = ids[ids != NOTHING].tolist()
+        distinct = list(dict.fromkeys(ids))
+        draws = inference.estimated(mechanism, len(distinct))
+        if draws is not None and not drawn:
+            return None
+        known = inference.alternatives(mechanism, distinct)
+        size, words = len(mechanism.vocabulary), mechanism.vocabulary.words
+        listed = [
+            {"word": "(a word that is in no list)" if i == size else words[i], "alternatives": known[i]} for i in ids
+        ]
+        return {"words": listed, "most": mechanism.tokens, "draws": draws}
+
+    def loss(self, settings: Settings, text: str) -> dict[str, Any]:
+        """What the law of an answer's loss says of it; and what words become, where that takes longer than a slide."""
+        world = self._world if settings.channel == "text" else self._loaded
+        classes, words = self._sizes(world)
+        found = costs.loss(settings, classes, words, self.device.policy.declared)
+        found["outputs"] = None
+        if world is not None and settings.channel == "text":
+            found["outputs"] = self._outputs(settings, world, text, drawn=True)
+        return found
+
+    def guesses(self, settings: Settings, released: list[int]) -> dict[str, Any]:
+        """What a server would guess of words that have left, by their numbers: every pair of words is looked at."""
+        world = self._world
+        mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
+        if settings.channel != "text" or not all(0 <= y < len(mechanism.vocabulary) for y in released):
+            raise UserError("guesses: must be numbers of released words")
+        return {
+            "guesses": inference.of_words(mechanism, np.array(released, np.int64)),
+            "draws": inference.estimated(mechanism), "limit": inference.word_limit(mechanism),
+        }  # fmt: skip
+
     def crowd(self, settings: Settings) -> dict[str, Any]:
         """What a crowd adds to it."""
         return costs.crowd(settings, self._sizes(self._loaded)[0])
 
     def curve(self, settings: Settings) -> dict[str, Any]:
-        """The theorem's limit as ε is raised."""
-        return costs.curve(settings, *self._sizes(self._world if settings.channel == "text" else self._loaded))
+        """The theorem's limit as ε is raised, as far as it is known; the rest comes when it is asked again."""
+        sizes = self._sizes(self._world if settings.channel == "text" else self._loaded)
+        return costs.curve(settings, *sizes, seconds=_CURVE_SECONDS)
 
     def send(self, settings: Settings, text: str, label: int, rounds: int) -> dict[str, Any]:
         """Release a sentence: what left, and what it tells; or why it was refused."""
@@ -150,19 +195,6 @@ class Explorer:
         drawn = inference.others(request, settings.channel, truth, times)
         return {"times": times, "histograms": inference.histograms(world, request, settings.channel, drawn, truth)}
 
-    def words(self, settings: Settings, text: str) -> dict[str, Any]:
-        """Of each word of a text: what it counts as, and what most often leaves in its place."""
-        world = self._world
-        mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
-        ids = padded_word_ids([text], mechanism)[0]
-        known = {i: inference.alternatives(mechanism, i) for i in dict.fromkeys(ids[ids != NOTHING].tolist())}
-        size = len(mechanism.vocabulary)
-        listed = [
-            {"word": "(a word that is in no list)" if i == size else mechanism.vocabulary.words[i],
-             "alternatives": known[i]} for i in ids[ids != NOTHING].tolist()
-        ]  # fmt: skip
-        return {"words": listed, "most": mechanism.tokens}
-
     def ledger(self, settings: Settings, text: str, rounds: int) -> dict[str, Any]:
         """What the device has released, and what this question would cost it now."""
         world = self._world
@@ -182,7 +214,7 @@ class Explorer:
             "toml": None, "why": None,
         }  # fmt: skip
         try:
-            found["toml"] = protocol.experiment(world.table, declared, worst_cases(made, declared))
+            found["toml"] = protocol.experiment(world.table, declared, worst_cases(made, declared, protocol.last.delta))
         except ValueError as error:
             found["why"] = " ".join(str(error).split())
         return found
@@ -233,29 +265,20 @@ class Explorer:
         }  # fmt: skip
 
     def _text(self, mechanism: Any, payload: Any, truth: Truth) -> dict[str, Any]:
-        """A text word by word: what went in, what left with what probability, and what a server would guess."""
+        """A text word by word: what went in, and what left with what probability."""
         x = padded_word_ids([truth.text], mechanism)[0]
-        there = np.flatnonzero(payload != NOTHING)
-        guesses = inference.of_words(mechanism, payload[there])
-        vocabulary = mechanism.vocabulary
+        vocabulary, closed = mechanism.vocabulary, inference.estimated(mechanism) is None
         words = []
-        for at, place in enumerate(there.tolist()):
+        for place in np.flatnonzero(payload != NOTHING).tolist():
             y, known = int(payload[place]), int(x[place])
             chance = None
-            if known != NOTHING:
+            if known != NOTHING and closed:
                 chance = float(np.exp(mechanism.word.log_prob(np.array([y]), np.array([known]))[0]))
             original = None if known == NOTHING else vocabulary.words[known] if known < len(vocabulary) else "(unknown)"
-            words.append({
-                "left": vocabulary.words[y], "original": original, "probability": chance,
-                "guesses": None if guesses is None else guesses[at],
-            })  # fmt: skip
-        right = [w["guesses"][0]["word"] == w["original"] for w in words if w["guesses"]]
+            words.append({"left": vocabulary.words[y], "number": y, "original": original, "probability": chance})
         return {
-            "value": " ".join(vocabulary.text(payload).split()), "words": words,
-            "inferred": {"words": {
-                "right": None if not right else sum(right) / len(right), "limit": inference.word_limit(mechanism),
-                "known": guesses is not None,
-            }},
+            "value": " ".join(vocabulary.text(payload).split()), "words": words, "vocabulary": len(vocabulary),
+            "closed": closed, "inferred": {},
         }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 
 from client.draw import draw, statistic_means
 from client.models.tokens import padded_word_ids
+from mechanisms.mechanism import parameters
 from mechanisms.messages.request import Request
 from mechanisms.projection import project, statistic_vectors
 from mechanisms.streams import SecureStreams
@@ -33,7 +34,7 @@ IntArray = NDArray[np.int64]
 
 #: Lines of a list that are shown.
 SHOWN = 8
-#: Words of a vocabulary whose whole table is looked at.
+#: Words of a vocabulary whose distances are all looked at for the limit of a guess.
 _TABLE = 4000
 
 
@@ -133,7 +134,9 @@ def _properties(world: World, request: Request, z: FloatArray) -> dict[str, Any]
             continue
         prior = np.bincount(values, minlength=len(names)) / len(values)
         found[name] = _values(names, np.bincount(values, weights, len(names)), prior, limit(mechanism, prior), None)
-    return found
+    about = parameters(mechanism)
+    scale = f"σ = {about['sigma']:.3g}" if "sigma" in about else f"ε = {about['epsilon']:g}"
+    return found | {"by": f"{about['mechanism']}, {scale}", "public": len(world.texts)}
 
 
 def of_label(world: World, request: Request, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
@@ -159,11 +162,17 @@ def _values(
 # --- which words
 
 
-@lru_cache(maxsize=1)
-def _table(text: TextMechanism) -> FloatArray | None:
-    """Pr[y | x] in logs, (V + 1, V); None where the vocabulary is too large to look at all of it."""
-    size = len(text.vocabulary)
-    return Channel(text).log_probs(np.arange(size + 1)) if size <= _TABLE else None
+@lru_cache(maxsize=4)
+def _columns(text: TextMechanism, released: tuple[int, ...]) -> FloatArray:
+    """Pr[y | x] in logs of all inputs x for a few outputs y, (V + 1, c): no table of all words is held. It goes through
+    every pair of words, since a word's chance is its weight among all."""
+    columns = np.array(released, np.int64)
+    found = np.full((len(text.vocabulary) + 1, len(columns)), -np.inf)
+    for x, y, table in Channel(text).blocks(np.arange(len(found))):
+        at = np.searchsorted(y, columns).clip(max=len(y) - 1)
+        there = np.flatnonzero(y[at] == columns)
+        found[np.ix_(x, there)] = table[:, at[there]]
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -178,27 +187,36 @@ def word_limit(text: TextMechanism) -> float:
     return 1.0 if worst == math.inf else min(1.0, randomized(prior, worst) + word.numeric_delta)
 
 
-def alternatives(text: TextMechanism, word_id: int) -> list[dict[str, Any]]:
-    """What most often leaves in place of a word: its likeliest outputs, each with its probability."""
-    row = np.exp(Channel(text).log_probs(np.array([word_id]))[0])
-    order = np.argsort(-row, kind="stable")[:SHOWN]
-    return [{"word": text.vocabulary.words[i], "probability": float(row[i])} for i in order if row[i] > 0]
+def estimated(text: TextMechanism, words: int | None = None) -> int | None:
+    """From how many draws of each word its law is estimated, where so many are asked for (None: all); None: it is the
+    mechanism's own."""
+    channel = Channel(text, words=words)
+    return None if channel.exact else channel.draws
 
 
-def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any]]] | None:
-    """For each released word the likeliest originals, by public frequencies; None where there are too many words."""
-    table = _table(text)
-    if table is None:
-        return None
-    words = text.vocabulary.words
+def alternatives(text: TextMechanism, word_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
+    """What most often leaves in place of each of some words: its likeliest outputs, each with its probability."""
+    if not word_ids:
+        return {}
+    words, found = text.vocabulary.words, {}
+    rows = np.exp(Channel(text, words=len(word_ids)).log_probs(np.array(word_ids)))
+    for word_id, row in zip(word_ids, rows, strict=True):
+        order = np.argsort(-row, kind="stable")[:SHOWN]
+        found[word_id] = [{"word": words[i], "probability": float(row[i])} for i in order if row[i] > 0]
+    return found
+
+
+def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any]]]:
+    """For each released word the likeliest originals, by public frequencies."""
+    words, distinct = text.vocabulary.words, sorted(set(released.tolist()))
     with np.errstate(divide="ignore"):
         prior = np.log(unigram(text.vocabulary))
-    found = []
-    for y in released.tolist():
-        after = shares((table[:, y] + prior)[None])[0]
+    known = {}
+    for y, column in zip(distinct, _columns(text, tuple(distinct)).T, strict=True):
+        after = shares((column + prior)[None])[0]
         order = np.argsort(-after[:-1], kind="stable")[:3]
-        found.append([{"word": words[i], "share": float(after[i]), "prior": float(np.exp(prior[i]))} for i in order])
-    return found
+        known[y] = [{"word": words[i], "share": float(after[i]), "prior": float(np.exp(prior[i]))} for i in order]
+    return [known[y] for y in released.tolist()]
 
 
 # --- what could have left as well

@@ -126,6 +126,8 @@ class Protocol:
     def _arm(self) -> dict[str, Any]:
         first = self._first
         spec: dict[str, Any] = {"mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.dim}
+        if first.mechanism == "gaussian":
+            spec["delta"] = first.delta
         arm: dict[str, Any] = {"name": f"{first.mechanism}, ε = {first.epsilon:g}"}
         arm[first.channel] = first.text if first.channel == "text" else spec
         if self.label_epsilon is not None:
@@ -136,6 +138,8 @@ class Protocol:
         if infinite := [channel for channel, epsilon in worst.items() if math.isinf(epsilon)]:
             raise UserError(f"{infinite[0]}: something leaves without protection, which users of a study would refuse")
         limits: dict[str, Any] = {channel: _up(epsilon) for channel, epsilon in worst.items()}
+        if self._first.mechanism == "gaussian":
+            limits["delta"] = self.last.delta
         public = [f"{name}: {why}" for name, why in declared.items()] if self.asked("text") is not None else []
         if self.label_epsilon is None and self._first.channel != "statistic":
             public.append("label: nobody has said on the page how it leaves")
@@ -147,6 +151,6 @@ def _up(value: float) -> float:
     return math.ceil(value * 1000 + 1e-6) / 1000
 
 
-def worst_cases(made: Sequence[Any], declared: Mapping[str, str]) -> dict[str, float]:
-    """By channel, what one release costs at worst, with what is declared public left aside."""
-    return {m.channel: m.guarantee.worst_case(declared=declared) for m in made}
+def worst_cases(made: Sequence[Any], declared: Mapping[str, str], delta: float = 0.0) -> dict[str, float]:
+    """By channel, what one release costs at worst, with what is declared public left aside; of Gaussian noise, at δ."""
+    return {m.channel: m.guarantee.worst_case(delta, declared=declared) for m in made}

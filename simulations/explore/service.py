@@ -2,8 +2,8 @@
 
     GET  /TOKEN/            the page; its modules and style beside it
     GET  /TOKEN/api/state   what can be chosen
-    POST /TOKEN/api/NAME    a question as JSON, its answer as JSON: price, crowd, curve, send, histogram, words, ledger,
-                            protocol
+    POST /TOKEN/api/NAME    a question as JSON, its answer as JSON: price, loss, crowd, curve, send, guesses,
+                            histogram, ledger, protocol
 
 Whoever does not know the token gets 404 whatever they ask; a host that is no loopback name gets 403, so that a page of
 elsewhere cannot have its own name point here and read the answers (DNS rebinding); a mistake gets 400 and one line.
@@ -49,13 +49,14 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
     """The service as an ASGI application."""
     answers: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
         "price": lambda q: explorer.price(_settings(q), _text(q), _label(q)),
+        "loss": lambda q: explorer.loss(_settings(q), _text(q)),
+        "guesses": lambda q: explorer.guesses(_settings(q), _numbers(q)),
         "crowd": lambda q: explorer.crowd(_settings(q)),
         "curve": lambda q: explorer.curve(_settings(q)),
         "send": lambda q: explorer.send(_settings(q), _text(q), _label(q), _whole(q, "round", 1, 1000)),
         "histogram": lambda q: explorer.histogram(
             _settings(q), _text(q), _label(q), _whole(q, "times", MOST_DRAWS, MOST_DRAWS)
         ),
-        "words": lambda q: explorer.words(_settings(q), _text(q)),
         "protocol": lambda q: explorer.protocol(Protocol.of(q.get("stack"))),
         "ledger": lambda q: explorer.ledger(_settings(q), _text(q), _whole(q, "round", 1, 1000)),
     }
@@ -165,6 +166,13 @@ def _text(question: Mapping[str, Any]) -> str:
 
 def _label(question: Mapping[str, Any]) -> int:
     return _whole(question, "label", 0, 10_000, least=0)
+
+
+def _numbers(question: Mapping[str, Any]) -> list[int]:
+    values = question.get("released")
+    if not isinstance(values, list) or not 1 <= len(values) <= 64 or not all(type(value) is int for value in values):
+        raise UserError("released: must be a list of 1 to 64 whole numbers")
+    return values
 
 
 def _whole(question: Mapping[str, Any], name: str, otherwise: int, most: int, *, least: int = 1) -> int:

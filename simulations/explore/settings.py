@@ -15,20 +15,32 @@ from simulations.errors import UserError
 
 #: The mechanisms of each channel that the page shows; the first is chosen where nothing is said.
 MECHANISMS = {
-    "embedding": ("purkayastha", "planar-laplace"),
-    "text": ("santext", "santext+", "custext"),
+    "embedding": ("purkayastha", "planar-laplace", "gaussian"),
+    "text": (
+        "santext", "santext+", "custext", "custext+", "tem", "diffractor", "clusant", "madlib", "mahalanobis",
+        "vickrey",
+    ),
     "statistic": ("privunit",),
     "label": ("randomized-response",),
-}
-#: The parameters that a mechanism has beside ε, by their names here.
-PARAMETERS = {
-    "purkayastha": ("dim",), "planar-laplace": ("dim",), "privunit": ("dim",), "randomized-response": (),
-    "santext": (), "santext+": ("w", "p"), "custext": ("k",),
 }  # fmt: skip
-#: The ε with which each is shown first.
-USUAL = {
-    "purkayastha": 6.0, "planar-laplace": 12.0, "privunit": 4.0, "randomized-response": 2.0, "santext": 12.0,
-    "santext+": 12.0, "custext": 4.0,
+#: Of the catalogue, what is not shown, and why.
+ABSENT = {
+    "embedding": "identity, which hides nothing",
+    "text": "madlib-syntax, which wants the part of speech of every word; random, which has no ε; custext-importance, "
+    "dp-mlm, dp-mlm-resized, dp-prompt and dp-paraphrase, whose chance of a word depends on the whole text or on a "
+    "language model, so that no list of a word's chances can be shown",
+    "statistic": "",
+    "label": "randomized-response-prior, which wants to know what is public about this very person",
+}
+#: The parameters that a mechanism has beside ε, by their names here; all others are as the catalogue has them.
+PARAMETERS: dict[str, tuple[str, ...]] = {name: () for names in MECHANISMS.values() for name in names} | {
+    "purkayastha": ("dim",), "planar-laplace": ("dim",), "gaussian": ("dim",), "privunit": ("dim",),
+    "santext+": ("w", "p"), "custext": ("k",), "custext+": ("k",),
+}  # fmt: skip
+#: The ε with which each is shown first. Diffractor's is for each place in a list of all words.
+USUAL = {name: 12.0 for name in MECHANISMS["text"]} | {
+    "purkayastha": 6.0, "planar-laplace": 12.0, "gaussian": 6.0, "privunit": 4.0, "randomized-response": 2.0,
+    "custext": 4.0, "custext+": 4.0, "diffractor": 0.1,
 }  # fmt: skip
 #: Least and largest of each number.
 RANGES: dict[str, tuple[float, float]] = {

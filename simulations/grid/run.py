@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,31 +20,39 @@ from simulations.experiment import to_toml
 from simulations.grid import tables
 from simulations.grid.definition import Study
 from simulations.output.atomic import whole
+from simulations.output.remote import Remote
 from simulations.progress import Progress
 
 #: What a run takes of memory, about (`simulations.study.forecast`), and seconds between two looks at the processes.
 MEMORY, _LOOK = 2 * 2**30, 0.2
-#: Seconds that a run which is told to end has to write down how far it is.
-_END = 60.0
+#: Seconds that a run which is told to end has to write down how far it is, and seconds between two lines on what runs
+#: are at.
+_END, _SAY = 60.0, 15.0
 
 
 class Job(NamedTuple):
-    """A run that is not finished: its name, its experiment's file, and its folder-to-be."""
+    """A run that is not finished: its name, its experiment's file, its folder-to-be, and the URL that it is put to
+    in the place of the folder, if the study is."""
 
     name: str
     file: Path
     out: Path
+    url: str | None = None
 
 
-#: Does the jobs, so many at once; yields the name of each when it is finished. Raises UserError where one fails.
-Workers = Callable[[Sequence[Job], int], Iterator[str]]
+#: Does the jobs, so many at once, and says what they are at; yields the name of each when it is finished. Raises
+#: UserError where one fails.
+Workers = Callable[[Sequence[Job], int, Progress], Iterator[str]]
 
 
 def run_study(
-    study: Study, out: Path, *, jobs: int | None = None, progress: Progress, workers: Workers | None = None
-) -> list[Path]:
+    study: Study, out: Path, *, jobs: int | None = None, progress: Progress, workers: Workers | None = None,
+    url: str | None = None,
+) -> list[Path]:  # fmt: skip
     """Does what of a study is not done yet in the folder `out`, and writes its tables and figures there; returns their
     paths. Called again on what was stopped, it goes on: finished runs stay, others are resumed.
+
+    url: where runs, tables and figures are put; then `out` holds the tables, and results as the URL has them.
 
     jobs: how many runs at once; where it is None, as many as there are cores, and memory for. Raises UserError where
     `out` holds something else, an encoder is missing, or a run fails; Interrupted where it was stopped.
@@ -52,8 +61,11 @@ def run_study(
     if out.exists() and not (out / "runs").is_dir() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out}: is there already and holds no study; name another folder")
     (out / "runs").mkdir(parents=True, exist_ok=True)
+    remote = None if url is None else Remote(url)
     with _alone(out):
-        left = _left(study, out)
+        if remote is not None:
+            _fetch(study, out, remote)
+        left = _left(study, out, url)
         if done := len(study.runs) - len(left):
             progress(f"{study.name}: {done} of {len(study.runs)} runs are done")
         _check_models(study, {job.name for job in left})
@@ -61,11 +73,32 @@ def run_study(
         if left:
             progress(f"{study.name}: {len(left)} runs to do, {at_once} at once")
         start = time.monotonic()
-        for number, name in enumerate((workers or processes)(left, at_once), 1):
+        for number, name in enumerate((workers or processes)(left, at_once, progress), 1):
+            if remote is not None:
+                remote.download(f"runs/{name}/results.json", out / "runs" / name / "results.json")
             more = (len(left) - number) * (time.monotonic() - start) / number
             then = f"; about {more / 60:.0f} min to go" if more >= 60 else f"; about {more:.0f} s to go" if more else ""
             progress(f"{done + number} of {len(study.runs)} runs are done: {name}{then}")
-        return tables.write(study, out)
+        paths = tables.write(study, out)
+        for path in (*paths, out / tables.ABOUT) if remote is not None else ():
+            remote.upload(path.name, path)
+        return paths
+
+
+def _fetch(study: Study, out: Path, remote: Remote) -> None:
+    """Into the folder `out` what the URL has of the study's runs, their experiments and results; what it has not is not
+    in the folder either."""
+    there = set(remote.files())
+    if there and not any(name.startswith("runs/") for name in there):
+        raise UserError(f"--out {remote.url}: is there already and holds no study; name another one")
+    for run in study.runs:
+        place = out / "runs" / run.name
+        shutil.rmtree(place, ignore_errors=True)
+        if f"runs/{run.name}/experiment.toml" in there:
+            place.mkdir()
+            remote.download(f"runs/{run.name}/experiment.toml", place.with_name(f"{run.name}.toml"))
+        if f"runs/{run.name}/results.json" in there:
+            remote.download(f"runs/{run.name}/results.json", place / "results.json")
 
 
 def _check_models(study: Study, names: Collection[str]) -> None:
@@ -92,11 +125,12 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def _left(study: Study, out: Path) -> list[Job]:
+def _left(study: Study, out: Path, url: str | None) -> list[Job]:
     """The runs that are not finished. UserError where a folder is of another experiment than the study's run."""
     left = []
     for run in study.runs:
-        job = Job(run.name, out / "runs" / f"{run.name}.toml", out / "runs" / run.name)
+        folder = out / "runs" / run.name
+        job = Job(run.name, folder.with_name(f"{run.name}.toml"), folder, url and f"{url}/runs/{run.name}")
         text = to_toml(run.experiment)
         if job.file.is_file() and job.file.read_text(encoding="utf-8") != text and _anything(job.out):
             raise UserError(
@@ -114,8 +148,9 @@ def _anything(out: Path) -> bool:
     return out.exists() or out.with_name(f"{out.name}.part").exists()
 
 
-def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
-    """`Workers` of processes, each with its share of the cores; what each says is in a file beside its run's folder.
+def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
+    """`Workers` of processes, each with its share of the cores; what each says is in a file beside its run's folder,
+    and the last of it is said now and then.
 
     Where one fails those at work are waited for, and no other is begun.
     """
@@ -124,11 +159,13 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     waiting, working = list(jobs), dict[str, subprocess.Popen[bytes]]()
     failed: dict[str, str] = {}
+    said, last = time.monotonic(), ""
     try:
         while working or (waiting and not failed):
             while waiting and not failed and len(working) < at_once:
                 job = waiting.pop(0)
                 working[job.name] = _started(job, actors, environment)
+                progress(f"{job.name}: begins")
             for name, process in list(working.items()):
                 if (code := process.poll()) is not None:
                     del working[name]
@@ -136,6 +173,11 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
                         yield name
                     else:
                         failed[name] = _last_line(next(job for job in jobs if job.name == name), code)
+            if time.monotonic() - said > _SAY:
+                now = "; ".join(f"{job.name}: {at}" for job in jobs if job.name in working and (at := _at(job)))
+                if now and now != last:
+                    progress(now)
+                said, last = time.monotonic(), now
             time.sleep(_LOOK)
     except (KeyboardInterrupt, Terminated) as error:
         _end(working.values())
@@ -148,7 +190,7 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
 
 
 def _started(job: Job, actors: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-m", "simulations.grid.worker", str(job.file), str(job.out), str(actors)]
+    program = [sys.executable, "-m", "simulations.grid.worker", str(job.file), job.url or str(job.out), str(actors)]
     program.append(str(os.getpid()))
     with open(_log(job), "wb") as log:
         return subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environment))
@@ -161,6 +203,11 @@ def _log(job: Job) -> Path:
 def _last_line(job: Job, code: int) -> str:
     said = _log(job).read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line for line in reversed(said) if line.strip()), f"ended with {code}").strip()
+
+
+def _at(job: Job) -> str:
+    """What a run that is at work has said last, without its clock; "" where it has said nothing yet."""
+    return _last_line(job, 0).partition(" s  ")[2]
 
 
 def _end(working: Iterable[subprocess.Popen[bytes]]) -> None:

@@ -35,7 +35,7 @@ METRICS = (
     *_ACCURACIES, "local_epsilon", "central_epsilon", "metric_epsilon", "delivered", "bytes_per_user", "dim", "seconds",
 )
 _FIGURES = ("accuracy.pdf", "accuracy.png")
-_ABOUT = "study.json"
+ABOUT = "study.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def write(study: Study, out: Path) -> list[Path]:
     """tidy.csv and tidy.parquet (one row a run, arm and metric), means.csv, differences.csv, study.md, study.tex, the
     figures, and study.json, which says what of the grid each run is, of a study whose runs are all finished; returns
     their paths."""
-    with whole(out / _ABOUT) as opened:
+    with whole(out / ABOUT) as opened:
         opened.write((json.dumps(_about(study), indent=1, ensure_ascii=False) + "\n").encode())
     found = read(out)
     points = found.points
@@ -123,7 +123,7 @@ def _about(study: Study) -> dict[str, Any]:
 def read(out: Path) -> Finished:
     """What `write` has left in a study's folder. Raises UserError, one line, where it is none, or not finished."""
     try:
-        about = json.loads((out / _ABOUT).read_text(encoding="utf-8"))
+        about = json.loads((out / ABOUT).read_text(encoding="utf-8"))
         points = [_point(out, each["point"], each["runs"]) for each in about["points"]]
         return Finished(str(about["name"]), [str(axis) for axis in about["axes"]], points)
     except (OSError, ValueError, KeyError, TypeError):

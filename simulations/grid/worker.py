@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     os.environ.update(QUIET)
     with handling({signal.SIGTERM: _terminate, signal.SIGINT: signal.SIG_IGN}):
         try:
-            _run(Path(file), Path(out), int(actors))
+            _run(Path(file), out, int(actors))
         except (Interrupted, Terminated, KeyboardInterrupt) as error:
             return _say(str(error) or "interrupted", TERMINATED)
         except ValueError as error:
@@ -40,13 +40,15 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _run(file: Path, out: Path, actors: int) -> None:
+def _run(file: Path, out: str, actors: int) -> None:
     from simulations.experiment import load
+    from simulations.output.remote import is_url
     from simulations.study.journal import begun
+    from simulations.study.published import unfinished_at
     from simulations.study.simulate import resume, simulate
 
     progress = progress_lines()
-    if begun(out):
+    if unfinished_at(out) if is_url(out) else begun(Path(out)):
         resume(out, progress=progress, actors=actors)
     else:
         simulate(load(file), out, progress=progress, actors=actors)

@@ -24,7 +24,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mechanisms.messages.sealed import OVERHEAD
 from mechanisms.messages.wire import MAX_REQUEST_BYTES, record_from_bytes
@@ -113,7 +112,7 @@ class _OneClient:
         await (self.app if known else _NOT_SERVED)(scope, receive, send)
 
 
-class _Named(H11Protocol):
+class _Named(https_service.Patient):
     """HTTP whose requests know the name in the peer's certificate, which TLS has verified."""
 
     def connection_made(self, transport: Any) -> None:

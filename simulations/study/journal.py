@@ -15,7 +15,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -42,10 +42,12 @@ def versions() -> dict[str, str]:
 
 
 class Journal:
-    """What a run has done so far, in the folder of the run; it need not exist yet."""
+    """What a run has done so far, in the folder of the run; it need not exist yet. publish: puts the folder, as it is
+    now, where it is kept besides (`simulations.study.published`)."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, publish: Callable[[], None] = lambda: None) -> None:
         self.folder = run / UNFINISHED
+        self._publish = publish
 
     def check_code(self) -> None:
         """Remembers the code, packages and working folder of a run that begins; raises UserError where a run that
@@ -73,6 +75,7 @@ class Journal:
         known = _read(self.folder / "data.json")
         if known is None:
             _write(self.folder / "data.json", now)
+            self._publish()
             return
         for name, old in known.items():
             if old != now[name]:
@@ -104,6 +107,7 @@ class Journal:
                 "request than the one that users have answered, and asking again would charge them twice; resume "
                 "where the run was started, or run the experiment anew into another folder"
             )
+        self._publish()
 
     def finished(self, arm: str) -> dict[str, Any] | None:
         """The line of an arm, by its slug, that is finished; None of another."""
@@ -112,6 +116,7 @@ class Journal:
     def finish(self, arm: str, line: Mapping[str, Any]) -> dict[str, Any]:
         """Remembers that an arm is finished; returns its line as `finished` will."""
         _write(self.folder / "arms" / f"{arm}.json", line)
+        self._publish()
         known = self.finished(arm)
         assert known is not None
         return known
@@ -124,9 +129,11 @@ class Journal:
 
 
 @contextmanager
-def started(out: Path, experiment: Experiment, *, in_place: bool = False) -> Iterator[Path]:
+def started(
+    out: Path, experiment: Experiment, *, in_place: bool = False, hint: str | None = None
+) -> Iterator[Path]:
     """The folder of a run that begins; it becomes `out` when the block ends well. in_place: it is `out` already, for
-    nodes that were told its name.
+    nodes that were told its name. hint: how it is continued, where that is by another name.
 
     Where the block fails before anything is worth keeping, nothing is left. Otherwise the folder stays, and what is
     raised says how to go on. Raises UserError where `out` is there already and is not an empty folder, or a run into
@@ -147,7 +154,7 @@ def started(out: Path, experiment: Experiment, *, in_place: bool = False) -> Ite
         raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
     try:
         with _at_work(part, out):
-            with _saying_how_to_go_on(part, out, _continue(out)):
+            with _saying_how_to_go_on(part, out, hint or _continue(out)):
                 (part / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
                 yield part
             _whole(part, out)
@@ -161,7 +168,7 @@ def started(out: Path, experiment: Experiment, *, in_place: bool = False) -> Ite
 
 
 @contextmanager
-def resumed(out: Path) -> Iterator[tuple[Path, Experiment]]:
+def resumed(out: Path, *, hint: str | None = None) -> Iterator[tuple[Path, Experiment]]:
     """The folder and the experiment of a run into `out` that was stopped; as `started` in all else.
 
     The block runs in the working folder of the command that started the run, where its data's relative paths lead
@@ -181,7 +188,7 @@ def resumed(out: Path) -> Iterator[tuple[Path, Experiment]]:
     if known is None or not (part / "experiment.toml").is_file():
         raise UserError(f"--resume {out}: the run was stopped before it had begun; delete {part} and run it anew")
     experiment = load(part / "experiment.toml")
-    hint = _continue(out)  # from where the user is
+    hint = hint or _continue(out)  # from where the user is
     try:
         where = chdir(known["cwd"])
         where.__enter__()

@@ -51,7 +51,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     return paths
 
 
-def say(results: Results, out: Path, holds: str, *, as_json: bool) -> None:
+def say(results: Results, out: Path | str, holds: str, *, as_json: bool) -> None:
     """What a command says of its results on stdout: one JSON object, or the table and where to find the rest. holds:
     what there is in the folder `out`."""
     if as_json:

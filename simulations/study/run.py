@@ -29,17 +29,21 @@ Engine = Callable[..., Any]
 Line = Mapping[str, Any]
 
 
-def run(experiment: Experiment, out: Path, *, progress: Progress, engine: Engine = run_on_flower) -> dict[str, Any]:
+def run(
+    experiment: Experiment, out: Path, *, progress: Progress, engine: Engine = run_on_flower,
+    publish: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:  # fmt: skip
     """Runs every arm and writes the run folder `out` (which must exist): nodes/, models/, answers/,
     experiment.toml.
 
     A run that was killed goes on where it stopped, in the same folder: arms that are finished are not run again, and
     users who have released something repeat it. Returns the results as the report and `--json` show them.
     engine(job, nodes=, folder=) runs job(grid) on Flower; another one is for apps that Flower itself has started.
+    publish: as `Journal` takes it.
     Raises ValueError, in one line, for what a user can mend.
     """
     start = time.perf_counter()
-    journal = Journal(out)
+    journal = Journal(out, publish)
     journal.check_code()
     (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
     prepared = prepare(experiment, progress=progress)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from simulations.experiment import Experiment, load
+from simulations.output.remote import is_url
 from simulations.progress import Progress
 from simulations.study.journal import resumed, started
+from simulations.study.published import resumed_at, started_at, url_of
 from simulations.transport.engine import check_address, run_on_flower
 
 # `run` is imported where it is called: it loads torch, and a mistake in an experiment must be said at once.
@@ -23,8 +25,9 @@ def simulate(
     and ledgers.
 
     experiment: what `load` gives; or a TOML file, or the name of a bundled one, with overrides such as
-    "population.users=500". out: the run folder, new or empty. progress: is given a line now and then. ray_address: of
-    a Ray cluster to join, host:port. actors: how many processes answer for nodes, one for each core where it is None.
+    "population.users=500". out: the run folder, new or empty, or a URL of fsspec's that it is put to. progress: is
+    given a line now and then. ray_address: of a Ray cluster to join, host:port. actors: how many processes answer for
+    nodes, one for each core where it is None.
     Returns what results.json holds, with infinities as floats.
 
     A run that is stopped goes on with `resume`. Raises UserError, one line, on what a user can mend.
@@ -32,6 +35,9 @@ def simulate(
     if ray_address is not None:
         check_address(ray_address)
     study = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
+    if is_url(out):
+        with started_at(str(out), study) as (part, publish):
+            return _results(study, part, progress, ray_address, actors, publish)
     with started(Path(out), study) as part:
         return _results(study, part, progress, ray_address, actors)
 
@@ -47,18 +53,22 @@ def resume(
     """
     if ray_address is not None:
         check_address(ray_address)
+    if (url := url_of(out)) is not None:
+        with resumed_at(url) as (part, study, publish):
+            return _results(study, part, progress, ray_address, actors, publish)
     with resumed(Path(out)) as (part, study):
         return _results(study, part, progress, ray_address, actors)
 
 
 def _results(
-    study: Experiment, part: Path, progress: Progress, ray_address: str | None, actors: int | None
-) -> dict[str, Any]:
+    study: Experiment, part: Path, progress: Progress, ray_address: str | None, actors: int | None,
+    publish: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:  # fmt: skip
     from simulations.study import report
     from simulations.study.run import run
 
     engine = partial(run_on_flower, address=ray_address, actors=actors)
-    results = run(study, part, progress=_headed(study, progress), engine=engine)
+    results = run(study, part, progress=_headed(study, progress), engine=engine, publish=publish)
     report.write(results, part)
     return results
 

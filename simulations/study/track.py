@@ -7,6 +7,7 @@ and figures of results.json, and nothing of a text.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -59,27 +60,57 @@ class _TensorBoard:
                 writer.add_scalar(key, number, 0)
 
 
-#: By the word before the colon: what makes it of the rest, and the package that it needs.
-TRACKERS: dict[str, tuple[Callable[[str], Tracker], str]] = {
-    "mlflow": (_MLflow, "mlflow"), "tensorboard": (_TensorBoard, "tensorboard"),
+@dataclass(frozen=True)
+class _WandB:
+    """To a folder `wandb` here or in $WANDB_DIR, which `wandb sync` uploads; at once where $WANDB_MODE is "online"."""
+
+    project: str
+
+    def __post_init__(self) -> None:
+        if len(self.project) > 128 or set(self.project.rpartition("/")[2]) & set("/\\#?%:"):
+            raise UserError(f"--track wandb:{self.project}: is no project's name; leave out / \\ # ? % and :")
+
+    def run(self, study: str, name: str, *, settings: Mapping[str, str], figures: Mapping[str, float]) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
+        entity, _, project = self.project.rpartition("/")
+        # By itself it tells of the machine, its user, the command, the code and the packages too.
+        bare = wandb.Settings(
+            disable_code=True, disable_git=True, disable_job_creation=True, save_code=False, console="off",
+            x_disable_machine_info=True, x_disable_meta=True, x_disable_stats=True, x_save_requirements=False,
+            silent=True,
+        )  # fmt: skip
+        mode = "online" if os.environ.get("WANDB_MODE") == "online" else "offline"
+        with wandb.init(
+            entity=entity or None, project=project, group=study, name=name, config=dict(settings), mode=mode,
+            reinit="create_new", settings=bare,
+        ) as made:  # fmt: skip
+            made.log(dict(figures))
+
+
+#: By the word before the colon: what makes it of the rest, the package that it needs, and the extra that brings it.
+TRACKERS: dict[str, tuple[Callable[[str], Tracker], str, str]] = {
+    "mlflow": (_MLflow, "mlflow", "tracking"), "tensorboard": (_TensorBoard, "tensorboard", "tracking"),
+    "wandb": (_WandB, "wandb", "wandb"),
 }  # fmt: skip
 
 
 def tracker(where: str) -> Tracker:
-    """The tracker of "mlflow:URI" or "tensorboard:FOLDER". Raises UserError, in one line, for anything else, and where
-    its package is not installed: to be asked before a run is begun."""
+    """The tracker of "mlflow:URI", "tensorboard:FOLDER" or "wandb:PROJECT". Raises UserError, in one line, for
+    anything else, and where its package is not installed: to be asked before a run is begun."""
     kind, _, place = where.partition(":")
     if kind not in TRACKERS or not place:
-        known = " or ".join(f"{name}:PLACE" for name in TRACKERS)
+        *names, last = (f"{name}:PLACE" for name in TRACKERS)
+        known = f"{', '.join(names)} or {last}"
         raise UserError(f"--track {where}: must be {known}{nearest(kind, TRACKERS) if kind not in TRACKERS else ''}")
-    make, package = TRACKERS[kind]
+    make, package, extra = TRACKERS[kind]
+    made = make(place)
     try:
         importlib.import_module(package)
     except ImportError as error:
-        raise UserError(
-            f"--track {where}: needs the package {package}: pip install 'sottovoce[tracking]'"
-        ) from error
-    return make(place)
+        raise UserError(f"--track {where}: needs the package {package}: pip install 'sottovoce[{extra}]'") from error
+    return made
 
 
 def track(trackers: Sequence[Tracker], results: Results) -> None:

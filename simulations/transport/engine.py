@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
 import os
 import signal
@@ -11,7 +10,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -76,15 +75,15 @@ def run_on_flower(
     job: Callable[[object], T], *, nodes: int, folder: Path, actors: int | None = None, address: str | None = None,
     app: Any | None = None,
 ) -> T:  # fmt: skip
-    """Starts `nodes` SuperNodes that run `client.app`, each with its data under `folder`, and runs job(grid).
+    """Starts `nodes` SuperNodes that run the client, each with its data under `folder`, and runs job(grid).
 
     Returns what the job returns and re-raises what it raises; Ctrl-C raises KeyboardInterrupt in the job, and SIGTERM
     Terminated. Once the job has ended, nodes that are still at work are stopped: their answers would come too late.
 
     actors: how many processes answer for the nodes, each on one thread so that they do not fight over the cores; one
     for each core where it is None. address: of a Ray cluster that is there already, host:port, whose cores then count;
-    its machines must see `folder`. Otherwise Ray is started for this call, on this machine alone, and stopped after it.
-    app: another ClientApp than `client.app`, to measure what Flower costs by itself.
+    its machines need not see `folder` (`simulations.transport.keeper`). Otherwise Ray is started for this call, on this
+    machine alone, and stopped after it. app: another ClientApp, to measure what Flower costs by itself.
     Raises UserError where the cluster cannot be used.
     """
     os.environ.update(QUIET)  # what this process starts inherits it; the runtime_env takes it to other machines
@@ -95,8 +94,10 @@ def run_on_flower(
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    from client.app import app as client_app
+    from client.app import app as seen_nodes
+    from simulations.transport.keeper import app as lent_nodes
 
+    client_app = app or (seen_nodes if address is None else lent_nodes)
     # What the job makes stays in this process: the ServerApp runs in a thread of it.
     outcome: list[T] = []
     failure: list[BaseException] = []
@@ -125,8 +126,10 @@ def run_on_flower(
     with warnings.catch_warnings(), _ray(environment, actors, address), _interrupting(thread):
         warnings.simplefilter("ignore")
         if address is not None:
-            _check_machines(folder)
-        run_simulation(server_app, app or client_app, num_supernodes=nodes, backend_config=configuration)
+            _check_machines()
+        keeper = None if address is None else _keeper(folder)  # it ends with the last who holds it
+        run_simulation(server_app, client_app, num_supernodes=nodes, backend_config=configuration)
+        del keeper
     if failure:
         raise failure[0]
     if not outcome:
@@ -190,32 +193,51 @@ def _interrupting(thread: list[int]) -> Iterator[None]:
         yield
 
 
-def _check_machines(folder: Path) -> None:
-    """Raises UserError unless every machine of the cluster sees the nodes' folder and has what this one has."""
+def _keeper(folder: Path) -> Any:
+    """Starts who lends the nodes to the cluster's machines, on this one. UserError where it does not see the folder."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def look(places: list[str], packages: tuple[str, ...]) -> dict[str, Any]:
+    from simulations.transport.keeper import NAME, Keeper
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    # Started anew where it dies, it knows all that it must: what it keeps lies in the folder.
+    options = {"name": NAME, "num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
+    keeper = ray.remote(Keeper).options(**options).remote(str(folder.resolve()))
+    try:
+        seen = ray.get(keeper.sees.remote(), timeout=_LOOK)
+    except ray.exceptions.RayError as error:
+        raise UserError(f"--ray-address: the cluster's part on this machine failed: {_first_line(error)}") from error
+    if not seen:
+        raise UserError(
+            f"--ray-address: the cluster's part on this machine does not see {folder}, or may not write to it; start "
+            "`ray start` where this command runs, as its user"
+        )
+    return keeper
+
+
+def _check_machines() -> None:
+    """Raises UserError unless every machine of the cluster has what this one has."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def look(packages: tuple[str, ...]) -> dict[str, str | None]:
         # This function travels as it is, so that a machine without Sottovoce can run it too.
-        import os
         from importlib.metadata import PackageNotFoundError, version
 
-        versions = {}
+        versions: dict[str, str | None] = {}
         for name in packages:
             try:
                 versions[name] = version(name)
             except PackageNotFoundError:
                 versions[name] = None
-        unseen = [place for place in places if not os.path.exists(place)]
-        return {"unseen": unseen, "writes": os.access(os.path.dirname(places[0]), os.W_OK), "versions": versions}
+        return versions
 
-    places = required_paths(folder.resolve() / "0")
     machines = {}  # their names, by the task that each was given
     for node in ray.nodes():
         if node["Alive"] and node["Resources"].get("CPU"):
             where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(look).options(num_cpus=0, scheduling_strategy=where)
-            answer = task.remote(places, _CLIENT_PACKAGES)
+            answer = ray.remote(look).options(num_cpus=0, scheduling_strategy=where).remote(_CLIENT_PACKAGES)
             machines[answer] = node["NodeManagerHostname"]
     here = {name: version(name) for name in _CLIENT_PACKAGES}
     if not machines:
@@ -225,37 +247,20 @@ def _check_machines(folder: Path) -> None:
         raise UserError(f"--ray-address: the machine {machines[answer]} does not answer; look at it, or take it out")
     for answer in done:
         try:
-            report = ray.get(answer)
+            there = ray.get(answer)
         except ray.exceptions.RayError as error:
             raise UserError(f"--ray-address: the machine {machines[answer]} failed: {_first_line(error)}") from error
-        if fault := machine_fault(report, here, folder):
+        if fault := machine_fault(there, here):
             raise UserError(f"--ray-address: the machine {machines[answer]} {fault}")
 
 
-def required_paths(node: Path) -> list[str]:
-    """Paths that whoever answers for a node must see: its settings first, and the shared files that these name."""
-    places = [str(node / "node.json")]
-    for path in sorted(node.glob("*.json")):
-        said = json.loads(path.read_text(encoding="utf-8"))
-        named = said if isinstance(said, list) else [said.get(k) for k in ("encoder", "vocabulary", "masked_lm")]
-        places += [str(node / name) for name in named if name is not None]  # an absolute name stays as it is
-    return places
-
-
-def machine_fault(report: dict[str, Any], versions: dict[str, str], folder: Path) -> str | None:
-    """What keeps a machine from answering for nodes, by its own report and by the versions here; None: nothing."""
-    for name, known in report["versions"].items():
+def machine_fault(there: Mapping[str, str | None], here: Mapping[str, str]) -> str | None:
+    """What keeps a machine from answering for nodes, by the versions there and here; None: nothing."""
+    for name, known in there.items():
         if known is None:
-            return f"does not have {name}; install there what is installed here: {name} {versions[name]}"
-        if known != versions[name]:
-            return f"has {name} {known}, and this one {versions[name]}: install the same"
-    if report["unseen"]:
-        return (
-            f"does not see {report['unseen'][0]}; put --out and the cache, by $XDG_CACHE_HOME, on a file system that "
-            "all machines share"
-        )
-    if not report["writes"]:
-        return f"may not write to {folder}; the ledgers are written there"
+            return f"does not have {name}; install there what is installed here: {name} {here[name]}"
+        if known != here[name]:
+            return f"has {name} {known}, and this one {here[name]}: install the same"
     return None
 
 

@@ -13,12 +13,50 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from simulations.errors import UserError
 
 _STARTING_SECONDS = 10.0
+#: Until a request's head has come, once a connection is there or the answer before it has gone.
+_HEAD_SECONDS = 5.0
+
+
+class Patient(H11Protocol):
+    """HTTP/1.1 for whoever may connect: who says nothing, or says it byte by byte, is let go, and one address has no
+    more than half of the connections. Else a few that are idle keep everybody out."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        host = self.client and self.client[0]
+        mine = sum(1 for other in self.connections if other.client and other.client[0] == host)
+        if self.limit_concurrency is not None and mine > max(1, self.limit_concurrency // 2):
+            transport.abort()
+        self._wait()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+        elif self._waiting is None and not self.transport.is_closing():
+            self._waiting = self.loop.call_later(_HEAD_SECONDS, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
 
 async def read_body(request: Request, *, limit: int, seconds: float) -> bytes:
@@ -37,12 +75,12 @@ async def read_body(request: Request, *, limit: int, seconds: float) -> bytes:
 
 def make_server(
     application: Any, *, certificate: Path, key: Path, connections: int, root_certificates: Path | None = None,
-    protocol: Any = "h11",
+    protocol: type[Patient] = Patient,
 ) -> uvicorn.Server:  # fmt: skip
     """A server that logs nothing, says nothing of itself, and speaks TLS alone.
 
     connections: at a time; more are told to come back. root_certificates: where given, a client must show a certificate
-    of that authority. protocol: uvicorn's for HTTP. Raises UserError where a file cannot be used.
+    of that authority. Raises UserError where a file cannot be used.
     """
     config = uvicorn.Config(
         application, ssl_certfile=certificate, ssl_keyfile=key, http=protocol, ws="none", loop="asyncio",

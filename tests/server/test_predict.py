@@ -162,7 +162,7 @@ def test_a_model_that_says_what_went_wrong_does_not_pass(
 
     def answer(self: Predictor, body: bytes) -> dict[str, Any]:
         record = record_from_bytes(body)
-        reply = reply_from_record(record) if self.private_key is None else whole(self, record)
+        reply = reply_from_record(record) if not self.private_keys else whole(self, record)
         return {"probabilities": self.probabilities(reply).tolist()}
 
     monkeypatch.setattr(Predictor, "answer", answer)
@@ -236,7 +236,7 @@ def test_the_model_of_a_run_asks_for_one_embedding(run: Path) -> None:
         model = predictor(place, arm)
         asked = model.request
         assert (asked.arm, asked.stage, asked.split, asked.minimum_users) == ("", "ask", "test", 0)
-        assert asked.channels == ("embedding",) and asked.part == (0, 1) and model.private_key is None
+        assert asked.channels == ("embedding",) and asked.part == (0, 1) and model.private_keys == ()
         assert asked.embedding == parameters(asked.mechanism("embedding")) and asked.embedding["epsilon"] == 10.0
         assert asked.encoder == json.loads((run / "results.json").read_text())["encoder"]["sha256"]
         assert model.classes == ("negative", "positive")
@@ -269,4 +269,4 @@ def test_what_is_no_run_is_said_in_one_line(world: World, run: Path, tmp_path: P
         predictor(run, "clear")
     (tmp_path / "seal.key").write_text("xyz\n")
     with pytest.raises(ValueError, match="is no key to seal or to sign with"):
-        predict_service.run(run, **world.pair, port=0, seal_key=tmp_path / "seal.key", progress=print)
+        predict_service.run(run, **world.pair, port=0, seal_keys=[tmp_path / "seal.key"], progress=print)

@@ -53,7 +53,7 @@ def test_an_honest_batch_is_what_was_released(wanted: Request, part: tuple[int, 
     """In the batch's order, with places for records and nobody for users; of any part of the users."""
     values = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
     wanted = Request(**(values | {"part": part}))
-    reply, dropped = open_batch(rows_of(wanted), wanted, PRIVATE)
+    reply, dropped = open_batch(rows_of(wanted), wanted, [PRIVATE])
     assert not dropped and reply.users.tolist() == [0] * 6 and reply.records.tolist() == list(range(6))
     for found, sent in zip(reply.releases, honest(wanted).releases, strict=True):
         assert (found.channel, found.stage, found.digest) == (sent.channel, sent.stage, sent.digest)
@@ -65,7 +65,7 @@ def test_rows_that_come_again_count_once() -> None:
     """Whether they lie side by side or apart, and the first of them counts."""
     rows = rows_of(small())
     again = rows[[0, 1, 0, 2, 2, 2, 5, 1]]
-    reply, dropped = open_batch(again, small(), PRIVATE)
+    reply, dropped = open_batch(again, small(), [PRIVATE])
     assert dropped == {"replayed": 4} and reply.records.tolist() == [0, 1, 3, 6]
     expected = honest(small()).releases[0].payload["z"][[0, 1, 2, 5]]
     np.testing.assert_array_equal(reply.releases[0].payload["z"], expected)
@@ -75,11 +75,22 @@ def test_rows_of_another_stage_or_key_do_not_open() -> None:
     mine, other = rows_of(small()), rows_of(small(stage="next"))
     foreign = seal(honest(small()), small(), generate_keys()[1]).rows
     changed = mine[3:4] ^ np.uint8(1)
-    reply, dropped = open_batch(np.concatenate([other[:2], mine[:3], changed, foreign[:1]]), small(), PRIVATE)
+    reply, dropped = open_batch(np.concatenate([other[:2], mine[:3], changed, foreign[:1]]), small(), [PRIVATE])
     assert dropped == {"does not open": 4} and reply.records.tolist() == [2, 3, 4]
-    reply, dropped = open_batch(other, small(), PRIVATE)
+    reply, dropped = open_batch(other, small(), [PRIVATE])
     assert dropped == {"does not open": 6} and len(reply) == 0
     assert [r.channel for r in reply.releases] == ["embedding", "label"]
+
+
+def test_rows_of_two_keys_are_two_crowds_and_one_of_them_counts() -> None:
+    """While devices change from a key to the next: who holds both could tell the two crowds apart."""
+    newer, public = generate_keys()
+    both = np.concatenate([rows_of(small())[:2], seal(honest(small()), small(), public).rows])
+    for keys in ([newer, PRIVATE], [PRIVATE, newer]):
+        reply, dropped = open_batch(both, small(), keys)
+        assert dropped == {"does not open": 2} and reply.records.tolist() == list(range(2, 2 + len(both) - 2))
+    with pytest.raises(ValueError, match="private key"):
+        open_batch(both, small(), [PRIVATE, b"short"])
 
 
 def test_what_a_hostile_client_seals_is_validated() -> None:
@@ -90,7 +101,7 @@ def test_what_a_hostile_client_seals_is_validated() -> None:
              z[2].tobytes() + b"\3\0", b"\0\x80" * 4 + b"\0\0", b"\xff" * row_bytes(wanted)]  # fmt: skip
     key = X25519PublicKey.from_public_bytes(PUBLIC)
     sealed = b"".join(SUITE.encrypt(p.ljust(row_bytes(wanted), b"\0"), key, hpke_info(wanted)) for p in plain)
-    reply, dropped = open_batch(np.frombuffer(sealed, np.uint8).reshape(len(plain), -1), wanted, PRIVATE)
+    reply, dropped = open_batch(np.frombuffer(sealed, np.uint8).reshape(len(plain), -1), wanted, [PRIVATE])
     assert reply.records.tolist() == [0]
     assert dropped == {"embedding: off the sphere": 1, "embedding: off the grid": 1, "label: out of range": 2,
                        "does not open": 1}  # fmt: skip
@@ -100,13 +111,13 @@ def test_what_a_hostile_client_seals_is_validated() -> None:
 def test_a_batch_of_too_few_rows_is_refused(n: int) -> None:
     """Users have a row each, at least: so few rows are of fewer users yet."""
     with pytest.raises(ValueError, match=rf"stage 'train': {n} rows are fewer than the 3 users that it must have"):
-        open_batch(rows_of(small(), n), small(), PRIVATE)
-    assert len(open_batch(rows_of(small(), 3), small(), PRIVATE)[0]) == 3
+        open_batch(rows_of(small(), n), small(), [PRIVATE])
+    assert len(open_batch(rows_of(small(), 3), small(), [PRIVATE])[0]) == 3
 
 
 def test_an_empty_batch_where_none_is_promised() -> None:
     wanted = request(minimum_users=0)
-    reply, dropped = open_batch(np.zeros((0, 112), np.uint8), wanted, PRIVATE)
+    reply, dropped = open_batch(np.zeros((0, 112), np.uint8), wanted, [PRIVATE])
     assert len(reply) == 0 and not dropped
 
 
@@ -141,7 +152,7 @@ def check_batches(n: int, seed: int) -> Counter[str]:
     outcomes: Counter[str] = Counter()
     for _ in range(n):
         given = broken(rows, others, rng)
-        reply, dropped = open_batch(given, wanted, PRIVATE)
+        reply, dropped = open_batch(given, wanted, [PRIVATE])
         assert len(reply) + dropped.total() == len(given) and len(reply) <= len(whole)
         assert set(dropped) <= {"replayed", "does not open"} and all(dropped.values())
         kept = [bytes(v) for v in reply.releases[0].payload["z"]]

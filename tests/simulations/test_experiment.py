@@ -229,6 +229,7 @@ def test_paper_runs_only_if_acknowledged(tmp_path: Path) -> None:
         (["data.public.labels=false", "arm.0.embedding.dim=[2,4]"], "give one number"),
         (["data.task=genre"], "built-in corpus only"),
         (["data.test-size=3"], "test-limit"),
+        (["data.held-out=1.0"], "below 1"),
         (["population.assignment=column"], "data.user"),
     ],
 )

@@ -72,10 +72,10 @@ class World:
         )  # fmt: skip
 
     def model(self, *, sealed: bool = False, **changes: Any) -> Predictor:
-        return Predictor(self.request(**changes), self.maps(), CLASSES, self.private if sealed else None)
+        return Predictor(self.request(**changes), self.maps(), CLASSES, (self.private,) if sealed else ())
 
     def device(self, folder: Path, policy: Policy = POLICY, *, sealed: bool = False) -> Path:
-        write_node(folder, encoder=self.encoder.folder, policy=policy, seal=self.public if sealed else None)
+        write_node(folder, encoder=self.encoder.folder, policy=policy, model_seal=self.public if sealed else None)
         return folder
 
 

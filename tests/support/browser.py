@@ -92,6 +92,10 @@ class Browser:
             "Emulation.setDeviceMetricsOverride", width=pixels, height=900, deviceScaleFactor=1, mobile=pixels < 600
         )
 
+    def theme(self, name: str) -> None:
+        """Show pages as to somebody who prefers "light" or "dark"."""
+        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+
     def _next(self) -> dict[str, Any]:
         end = time.monotonic() + PATIENCE
         while b"\0" not in self._rest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulations.deployment import certificates
+from simulations.deployment.processes import free_port
 from simulations.transport import superlink
 
 #: Seconds that a process which was told to end is given, before it is killed.
@@ -54,12 +54,6 @@ def wait_until(done: Callable[[], object], process: subprocess.Popen[bytes] | No
         assert process is None or process.poll() is None, "it has ended"
         assert time.monotonic() < end, "it does not come"
         time.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from client.device.bundle import Bundle, write_bundle
+from client.device.bundle import Bundle, Keys, write_bundle
 from client.models import vocabulary as vocabularies
 from client.models.encoder import Encoder
 from client.policy import Policy
@@ -70,13 +70,13 @@ def request_for(encoder: Encoder, **changes: Any) -> Request:
     return Request(**(values | changes))
 
 
-def make_bundle(place: Path, name: str = "bundle", *, policy: Policy = POLICY, **signed: Any) -> Bundle:
-    """A bundle of embeddings and labels in `place`/name. signed: signer and seal, in place of the tests' own."""
+def make_bundle(place: Path, name: str = "bundle", *, policy: Policy = POLICY, **keys: Any) -> Bundle:
+    """A bundle of embeddings and labels in `place`/name. keys: as in `Keys`, in place of the tests' own."""
     folder = encoder_folder(place)
     request = request_for(Encoder(folder))
     return write_bundle(
         place / name, request, policy, name="small", arm="a", made_by="tests", encoder=folder, precision="fp32",
-        **{"signer": SIGNER} | signed,
+        keys=Keys(**{"signer": SIGNER} | keys),
     )  # fmt: skip
 
 
@@ -97,5 +97,5 @@ def make_text_bundle(place: Path, *, seal: bytes | None = None) -> Bundle:
     policy = Policy(text=1000.0, total=1000.0, mechanisms=("santext",))
     return write_bundle(
         place / "text", request, policy, name="small", arm="words", made_by="tests",
-        vocabulary=place / "words", signer=SIGNER, seal=seal,
+        vocabulary=place / "words", keys=Keys(signer=SIGNER, seal=seal),
     )  # fmt: skip

@@ -3,21 +3,21 @@ the mod."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client.store.ledger import Ledger
+from simulations.deployment.processes import free_port
+from tests.support.deployments import running
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -27,29 +27,20 @@ PROGRAM = """
 import json, sys
 from flwr.app import ConfigRecord
 from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from sottovoce import Policy, accounted
-from tests.support.quickstart import arrays, quickstart
+from tests.support.quickstart import Watching, arrays, quickstart
 
 vector = {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}
 instead = {"metrics.num-examples": 1, "metrics.train_loss": None}
 mod = accounted("ledger.sqlite", Policy(statistic=8.0, total=8.0), {"train": {"arrays": vector}}, instead=instead)
-seen = []
-
-class Watching(FedAvg):
-    def aggregate_train(self, server_round, replies):
-        replies = list(replies)
-        seen.extend(dict(r.content["metrics"].items()) if r.has_content() else r.error.reason for r in replies)
-        return super().aggregate_train(server_round, replies)
-
 server = ServerApp()
 
 @server.main()
 def main(grid, context):
     kept = Watching(fraction_evaluate=0.0, min_train_nodes=int(sys.argv[2]), min_available_nodes=int(sys.argv[2]))
     kept.start(grid, arrays(), num_rounds=int(sys.argv[3]), train_config=ConfigRecord(json.loads(sys.argv[4])))
-    open("seen.json", "w").write(json.dumps(seen))
+    open("seen.json", "w").write(json.dumps(kept.seen))
 
 run_simulation(server, quickstart([mod] if sys.argv[1] == "with" else []), num_supernodes=int(sys.argv[2]))
 """
@@ -110,23 +101,14 @@ seen = ""
 import json
 from flwr.app import ConfigRecord
 from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
-from tests.support.quickstart import arrays
+from tests.support.quickstart import Watching, arrays
 
 app = ServerApp()
-seen = []
-
-class Watching(FedAvg):
-    def aggregate_train(self, server_round, replies):
-        replies = list(replies)
-        seen.extend(dict(r.content["metrics"].items()) if r.has_content() else r.error.reason for r in replies)
-        return super().aggregate_train(server_round, replies)
-
 @app.main()
 def main(grid, context):
     kept = Watching(fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=2)
     kept.start(grid, arrays(), num_rounds=2, train_config=ConfigRecord({}))
-    open(context.run_config["seen"], "w").write(json.dumps(seen))
+    open(context.run_config["seen"], "w").write(json.dumps(kept.seen))
 """,
     "quick/client.py": """
 from sottovoce import Policy, accounted
@@ -138,12 +120,6 @@ mod = accounted("ledger.sqlite", Policy(statistic=8.0, total=8.0), {"train": {"a
 app = quickstart([mod] if MOD else [])
 """,
 }
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture
@@ -165,21 +141,13 @@ def federation(tmp_path: Path) -> Iterator[dict[str, str]]:
          "--node-config", f"partition-id={i} num-partitions=2"] for i in range(2)
     ]  # fmt: skip
     parties = [["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", address.split(":")[1]], *nodes]
-    started: list[subprocess.Popen[bytes]] = []
-    try:
+    with ExitStack() as started:
         for i, command in enumerate(parties):
             (tmp_path / str(i)).mkdir()
-            with (tmp_path / f"{i}.log").open("wb") as log:
-                # In a session of its own, so that all that it starts can be stopped.
-                started.append(subprocess.Popen(
-                    command, cwd=tmp_path / str(i), env=environment, stdout=log, stderr=log, start_new_session=True
-                ))  # fmt: skip
+            started.enter_context(
+                running(command, log=tmp_path / f"{i}.log", env=environment, cwd=tmp_path / str(i))
+            )
         yield environment
-    finally:
-        for process in started:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 @pytest.mark.soak  # a minute; on Flower's own simulation above

@@ -180,7 +180,7 @@ def test_a_shuffler_that_is_killed_within_a_stage_goes_on_and_counts_every_user_
     found: list[Collected] = []
     os.kill(processes["node 1"].pid, signal.SIGSTOP)
     with Shuffler(address, root_certificates=ca, certificate=server / "cert.pem", key=server / "cert.key") as line:
-        users = RemoteShuffler(line, seal_key=server / "seal.key", timeout=120.0, progress=said.append)
+        users = RemoteShuffler(line, seal_keys=[server / "seal.key"], timeout=120.0, progress=said.append)
         request = replace(bundle.request, stage="again")
         thread = Thread(target=lambda: found.append(users.collect(request)))
         thread.start()

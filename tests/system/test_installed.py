@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from tests.support.own_package import INSTALLED, MODULE, POINTS
+from tests.support.own_package import INSTALLED, MODULE, POINTS, STUDY
 from tests.support.paths import ROOT
 from tests.support.tiny_models import tiny_bert
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.xdist_group("ray")]
 
-PROJECT = """[build-system]
+NAME, WHERE = POINTS.splitlines()[1].split(" = ")
+PROJECT = f"""[build-system]
 requires = ["setuptools"]
 build-backend = "setuptools.build_meta"
 [project]
@@ -27,17 +28,8 @@ name = "quiet-noise"
 version = "1.0"
 dependencies = ["sottovoce"]
 [project.entry-points."sottovoce.mechanisms"]
-quiet-coin = "quiet.noise:Installed"
+{NAME} = "{WHERE}"
 """
-STUDY = {
-    "name": "theirs", "data": {"public-size": 80, "test-size": 40}, "population": {"users": 24},
-    "encoder": {"model": "bert", "max-length": 32}, "shuffle": {"minimum-users": 5},
-    "policy": {"embedding": 13.0, "label": 3.0},
-    "arm": [{
-        "name": "theirs", "embedding": {"mechanism": "quiet.noise:Direction", "epsilon": 12.0, "dim": 16},
-        "label": {"mechanism": "quiet-coin", "epsilon": 3.0},
-    }],
-}  # fmt: skip
 
 
 def done(*command: object, place: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -59,7 +51,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "theirs" / "pyproject.toml").write_text(PROJECT)
     (place / "theirs" / "quiet" / "__init__.py").write_text("")
     (place / "theirs" / "quiet" / "noise.py").write_text(MODULE + INSTALLED)
-    assert POINTS.split()[1:] == ["quiet-coin", "=", "quiet.noise:Installed"]
     source = place / "source"  # a copy: building leaves folders behind
     done("git", "clone", "-q", ROOT, source, place=place)
     done(sys.executable, "-m", "venv", "--without-pip", place / "env", place=place)

@@ -12,21 +12,11 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from tests.support.own_package import write_package
+from tests.support.own_package import STUDY, write_package
 from tests.support.paths import ROOT
 from tests.support.tiny_models import tiny_bert
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.xdist_group("ray")]
-
-STUDY = {
-    "name": "theirs", "data": {"public-size": 80, "test-size": 40}, "population": {"users": 24},
-    "encoder": {"model": "bert", "max-length": 32}, "shuffle": {"minimum-users": 5},
-    "policy": {"embedding": 13.0, "label": 3.0},
-    "arm": [{
-        "name": "theirs", "embedding": {"mechanism": "quiet.noise:Direction", "epsilon": 12.0, "dim": 16},
-        "label": {"mechanism": "quiet-coin", "epsilon": 3.0},
-    }],
-}  # fmt: skip
 
 
 def test_it_simulates(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import re
 import shutil
@@ -20,21 +21,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tomli_w
 from flwr.app import Message, RecordDict
 
-from client.models.embeddings import TableEmbeddings
-from client.node import write_node
-from client.shard import write_shard
-from client.store.tables import Tables
 from server.query import MESSAGE_TYPE
 from simulations.commands import cli
 from simulations.errors import UserError
 from simulations.experiment import Experiment, load, slug
 from simulations.study.run import run
-from simulations.transport.engine import check_address, machine_fault, required_paths, run_on_flower
+from simulations.transport.engine import check_address, machine_fault, run_on_flower
 from tests.support.paths import ROOT
 from tests.support.studies import (
     PRIOR,
@@ -143,11 +139,19 @@ def test_supernodes_of_one_user_each(nodes: int, tmp_path: Path, monkeypatch: py
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Ray cluster of two nodes of one core each, on this machine; a cluster of others is left alone.
+
+    The second one sees an empty folder where the tests' folders are, as another machine would.
     """
     ray = shutil.which("ray", path=str(Path(sys.executable).parent))
     assert ray is not None
+    hide = 'mount -t tmpfs none "$0" && exec "$@"'
+    hiding = ["unshare", "--mount", "sh", "-c", hide, str(tmp_path_factory.getbasetemp())]
+    if subprocess.run([*hiding, "true"], capture_output=True).returncode:
+        hiding[1:1] = ["--user", "--map-root-user"]  # for who is not root
+        if subprocess.run([*hiding, "true"], capture_output=True).returncode:
+            pytest.skip("a folder cannot be hidden from a process here: unshare(2) is not permitted")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -157,10 +161,11 @@ def cluster() -> Iterator[str]:
     head = [ray, "start", "--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false", *quiet]
     started = []
     try:
-        for command in (head, [ray, "start", f"--address=127.0.0.1:{port}", *quiet]):
+        for number, command in enumerate((head, [*hiding, ray, "start", f"--address=127.0.0.1:{port}", *quiet]), 1):
             # In a session of its own, so that all that it starts, and nothing else, can be stopped.
             started.append(subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL))
             wait(lambda: reached(f"127.0.0.1:{port}"))
+            wait(lambda number=number: machines(f"127.0.0.1:{port}") == number)
         yield f"127.0.0.1:{port}"
         assert all(process.poll() is None for process in started), "the cluster was stopped"
     finally:
@@ -169,6 +174,17 @@ def cluster() -> Iterator[str]:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def machines(address: str) -> int:
+    """How many machines the cluster has by now."""
+    import ray
+
+    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    try:
+        return sum(node["Alive"] for node in ray.nodes())
+    finally:
+        ray.shutdown()
 
 
 def reached(address: str) -> bool:
@@ -187,27 +203,37 @@ def wait(done: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_gives_the_same_and_is_left_running(
+def test_a_cluster_whose_machines_share_no_folder_gives_the_same_and_is_left_running(
     cluster: str, one: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = partial(run_on_flower, address=cluster)
+    views: list[bool] = []  # of each machine that has answered for nodes: whether it sees the nodes' folders
+
+    def engine(job: Callable[[Any], Any], *, nodes: int, folder: Path) -> Any:
+        def looking(grid: Any) -> Any:
+            result = job(grid)
+            views.extend(seen_where_answered(folder))
+            return result
+
+        return run_on_flower(looking, nodes=nodes, folder=folder, address=cluster)
+
     assert made(tmp_path / "run", study(8), engine, monkeypatch) == one
-    with pytest.raises(UserError, match="put --out and the cache, by"):
+    assert sorted(views) == [False, True]
+    with pytest.raises(UserError, match=r"does not see .*nowhere"):
         run_on_flower(lambda grid: None, nodes=1, folder=tmp_path / "nowhere", address=cluster)
     assert reached(cluster)
 
 
-def test_what_every_machine_must_see(tmp_path: Path) -> None:
-    table = tmp_path / "cache" / "values.npy"
-    table.parent.mkdir()
-    np.save(table, np.zeros((5, 4), np.float32))
-    rows = TableEmbeddings(Tables((table,)), np.arange(3))
-    ids, texts = np.arange(3), ["a", "b", "c"]
-    write_shard(tmp_path / "0", "test", ids, 0 * ids, texts, None, embeddings=rows, identity="ab")
-    write_node(tmp_path / "0", vocabulary=tmp_path / "words", seed=1, arms={})
-    node = tmp_path / "0"  # its link to the table is all that it needs: the cache may be deleted
-    seen = {str(node / "node.json"), str(node / "test-ab.table-0.npy"), str(tmp_path / "words")}
-    assert set(required_paths(node)) == seen
+def seen_where_answered(folder: Path) -> list[bool]:
+    """Of each machine of the cluster that runs actors which answer for nodes: whether it sees the folder."""
+    import ray
+    from ray._private import state
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    actors = [about for about in state.actors().values() if about["State"] == "ALIVE"]
+    machines = {about["Address"]["NodeID"] for about in actors if about["ActorClassName"] == "ClientAppActor"}
+    where = [NodeAffinitySchedulingStrategy(machine, soft=False) for machine in machines]
+    looks = [ray.remote(os.path.exists).options(num_cpus=0, scheduling_strategy=each) for each in where]
+    return ray.get([look.remote(str(folder)) for look in looks])
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "127.0.0.1:0", "host:70000", "ray://127.0.0.1:10001"])
@@ -252,16 +278,12 @@ def test_what_answers_and_is_no_cluster(answer: bytes, words: str, monkeypatch: 
     ("change", "words"),
     [
         ({}, None),
-        ({"unseen": ["/cache/a", "/cache/b"]}, "does not see /cache/a; put --out and the cache, by $XDG"),
-        ({"writes": False}, "may not write to /run/nodes"),
-        ({"versions": {"numpy": "1.0"}}, "has numpy 1.0, and this one 2.0: install the same"),
-        ({"versions": {"numpy": None}}, "does not have numpy; install there what is installed here: numpy 2.0"),
+        ({"numpy": "1.0"}, "has numpy 1.0, and this one 2.0: install the same"),
+        ({"numpy": None}, "does not have numpy; install there what is installed here: numpy 2.0"),
     ],
 )
 def test_what_keeps_a_machine_of_a_cluster_from_answering(change: dict[str, Any], words: str | None) -> None:
-    said = {"unseen": [], "writes": True, "versions": {"numpy": "2.0"}} | change
-    fault = machine_fault(said, {"numpy": "2.0"}, Path("/run/nodes"))
-    assert fault == words if words is None else fault is not None and words in fault
+    assert machine_fault({"numpy": "2.0", "scipy": "1.0"} | change, {"numpy": "2.0", "scipy": "1.0"}) == words
 
 
 # --- stopped, on Flower and Ray

@@ -15,26 +15,31 @@ export async function ask(name, question) {
   return answer(await fetch(`api/${name}`, { method: "POST", headers, body: JSON.stringify(question) }));
 }
 
-// One question of a kind at a time: while one is on its way, only the latest of those that follow is kept.
+// One question of a kind at a time: while one is on its way, only the latest of those that follow is kept. version()
+// counts what a person has changed: an answer to what is no longer asked is not taken, but where `late` says so.
 export class Latest {
-  constructor(name, take, fail) {
-    Object.assign(this, { name, take, fail, busy: false, next: null });
+  constructor(name, take, fail, version, late = false) {
+    Object.assign(this, { name, take, fail, version, late, running: null, next: null });
   }
 
-  async ask(question, since = performance.now()) {
-    this.next = { question, since };
-    if (this.busy) return;
-    this.busy = true;
+  // Answers when nothing of this kind is on its way any more.
+  ask(question, since = performance.now()) {
+    this.next = { question, since, of: this.version() };
+    this.running ??= this.run().finally(() => { this.running = null; });
+    return this.running;
+  }
+
+  async run() {
     while (this.next) {
       const now = this.next;
       this.next = null;
       try {
         const found = await ask(this.name, now.question);
-        if (!this.next) this.take(found, now);
+        now.current = now.of === this.version();
+        if (now.current || this.late) this.take(found, now);
       } catch (error) {
         if (!this.next) this.fail(error);
       }
     }
-    this.busy = false;
   }
 }

@@ -21,6 +21,12 @@ function mark(x, y, kind) {
   return draw("circle", { cx: near(x), cy: near(y), r: kind === "truth" ? 7 : 6, class: kind });
 }
 
+// Noise that is added may lead off the sphere: its direction is drawn.
+const unit = point => {
+  const length = Math.hypot(...point) || 1;
+  return point.map(value => value / length);
+};
+
 const SIZE = 320, MIDDLE = SIZE / 2, RADIUS = 140;
 
 export function circle(points, truth, sent) {
@@ -43,7 +49,7 @@ export function sphere(points, truth, sent, turn) {
     return [u, y * Math.cos(b) - w * Math.sin(b), y * Math.sin(b) + w * Math.cos(b)];
   };
   const flat = ([x, y]) => [MIDDLE + RADIUS * x, MIDDLE - RADIUS * y];
-  const all = points.map(turned);
+  const all = points.map(unit).map(turned);
   const rings = [];
   for (const [level, upright] of [[0, false], [0, true]]) {
     const ring = Array.from({ length: 73 }, (_, i) => {
@@ -57,7 +63,7 @@ export function sphere(points, truth, sent, turn) {
     draw("path", { d: dots(all.filter(p => p[2] >= 0).map(flat)), class: "cloud" })];
   for (const [point, kind] of [[truth, "truth"], [sent, "sent"]]) {
     if (!point) continue;
-    const place = turned(point), dot = mark(...flat(place), kind);
+    const place = turned(unit(point)), dot = mark(...flat(place), kind);
     if (place[2] < 0) dot.setAttribute("opacity", "0.5");
     parts.push(dot);
   }
@@ -67,9 +73,10 @@ export function sphere(points, truth, sent, turn) {
 export function strips(points, truth, sent) {
   const width = 520, height = 230, left = 34, bottom = 24, n = truth.length, most = 64;
   const shown = Math.min(n, most), step = (width - left - 6) / shown;
-  const x = i => left + step * (i + 0.5), y = v => 8 + (height - bottom - 8) * (1 - v) / 2;
+  const far = Math.ceil(10 * Math.max(1, ...points.flat().concat(truth, sent || []).map(Math.abs)) - 1e-6) / 10;
+  const x = i => left + step * (i + 0.5), y = v => 8 + (height - bottom - 8) * (1 - v / far) / 2;
   const parts = [];
-  for (const v of [-1, 0, 1]) {
+  for (const v of [-far, 0, far]) {
     parts.push(draw("path", { d: `M${left} ${y(v)}H${width - 6}`, class: v ? "grid" : "axis" }),
       draw("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, v ? String(v) : "0"));
   }
@@ -93,7 +100,7 @@ export function strips(points, truth, sent) {
 // Curves over ε: what the theorem allows, a guess without any release, and what was found at the slider's ε.
 export function limits({ epsilon, limit, now, allowed, blind, right, study }) {
   const width = 560, height = 270, left = 54, bottom = 48, top = 12, right_ = 12;
-  const most = epsilon[epsilon.length - 1];
+  const most = epsilon[epsilon.length - 1], short = e => String(Number(e.toPrecision(3)));
   const x = e => left + (width - left - right_) * Math.min(1, e / most), y = v => top + (height - bottom - top) * (1 - v);
   const parts = [];
   for (const v of [0, 0.25, 0.5, 0.75, 1]) {
@@ -101,12 +108,13 @@ export function limits({ epsilon, limit, now, allowed, blind, right, study }) {
       draw("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, `${100 * v}%`));
   }
   for (let i = 0; i <= 4; i++) {
-    parts.push(draw("text", { x: x(most * i / 4), y: height - bottom + 18, "text-anchor": i === 4 ? "end" : "middle" }, String(most * i / 4)));
+    parts.push(draw("text", { x: x(most * i / 4), y: height - bottom + 18, "text-anchor": i === 4 ? "end" : "middle" }, short(most * i / 4)));
   }
   parts.push(draw("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "ε of the mechanism"));
-  const line = epsilon.map((e, i) => `${near(x(e))} ${near(y(limit[i]))}`).join("L");
+  // points that are still on their way are left out
+  const line = epsilon.flatMap((e, i) => limit[i] === null ? [] : [`${near(x(e))} ${near(y(limit[i]))}`]).join("L");
   parts.push(draw("path", { d: `M${left} ${y(blind)}H${width - right_}`, class: "blind" }),
-    draw("path", { d: `M${line}`, class: "limit" }), draw("path", { d: `M${near(x(now))} ${top}V${height - bottom}`, class: "now" }));
+    draw("path", { d: line ? `M${line}` : "", class: "limit" }), draw("path", { d: `M${near(x(now))} ${top}V${height - bottom}`, class: "now" }));
   for (const arm of study || []) {
     const place = draw("circle", { cx: near(x(arm.epsilon)), cy: near(y(arm.accuracy)), r: 5, class: "study" });
     place.append(draw("title", {}, `${arm.name}: accuracy ${arm.accuracy.toFixed(3)}`));

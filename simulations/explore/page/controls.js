@@ -12,8 +12,11 @@ const WHAT = {
   label: "Only your label, exchanged at random for another with a known probability.",
 };
 const NAMES = {
-  purkayastha: "Purkayastha: turns it on a sphere", "planar-laplace": "planar Laplace: shifts it",
+  purkayastha: "Purkayastha: turns it on a sphere", "planar-laplace": "planar Laplace: shifts it", gaussian: "Gaussian: shifts it, without a worst case",
   santext: "SanText: near words more often", "santext+": "SanText+: frequent words may stay", custext: "CusText: one of K words",
+  "custext+": "CusText+: stop words stay", tem: "TEM: near words, far ones alike", diffractor: "1-Diffractor: neighbours in a list",
+  clusant: "CluSanT: a cluster, then a word", madlib: "MADLIB: noise on the word's vector", mahalanobis: "Mahalanobis: noise by the words' shape",
+  vickrey: "Vickrey: the nearest or the second nearest",
   privunit: "PrivUnit: a cap around it", "randomized-response": "randomized response",
 };
 const DIMS = [2, 3, 4, 8, 16, 32, 64];
@@ -21,14 +24,14 @@ const USERS = [1, 10, 100, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 100000
 const DELTAS = [1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9];
 
 export class Controls {
-  // told: what the page's program says once; changed(kind): is called when a person has chosen otherwise.
+  // told: what the page's program says once; changed(): is called when a person has chosen otherwise.
   constructor(told, changed) {
     this.told = told;
     this.changed = changed;
     this.settings = { ...told.first };
     this.label = 1;
     this.round = 1;
-    at("sentence").addEventListener("input", () => changed("text"));
+    at("sentence").addEventListener("input", () => changed());
     this.channels();
     this.sliders();
   }
@@ -44,7 +47,7 @@ export class Controls {
     this.label = Math.min(this.label, told.classes.length - 1);
     const choice = told.classes.map((name, i) => make("label", {},
       make("input", { type: "radio", name: "label", value: i, checked: i === this.label,
-        onchange: () => { this.label = i; this.changed("text"); } }), make("span", {}, name)));
+        onchange: () => { this.label = i; this.changed(); } }), make("span", {}, name)));
     put(at("labels"), make("legend", {}, "What you think of it"), make("div", { class: "choices" }, choice));
     this.channels();
   }
@@ -53,7 +56,7 @@ export class Controls {
     this.settings = { ...this.settings, ...values };
     this.channels();
     this.sliders();
-    this.changed("settings");
+    this.changed();
   }
 
   channels() {
@@ -78,9 +81,10 @@ export class Controls {
       parts.push(make("div", { class: "slider" }, make("label", { for: "mechanism" }, "How it is blurred"),
         make("select", { id: "mechanism", onchange: e => this.set({ mechanism: e.target.value, epsilon: this.told.usual[e.target.value] }) },
           names.map(name => make("option", { value: name, selected: name === s.mechanism }, NAMES[name])))));
+      parts.push(make("details", {}, make("summary", {}, "Not here"), make("p", { class: "soft" }, `${this.told.absent[s.channel]}.`)));
     }
-    parts.push(this.range("epsilon", ["How much may be told: ", term("ε (epsilon)", "ε")], 0, this.told.most[s.mechanism],
-      s.channel === "label" ? 0.25 : 0.5, s.epsilon, v => v, v => String(v)));
+    parts.push(this.range("epsilon", ["How much may be told: ", term("ε (epsilon)", "ε")], this.told.least[s.mechanism], this.told.most[s.mechanism],
+      s.channel === "label" ? 0.25 : this.told.most[s.mechanism] < 1 ? 0.01 : 0.5, s.epsilon, v => v, v => String(v)));
     if (parameters.includes("dim")) {
       parts.push(this.steps("dim", [s.channel === "statistic" ? "Features" : "Coordinates that leave, m′"], DIMS, v => String(v)));
     }
@@ -116,7 +120,7 @@ export class Controls {
       this.settings = { ...this.settings, [name]: chosen };
       shown.textContent = said(chosen);
       input.setAttribute("aria-valuetext", said(chosen));
-      this.changed("slide");
+      this.changed();
     });
     return make("div", { class: "slider" }, make("div", { class: "top" }, make("label", { for: `s-${name}` }, label), shown), input);
   }

@@ -7,16 +7,22 @@ import { at, make, percent, put, term } from "./dom.js";
 const WORDS = { "Worst case": "worst case", "shuffler": "shuffler, crowd", "δ": "δ (delta)" };
 const explained = line => line.split(/(Worst case|shuffler|δ)/).map(part => part in WORDS ? term(WORDS[part], part) : part);
 
+// A number that has been asked for, and is on its way.
+const COMING = "…";
+
 export class Cost {
   constructor(told) {
     this.told = told;
-    this.price = this.curve = null;
+    this.price = this.curve = this.loss = null;
   }
 
   priced(price, settings) {
     [this.price, this.settings] = [price, settings];
-    put(at("words"), price.words.map(line => make("li", {}, explained(line))),
-      price.metric && price.metric.includes("d_") ? make("li", { class: "soft" }, `For two sentences that are alike it is less: ε is at most ${price.metric.replace(/d_(\w+)/g, "d")}, where d is how far apart they are.`) : null);
+    this.show();
+  }
+
+  lost(loss, settings) {
+    this.loss = { ...loss, of: whole(settings) };
     this.show();
   }
 
@@ -25,20 +31,36 @@ export class Cost {
     this.show();
   }
 
+  // Whether the whole curve of these settings is there.
+  drawn(settings) { return this.curve !== null && this.curve.of === key(settings) && !this.curve.limit.includes(null); }
+
   crowded(found) { put(at("crowd"), explained(found.words)); }
 
+  // What belongs to other settings than the price is not shown.
   show() {
-    if (!this.price || !this.curve || this.curve.of !== key(this.settings)) {
-      if (this.curve && this.settings && this.curve.of !== key(this.settings)) put(at("chart"));
-      return;
-    }
-    const { price, curve, settings } = this, right = price.draws ? price.draws.right : null;
+    if (!this.price) return;
+    const { price, settings } = this;
+    const loss = this.loss && this.loss.of === whole(settings) ? this.loss : null;
+    const curve = this.curve && this.curve.of === key(settings) ? this.curve : null;
+    this.lines(price, loss);
+    if (curve) this.chart(price, settings, loss, curve);
+    else put(at("chart"));
+  }
+
+  lines(price, loss) {
+    const about = loss && loss.metric.includes("d_") ? `For two sentences that are alike it is less: ε is at most ${loss.metric.replace(/d_(\w+)/g, "d")}, where d is how far apart they are.` : null;
+    const more = loss ? loss.words : [`Nearly always, at a small δ: ε = ${COMING}`];
+    put(at("words"), [...price.words, ...more].map(line => make("li", {}, explained(line))), about ? make("li", { class: "soft" }, about) : null);
+  }
+
+  chart(price, settings, loss, curve) {
+    const right = price.draws ? price.draws.right : null;
     const arms = ((this.told.study || {}).arms || []).filter(a => a.mechanism === settings.mechanism && typeof a.epsilon === "number");
     const near = arms.toSorted((a, b) => Math.abs(a.epsilon - settings.epsilon) - Math.abs(b.epsilon - settings.epsilon))[0];
-    const allowed = price.limit ?? curve.at;
+    const allowed = price.limit ?? (loss ? loss.limit : null);
     const picture = limits({ ...curve, now: settings.epsilon, allowed, blind: price.blind, right, study: arms });
     put(at("chart"), make("div", { class: "figure" }, picture), make("ul", { class: "key" },
-      make("li", {}, make("i", { class: "limit" }), `the theorem's limit of a guess, here ${percent(allowed)}`),
+      make("li", {}, make("i", { class: "limit" }), `the theorem's limit of a guess, here ${allowed === null ? COMING : percent(allowed)}`),
       make("li", {}, make("i", { class: "blind" }), `without your answer ${percent(price.blind)}`),
       right === null ? null : make("li", {}, make("i", { class: "right" }), `the best guess, in 200 draws of your sentence: ${percent(right)}`),
       arms.length ? make("li", {}, make("i", { class: "study" }), `accuracy of the arms of ${this.told.study.name}`) : null),
@@ -47,4 +69,5 @@ export class Cost {
 }
 
 // The curve is of one mechanism with its parameters, whatever its ε.
-const key = s => [s.channel, s.mechanism, s.dim, s.k, s.w, s.p, s.label_epsilon].join(" ");
+const key = s => [s.channel, s.mechanism, s.dim, s.k, s.w, s.p, s.label_epsilon, s.mechanism === "gaussian" ? s.delta : 0].join(" ");
+const whole = s => JSON.stringify(s);

@@ -18,6 +18,11 @@ export function put(place, ...inside) {
   place.replaceChildren(...inside.flat().filter(part => part !== null && part !== undefined && part !== ""));
 }
 
+// What stands there belongs to what was chosen before, until it is answered anew: seen, and heard.
+export function old(...ids) { for (const id of ids) at(id).setAttribute("aria-busy", "true"); }
+
+export function current(...ids) { for (const id of ids) at(id).removeAttribute("aria-busy"); }
+
 // --- the words of the field, under the pointer and under the keyboard
 
 let glossary = {};

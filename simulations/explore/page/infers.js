@@ -1,9 +1,9 @@
 // The right: what a server makes of what left, beside what it knew before and what the theorem allows.
 
-import { at, bars, fact, make, percent, put } from "./dom.js";
+import { at, bars, count, fact, make, percent, put } from "./dom.js";
 
 export function nothing() {
-  put(at("inferred"), make("p", { class: "soft" }, "Nothing has left, so the server knows what it knew before."));
+  put(at("inferred"), make("p", { class: "soft" }, "Nothing has left in answer to this question, so the server knows what it knew before."));
 }
 
 function sentences(found, channel) {
@@ -27,31 +27,49 @@ function values(title, found) {
     make("p", { class: "soft" }, `A guess is right in ${percent(found.prior)} of cases without your answer, and in at most ${percent(found.limit)} with this alone.`)];
 }
 
-function words(channel) {
-  const about = channel.inferred.words;
-  if (!about.known) return [make("p", { class: "soft" }, "There are too many words here to say what each could have been.")];
-  const rows = channel.words.map(word => {
-    const best = word.guesses[0];
-    return make("tr", {}, make("td", {}, word.left), make("td", {}, word.guesses.map(g => `“${g.word}” ${percent(g.share)}`).join(", ")),
-      make("td", {}, best.word === word.original ? "right" : "wrong"));
+// How the law of a mechanism is known that nobody can write down.
+const assumed = draws => draws === null ? "" : draws ? `, which is estimated from ${count(draws)} draws of each word: an attack, but not the best one`
+  : ", for which, of so many words, the density of its noise stands: an attack, but not the best one";
+
+function words(channel, found) {
+  const rows = channel.words.map((word, i) => {
+    const guesses = found.guesses[i];
+    return make("tr", {}, make("td", {}, word.left), make("td", {}, guesses.map(g => `“${g.word}” ${percent(g.share)}`).join(", ")),
+      make("td", {}, guesses[0].word === word.original ? "right" : "wrong"));
   });
-  return [make("p", {}, "Word by word, the likeliest original by how frequent words are in public, and by the law of the mechanism:"),
-    make("div", { class: "facts" }, fact(about.right === null ? "–" : percent(about.right), "of the first guesses are right"),
-      fact(percent(about.limit), "the theorem's limit for any guess at single words")),
+  const right = channel.words.filter((word, i) => found.guesses[i][0].word === word.original).length / channel.words.length;
+  return [make("p", {}, `Word by word, the likeliest original by how frequent words are in public, and by the law of the mechanism${assumed(found.draws)}:`),
+    make("div", { class: "facts" }, fact(percent(right), "of the first guesses are right"),
+      fact(percent(found.limit), "the theorem's limit for any guess at single words")),
     make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Guesses at your words" }, make("table", {}, make("thead", {}, make("tr", {},
       make("th", { scope: "col" }, "Seen"), make("th", { scope: "col" }, "it guesses"), make("th", { scope: "col" }, "first is"))), make("tbody", {}, rows)))];
+}
+
+// Guesses at words take all pairs of words, and come later: `guess` asks for them.
+export async function guessed(channel, guess) {
+  const place = at("guesses");
+  if (!channel.words.length) {
+    put(place, make("p", { class: "soft" }, "No word left."));
+    return;
+  }
+  put(place, make("p", { class: "soft" }, `The server would look at all ${count(channel.vocabulary)} words for each that it saw, and so does this page${channel.vocabulary > 10000 ? ": a minute or two" : ""} …`));
+  const found = await guess(channel.words.map(word => word.number));
+  if (place.isConnected) put(place, words(channel, found));
 }
 
 export function inferred(sent) {
   const parts = [];
   for (const channel of sent.channels) {
     const found = channel.inferred;
-    if (channel.channel === "text") parts.push(...words(channel));
+    if (channel.channel === "text") parts.push(make("div", { id: "guesses", "aria-live": "polite" }));
     if (found.sentences) parts.push(make("h3", {}, "Which sentence?"), ...sentences(found, channel.channel));
     if (found.label) {
       parts.push(...values(channel.channel === "embedding" ? "Its class, by public sentences of known ones" : "Your label", found.label));
     }
     if (found.topic) parts.push(...values("What nobody asked for: its topic", found.topic));
+    if (found.by) {
+      parts.push(make("p", { class: "soft" }, `Both guesses weigh ${count(found.public)} public sentences by how likely each would have sent what left: by the density of ${found.by}. Nothing is trained. Another attack may do better, and none better than the limits.`));
+    }
   }
   put(at("inferred"), parts);
 }

@@ -24,16 +24,21 @@ function key(sent, points) {
     sent ? make("li", {}, make("i", { class: "sent" }), "what left") : null);
 }
 
+// Whether all of it is there already.
 export function possible(price, settings) {
   const points = price.draws;
-  if (settings.channel === "text") return;  // its own list stands there, from `alternatives`
+  if (settings.channel === "text") {
+    if (price.outputs) alternatives(price.outputs);
+    return Boolean(price.outputs);
+  }
   if (!points) {
     put(at("out"), make("p", { class: "soft" }, "Nothing has left. ", settings.channel === "label"
       ? "If you send it, one class leaves, perhaps not yours." : "Type a sentence, and see where it might come out."));
-    return;
+    return true;
   }
   put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "), "Each dot is one way in which it could leave."),
     make("div", { class: "figure" }, picture(points.points, points.truth, null)), key(false, points.points));
+  return true;
 }
 
 export function alternatives(found) {
@@ -44,6 +49,7 @@ export function alternatives(found) {
     rows.length ? make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Words and what they may become" },
       make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Your word"),
         make("th", { scope: "col" }, "may leave as"))), make("tbody", {}, rows))) : null,
+    found.draws === null || !rows.length ? null : make("p", { class: "soft" }, `Nobody can write down these chances: they are estimated from ${count(found.draws)} draws of each word, none of which leaves.`),
     make("p", { class: "soft" }, `At most ${found.most} words are read; the rest stays here.`));
 }
 
@@ -70,7 +76,8 @@ function words(channel) {
   return [make("p", { class: "big" }, "“", make("span", { class: "left" }, channel.value), "”"),
     make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Words that left" }, make("table", {}, make("thead", {}, make("tr", {},
       make("th", { scope: "col" }, "Your word"), make("th", { scope: "col" }, "left as"), make("th", { scope: "col" }, "chance of that"))),
-      make("tbody", {}, rows)))];
+      make("tbody", {}, rows))),
+    channel.closed ? null : make("p", { class: "soft" }, "Nobody can write down the chance of each: the mechanism adds noise to a point in many dimensions.")];
 }
 
 function label(channel) {
@@ -93,7 +100,7 @@ export function sent(found, points) {
       const cloud = points && points.points.length && points.truth.length === channel.truth.length ? points.points : [];
       parts.push(make("div", { class: "figure" }, picture(cloud, channel.truth, channel.point)), key(true, cloud));
     }
-    parts.push(...bytes(channel));
+    parts.push(...bytes(channel), make("p", { class: "soft" }, `Drawn by ${channel.guarantee}.`));
   }
   parts.push(make("p", { class: "soft" }, `The whole message, with its `, term("release", "guarantee"),
     ` and the names of its fields: ${count(found.wire)} bytes. Your name and your sentence are not in it.`,

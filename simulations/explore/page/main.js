@@ -3,43 +3,68 @@
 import { ask, Latest, state } from "./api.js";
 import { Controls } from "./controls.js";
 import { Cost } from "./cost.js";
-import { at, learn } from "./dom.js";
-import { inferred, nothing } from "./infers.js";
+import { at, current, learn, old } from "./dom.js";
+import { guessed, inferred, nothing } from "./infers.js";
 import { ledger } from "./ledger.js";
 import { alternatives, histograms, possible, refused, sent } from "./leaves.js";
 import { Protocol } from "./protocol.js";
 
 const PAUSE = 250;
-let controls, cost, protocol, points = null, shown = false, ready = false, timer = 0;
+let controls, cost, protocol, points = null, shown = false, ready = false, timer = 0, changes = 0;
 
 const say = line => { at("status").textContent = line; };
 const fail = error => say(`${error.message}.`.replace(/\.\.$/, "."));
+const version = () => changes;
 
-const slide = new Latest("price", (found, { question, since }) => {
-  points = found.draws;
+// A slider that is being moved takes late answers too, so that what it moves is seen; they stay marked as old.
+const slide = new Latest("price", (found, { question, since, current: now }) => {
   cost.priced(found, question.settings);
-  if (!shown) possible(found, question.settings);
-  performance.measure("slide", { start: since, end: performance.now() });
-}, fail);
-const curve = new Latest("curve", (found, { question }) => cost.curved(found, question.settings), fail);
-const crowd = new Latest("crowd", found => cost.crowded(found), fail);
-const account = new Latest("ledger", ledger, fail);
-const words = new Latest("words", found => { if (!shown) alternatives(found); }, fail);
+  const all = shown || possible(found, question.settings);
+  if (!now) return;
+  points = found.draws;
+  current("chart", "words");
+  if (all) current("out");
+  // once it is seen
+  requestAnimationFrame(() => setTimeout(() => performance.measure("slide", { start: since, end: performance.now() })));
+}, fail, version, true);
+const loss = new Latest("loss", (found, { question }) => {
+  cost.lost(found, question.settings);
+  if (shown || !found.outputs) return;
+  alternatives(found.outputs);
+  current("out");
+}, fail, version);
+const curve = new Latest("curve", (found, { question }) => cost.curved(found, question.settings), fail, version);
+const crowd = new Latest("crowd", found => {
+  cost.crowded(found);
+  current("crowd");
+}, fail, version);
+const account = new Latest("ledger", found => {
+  ledger(found);
+  current("account");
+}, fail, version);
 
-function rest() {
-  curve.ask(controls.question());
-  crowd.ask(controls.question());
-  if (!ready) return;
-  protocol.show();
-  account.ask(controls.question({ round: controls.round }));
-  if (controls.settings.channel === "text" && !shown) words.ask(controls.question());
+// One after the other, the quick ones first, and no further than until a person changes something.
+async function rest() {
+  const of = changes;
+  for (const one of [account, loss, crowd]) {
+    if (one !== account || ready) await one.ask(controls.question({ round: controls.round }));
+    if (of !== changes) return;
+  }
+  if (ready) await protocol.show();
+  while (of === changes && !cost.drawn(controls.settings)) await curve.ask(controls.question());
+  if (of === changes) performance.mark("whole");
 }
 
-function changed(kind) {
-  if (kind !== "slide") at("histograms").replaceChildren();
+function changed() {
+  changes += 1;
+  points = null;
+  at("histograms").replaceChildren();
+  old("chart", "words", "crowd", "out", "account");
+  protocol.old();
   if (shown) {
     shown = false;
     nothing();
+    say("");
   }
   const typed = controls.text.trim() !== "";
   for (const id of ["send", "again", "thousand"]) at(id).disabled = !ready || !typed;
@@ -54,10 +79,12 @@ function rounds() {
 
 async function send() {
   if (!controls.text.trim() || !ready) return;
+  const question = controls.question({ round: controls.round });
   try {
     say("Sending.");
-    const found = await ask("send", controls.question({ round: controls.round }));
+    const found = await ask("send", question);
     shown = true;
+    current("out");
     if (found.refused) {
       refused(found);
       nothing();
@@ -68,6 +95,8 @@ async function send() {
       say(found.channels.every(c => c.repeated) ? "Sent again: the same bytes, at no cost." : `Sent: ${found.channels.map(c => c.bytes.length / 2).join(" and ")} bytes, charged to the ledger first.`);
     }
     performance.mark("sent");
+    const text = found.refused ? null : found.channels.find(one => one.channel === "text");
+    if (text) guessed(text, released => ask("guesses", { settings: question.settings, released })).catch(fail);
   } catch (error) {
     fail(error);
   }
@@ -75,8 +104,11 @@ async function send() {
 }
 
 async function thousand() {
+  const of = changes;
   try {
-    histograms(await ask("histogram", controls.question({ times: 1000 })));
+    const found = await ask("histogram", controls.question({ times: 1000 }));
+    if (of !== changes) return;
+    histograms(found);
     say("1,000 draws; none of them has left.");
   } catch (error) {
     fail(error);
@@ -92,7 +124,7 @@ async function load() {
       controls.ready(told);
       at("where").textContent = `The sentences that the server knows: ${told.name}.`;
       say("Ready.");
-      changed("text");
+      changed();
       performance.mark("ready");
       return undefined;
     }
@@ -107,6 +139,7 @@ async function start() {
   cost = new Cost(told);
   controls = new Controls(told, changed);
   protocol = new Protocol(controls, say);
+  nothing();
   at("form").addEventListener("submit", event => { event.preventDefault(); send(); });
   at("sentence").addEventListener("keydown", event => {
     if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); send(); }
@@ -115,8 +148,7 @@ async function start() {
   at("thousand").addEventListener("click", thousand);
   // another tab, or a server, may have been answered meanwhile
   addEventListener("focus", () => { if (ready) account.ask(controls.question({ round: controls.round })); });
-  nothing();
-  changed("text");
+  changed();
   performance.mark("first");
   await load();
 }

@@ -2,7 +2,7 @@
 // experiment, as a command, as a file that opens the same page elsewhere.
 
 import { Latest } from "./api.js";
-import { at, count, epsilon, make, put, term } from "./dom.js";
+import { at, count, current, epsilon, make, old, put, term } from "./dom.js";
 
 const FORMAT = "sottovoce-explore-1";
 const SHORT = { embedding: "a point", text: "words", statistic: "one vector", label: "a class" };
@@ -13,7 +13,8 @@ export class Protocol {
     this.say = say;
     this.stack = [];
     this.rounds = this.records = 1;
-    this.asking = new Latest("protocol", found => this.found(found), error => put(at("rungs"), make("p", { class: "warn" }, error.message)));
+    this.answered = "";
+    this.asking = new Latest("protocol", found => this.found(found), error => this.failed(error), () => this.key());
     at("stack-add").addEventListener("click", () => this.add(controls.settings));
     for (const name of ["rounds", "records"]) {
       at(name).addEventListener("input", event => {
@@ -44,21 +45,42 @@ export class Protocol {
   }
 
   // The crowd and δ are the sliders'.
-  show() {
-    const { users, delta } = this.controls.settings;
+  question() {
+    const { rounds, records } = this, { users, delta } = this.controls.settings;
+    return { stack: this.stack.map(s => ({ ...s, users, delta, rounds, records })) };
+  }
+
+  key() { return JSON.stringify(this.question()); }
+
+  // Marks what is there, where it is about something else than what is chosen now.
+  old() { if (this.stack.length && this.key() !== this.answered) old("rungs", "takeaway"); }
+
+  async show() {
     put(at("stack"), this.stack.map(s => make("li", {}, `${SHORT[s.channel]} by ${s.mechanism}, ε = ${s.epsilon}`,
       ["embedding", "statistic"].includes(s.channel) ? `, m′ = ${s.dim}` : "", s.label_epsilon === null ? "" : `, and the label with ε = ${s.label_epsilon} `, " ",
       make("button", { type: "button", "aria-label": `Take out: ${SHORT[s.channel]}`, onclick: () => this.remove(s.channel) }, "Take out"))));
     if (!this.stack.length) {
       put(at("rungs"), make("p", { class: "soft" }, "Add the question that the sliders show, and others beside it."));
       put(at("takeaway"));
+      current("rungs", "takeaway");
+      this.answered = "";
       return;
     }
-    const { rounds, records } = this;
-    this.asking.ask({ stack: this.stack.map(s => ({ ...s, users, delta, rounds, records })) });
+    if (this.key() === this.answered) return;
+    this.old();
+    await this.asking.ask(this.question());
+  }
+
+  failed(error) {
+    put(at("rungs"), make("p", { class: "warn" }, error.message));
+    put(at("takeaway"));
+    current("rungs", "takeaway");
+    this.answered = this.key();
   }
 
   found(found) {
+    this.answered = this.key();
+    current("rungs", "takeaway");
     const rows = found.ladder.map(rung => make("tr", { class: rung.unprotected.length ? "bad" : null }, make("th", { scope: "row" }, rung.rung),
       make("td", { class: "num" }, `${rung.epsilon === null ? "–" : `ε = ${epsilon(rung.epsilon)}`}`), make("td", { class: "num" }, epsilon(rung.worst_case)),
       make("td", {}, rung.epsilon === null ? rung.assumption : rung.neighbours, rung.crowd ? `, in a crowd of ${count(rung.crowd)}` : "")));

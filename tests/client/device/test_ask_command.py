@@ -15,6 +15,7 @@ import pytest
 
 from client.node import load_node
 from client.policy import Policy
+from mechanisms.messages.sealed import generate_keys
 from simulations.commands import cli
 from simulations.deployment.predict import serving
 from simulations.devices import ask as device_ask
@@ -184,12 +185,12 @@ def test_ctrl_c_says_what_stays(world: World, node: Path, monkeypatch: pytest.Mo
 
 
 def test_install_and_ask_where_a_device_alone_is_installed(world: World, tmp_path: Path) -> None:
-    bundle, node = make_bundle(world.place, "b", seal=world.public), tmp_path / "node"
+    bundle, node = make_bundle(world.place, "b", seal=generate_keys()[1], model_seal=world.public), tmp_path / "node"
     (tmp_path / "sign.pub").write_text(f"{PUBLISHER.hex()}\n")
     install = ["device", "install", "--bundle", bundle.folder, "--node", node]
     done = on_a_device(*install, "--publisher", tmp_path / "sign.pub")
     assert done.returncode == 0 and f"{node}: answers for embedding, label" in done.stdout, done.stderr
-    assert len(done.stdout.splitlines()) == 1 and load_node(node).seal == world.public
+    assert len(done.stdout.splitlines()) == 1 and load_node(node).model_seal == world.public
     with serving(world.model(sealed=True), **world.pair) as address:
         where = ["--server", address, "--root-certificates", world.ca]
         done = on_a_device("device", "ask", node, SENTENCE, *where, "--json")
@@ -211,6 +212,6 @@ def test_an_installation_that_cannot_be(world: World, tmp_path: Path, capsys: py
     assert cli.main([*install, "--publisher", str(tmp_path / "sign.pub")]) == 0 and load_node(node).seal is None
     assert "in clear" in capsys.readouterr().out
     manifest = bundle.folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("sottovoce-bundle-2", "sottovoce-bundle-9"))
+    manifest.write_text(manifest.read_text().replace("sottovoce-bundle-3", "sottovoce-bundle-9"))
     assert cli.main([*install[:-1], str(tmp_path / "other")]) == 2
     assert "is of the format 'sottovoce-bundle-9'" in capsys.readouterr().err

@@ -4,6 +4,7 @@ be hidden among others never answers in clear."""
 from __future__ import annotations
 
 import json
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from client.app import answer, respond
-from client.device.bundle import MANIFEST, SIGNATURE, Bundle, open_bundle
+from client.device.bundle import MANIFEST, SIGNATURE, Bundle, Keys, open_bundle
 from client.device.serve import serve
 from client.node import load_node, write_node
 from client.policy import Refused
@@ -83,7 +84,7 @@ def test_a_manifest_that_changed_is_not_signed(made: Bundle, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("bad", [7, "", "AB" * 32, "ab" * 31, []])
 def test_a_manifest_with_a_key_that_is_none(made: Bundle, tmp_path: Path, bad: object) -> None:
-    for name in ("seal", "publisher"):
+    for name in ("seal", "model_seal", "publisher"):
         (tmp_path / MANIFEST).write_text(json.dumps(same(made, **{name: bad})))
         with pytest.raises(ValueError, match="is damaged"):
             open_bundle(tmp_path)
@@ -155,6 +156,9 @@ def test_a_device_without_a_key_is_not_served_and_not_made(place: Path, tmp_path
     keyless = make_bundle(place, "keyless", policy=HIDDEN)
     with pytest.raises(ValueError, match=r"only among those of 100 users, and holds no key [^\n]+$"):
         keyless.install(tmp_path / "new", PUBLISHER)
+    endless = make_bundle(place, "endless", policy=replace(POLICY, total=math.inf))
+    with pytest.raises(ValueError, match=r"its policy needs a finite total: [^\n]+$"):
+        endless.install(tmp_path / "new", PUBLISHER)
     assert not (tmp_path / "new").exists()
 
 
@@ -168,6 +172,24 @@ def test_a_bundle_brings_its_key_and_the_one_who_made_it_gave_a_good_one(tmp_pat
     (tmp_path / "bad").mkdir()
     with pytest.raises(ValueError, match="public key"):
         make_text_bundle(tmp_path / "bad", seal=b"short")
+
+
+def test_the_model_has_a_key_of_its_own(place: Path, tmp_path: Path) -> None:
+    """It is exposed: what was sealed to the training server it does not open, and the other way round."""
+    model, other = generate_keys(), generate_keys()
+    bundle = make_bundle(place, "two", seal=SEAL, model_seal=model[1])
+    bundle.install(tmp_path / "node", PUBLISHER)
+    node = load_node(tmp_path / "node")
+    assert (node.seal, node.model_seal) == (SEAL, model[1])
+    with pytest.raises(ValueError, match="training server and model need a key each"):
+        Keys(seal=SEAL, model_seal=SEAL)
+    path = tmp_path / "node" / "node.json"
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps(written | {"model_seal": "00" * 32}))  # with which everybody shares a secret
+    with pytest.raises(ValueError, match=r"model_seal must be a public key, 64 hexadecimal digits$"):
+        load_node(tmp_path / "node")
+    path.write_text(json.dumps(written | {"model_seal": other[1].hex()}))
+    assert load_node(tmp_path / "node").model_seal == other[1]
     assert not (tmp_path / "bad" / "text").exists()
 
 

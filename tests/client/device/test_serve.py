@@ -18,9 +18,10 @@ from client.device.code import installed
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from simulations.deployment import certificates
+from simulations.deployment.processes import free_port
 from simulations.transport import superlink
 from tests.support.clients import make_node, request
-from tests.support.deployments import free_port, running, superlink_in, wait_until
+from tests.support.deployments import running, superlink_in, wait_until
 from tests.support.serving import (
     ask,
     charged,

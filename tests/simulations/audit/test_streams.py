@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
-from mechanisms.words import santext
+from mechanisms.words import tables
 from simulations.audit import run as audit
 from simulations.audit.client_games import DEVICE, PARTS
 from simulations.audit.clients import Clients
@@ -96,11 +96,11 @@ def test_a_label_drawn_from_the_embeddings_stream(tmp_path, monkeypatch):
 
 
 def test_one_uniform_for_all_places_of_a_text(tmp_path, monkeypatch):
-    made = santext.uniforms
+    made = tables.uniforms
 
     def one(rng, shape, k):
         each = made(rng, shape, k).reshape(*shape, k)
         return np.broadcast_to(each[:, :1], each.shape).reshape(-1, k)
 
-    monkeypatch.setattr(santext, "uniforms", one)
+    monkeypatch.setattr(tables, "uniforms", one)
     assert violated(tmp_path, "text") == {"place"}

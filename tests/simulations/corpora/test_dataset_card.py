@@ -55,6 +55,11 @@ def test_what_is_drawn_from_a_seed_says_so_and_the_card_says_nothing_of_the_text
     assert card("one") == card("other") and "Not private" in card("one")[1]
 
 
+def test_a_folder_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*SANTEXT, "--in", "rows.txt", "--out", "hf:"]) == 2
+    assert "--out hf: names no folder" in capsys.readouterr().err and not Path("hf:").exists()
+
+
 def test_a_folder_with_something_in_it_and_half_a_run_leave_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Path("full").mkdir()
     Path("full/x").write_text("")

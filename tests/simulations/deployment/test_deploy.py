@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 from cryptography import x509
 
+from mechanisms.messages.sealed import public_half
 from server.protocols.models import QUESTION
 from simulations.commands import cli
+from simulations.deployment.keys import read_key
 from simulations.deployment.local import _Deployment
 from simulations.deployment.processes import LIST, Parties, free_port
 from simulations.deployment.questions import ASKED
@@ -199,6 +201,21 @@ def test_a_party_asks_and_the_authority_signs(place: Path, capsys: pytest.Captur
     ]
     line = complaint(capsys, "request-certificate", "other", "--party", "somebody")
     assert line.startswith("--party somebody: is none of authority, superlink") and not (place / "other").exists()
+
+
+def test_another_key_to_seal_to_and_the_one_before_is_kept(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["deploy", "request-certificate", "server", "--party", "training-server"]) == 0
+    server = place / "server"
+    first = [(server / f"seal.{end}").read_text() for end in ("key", "pub")]
+    capsys.readouterr()
+    assert cli.main(["deploy", "renew-seal", "server"]) == 0
+    old, new = first[1][:16], (server / "seal.pub").read_text()[:16]
+    assert [(server / f"seal-{old}.{end}").read_text() for end in ("key", "pub")] == first and new != old
+    assert (server / "seal.key").stat().st_mode & 0o077 == 0
+    said = capsys.readouterr().out
+    assert f"seal.pub is {new} now" in said and f"--seal-key server/seal.key --seal-key server/seal-{old}.key" in said
+    assert public_half(read_key(server / "seal.key")) == read_key(server / "seal.pub")
+    assert complaint(capsys, "renew-seal", "nowhere").startswith("nowhere/seal.key: cannot be read")
 
 
 def options(keys: Path, party: str) -> list[str]:

@@ -83,7 +83,7 @@ def line(files: Path, port: int, party: str = "server", authority: str = "ca") -
 
 def users(files: Path, shuffler: Any, *, said: list[str] | None = None) -> RemoteShuffler:
     return RemoteShuffler(
-        shuffler, seal_key=files / "server" / "seal.key", timeout=20.0,
+        shuffler, seal_keys=[files / "server" / "seal.key"], timeout=20.0,
         progress=(lambda line: None) if said is None else said.append,
     )  # fmt: skip
 

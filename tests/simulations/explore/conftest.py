@@ -1,7 +1,8 @@
-"""A page about a small world, and a client that asks it as a browser would."""
+"""A page about a small world, a client that asks it as a browser would, and a person in front of a browser."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from simulations.explore.explorer import Explorer
-from simulations.explore.serve import explorer
+from simulations.explore.serve import explorer, serving
 from simulations.explore.service import application
 from simulations.explore.world import World
+from tests.support.browser import Browser, chromium
 from tests.support.exploring import TEXT, TOKEN, small_world
 
 Ask = Callable[..., Any]
@@ -46,3 +48,68 @@ def ask(client: TestClient) -> Ask:
         return answer.json()
 
     return asked
+
+
+class Person:
+    """One page, and what a person does with it."""
+
+    def __init__(self, browser: Browser, address: str) -> None:
+        self.browser, self.address = browser, address
+
+    def opens(self) -> None:
+        self.browser.open(self.address)
+        self.browser.wait("performance.getEntriesByName('ready').length > 0")
+
+    def does(self, script: str) -> Any:
+        return self.browser.evaluate(f"(() => {{ {script} }})()")
+
+    def changes(self, place: str, value: str) -> None:
+        self.does(f"const e = document.getElementById('{place}'); e.value = {value}; "
+                  "e.dispatchEvent(new Event('input'))")  # fmt: skip
+
+    def types(self, text: str) -> None:
+        self.changes("sentence", json.dumps(text))
+
+    def slides(self, name: str, place: float) -> None:
+        """Moves a slider, and waits for the answer."""
+        slid = "performance.getEntriesByName('slide').length"
+        before = self.browser.evaluate(slid)
+        self.changes(f"s-{name}", str(place))
+        self.browser.wait(f"{slid} > {before}")
+
+    def chooses(self, channel: str) -> None:
+        self.does(f"document.querySelector('input[value={channel}]').click()")
+
+    def clicks(self, button: str, then: str) -> None:
+        self.browser.wait(f"!document.getElementById('{button}').disabled")
+        self.does(f"document.getElementById('{button}').click()")
+        self.browser.wait(f"document.body.innerText.includes({json.dumps(then)})")
+
+    def settles(self) -> None:
+        """Until nothing on the page is marked as old."""
+        self.browser.wait("document.querySelectorAll('[aria-busy]').length === 0")
+
+    def reads(self, place: str) -> str:
+        return str(self.browser.evaluate(f"document.getElementById('{place}').innerText"))
+
+
+@pytest.fixture(scope="package")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def person(browser: Browser, world: World) -> Iterator[Person]:
+    browser.complaints.clear()
+    browser.requested.clear()
+    browser.width(1280)
+    browser.theme("light")
+    with explorer(make=lambda progress: world) as shown, serving(shown) as address:
+        somebody = Person(browser, address)
+        somebody.opens()
+        yield somebody
+        asked, complaints = list(browser.requested), list(browser.complaints)
+        browser.open("about:blank")  # or what it still asks would be the next one's
+    assert all(where.startswith(address) for where in asked), asked
+    assert not complaints

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+import time
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
-from simulations.explore.serve import explorer, serving
-from simulations.explore.world import World
-from tests.support.browser import CHROMIUM, Browser, chromium
+from simulations.explore.settings import MECHANISMS
+from tests.simulations.explore.conftest import Person
+from tests.support.browser import CHROMIUM
 from tests.support.exploring import TEXT
 
 pytestmark = [
@@ -31,66 +30,6 @@ all.items.add(new File([CONTENT], "page.json"));
 place.files = all.files;
 place.dispatchEvent(new Event("change"));
 """
-
-
-class Person:
-    """One page, and what a person does with it."""
-
-    def __init__(self, browser: Browser, address: str) -> None:
-        self.browser, self.address = browser, address
-
-    def opens(self) -> None:
-        self.browser.open(self.address)
-        self.browser.wait("performance.getEntriesByName('ready').length > 0")
-
-    def does(self, script: str) -> Any:
-        return self.browser.evaluate(f"(() => {{ {script} }})()")
-
-    def changes(self, place: str, value: str) -> None:
-        self.does(f"const e = document.getElementById('{place}'); e.value = {value}; "
-                  "e.dispatchEvent(new Event('input'))")  # fmt: skip
-
-    def types(self, text: str) -> None:
-        self.changes("sentence", json.dumps(text))
-
-    def slides(self, name: str, place: float) -> None:
-        """Moves a slider, and waits for the answer."""
-        slid = "performance.getEntriesByName('slide').length"
-        before = self.browser.evaluate(slid)
-        self.changes(f"s-{name}", str(place))
-        self.browser.wait(f"{slid} > {before}")
-
-    def chooses(self, channel: str) -> None:
-        self.does(f"document.querySelector('input[value={channel}]').click()")
-
-    def clicks(self, button: str, then: str) -> None:
-        self.browser.wait(f"!document.getElementById('{button}').disabled")
-        self.does(f"document.getElementById('{button}').click()")
-        self.browser.wait(f"document.body.innerText.includes({json.dumps(then)})")
-
-    def reads(self, place: str) -> str:
-        return str(self.browser.evaluate(f"document.getElementById('{place}').innerText"))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
-
-
-@pytest.fixture
-def person(browser: Browser, world: World) -> Iterator[Person]:
-    browser.complaints.clear()
-    browser.requested.clear()
-    browser.width(1280)
-    with explorer(make=lambda progress: world) as shown, serving(shown) as address:
-        somebody = Person(browser, address)
-        somebody.opens()
-        yield somebody
-        asked, complaints = list(browser.requested), list(browser.complaints)
-        browser.open("about:blank")  # or what it still asks would be the next one's
-    assert all(where.startswith(address) for where in asked), asked
-    assert not complaints
 
 
 def test_a_sentence_is_typed_sent_sent_again_and_refused(person: Person) -> None:
@@ -193,15 +132,59 @@ def test_it_prints(person: Person) -> None:
     assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") <= 8
 
 
-def test_a_slide_is_answered_within_a_tenth_of_a_second(person: Person) -> None:
-    """At the median of twenty, each of an ε that was not asked for before. On two cores it is 60 ms; here three times
-    the promise is allowed, since other tests may run beside."""
+@pytest.mark.parametrize("channel", MECHANISMS)
+def test_a_slide_is_answered_within_a_tenth_of_a_second(channel: str, person: Person) -> None:
+    """At the median of twelve, each of an ε that was not asked for before, until it is seen. What it is on two quiet
+    cores `tests.benchmarks.explore` says; here five times the promise is allowed, since other tests may run beside."""
     person.types(TEXT)
+    person.chooses(channel)
+    person.slides("epsilon", 0.5)
     person.does("performance.clearMeasures()")
-    for number in range(20):
+    for number in range(12):
         person.slides("epsilon", 1 + number / 2)
     times = sorted(person.browser.evaluate("performance.getEntriesByName('slide').map(one => one.duration)"))
-    assert len(times) >= 20 and times[len(times) // 2] < 300
+    assert len(times) >= 12 and times[len(times) // 2] < 500
+
+
+#: Answers that take longer than a slide come later still: the question, and what it says of ε.
+SLOWLY = """
+const real = window.fetch;
+window.fetch = async (where, how) => {
+  const slow = ["loss", "crowd", "ledger"].some(name => String(where).endsWith(name));
+  if (slow) await new Promise(done => setTimeout(done, 300));
+  return real(where, how);
+};
+"""
+
+
+def test_no_number_of_another_epsilon_stands_there_unmarked(person: Person) -> None:
+    """While answers are on their way: what was there is marked as old, and answers of another ε are not taken."""
+    marked = "[...document.querySelectorAll('[aria-busy]')].map(one => one.id)"
+    person.types(TEXT)
+    person.slides("epsilon", 2)
+    person.browser.wait(f"{marked}.length === 0")
+    person.does(SLOWLY)
+    before = person.reads("words"), person.reads("crowd")
+    assert "Worst case: ε = 6.283" in before[0] and "Nearly always: ε = " in before[0]
+    person.slides("epsilon", 4)
+    assert {"crowd", "account"} <= set(person.browser.evaluate(marked))
+    assert "Worst case: ε = 12.57" in person.reads("words") and "small δ: ε = …" in person.reads("words")
+    assert "…" in person.does("return getComputedStyle(document.getElementById('crowd'), '::after').content")
+    person.browser.wait("document.getElementById('crowd').ariaBusy !== 'true'")
+    assert person.reads("crowd") != before[1] and "…" not in person.reads("words")
+    person.browser.wait(f"{marked}.length === 0")
+    # asked at 3, answered when 5 is chosen already
+    person.slides("epsilon", 3)
+    time.sleep(0.4)
+    person.slides("epsilon", 5)
+    person.browser.wait(f"{marked}.length === 0")
+    assert "Worst case: ε = 15.71" in person.reads("words")
+    alone = person.reads("crowd"), person.reads("words")
+    person.opens()
+    person.types(TEXT)
+    person.slides("epsilon", 5)
+    person.browser.wait(f"{marked}.length === 0")
+    assert (person.reads("crowd"), person.reads("words")) == alone
 
 
 def test_a_script_in_a_sentence_is_shown_and_not_run(person: Person) -> None:

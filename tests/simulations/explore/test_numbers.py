@@ -25,6 +25,7 @@ SETTINGS: list[Any] = [
         {"epsilon": 2.0, "dim": 8, "users": 1000, "delta": 1e-5},
         {"epsilon": 4.0, "dim": 16, "users": 20_000}, {"epsilon": 3.0, "dim": 16, "label_epsilon": 1.0, "users": 5000},
         {"mechanism": "planar-laplace", "epsilon": 4.0, "dim": 16},
+        {"mechanism": "gaussian", "epsilon": 4.0, "dim": 16, "delta": 1e-5},
         {"channel": "statistic", "epsilon": 4.0, "dim": 16, "users": 10_000},
         {"channel": "label", "epsilon": 2.0, "users": 10_000},
         {"channel": "label", "epsilon": 6.0, "users": 10_000_000, "delta": 1e-9},
@@ -45,9 +46,9 @@ def test_ten_settings_cost_what_the_command_line_says(
 ) -> None:
     settings = Settings.of(about)
     same = options(settings, 2)
-    price, crowd = ask("price", about, text=""), ask("crowd", about)
+    price, loss, crowd = ask("price", about, text=""), ask("loss", about), ask("crowd", about)
     record = rung(answer(capsys, "ladder", *same)["ladder"], "record")
-    assert price["worst_case"] == record["worst_case"] and price["local"] == record["epsilon"]
+    assert price["worst_case"] == record["worst_case"] and loss["local"] == record["epsilon"]
     local = answer(capsys, "local", *same)
     assert price["worst_case"] == local["worst_case"] and price["mechanisms"] == local["mechanisms"]
     shuffled = answer(capsys, "shuffle", *same, "--users", str(settings.users))
@@ -57,6 +58,7 @@ def test_ten_settings_cost_what_the_command_line_says(
 #: A label alone, a vector, an embedding with a label in rounds of several records, and a label beside by its own.
 STACKS: list[Any] = [
     [{"channel": "label", "epsilon": 1.0, "users": 1}],
+    [{"mechanism": "gaussian", "epsilon": 2.0, "dim": 3, "users": 1}],
     *(pytest.param(stack, marks=pytest.mark.slow) for stack in (
         [{"channel": "statistic", "epsilon": 2.0, "dim": 8, "rounds": 4, "users": 5000, "delta": 1e-7}],
         [{"epsilon": 1.0, "dim": 3, "label_epsilon": 0.5, "records": 2, "users": 200}],
@@ -82,6 +84,7 @@ def test_the_command_that_is_copied_prints_the_ladder_of_the_page(
         [{"epsilon": 2.0, "dim": 8, "users": 2000}, {"channel": "label", "epsilon": 1.0, "users": 2000}],
         [{"channel": "statistic", "epsilon": 4.0, "dim": 16, "users": 2000}],
         [{"epsilon": 2.0, "dim": 8, "users": 2000}],
+        [{"mechanism": "gaussian", "epsilon": 2.0, "dim": 8, "users": 2000}],
     ],
 )
 def test_the_experiment_that_is_copied_costs_what_the_page_says(

@@ -32,7 +32,7 @@ def contrast(text: str, ground: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["light", "dark", "print"])
 @pytest.mark.parametrize(("text", "ground"), PAIRS)
 def test_text_can_be_read_on_its_ground(text: str, ground: str, number: int) -> None:
     colours = palette(number)

@@ -27,6 +27,7 @@ from simulations.grid import run as running
 from simulations.grid.definition import load_study
 from simulations.grid.run import Job, processes, run_study
 from simulations.output import latex
+from simulations.progress import Progress
 from simulations.study.frontier import pareto
 from simulations.study.journal import begun, resumed, started
 from simulations.study.run import run
@@ -109,7 +110,7 @@ class Here:
         self.patch, self.kill = patch, kill
         self.begun: list[str] = []
 
-    def __call__(self, jobs: Sequence[Job], at_once: int) -> Iterator[str]:
+    def __call__(self, jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
         for job in jobs:
             self.begun.append(job.name)
             with resumed(job.out) if begun(job.out) else started(job.out, load(job.file)) as opened:
@@ -259,8 +260,26 @@ def test_where_a_run_fails_those_at_work_are_waited_for_and_no_other_is_begun(mo
     said = running._last_line
     monkeypatch.setattr(running, "_last_line", lambda job, code: Path("go").touch() or said(job, code))
     with pytest.raises(UserError, match="runs/j1: what is wrong; the others are kept"):
-        list(processes(jobs, 2))
+        list(processes(jobs, 2, lambda line: None))
     assert Path("first").exists() and not Path("third").exists()
+
+
+def test_what_runs_are_at_is_said_at_once_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while none of them is done: the second one ends once the first one's line was said."""
+    at_work = (
+        "import os, sys, time\nsys.stderr.write('    0.1 s  a: teaching\\n')\nsys.stderr.flush()\n"
+        "while not os.path.exists('go'): time.sleep(0.01)"
+    )
+    said: list[str] = []
+
+    def progress(line: str) -> None:
+        said.append(line)
+        if "a: teaching" in line:
+            Path("go").touch()
+
+    monkeypatch.setattr(running, "_SAY", 0.0)
+    assert list(processes(programs(monkeypatch, at_work), 1, progress)) == ["j0"]
+    assert said[0] == "j0: begins" and said[-1] == "j0: a: teaching" and len(said) == len(set(said)) <= 3
 
 
 def test_ctrl_c_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +294,7 @@ def test_ctrl_c_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(running, "time", SimpleNamespace(sleep=interrupted, monotonic=time.monotonic))
     with pytest.raises(Interrupted, match="run it again to go on"):
-        list(processes(jobs, 2))
+        list(processes(jobs, 2, lambda line: None))
     assert [process.returncode for process in made] == [-signal.SIGTERM, -signal.SIGTERM]
 
 

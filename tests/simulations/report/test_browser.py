@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from simulations.report.write import report
 from tests.simulations.report.test_report import attacked, folder, results
+from tests.support.axe import faults, needs_axe
 from tests.support.browser import CHROMIUM, Browser, chromium
 
-AXE = os.environ.get("AXE_CORE")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian's package of that name)"),
@@ -97,25 +96,18 @@ def test_values_stand_under_the_pointer(browser: Browser, page: Path) -> None:
     assert ": 0.310 (0.200 to 0.400), the theorem allows 0.800" in at
 
 
-#: What axe-core has to say of a page: its rules that are broken, each with the first place.
-_AXE = "axe.run().then(r => JSON.stringify(r.violations.map(v => [v.id, v.impact, v.nodes[0].html])))"
-
-
-@pytest.mark.skipif(AXE is None, reason="AXE_CORE names no axe.min.js; it is in the package of npm axe-core, 4.14.1")
+@needs_axe
 def test_axe_core_finds_no_fault(browser: Browser, page: Path, tmp_path: Path) -> None:
-    def faults(file: Path) -> list[list[str]]:
-        browser.open(file)
-        browser.evaluate(Path(str(AXE)).read_text(encoding="utf-8"))
-        answer = browser.ask("Runtime.evaluate", expression=_AXE, awaitPromise=True, returnByValue=True)
-        found: list[list[str]] = json.loads(answer["result"]["value"])
-        return found
-
-    for pixels in (360, 1920):
+    for theme, pixels in product(("light", "dark"), (360, 1920)):
+        browser.theme(theme)
         browser.width(pixels)
-        assert faults(page) == []
+        browser.open(page)
+        assert faults(browser, all_of_them=True) == [], (theme, pixels)
     bad = tmp_path / "bad.html"
     bad.write_text('<!DOCTYPE html><title>a</title><p style="color: #ccc">pale</p><img src="data:image/png;base64,">')
-    assert {"html-has-lang", "color-contrast", "image-alt"} <= {rule for rule, *_ in faults(bad)}
+    browser.theme("light")
+    browser.open(bad)
+    assert {"html-has-lang", "color-contrast", "image-alt"} <= {rule for rule, *_ in faults(browser)}
 
 
 def test_prints_to_a_pdf(browser: Browser, page: Path) -> None:

@@ -33,6 +33,7 @@ from mechanisms.messages.wire import (
     request_to_record,
 )
 from simulations.deployment import certificates
+from simulations.deployment.processes import free_port
 from simulations.deployment.shuffler import run
 from simulations.deployment.units import write_units
 from simulations.errors import UserError
@@ -43,7 +44,7 @@ from simulations.transport.quiet import QUIET
 from tests.server.test_sealed_batches import honest
 from tests.support.clients import OPEN as ANYTHING
 from tests.support.clients import make_node
-from tests.support.deployments import free_port, running, superlink_in
+from tests.support.deployments import running, superlink_in
 from tests.support.paths import ROOT
 from tests.support.rounds import ENROLLED, ONE, PRIVATE, PUBLIC, TWO, Nodes, answer, wanted
 from tests.support.units import supervised

@@ -115,6 +115,18 @@ def test_a_test_part_of_one_class_is_refused(tmp_path: Path) -> None:
         prepare(files(tmp_path, rows(40, seed=1), rows(9, seed=2), **{"test-limit": 1}), progress=print)
 
 
+def test_a_test_part_that_is_held_out_of_what_users_would_hold(tmp_path: Path) -> None:
+    """By sentences and by rows: nobody's, the file's own is not asked, and the public part is what it was."""
+    for split in ("random", "by-sentence"):
+        public = {"fraction": 0.25, "split": split}
+        args = (rows(40, seed=1), rows(9, seed=2))
+        whole, _ = load_split(files(tmp_path, *args, public=public))
+        found, about = load_split(files(tmp_path, *args, public=public, **{"held-out": 0.2}))
+        assert list(found.public.texts) == list(whole.public.texts) and about["held_out"] == 0.2
+        assert len(found.test) == round(0.2 * len(whole.train))
+        assert sorted([*found.train.texts, *found.test.texts]) == sorted(whole.train.texts)
+
+
 # -- what the parts share ----------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,9 @@ def results() -> dict[str, Any]:
     return made
 
 
-def installed(package: str) -> pytest.MarkDecorator:
+def installed(package: str, extra: str = "tracking") -> pytest.MarkDecorator:
     missing = importlib.util.find_spec(package) is None
-    return pytest.mark.skipif(missing, reason=f"{package} is not installed: pip install '.[tracking]'")
+    return pytest.mark.skipif(missing, reason=f"{package} is not installed: pip install '.[{extra}]'")
 
 
 class Kept:
@@ -68,11 +70,14 @@ def test_mistakes_are_said_before_anything_is_run(
         assert cli.main([*command, "--track", "mlfow:x"]) == 2
         said = capsys.readouterr().err
         assert said == (
-            'sottovoce: --track mlfow:x: must be mlflow:PLACE or tensorboard:PLACE; did you mean "mlflow"?\n'
+            "sottovoce: --track mlfow:x: must be mlflow:PLACE, tensorboard:PLACE or wandb:PLACE; did you mean "
+            '"mlflow"?\n'
         )
-    monkeypatch.setitem(tracking.TRACKERS, "mlflow", (Kept, "no_such_package"))
-    with pytest.raises(UserError, match=r"needs the package no_such_package: pip install 'sottovoce\[tracking\]'"):
+    monkeypatch.setitem(tracking.TRACKERS, "mlflow", (lambda place: Kept(), "no_such_package", "some"))
+    with pytest.raises(UserError, match=r"needs the package no_such_package: pip install 'sottovoce\[some\]'"):
         tracker("mlflow:x")
+    with pytest.raises(UserError, match="--track wandb:mine/a#b: is no project's name"):
+        tracker("wandb:mine/a#b")
     assert not list(tmp_path.iterdir())
 
 
@@ -105,3 +110,44 @@ def test_tensorboard_reads_it(tmp_path: Path) -> None:
     (accuracy,) = read.Scalars("accuracy")
     assert accuracy.value == pytest.approx(0.9) and "central_epsilon" not in read.Tags()["scalars"]
     assert b"embedding.dim = 16" in read.Tensors("settings/text_summary")[0].tensor_proto.string_val[0]
+
+
+@installed("wandb", "wandb")
+@pytest.mark.slow
+def test_wandb_reads_it_and_is_told_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    track([tracker("wandb:mine/studies")], results())
+    runs = {run[0].run.display_name: run for run in map(wandb_run, tmp_path.glob("wandb/offline-*/*.wandb"))}
+    assert set(runs) == {f"{NAME}, seed 1", "no noise, seed 1"}
+    (about, history, rest) = runs[f"{NAME}, seed 1"]
+    assert (about.run.entity, about.run.project, about.run.run_group) == ("mine", "studies", "demo")
+    config = {update.key: json.loads(update.value_json) for update in about.run.config.update}
+    assert config["embedding.dim"] == "16" and config["protected"] == "True"
+    logged = {item.nested_key[0] or item.key: json.loads(item.value_json) for item in history.history.item}
+    assert logged["accuracy"] == 0.9 and logged["metric_epsilon"] == 10.0
+    assert rest <= {"header", "telemetry", "summary", "exit", "files", "stats"}
+    files = [path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix not in (".log", ".wandb")]
+    assert not {"requirements.txt", "wandb-metadata.json", "output.log"} & set(files), files
+    said = b"".join(path.read_bytes() for path in tmp_path.rglob("*.wandb"))
+    for secret in (sys.executable, str(Path.cwd()), "pytest"):  # the command, the folder, the program
+        assert secret.encode() not in said
+
+
+def wandb_run(path: Path) -> tuple[Any, Any, set[str]]:
+    """The run and the history of what W&B has written, and which kinds of records are beside: its own messages in
+    LevelDB's log format, blocks of 32 KiB behind a header of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, whole, found = path.read_bytes(), 7, b"", {}
+    while at + 7 <= len(data):
+        if (left := 2**15 - at % 2**15) < 7:
+            at += left
+            continue
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        whole, at = whole + data[at + 7 : at + 7 + length], at + 7 + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            record = Record.FromString(whole)
+            found[record.WhichOneof("record_type")], whole = record, b""
+    return found.pop("run"), found.pop("history"), set(found)

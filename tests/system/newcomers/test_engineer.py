@@ -50,7 +50,7 @@ def engineer(newcomer: Newcomer) -> Newcomer:
 def makes_a_device(engineer: Newcomer) -> None:
     """A bundle, and a device of it."""
     errs, types, home = engineer.errs, engineer.types, engineer.home
-    keys = "--sign-key keys/publisher/sign.key --seal-to keys/server/seal.pub"
+    keys = "--sign-key keys/publisher/sign.key --seal-to keys/server/seal.pub --model-seal-to keys/predict/seal.pub"
 
     errs("device bundle --out bundle", "device bundle: give either --run RUN_DIR or --experiment FILE.toml")
     errs(
@@ -104,7 +104,7 @@ def test_from_a_run_to_a_device_that_asks(engineer: Newcomer) -> None:
     makes_a_device(engineer)
     gives_it_records(engineer)
     errs, types, home = engineer.errs, engineer.types, engineer.home
-    model = predictor(home / "run", private_key=read_key(home / "keys" / "server" / "seal.key"))
+    model = predictor(home / "run", private_keys=(read_key(home / "keys" / "predict" / "seal.key"),))
     own = home / "keys" / "predict"
     with serving(model, certificate=own / "cert.pem", key=own / "cert.key") as address:
         ask = f"device ask me {SENTENCE} --server {address} --root-certificates keys/ca/ca.pem"

@@ -1,0 +1,130 @@
+"""Folders behind a URL of fsspec's: what is written there, and read from there, file by file."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from simulations.errors import UserError
+
+#: Would be gone with this process, or cannot be written to.
+_NOT_KEPT = ("memory", "http", "https", "data")
+
+
+def is_url(place: Path | str) -> bool:
+    """Whether a place is a URL, and no path of this machine."""
+    return "://" in str(place)
+
+
+class Remote:
+    """A folder behind a URL. Each file in it is whole or not there: it gets its name when all of it has arrived.
+
+    Raises UserError, one line, for a URL that nothing here can open, and where what answers there fails.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._system, self._root = _opened(self.url)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file, or a folder with something in it."""
+        return self._asked(lambda: self._fresh().exists(self._path(name)))
+
+    def files(self) -> list[str]:
+        """The names of all files, in order; none where there is no folder."""
+        found = self._asked(lambda: self._fresh().find(self._root))
+        return sorted(str(PurePosixPath(path).relative_to(self._root)) for path in found)
+
+    def read(self, name: str) -> bytes | None:
+        """What a file holds; None where there is none."""
+        try:
+            held: bytes = self._asked(lambda: self._fresh().cat_file(self._path(name)))
+        except FileNotFoundError:
+            return None
+        return held
+
+    def write(self, name: str, content: bytes) -> None:
+        """A file, in the place of one that is there."""
+        self._put(name, lambda file: file.write(content))
+
+    def upload(self, name: str, path: Path) -> None:
+        """As `write`, of a file of this machine's."""
+        with open(path, "rb") as source:
+            self._put(name, lambda file: shutil.copyfileobj(source, file))
+
+    def download(self, name: str, path: Path) -> None:
+        """A file, to a path whose folders are made. FileNotFoundError where there is none."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._asked(lambda: self._fresh().get_file(self._path(name), str(path)))
+
+    def delete(self, folder: str) -> None:
+        """A folder with all that is in it; nothing where there is none."""
+        if self.exists(folder):
+            self._asked(lambda: self._system.rm(self._path(folder), recursive=True))
+
+    def _put(self, name: str, write: Callable[[BinaryIO], Any]) -> None:
+        def put() -> None:
+            path = self._path(name)
+            self._system.makedirs(str(PurePosixPath(path).parent), exist_ok=True)
+            with self._system.transaction, self._system.open(path, "wb") as file:
+                write(file)
+
+        self._asked(put)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _fresh(self) -> Any:
+        self._system.invalidate_cache()
+        return self._system
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # of many kinds: a server's, a key that is missing, a library's own
+            said = " ".join(f"{error}".split())[:200] or type(error).__name__
+            raise UserError(f"{self.url}: {said}") from error
+
+
+@contextmanager
+def here(place: Path | str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[Path]:
+    """A folder as it is on this machine; of a URL a copy, for as long as the block lasts. wanted: which files of it, by
+    name. UserError where there is none."""
+    if not is_url(place):
+        yield Path(place)
+        return
+    remote = Remote(str(place))
+    names = remote.files()
+    if not names:
+        raise UserError(f"{place}: there is nothing")
+    with tempfile.TemporaryDirectory(prefix="sottovoce-") as folder:
+        copy = Path(folder) / PurePosixPath(remote.url).name
+        copy.mkdir()
+        for name in filter(wanted, names):
+            remote.download(name, copy / name)
+        yield copy
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+    from fsspec.registry import known_implementations
+
+    kind = url.partition("://")[0]
+    if kind in _NOT_KEPT:
+        raise UserError(f"{url}: {kind}: keeps nothing; name a folder, or a URL such as s3://BUCKET/NAME")
+    try:
+        system, root = url_to_fs(url)
+    except ImportError as error:
+        package = str(known_implementations.get(kind, {}).get("class", "")).partition(".")[0]
+        missing = getattr(error.__cause__, "name", None) if package == "fsspec" else package
+        raise UserError(f"{url}: needs another package: pip install {missing or kind}") from error
+    except Exception as error:
+        said = " ".join(f"{error}".split())[:200] or type(error).__name__
+        raise UserError(f"{url}: {said}") from error
+    return system, str(root).rstrip("/")

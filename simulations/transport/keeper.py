@@ -1,0 +1,283 @@
+"""Nodes answered for on machines that do not see their folders: a keeper beside the run has these, and lends them.
+
+Flower hands a node's message to any process of a cluster. The process gets what the node holds through Ray's object
+store, answers in a folder of its own that lasts no longer than the answer, and gives the ledger back. Check, record,
+act: `LentLedger.commit` returns once the keeper has the ledger on the run's own disk, and only after that does the
+answer exist. A ledger goes back on top of the very bytes that it was lent as, or not at all: of two processes that
+answer for one node at once, the second one has seen too little, and begins again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from client.app import respond
+from client.models.embeddings import read_embeddings
+from client.node import NODE, Node, load_node
+from client.shard import Shard
+from client.store.durable import creating_folder
+from client.store.ledger import Charge, Ledger, LedgerError
+
+#: The keeper's name among the actors of a run.
+NAME = "sottovoce-keeper"
+#: How often a process begins an answer anew: more often than a message is sent twice.
+_TRIES = 5
+_LEDGERS = "ledger*.sqlite*"
+#: Folders that a node names: they are public, large, and the same for all nodes.
+_PUBLIC = ("encoder", "vocabulary", "masked_lm")
+
+#: A folder's files by their names, as bytes (uint8).
+Files = dict[str, NDArray[np.uint8]]
+
+
+class Lent(NamedTuple):
+    """What a node holds but for its ledgers, as the keeper's `put` gave it. public: by what the node calls it, the hash
+    of a folder's files, and these."""
+
+    files: Any
+    public: dict[str, tuple[str, Any]]
+
+
+class Source(Protocol):
+    """The keeper, as whoever answers for a node sees it; `fetch` undoes `put`."""
+
+    def lend(self, node: str) -> Lent: ...
+    def ledger(self, node: str, name: str) -> bytes | None: ...
+    def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str: ...
+    def fetch(self, put: Any) -> Files: ...
+
+
+class Keeper:
+    """The folders of a run's nodes, under `folder`. On a cluster it is an actor on the run's own machine: one call at a
+    time, so that nothing comes between a look at a ledger and its replacement.
+
+    put: makes of files what travels in their place; Ray's object store keeps them once for each machine.
+    """
+
+    def __init__(self, folder: str, put: Callable[[Files], Any] | None = None) -> None:
+        self._folder = Path(folder)
+        self._put = _ray_put if put is None else put
+        self._nodes: dict[str, tuple[list[tuple[str, int, int]], Any]] = {}
+        self._public: dict[Path, tuple[str, Any]] = {}
+
+    def sees(self) -> bool:
+        """Whether it has the folder before it, to write to."""
+        node = self._folder / "0"
+        return (node / NODE).is_file() and os.access(node, os.W_OK)
+
+    def lend(self, node: str) -> Lent:
+        """What the node holds now. Raises OSError, and ValueError where its files are no node's."""
+        place = self._folder / node
+        state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _held(place)]
+        known = self._nodes.get(node)
+        if known is None or known[0] != state:  # an encoder may have been published meanwhile, with its embeddings
+            known = self._nodes[node] = (state, self._put(packed(place)))
+        asked = load_node(place)
+        named = zip(_PUBLIC, (asked.encoder, asked.vocabulary_folder, asked.masked_lm), strict=True)
+        return Lent(known[1], {name: self._shared(folder) for name, folder in named if folder is not None})
+
+    def ledger(self, node: str, name: str) -> bytes | None:
+        """A node's ledger; None before it has one."""
+        path = self._folder / node / name
+        return path.read_bytes() if path.is_file() else None
+
+    def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str:
+        """Puts a ledger in the place of the one with the hash `before` (None: of none): "kept", and it survives the
+        death of any process. Otherwise nothing is changed: "overtaken", where another one is there; "full", where it
+        cannot be written."""
+        there = self.ledger(node, name)
+        if (None if there is None else _hash(there)) != before:
+            return "overtaken"
+        draft = self._folder / node / f".draft.{name}.{secrets.token_hex(8)}"
+        try:
+            draft.write_bytes(ledger)
+            draft.replace(self._folder / node / name)
+        except OSError:
+            return "full"
+        finally:
+            draft.unlink(missing_ok=True)
+        return "kept"
+
+    def _shared(self, folder: Path) -> tuple[str, Any]:
+        """A public folder, which is read once: what it holds is named by hashes, and does not change."""
+        if folder not in self._public:
+            paths = sorted(path for path in folder.rglob("*") if path.is_file())
+            files = {str(path.relative_to(folder)): np.fromfile(path, np.uint8) for path in paths}
+            sha = hashlib.sha256()
+            for name, content in files.items():
+                sha.update(f"{name}\0{len(content)}\0".encode() + content.tobytes())
+            self._public[folder] = sha.hexdigest(), self._put(files)
+        return self._public[folder]
+
+
+def packed(node: Path) -> Files:
+    """The files of a node's folder without its ledgers, to be read anywhere: of tables that it shares with other nodes,
+    its own rows alone."""
+    files = {}
+    for path in _held(node):
+        if ".table-" in path.name or (path.suffix == ".json" and path.name != NODE):
+            continue
+        if path.with_suffix(".json").is_file() and path.suffix == ".npy":
+            split, _, identity = path.stem.rpartition("-")
+            rows = read_embeddings(node, split, identity, n := len(Shard.load(node, split)))
+            assert rows is not None
+            written = io.BytesIO()
+            np.save(written, rows.take(np.arange(n)), allow_pickle=False)
+            files[path.name] = np.frombuffer(written.getbuffer(), np.uint8)
+        else:
+            files[path.name] = np.fromfile(path, np.uint8)
+    return files
+
+
+def _held(node: Path) -> Sequence[Path]:
+    """The files of a node's folder but its ledgers, by name; what is half-written has a name that begins with a dot."""
+    return [
+        path for path in sorted(node.iterdir())
+        if path.is_file() and not path.match(_LEDGERS) and not path.name.startswith(".")
+    ]  # fmt: skip
+
+
+app = ClientApp()
+
+
+@app.query("release")
+def _release(message: Message, context: Context) -> Message:
+    """As `client.app.release`, for a node that the run's keeper has."""
+    import ray
+
+    session = Path(ray._private.worker._global_node.get_session_dir_path())  # ends with the cluster
+    return answer(message, str(int(context.node_config["partition-id"])), _Actor(), session / "sottovoce")
+
+
+def answer(message: Message, node: str, keeper: Source, shared: Path) -> Message:
+    """What a node of the keeper's says to a message: releases that its ledger there has, or a constant text.
+
+    shared: a folder of this machine's, for what is public and the same for all nodes. Never raises.
+    """
+    for _ in range(_TRIES):
+        overtaken: list[bool] = []
+
+        def load(folder: Path, overtaken: list[bool] = overtaken) -> Node:
+            lent = keeper.lend(node)
+            for name, content in keeper.fetch(lent.files).items():
+                content.tofile(folder / name)
+            public = {name: str(_unpacked(shared, *held, keeper)) for name, held in lent.public.items()}
+            said = json.loads((folder / NODE).read_text(encoding="utf-8"))
+            (folder / NODE).write_text(json.dumps(said | public), encoding="utf-8")
+            read = load_node(folder)
+            values = {field.name: getattr(read, field.name) for field in fields(read)}
+            return LentNode(**values, name=node, keeper=keeper, overtaken=overtaken)
+
+        with tempfile.TemporaryDirectory(prefix="sottovoce-node-") as scratch:
+            reply = respond(message, Path(scratch), load=load)
+        if not overtaken:
+            break
+    return reply
+
+
+def _unpacked(shared: Path, digest: str, put: Any, keeper: Source) -> Path:
+    """The public folder of that hash on this machine."""
+    folder = shared / digest
+    if not folder.is_dir():
+        try:
+            with creating_folder(folder) as draft:
+                for name, content in keeper.fetch(put).items():
+                    (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                    content.tofile(draft / name)
+        except OSError:
+            if not folder.is_dir():  # another process was first
+                raise
+    return folder
+
+
+@dataclass(frozen=True)
+class LentNode(Node):
+    """A node in a folder of this process, whose ledgers the keeper has. overtaken: is given an entry where a ledger was
+    not taken back, and the answer must begin anew."""
+
+    name: str = ""
+    keeper: Source | None = None
+    overtaken: list[bool] | None = None
+
+    def ledger(self, arm: str) -> Ledger:
+        """As the keeper has it now. Raises Refused for an arm that the node does not have."""
+        assert self.keeper is not None and self.overtaken is not None
+        path, keeper, overtaken = self.ledger_path(arm), self.keeper, self.overtaken
+        there = keeper.ledger(self.name, path.name)
+        if there is not None:
+            path.write_bytes(there)
+        before = None if there is None else _hash(there)
+
+        def keep() -> None:
+            said = keeper.keep(self.name, path.name, before, path.read_bytes())
+            if said == "overtaken":
+                overtaken.append(True)
+            if said != "kept":
+                cause = OSError() if said == "full" else None  # a place that is full must stop the run
+                raise LedgerError(f"ledger: {path.name} is not kept: {said}") from cause
+
+        return LentLedger(path, keep)
+
+
+class LentLedger(Ledger):
+    """A ledger that is not this process' own. keep: has its owner take it back, once for each `LentLedger`."""
+
+    def __init__(self, path: Path, keep: Callable[[], None]) -> None:
+        super().__init__(path, durable=False)
+        self._keep = keep
+
+    def commit(self, charges: Sequence[Charge]) -> None:
+        """As `Ledger.commit`; what is committed is with the ledger's owner when this returns."""
+        super().commit(charges)
+        if charges:
+            self._keep()
+
+
+class _Actor:
+    """The run's keeper, an actor of Ray's."""
+
+    def lend(self, node: str) -> Lent:
+        return Lent(*self._ask("lend", node))
+
+    def ledger(self, node: str, name: str) -> bytes | None:
+        ledger: bytes | None = self._ask("ledger", node, name)
+        return ledger
+
+    def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str:
+        return str(self._ask("keep", node, name, before, ledger))
+
+    def fetch(self, put: Any) -> Files:
+        import ray
+
+        files: Files = ray.get(put)
+        return files
+
+    @staticmethod
+    def _ask(method: str, *values: Any) -> Any:
+        import ray
+
+        return ray.get(getattr(ray.get_actor(NAME), method).remote(*values))
+
+
+def _ray_put(files: Files) -> Any:
+    import ray
+
+    return ray.put(files)
+
+
+def _hash(ledger: bytes) -> str:
+    return hashlib.sha256(ledger).hexdigest()

@@ -1,0 +1,108 @@
+"""Who may speak to a service that anybody may connect to: idle connections keep nobody else out."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from client.device.roles import MODEL
+from simulations.deployment.party_keys import FOLDERS, make_keys
+from simulations.transport import https
+
+CONNECTIONS = 8
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+#: Of the loopback, all of it this machine.
+HOSTILE, HONEST = "127.0.0.2", "127.0.0.3"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("keys")
+    make_keys(folder, nodes=0, hosts={})
+    own = folder / FOLDERS[MODEL]
+    return {"certificate": own / "cert.pem", "key": own / "cert.key"}
+
+
+@pytest.fixture
+def port(pair: dict[str, Path]) -> Iterator[int]:
+    there = Starlette(routes=[Route("/", lambda request: PlainTextResponse("there"))])
+    service = https.make_server(there, connections=CONNECTIONS, **pair)
+    with https.listening("127.0.0.1", 0) as listener, https.in_thread(service, listener):
+        yield listener.getsockname()[1]
+
+
+def connected(port: int, address: str, held: ExitStack) -> ssl.SSLSocket:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    plain = socket.create_connection(("127.0.0.1", port), timeout=30.0, source_address=(address, 0))
+    return held.enter_context(context.wrap_socket(plain))
+
+
+def answer(line: ssl.SSLSocket, said: bytes = REQUEST) -> bytes:
+    line.sendall(said)
+    got = b""
+    while not got.endswith(b"there") and (more := line.recv(4096)):
+        got += more
+    return got
+
+
+def ended(line: ssl.SSLSocket) -> bool:
+    """Whether the other side has let go, waited for."""
+    try:
+        return line.recv(1) == b""
+    except OSError:
+        return True
+
+
+def test_idle_connections_of_one_address_keep_nobody_else_out(port: int) -> None:
+    with ExitStack() as held:
+        idle = [connected(port, HOSTILE, held) for _ in range(2 * CONNECTIONS)]
+        assert all(ended(line) for line in idle[CONNECTIONS // 2 :])  # let go at once: no more than half are its own
+        assert answer(connected(port, HONEST, held)).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("byte_by_byte", [False, True])
+def test_who_says_nothing_or_too_slowly_is_let_go(
+    byte_by_byte: bool, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(https, "_HEAD_SECONDS", 0.5)
+    with ExitStack() as held:
+        line = connected(port, HOSTILE, held)
+        if byte_by_byte:
+            with pytest.raises(OSError):
+                for byte in REQUEST[:-1] * 1000:
+                    line.sendall(bytes([byte]))
+                    time.sleep(0.02)
+        else:
+            assert ended(line)
+        assert answer(connected(port, HOSTILE, held)).startswith(b"HTTP/1.1 200")
+
+
+def test_who_asks_again_and_again_stays(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait is for a head, and begins anew with each."""
+    monkeypatch.setattr(https, "_HEAD_SECONDS", 2.0)
+    with ExitStack() as held:
+        line = connected(port, HONEST, held)
+        for _ in range(3):
+            assert answer(line).startswith(b"HTTP/1.1 200")
+            time.sleep(0.8)
+
+
+def test_without_it_they_keep_everybody_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What uvicorn does by itself: the tests above can fail."""
+    monkeypatch.setattr(https.Patient, "_wait", lambda self: None)
+    monkeypatch.setattr(https.Patient, "connection_made", https.H11Protocol.connection_made)
+    with ExitStack() as held:
+        for _ in range(CONNECTIONS):
+            connected(port, HOSTILE, held)
+        line = connected(port, HONEST, held)
+        assert b"503" in answer(line, REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
