@@ -34,7 +34,7 @@ def test_a_sound_device_holds_and_draws_no_simulated_noise(channel, tmp_path, mo
     assert set(found(tmp_path, channel).values()) == {"holds"}
 
 
-@pytest.mark.parametrize(("channel", "value"), zip(CHANNELS, (0.3, 0.5, 0.3, 0.5), strict=True))
+@pytest.mark.parametrize(("channel", "value"), list(zip(CHANNELS, (0.3, 0.5, 0.3, 0.5), strict=True)))
 def test_randomness_of_a_device_that_is_constant(channel, value, tmp_path, monkeypatch):
     monkeypatch.setattr(SecureUniforms, "further", lambda self, rows, k: np.full((len(rows), k), value))
     assert "violated" in found(tmp_path, channel).values()

@@ -12,6 +12,7 @@ import pytest
 
 from simulations.grid import worker
 from simulations.grid.run import Job
+from simulations.progress import Progress
 from tests.support.newcomers import Newcomer
 
 ROWS = 300
@@ -129,9 +130,9 @@ def test_from_a_table_to_a_sweep_and_a_page_in_four_commands(
 ) -> None:
     """Five ε by three seeds, with a figure and a LaTeX table, and no command is a retry."""
 
-    def here(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
+    def here(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
         for job in jobs:
-            worker._run(job.file, job.out, 1)
+            worker._run(job.file, str(job.out), 1)
             yield job.name
 
     monkeypatch.setattr("simulations.grid.run.processes", here)

@@ -1,0 +1,26 @@
+"""In which order the tests run, and which of them share a process.
+
+One session runs them all, a file of fast tests in one process (they share what its fixtures make), the slow ones after
+them: first the groups, which are long and wait more than they work, and then the others one by one, which fill what is
+left of the time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist puts the group into a test's name
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not item.get_closest_marker("slow") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(Path(__file__).parent).as_posix()))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if not item.get_closest_marker("slow"):
+        return 0
+    return 1 if item.get_closest_marker("xdist_group") else 2
