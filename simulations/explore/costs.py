@@ -28,7 +28,9 @@ _CURVES: dict[str, tuple[float, ...]] = {name: _TEXTS for name in MECHANISMS["te
     "gaussian": tuple(np.linspace(0.5, 20.0, 14)),
     "privunit": tuple(np.linspace(0.0, 16.0, 17)), "randomized-response": tuple(np.linspace(0.0, 8.0, 17)),
     "custext": tuple(np.linspace(0.0, 12.0, 13)), "custext+": tuple(np.linspace(0.0, 12.0, 13)),
-    "diffractor": tuple(np.linspace(0.0, 0.5, 6)),
+    # of ε = 0 these have no law
+    "diffractor": (0.02, *np.linspace(0.1, 0.5, 5)),
+    **dict.fromkeys(("tem", "madlib", "mahalanobis", "vickrey"), (0.5, *_TEXTS[1:])),
 }  # fmt: skip
 #: Mechanisms whose limit of a guess takes longer than a slide may.
 _SLOW = ("planar-laplace", *MECHANISMS["text"])

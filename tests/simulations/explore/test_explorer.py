@@ -237,6 +237,20 @@ def test_every_mechanism_that_can_be_chosen_can_be_drawn(ask: Ask) -> None:
             assert Settings.of(Settings.of(about).to_dict()) == Settings.of(about)
 
 
+@pytest.mark.parametrize("name", [name for names in MECHANISMS.values() for name in names])
+def test_every_slider_can_be_moved_to_both_ends_and_its_curve_has_them(
+    name: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explorer, "_CURVE_SECONDS", 600.0)
+    channel = next(channel for channel, names in MECHANISMS.items() if name in names)
+    about = {"channel": channel, "mechanism": name, "k": 3, "dim": 3}
+    monkeypatch.setitem(costs._CURVES, name, (costs.LEAST[name], costs.MOST[name]))
+    for end in (costs.LEAST[name], costs.MOST[name]):
+        assert ask("price", about | {"epsilon": end})["words"]
+    curve = ask("curve", about | {"epsilon": 1.0})
+    assert curve["epsilon"] == [costs.LEAST[name], costs.MOST[name]] and 0 < curve["limit"][0] < curve["limit"][1] <= 1
+
+
 def test_the_page_says_what_can_be_chosen(ask: Ask, client: Any, shown: Explorer) -> None:
     from tests.support.exploring import TOKEN
 
