@@ -81,7 +81,9 @@ def test_defaults_are_filled_in(tmp_path: Path) -> None:
     assert (files.data.public.fraction, files.data.public.split) == (0.05, "random")
 
 
-@pytest.mark.parametrize("name", bundled())
+@pytest.mark.parametrize(  # the frontier plans a PrivUnit for each of 34 arms, twice
+    "name", [pytest.param(n, marks=[pytest.mark.slow, pytest.mark.soak] if n == "frontier" else []) for n in bundled()]
+)
 def test_bundled_experiments_load_and_read_back_the_same(name: str, tmp_path: Path) -> None:
     experiment = load(name)
     assert experiment.name == name

@@ -252,7 +252,7 @@ def test_down_leaves_no_process(deployed: Deployed) -> None:
     assert deployed.run("deploy", "down", "dep").stdout == "dep: nothing is running\n"
 
 
-@pytest.mark.parametrize("end", ["a party dies", "Ctrl-C", "killed"])
+@pytest.mark.parametrize("end", ["a party dies", "killed", pytest.param("Ctrl-C", marks=pytest.mark.soak)])
 def test_however_it_ends_no_process_is_left(workplace: tuple[Path, dict[str, str]], end: str) -> None:
     place, environment = workplace
     folder = place / end.replace(" ", "-")

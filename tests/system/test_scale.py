@@ -118,7 +118,7 @@ def test_another_seed_is_told_apart(one: dict[str, Any], tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("actors", "nodes"),
-    [(1, 64), pytest.param(2, 8, marks=pytest.mark.soak), pytest.param(4, 1, marks=pytest.mark.soak)],
+    [pytest.param(*each, marks=pytest.mark.soak) for each in ((1, 64), (2, 8), (4, 1))],
 )
 def test_any_number_of_processes(
     actors: int, nodes: int, one: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

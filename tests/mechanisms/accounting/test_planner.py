@@ -60,7 +60,7 @@ def test_several_records_and_stages_share_the_budget() -> None:
 
 
 def test_the_frontier_falls() -> None:
-    points = frontier(joint, Target(1.0, DELTA, 67_349), (0.5, 2.0, 30.0), tolerance=0.02)
+    points = frontier(joint, Target(1.0, DELTA, 67_349), (0.5, 2.0, 30.0), tolerance=0.1)
     assert [p.label_epsilon for p in points] == [0.5, 2.0, 30.0]
     assert points[0].embedding_epsilon > points[1].embedding_epsilon > 1.0
     assert points[2] == Split(30.0, None)
@@ -104,7 +104,10 @@ def test_a_sampler_that_is_off_is_in_the_plan(users) -> None:
 
 @pytest.mark.parametrize(
     ("users", "epsilon", "prototype"),
-    [(20_000, 0.25, 0.253), (20_000, 1.0, 0.372), (63_000, 0.25, 0.314), (63_000, 1.0, 0.425), (10**6, 1.0, 0.529)],
+    [
+        (20_000, 0.25, 0.253), (63_000, 0.25, 0.314), (63_000, 1.0, 0.425), (10**6, 1.0, 0.529),
+        pytest.param(20_000, 1.0, 0.372, marks=[pytest.mark.slow, pytest.mark.soak]),
+    ],
 )
 def test_the_privunit_of_least_error(users, epsilon, prototype) -> None:
     """No worse than a prototype's grid of p by tenths, and than any other p: E cos at D = 32."""
@@ -120,9 +123,9 @@ def test_the_privunit_of_least_error(users, epsilon, prototype) -> None:
 
 
 def test_privunit_in_several_stages_and_where_nothing_fits() -> None:
-    target = Target(1.0, DELTA, 20_000, stages=3)
+    target = Target(1.0, DELTA, 2_000, stages=3)
     best = best_privunit(16, target, tolerance=0.05)
-    cost, details = central_epsilon((best,), users=20_000, delta=DELTA, stages=3)
+    cost, details = central_epsilon((best,), users=2_000, delta=DELTA, stages=3)
     assert 0.85 < cost <= 1.0 and details["stages_composed"] == cost  # to a twentieth of ε0
     assert best_privunit(16, Target(1e-5, 1e-9, 2)) is None
 

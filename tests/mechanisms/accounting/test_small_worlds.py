@@ -181,7 +181,11 @@ def printed(rungs: tuple[Rung, ...]) -> float:
     return shown
 
 
-@pytest.mark.parametrize("mechanism", [Purkayastha(2, 0.7), PlanarLaplace(2, 1.0)], ids=["purkayastha", "laplace"])
+@pytest.mark.parametrize(
+    "mechanism",
+    [Purkayastha(2, 0.7), pytest.param(PlanarLaplace(2, 1.0), marks=[pytest.mark.slow, pytest.mark.soak])],
+    ids=["purkayastha", "laplace"],
+)
 def test_a_lone_label(mechanism: Any) -> None:
     """Labels in clear: the ladder counted all five users; one who alone has his label hides among nobody."""
     world, users = with_labels(circle(mechanism, 4, 6), 2), 5

@@ -135,7 +135,14 @@ def test_mistakes(arguments: list[str], words: str, capsys: pytest.CaptureFixtur
 # --- ladders of experiments
 
 
-@pytest.mark.parametrize("name", bundled())
+#: Of these another experiment has the channels and the way: they take a quarter of a minute each.
+DEAR = ("frontier", "sst2-text", "sst2-words", "sst2-other-domain")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.soak] if name in DEAR else []) for name in bundled()],
+)
 def test_every_bundled_experiment_has_a_ladder(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

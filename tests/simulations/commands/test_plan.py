@@ -73,7 +73,7 @@ def test_a_plan_of_privunit(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no privunit fits" in none
 
 
-@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.soak])])
 def test_dp_accounting_beside_ours(capsys: pytest.CaptureFixture[str], times: int) -> None:
     """Gaussian and randomized response one by one agree; its two ways of counting less are told apart from that."""
     often = ("--times", str(times))
@@ -125,7 +125,11 @@ def word_vectors(place: Path) -> Vocabulary:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "users", "length"), [("santext", None, "0.5"), ("custext", None, "kept"), ("dp-mlm", 5000, "0.5")]
+    ("mechanism", "users", "length"),
+    [
+        ("santext", None, "0.5"), ("custext", None, "kept"),
+        pytest.param("dp-mlm", 5000, "0.5", marks=[pytest.mark.slow, pytest.mark.soak]),
+    ],
 )
 def test_a_plan_of_a_text_is_what_the_ladder_says(
     mechanism: str, users: int | None, length: str, capsys: pytest.CaptureFixture[str], place: Path

@@ -41,7 +41,9 @@ def test_a_page_on_which_nothing_was_typed(person: Person) -> None:
     assert seen(person) == {}
 
 
-@pytest.mark.parametrize("channel", ["embedding", "text", "statistic", "label"])
+@pytest.mark.parametrize(
+    "channel", ["embedding", "text", *(pytest.param(name, marks=pytest.mark.soak) for name in ("statistic", "label"))]
+)
 def test_what_might_leave_and_what_has_left(channel: str, person: Person) -> None:
     person.types(TEXT)
     person.chooses(channel)

@@ -59,10 +59,12 @@ def test_ten_settings_cost_what_the_command_line_says(
 STACKS: list[Any] = [
     [{"channel": "label", "epsilon": 1.0, "users": 1}],
     [{"mechanism": "gaussian", "epsilon": 2.0, "dim": 3, "users": 1}],
-    *(pytest.param(stack, marks=pytest.mark.slow) for stack in (
-        [{"channel": "statistic", "epsilon": 2.0, "dim": 8, "rounds": 4, "users": 5000, "delta": 1e-7}],
-        [{"epsilon": 1.0, "dim": 3, "label_epsilon": 0.5, "records": 2, "users": 200}],
-        [{"epsilon": 1.0, "dim": 3}, {"channel": "label", "epsilon": 0.5, "rounds": 2, "users": 200}],
+    *(pytest.param(stack, marks=marks) for stack, *marks in (
+        ([{"channel": "statistic", "epsilon": 2.0, "dim": 8, "rounds": 4, "users": 5000, "delta": 1e-7}],
+         pytest.mark.slow),
+        ([{"epsilon": 1.0, "dim": 3, "label_epsilon": 0.5, "records": 2, "users": 200}], pytest.mark.slow),
+        ([{"epsilon": 1.0, "dim": 3}, {"channel": "label", "epsilon": 0.5, "rounds": 2, "users": 200}],
+         pytest.mark.slow, pytest.mark.soak),
     )),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -246,8 +247,12 @@ def test_what_comes_with_sottovoce_says_why_its_parts_overlap(name: str) -> None
     assert data["source"] != "files" or data["overlap"]
 
 
+#: One experiment of each data section.
+OF_DATA = {json.dumps(document(name)["data"], sort_keys=True): name for name in bundled()}.values()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", bundled())
+@pytest.mark.parametrize("name", OF_DATA)
 def test_what_comes_with_sottovoce_goes_on_running(name: str) -> None:
     experiment, more = load(name), []
     if experiment.data.source == "files":
