@@ -24,27 +24,28 @@ $(STAMP): pyproject.toml constraints.txt
 demo: env
 	$(BIN)/sottovoce demo
 
-test: lint fast slow
+test: lint
+	$(TESTS) -m "not soak"
 
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# A process a core, each on one thread: the matrices of these tests are small, and threads that wait for each other cost
-# more than they give.
-fast: env
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow"
+# A process a core, and one that has room beside them while others wait for parties and Ray; each on one thread: the
+# matrices of these tests are small, and threads that wait for each other cost more than they give. Ray's workers would
+# give way to the other tests. tests/conftest.py has the order.
+TESTS = OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
 
-# What starts Ray is one group, and runs one after another; its workers would give way to the other tests. What starts
-# parties is another: both wait more than they work, so a third process has room beside them on two cores.
+fast: env
+	$(TESTS) -m "not slow"
+
 slow: env
-	OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n 3 --dist loadgroup \
-		-m "slow and not soak" $$(grep -rlw "slow" --include="test_*.py" tests)
+	$(TESTS) -m "slow and not soak"
 
 # Sweeps of kills and fuzz in full, of which `make test` runs a fixed part; before a release.
 soak: env
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m soak
+	$(TESTS) -m soak
 
 bench: env
 	$(BIN)/python -m tests.benchmarks.door
