@@ -172,6 +172,27 @@ def register(
     print(operator.register(superlink, root_certificates, public_key))
 
 
+@app.command("gateway")
+def gateway(
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    root_certificates: Authority,
+    certificate: Certificate,
+    key: Key,
+    port: Port,
+    host: Host = "127.0.0.1",
+    connections: Annotated[
+        int, typer.Option("--connections", metavar="N", help="At a time; half of them from one address.")
+    ] = 1024,
+) -> None:
+    """Stand where devices are, before a SuperLink that its operator alone reaches: pass a device's calls, no others."""
+    from simulations.deployment import gateway as gateway_service
+
+    gateway_service.run(
+        superlink=superlink, root_certificates=root_certificates, certificate=certificate, key=key, port=port,
+        host=host, connections=connections, progress=progress_lines(),
+    )  # fmt: skip
+
+
 @app.command("shuffler")
 def shuffler(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where its batches are kept; new, or its own.")],

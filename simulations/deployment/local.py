@@ -5,6 +5,7 @@
     DIR/bundle      what every device is given
     DIR/nodes/0..   the devices: settings, key, records, ledger
     DIR/superlink   Flower's SuperLink, of the shuffler's operator
+    DIR/gateway     what devices reach of it
     DIR/shuffler    its store, its certificate, and which users live on which node
     DIR/server      the training server: its keys, in public/ all that it has of the data, in run/ what it trained
     DIR/*           results.json and the like: the score, by whoever runs the study and holds the truth
@@ -180,7 +181,7 @@ class _Deployment:
         self.server = folder / "server"
         self.publisher = folder / "publisher"
         self.users: list[dict[str, int]] = []
-        self.superlink = ""
+        self.superlink = self.gateway = ""
 
     # -- files
 
@@ -228,6 +229,7 @@ class _Deployment:
         self.superlink = f"{_HOST}:{port}"
         self._say_commands()
         self._start_superlink(port)
+        self._start_gateway()
         self._start_nodes()
         shuffler = self._start_shuffler()
         self._train(shuffler)
@@ -267,6 +269,19 @@ class _Deployment:
             self.parties.check()  # says more, where it has ended
             raise
 
+    def _start_gateway(self) -> None:
+        port, place = free_port(), self.folder / "superlink"
+        self.gateway = f"{_HOST}:{port}"
+        self.parties.start(
+            "gateway", "gateway",
+            command_of(
+                "sottovoce", "deploy", "gateway", "--superlink", self.superlink,
+                "--root-certificates", self.ca / "ca.pem", "--certificate", place / "cert.pem",
+                "--key", place / "cert.key", "--port", port,
+            ),
+        )  # fmt: skip
+        self.parties.until(lambda: answers(port), what="the gateway is not up", seconds=STARTING)
+
     def _start_nodes(self) -> None:
         """Registers the devices' keys, tells the shuffler who lives where, and starts them."""
         enrolled = {}
@@ -278,7 +293,7 @@ class _Deployment:
             self.parties.start(
                 f"node {i}", f"nodes/{i}",
                 command_of(
-                    "sottovoce", "device", "serve", self._node(i), "--superlink", self.superlink,
+                    "sottovoce", "device", "serve", self._node(i), "--superlink", self.gateway,
                     "--root-certificates", self.ca / "ca.pem", "--key", self._node(i) / "node.key",
                 ),
                 {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},

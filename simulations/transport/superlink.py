@@ -96,6 +96,21 @@ def wait_until_up(address: str, ca: Path, *, process: Any, log: Path | None = No
             time.sleep(_POLL / 2)
 
 
+def check_party(address: str, ca: Path) -> None:
+    """UserError, in one line, where nothing answers at the address, "host:port", or another party than a SuperLink."""
+    import httpx
+
+    if not ca.is_file():
+        raise UserError(f"--root-certificates {ca}: there is no such file")
+    try:
+        with httpx.Client(verify=_trusting(ca), timeout=_PATIENCE) as client:
+            client.get(f"https://{address}/")
+    except httpx.TransportError as error:
+        raise UserError(f"--superlink {address}: no SuperLink of this authority answers there: {error}") from None
+    except (httpx.InvalidURL, ValueError):
+        raise UserError(f"--superlink {address}: must be HOST:PORT, without a scheme") from None
+
+
 def register(address: str, ca: Path, public_key: Path) -> int:
     """Tell the SuperLink of a SuperNode, by its public key's file. Returns the node id that it is given."""
     from cryptography.exceptions import UnsupportedAlgorithm

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
+import ssl
 import stat
 import subprocess
 import time
@@ -16,6 +18,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -25,6 +28,7 @@ from server.protocols.drive import Collected
 from simulations.deployment.processes import COMMANDS, MARK, command_of, mark_of, running, stop
 from simulations.deployment.training_server import RemoteShuffler
 from simulations.shuffler.client import Shuffler
+from simulations.transport.superlink import register
 from tests.simulations.deployment.test_deploy import STUDY
 from tests.support.tiny_models import reviews, tiny_bert
 
@@ -112,6 +116,22 @@ def parties(folder: Path) -> list[str]:
     return sorted(process.party for process in running(folder))
 
 
+def test_devices_reach_no_more_of_the_superlink_than_they_call(deployed: Deployed) -> None:
+    """Through the gateway a device has answered; the Control API answers its operator alone."""
+    said = (deployed.folder / "commands.txt").read_text(encoding="utf-8")
+    (behind,), (before,) = (set(re.findall(rf"sottovoce {what} .*?--superlink (\S+)", said)) for what in (
+        "deploy gateway", "device serve"))  # fmt: skip
+    assert behind != before
+    ca = deployed.folder / "ca" / "ca.pem"
+    context = ssl.create_default_context(cafile=ca)
+    with httpx.Client(verify=context) as client:
+        for call in ("list-nodes", "list-runs", "stop-run", "unregister-node"):
+            assert client.post(f"https://{before}/v1/control/{call}", content=b"").status_code == 404
+        assert client.post(f"https://{behind}/v1/control/list-nodes", content=b"").status_code != 404
+    with pytest.raises(httpx.HTTPStatusError):
+        register(before, ca, deployed.folder / "nodes" / "0" / "node.pub")
+
+
 def test_a_study_goes_through_all_parties(deployed: Deployed) -> None:
     (arm,) = deployed.results["arms"]
     assert (arm["name"], arm["users"], arm["delivered"], arm["dropped"], arm["errors"]) == ("a", 60, 60, {}, {})
@@ -120,7 +140,7 @@ def test_a_study_goes_through_all_parties(deployed: Deployed) -> None:
     assert "operating system" in deployed.results["randomness"]
     kept = json.loads((deployed.folder / "results.json").read_text())
     assert kept == deployed.results and (deployed.folder / "results.md").is_file()
-    assert parties(deployed.folder) == ["SuperLink", "model", "node 0", "node 1", "shuffler"]
+    assert parties(deployed.folder) == ["SuperLink", "gateway", "model", "node 0", "node 1", "shuffler"]
     commands = [line for line in (deployed.folder / COMMANDS).read_text().splitlines() if not line.startswith("#")]
     assert [f"$ {line}" for line in commands[1:]] == [li for li in deployed.said.splitlines() if li.startswith("$ ")]
     assert "stage train: 60 users delivered" in deployed.said
