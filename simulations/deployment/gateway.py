@@ -8,7 +8,9 @@ a device signs what it sends, and the SuperLink checks that. Connections are bou
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,8 +37,8 @@ PASSED = (
 LARGEST = 66 * 2**20
 #: Connections at a time, unless the operator says otherwise; one address has half of them at most.
 CONNECTIONS = 1024
-#: Seconds for a call's next part to come, from either side.
-_SECONDS = 60.0
+#: Seconds for a call to come whole, at the bandwidth of a telephone on a bad day; and for the SuperLink's next word.
+_CALL_SECONDS, _ANSWER_SECONDS = 600.0, 60.0
 #: Seconds for which an idle connection to the SuperLink is kept: fewer than the SuperLink keeps it.
 _IDLE = 2.0
 #: Of one connection, and so never passed on (RFC 9110, 7.6.1); and what names the gateway in place of the SuperLink.
@@ -50,12 +52,12 @@ _BACK = ("content-type", "content-length", "content-encoding")
 def application(superlink: str, root_certificates: Path, *, connections: int = CONNECTIONS) -> Starlette:
     """The gateway as an ASGI application. superlink: its HOST:PORT. root_certificates: of its authority.
 
-    What is no call of a device is 404, as from a server that has nothing else. 413: a call is too long. 503: the
-    SuperLink does not answer, and a device asks again.
+    What is no call of a device is 404, as from a server that has nothing else. 408, 413: a call does not come, or is
+    too long. 503: the SuperLink does not answer, and a device asks again.
     """
     client = httpx.AsyncClient(
         base_url=f"https://{superlink}", verify=ssl.create_default_context(cafile=root_certificates),
-        timeout=_SECONDS, follow_redirects=False, trust_env=False,
+        timeout=_ANSWER_SECONDS, follow_redirects=False, trust_env=False,
         limits=httpx.Limits(max_connections=connections, keepalive_expiry=_IDLE),
     )  # fmt: skip
 
@@ -66,8 +68,8 @@ def application(superlink: str, root_certificates: Path, *, connections: int = C
             answer = await client.send(call, stream=True)
         except _TooLong:
             return Response(status_code=413, headers={"Connection": "close"})
-        except ClientDisconnect:
-            return Response(status_code=400, headers={"Connection": "close"})
+        except (ClientDisconnect, TimeoutError):
+            return Response(status_code=408, headers={"Connection": "close"})
         except httpx.TransportError:
             return Response(status_code=503, headers={"Connection": "close"})
         back = {name: answer.headers[name] for name in _BACK if name in answer.headers}
@@ -81,8 +83,9 @@ class _TooLong(Exception):
 
 
 async def _bounded(request: Request) -> AsyncIterator[bytes]:
-    left = LARGEST
-    async for part in request.stream():
+    left, end = LARGEST, time.monotonic() + _CALL_SECONDS
+    parts = aiter(request.stream())
+    while (part := await asyncio.wait_for(anext(parts, None), end - time.monotonic())) is not None:
         left -= len(part)
         if left < 0:
             raise _TooLong

@@ -154,6 +154,15 @@ def test_a_call_that_is_too_long_is_cut_off(
     assert device.post("/v1/fleet/push-object", content=b"".join(parts[:10])).status_code == 200
 
 
+def test_a_call_that_does_not_come_is_let_go(
+    passing: str, seen: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "_CALL_SECONDS", 0.5)
+    head = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+    assert raw(passing, head + b"x") == b"HTTP/1.1 408 Request Timeout"
+    assert not seen
+
+
 def test_while_the_superlink_is_away_a_device_is_told_to_come_back(keys: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         away = f"127.0.0.1:{nobody.getsockname()[1]}"
