@@ -137,10 +137,14 @@ class _Membership:
             cut = membership.threshold(evidence[~scored], self.members[~scored])
         rate = scores.balanced(evidence[scored] > cut, self.members[scored])
         auc = scores.area(evidence, self.members)
+        precision = scores.precision(evidence, self.members)
         found = scores.found_at(evidence, self.members, FALSE_ALARMS)
         arm = self.target.arm
         self.progress(f"{arm.name}: {name}: {rate.success:.3f} ± {rate.error:.3f}")
-        notes = [f"AUC {auc.success:.3f} ± {auc.error:.3f}; {found:.3f} found at {FALSE_ALARMS:.0%} false alarms"]
+        notes = [
+            f"AUC {auc.success:.3f} ± {auc.error:.3f}, AUPRC {precision:.3f}; {found:.3f} found at {FALSE_ALARMS:.0%} "
+            "false alarms"
+        ]
         if extra:
             notes.append(f"{extra['shadow_models']} shadow models of {extra['shadow_texts']:,} texts")
         notes += [self._allowed["bound_why"]] if self._allowed["bound_why"] else []
@@ -160,6 +164,8 @@ class _Membership:
             "expected": None,
             "auc": auc.success,
             "auc_error": auc.error,
+            "auprc": precision,
+            "macro_precision": scores.macro_precision(evidence[scored] > cut, self.members[scored]),
             "found_at_1_percent": found,
             "scored": int(scored.sum()),
             "trained": self.model.asked.trained,

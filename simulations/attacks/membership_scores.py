@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.attacks.scores import Rate
+from simulations.study.measures import average_precision
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -29,6 +30,18 @@ def area(evidence: FloatArray, members: BoolArray) -> Rate:
     wins = (inside[:, None] > outside[None]) + 0.5 * (inside[:, None] == outside[None])
     spread = wins.mean(axis=1).var() / len(inside) + wins.mean(axis=0).var() / len(outside)
     return Rate(float(wins.mean()), math.sqrt(spread), min(len(inside), len(outside)))
+
+
+def precision(evidence: FloatArray, members: BoolArray) -> float:
+    """Average precision of the evidence (area under the precision-recall curve); a guess has the share of members."""
+    return average_precision(evidence, members, np.ones(len(members)))
+
+
+def macro_precision(guesses: BoolArray, members: BoolArray) -> float:
+    """The mean of how many that are taken for members are, and how many that are taken for others; 0 of what is never
+    guessed. (The mean of the recalls is `balanced`.)"""
+    right = guesses == members
+    return float(np.mean([right[guess].mean() if guess.any() else 0.0 for guess in (guesses, ~guesses)]))
 
 
 def found_at(evidence: FloatArray, members: BoolArray, rate: float) -> float:

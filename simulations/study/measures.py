@@ -50,7 +50,7 @@ def auroc(scores: FloatArray, labels: IntArray, weights: FloatArray) -> float:
 def auprc(scores: FloatArray, labels: IntArray, weights: FloatArray) -> float:
     """Average precision: the precision at each score, weighted by the recall that is gained there; classes as for
     `auroc`. A guess at random has the share of the class."""
-    return _each(_average_precision, scores, labels, weights)
+    return _each(average_precision, scores, labels, weights)
 
 
 def pearson(expected: FloatArray, truth: FloatArray, weights: FloatArray) -> float:
@@ -167,7 +167,9 @@ def _area(score: FloatArray, inside: NDArray[Any], weights: FloatArray) -> float
     return float(above @ others / pairs) if pairs > 0 else math.nan
 
 
-def _average_precision(score: FloatArray, inside: NDArray[Any], weights: FloatArray) -> float:
+def average_precision(score: FloatArray, inside: NDArray[Any], weights: FloatArray) -> float:
+    """The precision at each distinct score (n,), weighted by the recall that is gained there; not a number of none
+    inside."""
     ours, others = _by_score(score, inside, weights)
     if not ours.sum():
         return math.nan

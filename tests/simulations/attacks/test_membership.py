@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_softmax, ndtr
 from scipy.stats import norm
+from sklearn import metrics
 
 from mechanisms.identity import Identity
 from mechanisms.randomized_response import RandomizedResponse
@@ -82,6 +83,20 @@ def test_a_threshold_is_the_best_there_is_and_keeps_equal_values_together():
         assert cut not in evidence
     with pytest.raises(ValueError, match="members and others are needed"):
         membership.threshold(np.zeros(3), np.ones(3, dtype=bool))
+
+
+def test_precision_is_that_of_another_implementation():
+    rng = np.random.default_rng(31)
+    for n in (5, 40, 500):
+        members = rng.permutation(n) < n // 2
+        evidence = np.round(rng.standard_normal(n) + members, 1)  # some are equal
+        guesses = evidence > 0.5
+        assert scores.precision(evidence, members) == pytest.approx(metrics.average_precision_score(members, evidence))
+        expected = metrics.precision_score(members, guesses, average="macro", zero_division=0.0)
+        assert scores.macro_precision(guesses, members) == pytest.approx(expected)
+        recall = metrics.recall_score(members, guesses, average="macro")
+        assert scores.balanced(guesses, members).success == pytest.approx(recall)
+    assert scores.macro_precision(np.zeros(4, bool), np.arange(4) < 2) == 0.25
 
 
 def shadow_world(n: int, models: int, gap: float, rng: np.random.Generator):
