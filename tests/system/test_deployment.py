@@ -27,6 +27,7 @@ from client.node import load_node
 from server.protocols.drive import Collected
 from simulations.deployment.processes import COMMANDS, MARK, command_of, mark_of, running, stop
 from simulations.deployment.training_server import RemoteShuffler
+from simulations.errors import UserError
 from simulations.shuffler.client import Shuffler
 from simulations.transport.superlink import register
 from tests.simulations.deployment.test_deploy import STUDY
@@ -128,7 +129,7 @@ def test_devices_reach_no_more_of_the_superlink_than_they_call(deployed: Deploye
         for call in ("list-nodes", "list-runs", "stop-run", "unregister-node"):
             assert client.post(f"https://{before}/v1/control/{call}", content=b"").status_code == 404
         assert client.post(f"https://{behind}/v1/control/list-nodes", content=b"").status_code != 404
-    with pytest.raises(httpx.HTTPStatusError):
+    with pytest.raises(UserError, match="404"):
         register(before, ca, deployed.folder / "nodes" / "0" / "node.pub")
 
 
