@@ -31,6 +31,7 @@ from simulations.commands import explore as explore_command
 from simulations.commands import init as init_command
 from simulations.commands import report as report_command
 from simulations.commands import reproduce as reproduce_command
+from simulations.commands import similarity as similarity_command
 from simulations.commands import study as study_command
 from simulations.commands.options import (
     AsJson,
@@ -83,6 +84,7 @@ app.command("check")(check_command.command)
 app.command("study")(study_command.command)
 app.command("sanitize")(sanitize.command)
 app.command("deniability")(deniability_command.command)
+app.command("similarity")(similarity_command.command)
 app.command("audit")(audit_command.command)
 app.command("attack")(attack_command.command)
 app.command("bench")(bench_command.command)

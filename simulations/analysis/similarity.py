@@ -1,0 +1,99 @@
+"""How near rewritten texts are to what was written: BLEU, and the cosine of a sentence encoder.
+
+Meisenbacher et al. 2024 (section 5) say both of every mechanism beside its accuracy: how much of a text is left.
+Neither is a measure of privacy: what is near may still have been drawn, and what is far may still tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulations.artifacts.cache import embed, folder_once
+from simulations.artifacts.encoder import LIBRARIES
+from simulations.artifacts.provenance import made_by
+from simulations.corpora.rewriting import blocks
+from simulations.errors import UserError
+from simulations.progress import Progress
+
+#: The encoder of the published figures (Meisenbacher et al. 2024, section 5), which reads 128 tokens of a text.
+_ENCODER = "minilm"
+_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """Of n pairs of texts.
+
+    same: the share that are alike to the character. bleu: of the corpus, 0 to 100, by up to four words in a row,
+    the rewritten text as the hypothesis (Papineni et al. 2002). bleu_signature: of what made it (Post 2018, section 3).
+    cosine: the mean, -1 to 1, and its standard error; 1 between texts that are both empty.
+    """
+
+    texts: int
+    same: float
+    bleu: float
+    bleu_signature: str
+    cosine: float
+    cosine_error: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Of plain values."""
+        return asdict(self)
+
+
+def similarity(original: Sequence[str], rewritten: Sequence[str], *, progress: Progress) -> Similarity:
+    """How near texts are to those they were made from, row by row. ValueError unless there are as many of both."""
+    if len(original) != len(rewritten) or not len(original):
+        raise ValueError(f"similarity: needs pairs of texts, got {len(original)} and {len(rewritten)}")
+    from sacrebleu.metrics.bleu import BLEU
+
+    bleu = BLEU()
+    score = bleu.corpus_score(list(rewritten), [list(original)]).score
+    cosines = _cosines(original, rewritten, progress)
+    same = float(np.mean([a == b for a, b in zip(original, rewritten, strict=True)]))
+    return Similarity(
+        len(original), same, float(score), str(bleu.get_signature()), float(cosines.mean()),
+        float(cosines.std() / math.sqrt(len(cosines))),
+    )  # fmt: skip
+
+
+def of_files(original: Path, rewritten: Path, columns: Sequence[str], *, progress: Progress) -> Similarity:
+    """`similarity` of two files with the same rows, as `sanitize` reads and writes them; several columns of a row are
+    one text. Raises UserError, one line."""
+    first, second = (_texts(path, columns) for path in (original, rewritten))
+    if len(first) != len(second):
+        raise UserError(f"{rewritten}: has {len(second):,} rows, and {original} has {len(first):,}; give the same rows")
+    if not first:
+        raise UserError(f"{original}: has no rows")
+    return similarity(first, second, progress=progress)
+
+
+def _texts(path: Path, columns: Sequence[str]) -> list[str]:
+    return ["\n".join(cells) for block in blocks(path, io.BytesIO(), columns, _ROWS) for cells in block.texts]
+
+
+def _cosines(original: Sequence[str], rewritten: Sequence[str], progress: Progress) -> np.ndarray[Any, Any]:
+    from client.models.encoder import Encoder
+
+    encoder = Encoder(_encoder(progress))
+    a, b = (np.asarray(embed(encoder, texts, progress=progress), np.float64) for texts in (original, rewritten))
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return np.asarray((a * b).sum(axis=1) / np.maximum(lengths, 1e-300))
+
+
+def _encoder(progress: Progress) -> Path:
+    """The bundled sentence encoder, exported once."""
+    from server.checkpoint_files import fingerprint
+    from server.export import export_encoder
+
+    made_from = ["similarity", fingerprint(_ENCODER), made_by(("server.export",), LIBRARIES)]
+    name = hashlib.sha256(repr(made_from).encode()).hexdigest()[:32]
+    return folder_once(f"encoders/{name}", lambda folder: export_encoder(_ENCODER, folder), progress=progress)
