@@ -104,9 +104,11 @@ class Parties:
 
     def check(self, *, but: str = "") -> None:
         """Passes on what the parties say. Raises UserError, one line, where one has ended that should be at work."""
+        # in this order: what a party says last is in its log before it has ended
+        ended = [(party, process.poll()) for party, process in self._alive.items() if party != but]
         self._relay()
-        for party, process in self._alive.items():
-            if party != but and (code := process.poll()) is not None:
+        for party, code in ended:
+            if code is not None:
                 raise UserError(self._epitaph(party, code))
 
     def until(self, ready: Callable[[], bool], *, what: str, seconds: float) -> None:

@@ -94,6 +94,29 @@ def test_progress_is_passed_on_and_nothing_else_is(folder: Path) -> None:
     ours.stop()
 
 
+def test_what_a_party_says_last_is_passed_on_though_it_ends_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It speaks and ends after its log was looked at, and before anybody asks whether it is there."""
+    said: list[str] = []
+    ours = started(folder, [], said)
+    go = folder / "go"
+    script = f"while [ ! -e {go} ]; do sleep 0.02; done; echo '    0.2 s  half done'"
+    process = ours.start("the party", "place", ["sh", "-c", script])
+    look = ours._relay
+
+    def slowly() -> None:
+        look()
+        go.touch()
+        process.wait()
+
+    monkeypatch.setattr(ours, "_relay", slowly)
+    with pytest.raises(UserError, match="has ended"):
+        ours.until(lambda: False, what="never", seconds=20)
+    assert said == ["the party: half done"]
+    ours.stop()
+
+
 def test_a_party_that_ends_early_is_named_with_its_last_telling_line_and_its_log(folder: Path) -> None:
     ours = started(folder)
     ours.start("good", "good", SLEEP)
