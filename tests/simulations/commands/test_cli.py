@@ -372,7 +372,10 @@ def test_the_command_itself_exits_with_2() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("sottovoce simu", ["simulate"]), ("sottovoce budget l", ["ladder", "local"]), ("sottovoce init --fr", ["--from"])],
+    [
+        ("sottovoce sim", ["similarity", "simulate"]), ("sottovoce budget l", ["ladder", "local"]),
+        ("sottovoce init --fr", ["--from"]),
+    ],
 )
 def test_a_shell_completes_what_is_typed(
     typed: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
