@@ -34,7 +34,8 @@ class Similarity:
 
     same: the share that are alike to the character. bleu: of the corpus, 0 to 100, by up to four words in a row,
     the rewritten text as the hypothesis (Papineni et al. 2002). bleu_signature: of what made it (Post 2018, section 3).
-    cosine: the mean, -1 to 1, and its standard error; 1 between texts that are both empty.
+    cosine: the mean, -1 to 1, and its standard error, which says nothing of a single pair; 1 between texts that are
+    both empty.
     """
 
     texts: int

@@ -100,10 +100,9 @@ def check_party(address: str, ca: Path) -> None:
     """UserError, in one line, where nothing answers at the address, "host:port", or another party than a SuperLink."""
     import httpx
 
-    if not ca.is_file():
-        raise UserError(f"--root-certificates {ca}: there is no such file")
+    trusting = _trusting(ca)
     try:
-        with httpx.Client(verify=_trusting(ca), timeout=_PATIENCE) as client:
+        with httpx.Client(verify=trusting, timeout=_PATIENCE) as client:
             client.get(f"https://{address}/")
     except httpx.TransportError as error:
         raise UserError(f"--superlink {address}: no SuperLink of this authority answers there: {error}") from None
@@ -369,7 +368,12 @@ def _trusting(ca: Path) -> Any:
     from client.device.roles import SUPERLINK, context_for
 
     context = context_for(SUPERLINK)
-    context.load_verify_locations(cafile=str(ca))
+    try:
+        context.load_verify_locations(cafile=str(ca))
+    except FileNotFoundError:
+        raise UserError(f"--root-certificates {ca}: there is no such file") from None
+    except OSError as error:  # an ssl.SSLError among them
+        raise UserError(f"--root-certificates {ca}: holds no certificate in PEM ({error.strerror})") from None
     return context
 
 

@@ -179,5 +179,7 @@ def test_it_stands_before_a_superlink_and_no_other_party(keys: Path, superlink: 
         check_party("127.0.0.1:x", keys / "ca" / "ca.pem")
     with pytest.raises(UserError, match="no such file"):
         check_party(superlink, keys / "none.pem")
+    with pytest.raises(UserError, match="no certificate in PEM"):
+        check_party(superlink, keys / FOLDERS[SUPERLINK] / "cert.key")
     with pytest.raises(UserError, match="--connections 1"):
         gateway._server(Starlette(), keys / "cert.pem", keys / "cert.key", 1)
