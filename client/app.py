@@ -7,6 +7,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,8 @@ def answer(content: RecordDict, node: Node) -> RecordDict:
         raise Refused("unsealed")
     shard = node.shard(request.split)
     try:
-        with node.ledger(request.arm) as ledger:
-            reply = Sanitizer(policy, ledger, node.streams).answer(request, shard)
+        with node.ledger(request.arm) as ledger, node.stand_ins(request.arm) or nullcontext() as stand_ins:
+            reply = Sanitizer(policy, ledger, node.streams, stand_ins).answer(request, shard)
     except Refused as error:
         if error.reason == "question":
             keep_question(node, request)

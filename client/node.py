@@ -88,6 +88,13 @@ class Node:
         self.policy(arm)
         return self.folder / (f"ledger-{arm}.sqlite" if arm else "ledger.sqlite")
 
+    def stand_ins(self, arm: str) -> Ledger | None:
+        """The ledger of what an arm released in place of users who could pay no more, opened; None where its policy has
+        no such thing. Raises Refused for an arm that the node does not have."""
+        if not self.policy(arm).stand_ins:
+            return None
+        return Ledger(self.ledger_path(arm).with_suffix(".stand-ins.sqlite"), durable=not self.simulated)
+
     def shard(self, split: str) -> Shard:
         """The node's records of a split, "train" or "test"."""
         return Shard.load(self.folder, split, self.encoder, self.masked_lm)

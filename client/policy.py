@@ -49,6 +49,8 @@ class Policy:
     total: largest ε of *one user* over all records, stages and channels; total_delta: the δ of that and of the limits
         above. One half is for what releases and samplers spend, the other for the filter.
     releases: the most releases of one user, whatever they cost and declared public or not.
+    stand_ins: the most releases of one user that say nothing of them, in place of what they can pay no more: without
+        them a user whose total is spent is missing, and everybody sees that (`client.stand_in`).
     mechanisms: catalogue names that may be asked for.
     minimum_users: the smallest minimum batch of the shuffler. The server's word for it is all a client has.
     accept_unprotected: "channel: reason". That channel is declared public: no limit applies to it, and it
@@ -70,6 +72,7 @@ class Policy:
     total: float = math.inf
     total_delta: float = 1e-5
     releases: int = 10_000
+    stand_ins: int = 0
     mechanisms: tuple[str, ...] = field(default_factory=lambda: tuple(sorted(CATALOGUE)))
     minimum_users: int = 0
     accept_unprotected: tuple[str, ...] = ()
@@ -87,7 +90,7 @@ class Policy:
                 raise ValueError(f"policy: {name} must be a number of at least 0, got {value!r}")
         if not (_number(self.window) and 0 <= self.window <= _LONGEST_WINDOW):
             raise ValueError(f"policy: window must be seconds, from 0 to {_LONGEST_WINDOW:g}, got {self.window!r}")
-        for name in ("minimum_users", "releases"):
+        for name in ("minimum_users", "releases", "stand_ins"):
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise ValueError(f"policy: {name} must be a whole number, got {value!r}")

@@ -7,19 +7,22 @@ Refusing them would tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client import stand_in
 from client.draw import draw, statistic_means
 from client.models import masked_lm
 from client.policy import Policy, Refused
 from client.shard import Shard
 from client.store.ledger import Charge, Ledger, LedgerError, Recalled
 from mechanisms.accounting.privacy_filter import FREE, Account
+from mechanisms.guarantee import Guarantee
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -33,20 +36,25 @@ _BYTES = 2**22
 
 @dataclass(frozen=True)
 class Sanitizer:
-    """Answers requests about a shard, under a policy, on a ledger, with a source of randomness."""
+    """Answers requests about a shard, under a policy, on a ledger, with a source of randomness.
+
+    stand_ins: the ledger of what is released in place of users who can pay no more (`client.stand_in`); None where such
+    users are left out, whatever the policy says.
+    """
 
     policy: Policy
     ledger: Ledger
     streams: SimulationStreams | SecureStreams
+    stand_ins: Ledger | None = None
 
     def answer(self, request: Request, shard: Shard) -> Reply:
         """Releases of the records asked for, or, of a statistic, one of each user; charged before this returns.
 
         What was released under the same key is repeated from the ledger at no cost; the rest is drawn in
         memory, committed with its charge in one transaction, and only then returned. Users whose budget does
-        not allow what is new are left out, all their records together; Refused is raised where that leaves
-        nobody, or where the policy refuses the request itself. LedgerError: the ledger cannot be trusted,
-        nothing leaves.
+        not allow what is new are left out, all their records together, or have stand-ins, as far as the policy allows;
+        Refused is raised where that leaves nobody, or where the policy refuses the request itself. LedgerError: a
+        ledger cannot be trusted, nothing leaves.
         Every row depends on its own records, ledger rows and stream only: a cohort answers as its users would
             alone.
         """
@@ -57,17 +65,23 @@ class Sanitizer:
             shard.masked_lm is None or masked_lm.load(shard.masked_lm).identity != request.masked_lm
         ):
             raise Refused("masked-lm")
-        with self.ledger.exclusive():
+        with ExitStack() as held:
+            books = self._books(request, shard)
+            for book in books:
+                held.enter_context(book.ledger.exclusive())
             answering = _Answering.of(request, shard)
-            recalled = {channel: self._recall(request, answering, channel) for channel in request.channels}
-            kept = self._affordable(request, answering, recalled)
-            answering = answering.take(kept)
-            charges: list[Charge] = []
+            recalled = {
+                channel: [book.recall(channel, answering) for book in books] for channel in request.channels
+            }
+            paid, stood_for = self._affordable(request, answering, recalled)
+            there = paid | stood_for
+            answering, paid = answering.take(there), paid[there]
             payloads: dict[str, NDArray[Any]] = {}
             for channel in request.channels:
-                known = _part(recalled.pop(channel), kept)
-                payloads[channel] = self._release(request, shard, answering, channel, known, payloads, charges)
-            self.ledger.commit(charges)
+                known = [_part(each, there) for each in recalled.pop(channel)]
+                payloads[channel] = self._release(request, answering, channel, books, known, paid, payloads)
+            for book in reversed(books):  # what costs nothing first: a charge is the last that may fail
+                book.ledger.commit(book.charges)
         return Reply(
             answering.users,
             answering.records,
@@ -83,22 +97,25 @@ class Sanitizer:
             ),
         )
 
-    def _recall(self, request: Request, answering: _Answering, channel: str) -> Recalled:
-        return self.ledger.recall(
-            request.stage, channel, request.digest(channel), answering.users, answering.records
-        )
+    def _books(self, request: Request, shard: Shard) -> list[_Book]:
+        """What is released of the users' data, and, where there may be any, what stands for it."""
+        books = [_Book(self.ledger, request, shard, self.streams)]
+        if self.stand_ins is not None:
+            books.append(_StandIns(self.stand_ins, request, shard, stand_in.apart(self.streams, "stand-in")))
+        return books
 
     def _affordable(
-        self, request: Request, answering: _Answering, recalled: Mapping[str, Recalled]
-    ) -> NDArray[np.bool_]:
-        """Which rows' users can pay for all that is new. Raises Refused where there were rows and none is left."""
+        self, request: Request, answering: _Answering, recalled: Mapping[str, list[Recalled]]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which rows' users can pay for all that is new, and for which others something may stand. Raises Refused
+        where there were rows and none is left."""
         people, person = np.unique(answering.users, return_inverse=True)
         policy, declared = self.policy, self.policy.unprotected
         bill = Account.empty(len(answering))
         paid = np.zeros(len(answering), dtype=bool)
         within = np.ones(len(people), dtype=bool)
         for channel in request.channels:
-            new = ~recalled[channel].known
+            new = ~np.any([each.known for each in recalled[channel]], axis=0)
             if channel in declared:
                 bill = bill.plus(FREE, new)
                 continue
@@ -110,61 +127,119 @@ class Sanitizer:
         account = policy.spent(self.ledger, people) + users_bill
         counted = (users_bill.releases == 0) | policy.allows_number(account)
         solvent = (np.bincount(person[paid], minlength=len(people)) == 0) | policy.allows(account, "total")
-        kept: NDArray[np.bool_] = (within & solvent & counted)[person]
-        if len(answering) and not kept.any():
+        kept = within & solvent & counted
+        stood_for = np.zeros_like(kept)
+        if self.stand_ins is not None:
+            given = self.stand_ins.spent(people).releases + users_bill.releases
+            stood_for = ~kept & (given <= policy.stand_ins)
+        if len(answering) and not (kept | stood_for).any():
             raise Refused("channel" if not within.any() else "total" if not (within & solvent).any() else "releases")
-        return kept
+        return kept[person], stood_for[person]
 
     def _release(
         self,
         request: Request,
-        shard: Shard,
         answering: _Answering,
         channel: str,
-        recalled: Recalled,
+        books: list[_Book],
+        recalled: list[Recalled],
+        paid: NDArray[np.bool_],
         released: dict[str, NDArray[Any]],
-        charges: list[Charge],
     ) -> NDArray[Any]:
-        """A channel's payload for all rows; what had to be drawn is appended to the charges."""
+        """A channel's payload for all rows: what was released before is repeated, whether of the user's data or not,
+        and what has to be drawn is charged to its book: of the user's data where that is paid."""
         _, dtype, shape = request.payload_form(channel)
         payload = np.empty((len(answering), *shape), dtype=dtype)
-        missing = ~recalled.known
+        known = np.any([each.known for each in recalled], axis=0)
+        for book, each, due in zip(books, recalled, (paid, ~paid), strict=False):
+            book.repeat(payload, each)
+            book.draw(channel, payload, answering, ~known & due, each.earlier, self.policy, released)
+        return payload
+
+
+@dataclass(frozen=True)
+class _Book:
+    """A ledger, and how what is written on it is drawn: of the users' data. charges: what was drawn, not committed
+    yet."""
+
+    ledger: Ledger
+    request: Request
+    shard: Shard
+    streams: SimulationStreams | SecureStreams
+    charges: list[Charge] = field(default_factory=list)
+
+    def guarantee(self, channel: str) -> Guarantee:
+        """What a release on this book is charged for."""
+        return self.request.mechanism(channel).guarantee
+
+    def values(self, channel: str) -> Callable[[_Answering, int], Any]:
+        """Of some rows, at a step of their streams: what the mechanism draws from, as `client.draw.draw` takes it."""
+        values = _Values(self.request, self.shard, channel)
+        return lambda part, step: values.of(part)
+
+    def recall(self, channel: str, answering: _Answering) -> Recalled:
+        """What each row released on this book."""
+        return self.ledger.recall(
+            self.request.stage, channel, self.request.digest(channel), answering.users, answering.records
+        )
+
+    def repeat(self, payload: NDArray[Any], recalled: Recalled) -> None:
+        """Put what is known into the payload."""
+        if not recalled.known.any():
+            return
+        if recalled.payloads.shape[1] != payload.dtype.itemsize * int(np.prod(payload.shape[1:])):
+            raise LedgerError("ledger: a payload does not have its length")
+        stored = recalled.payloads[recalled.known].view(payload.dtype.newbyteorder("<"))
+        payload[recalled.known] = stored.reshape(-1, *payload.shape[1:])
+
+    def draw(
+        self, channel: str, payload: NDArray[Any], answering: _Answering, missing: NDArray[np.bool_],
+        earlier: NDArray[np.int64], policy: Policy, released: Mapping[str, NDArray[Any]],
+    ) -> None:  # fmt: skip
+        """Draw what is missing into the payload, and charge it. released: the rows' embeddings, for a label's prior."""
+        if not missing.any():
+            return
+        request, guarantee = self.request, self.guarantee(channel)
         # of a class, the draw holds a number for each class there is
         held = 8 * request.classes if channel in ("answer", "label") else 0
-        width, stored = dtype.itemsize * int(np.prod(shape)), dtype.newbyteorder("<")
-        if not missing.all():
-            if recalled.payloads.shape[1] != width:
-                raise LedgerError("ledger: a payload does not have its length")
-            payload[~missing] = recalled.payloads[~missing].view(stored).reshape(-1, *shape)
-        values = _Values(request, shard, channel) if missing.any() else None
+        width = payload.dtype.itemsize * int(np.prod(payload.shape[1:]))
+        values = self.values(channel)
         with_prior = channel == "label" and request.prior is not None
         # A record asked again under another digest draws from its next stream, never again from the same one.
-        for step in np.unique(recalled.earlier[missing]):
-            due = np.flatnonzero(missing & (recalled.earlier == step))
-            assert values is not None
+        for step in np.unique(earlier[missing]).tolist():
+            due = np.flatnonzero(missing & (earlier == step))
             for here in answering.pieces(due, max(width, held)):
                 part = answering.take(here)
                 payload[here] = draw(
-                    request, channel, values.of(part), part.users, part.records, streams=self.streams, step=int(step),
-                    released=released["embedding"][here] if with_prior else None, masked_lm=shard.masked_lm,
+                    request, channel, values(part, step), part.users, part.records, streams=self.streams, step=step,
+                    released=released["embedding"][here] if with_prior else None, masked_lm=self.shard.masked_lm,
                 )  # fmt: skip
-        if missing.any():
-            guarantee = request.mechanism(channel).guarantee
-            new = payload[missing].astype(stored, copy=False)
-            charges.append(
-                Charge(
-                    stage=request.stage,
-                    channel=channel,
-                    digest=request.digest(channel),
-                    guarantee=guarantee,
-                    epsilon=self.policy.cost(guarantee).epsilon,
-                    delta=self.policy.delta,
-                    users=answering.users[missing],
-                    records=answering.records[missing],
-                    payloads=new.reshape(len(new), -1).view(np.uint8),
-                )
+        new = payload[missing].astype(payload.dtype.newbyteorder("<"), copy=False)
+        self.charges.append(
+            Charge(
+                stage=request.stage,
+                channel=channel,
+                digest=request.digest(channel),
+                guarantee=guarantee,
+                epsilon=policy.cost(guarantee).epsilon,
+                delta=policy.delta,
+                users=answering.users[missing],
+                records=answering.records[missing],
+                payloads=new.reshape(len(new), -1).view(np.uint8),
             )
-        return payload
+        )
+
+
+class _StandIns(_Book):
+    """The book of what says nothing of the users."""
+
+    def guarantee(self, channel: str) -> Guarantee:
+        return stand_in.NOTHING_OF_THE_USERS
+
+    def values(self, channel: str) -> Callable[[_Answering, int], Any]:
+        return lambda part, step: stand_in.values(
+            self.request, channel, part.users, part.records, streams=self.streams, step=step
+        )
 
 
 @dataclass(frozen=True, eq=False)

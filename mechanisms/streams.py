@@ -172,9 +172,10 @@ class SecureUniforms:
 
 @dataclass(frozen=True)
 class SimulationStreams:
-    """Reproducible streams: a function of (seed, stage, channel, step, user, record) and of nothing else.
+    """Reproducible streams: a function of (seed, purpose, stage, channel, step, user, record) and of nothing else.
 
-    Counter-based (Philox4x32-10). The key is the first 64 bits of SHA-256 over (seed, stage, channel, step),
+    purpose: what is drawn beside releases of the users' data, "" for these.
+    Counter-based (Philox4x32-10). The key is the first 64 bits of SHA-256 over (seed, stage, channel, step, purpose),
     the counter is (block, record, user's low word, user's high word): rows of one key never share a counter,
     so their streams are disjoint, and no draw depends on workers, on message order or on how rows are
     grouped. Two keys are two permutations; that two of q keys coincide has probability below q²·2^-65.
@@ -183,6 +184,7 @@ class SimulationStreams:
     """
 
     seed: int
+    purpose: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
@@ -193,7 +195,8 @@ class SimulationStreams:
     ) -> SimulatedUniforms:
         """Streams of n rows; users (n,) int64 >= 0, records (n,) int64 in [0, 2^32). No row twice."""
         users, records = _check_rows(users, records)
-        text = json.dumps(["sottovoce streams 1", self.seed, stage, channel, int(step)])
+        purpose = [self.purpose] if self.purpose else []
+        text = json.dumps(["sottovoce streams 1", self.seed, stage, channel, int(step), *purpose])
         digest = hashlib.sha256(text.encode()).digest()
         key = (int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little"))
         return SimulatedUniforms(key, users, records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -27,13 +28,14 @@ _NONE = "nothing has left this device"
 
 
 def read_statement(folder: Path) -> dict[str, Any]:
-    """{"folder", "policy", "answers", "records", "users", "theorem", "clock_set_back"},
+    """{"folder", "policy", "answers", "records", "users", "theorem", "clock_set_back", "stand_ins"},
     JSON-ready but for infinity.
 
     answers: what was released together, in the order in which it was charged: time (UTC seconds), stage, channel,
     digest, records (how many), statement, worst_case (of each record) and the delta at which that holds. records: what
     each has cost by channel. users: what each has been charged in all that counts, as the policy's privacy filter has
-    it: releases, worst_case (Σε), delta, rho, and rho_limit. theorem: what makes the total hold.
+    it: releases, worst_case (Σε), delta, rho, and rho_limit. theorem: what makes the total hold. stand_ins: how many
+    releases said nothing of them.
     Raises ValueError where there is no device, or its ledger cannot be trusted.
     """
     node = _device(folder)
@@ -41,11 +43,14 @@ def read_statement(folder: Path) -> dict[str, Any]:
     policy = node.policy("")
     if not path.exists() and not path.with_name(f".{path.name}.made").exists():
         rows: list[LedgerRow] = []
+        stand_ins = 0
     else:
         try:
             with node.ledger("") as ledger:
                 rows = ledger.rows()
                 spent = _spent(ledger, rows, policy)
+            with node.stand_ins("") or nullcontext() as other:
+                stand_ins = 0 if other is None else len(other.rows())
         except LedgerError as error:
             raise ValueError(f"{folder}: {error}") from error
     times = [row.time for row in sorted(rows, key=lambda row: row.commit)]
@@ -57,6 +62,7 @@ def read_statement(folder: Path) -> dict[str, Any]:
         "users": spent if rows else [],
         "theorem": THEOREM,
         "clock_set_back": any(later < before for before, later in pairwise(times)),
+        "stand_ins": stand_ins,
     }
 
 
@@ -73,6 +79,8 @@ def format_statement(statement: dict[str, Any]) -> str:
             f"  {_when(answer['time'])}  the {answer['channel']} of {n:,} record{'s' if n > 1 else ''}, to the stage "
             f"{answer['stage']}: {describe_cost(answer['worst_case'])}{at} each ({answer['statement']})"
         )
+    if statement["stand_ins"]:
+        lines.append(f"  and {statement['stand_ins']:,} releases that say nothing of you, once the rest was spent")
     if statement["clock_set_back"]:
         lines.append("  The clock was set back in between; the order is that of the ledger, and nothing depends on it.")
     if answers:
@@ -198,6 +206,8 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
     if policy.questions is not None:
         n = len(policy.questions)
         lines.append(f"  {n:,} question{'' if n == 1 else 's'}, known by digest; any other is asked of you first")
+    if policy.stand_ins:
+        lines.append(f"  {policy.stand_ins:,} releases of each user that say nothing of them, once the rest is spent")
     if policy.minimum_users:
         lines.append(f"  only among at least {policy.minimum_users:,} users whose releases are shuffled")
     return lines

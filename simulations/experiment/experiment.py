@@ -277,7 +277,8 @@ def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
     return ClientPolicy(
         delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
         statistic=policy.statistic, answer=policy.answer, total=policy.total, total_delta=policy.total_delta,
-        releases=policy.releases, mechanisms=_allowed(experiment), minimum_users=experiment.shuffle.least,
+        releases=policy.releases, stand_ins=policy.stand_ins, mechanisms=_allowed(experiment),
+        minimum_users=experiment.shuffle.least,
         accept_unprotected=policy.accept_unprotected,
     )  # fmt: skip
 

@@ -359,7 +359,8 @@ class Shuffle(Section):
 @dataclass(frozen=True)
 class Policy(Section):
     """What every client accepts: the largest ε of a record by channel (a statistic: of all that a user has) and of a
-    user in total, the δ of all that, and the number of a user's releases. delta: at which a release that needs one is
+    user in total, the δ of all that, and the number of a user's releases. stand-ins: how often something that says
+    nothing of a user is released in place of what they can pay no more. delta: at which a release that needs one is
     priced (`client.policy.Policy`)."""
 
     place: ClassVar[str] = "policy"
@@ -372,6 +373,7 @@ class Policy(Section):
     total: float = setting(values.number(infinite=True), math.inf)
     total_delta: float = setting(values.number(below=1.0), client.Policy.total_delta)
     releases: int = setting(values.whole(0), client.Policy.releases)
+    stand_ins: int = setting(values.whole(0), client.Policy.stand_ins)
     accept_unprotected: tuple[str, ...] = setting(values.reasons, ())
 
     @property

@@ -1,0 +1,70 @@
+"""What is released in place of a user's data once the policy allows none of it any more: draws of the same mechanism,
+of inputs that are drawn at random and are nobody's.
+
+**What it hides.** Without it, a user whose total is spent is missing from the next batch, and everybody sees that. A
+stand-in is a release of the mechanism like any other, for one more of its inputs: who tells it from what the user would
+have released is held to the mechanism's own guarantee. At a small ε nobody can; at a large one a text of random words
+is known for what it is.
+
+**What it costs.** Nothing of the user's is read, so no budget. It is kept on a ledger of its own, at ε = 0, since the
+same question must be answered with the same bytes. The others lose nothing by it: the amplification of a crowd (the
+blanket of Balle, Bell, Gascón and Nissim 2019, Theorem 3.1) holds whatever its members' inputs are, and this is a draw
+of the mechanism for one of them. The server pays: it learns from noise, and cannot tell from which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from client.store.text_column import Text
+from mechanisms.guarantee import Guarantee
+from mechanisms.messages.request import Request
+from mechanisms.streams import SecureStreams, SimulationStreams
+from mechanisms.words.text import TextMechanism
+
+#: No input of a user's decides anything about it: any two are at a loss of 0.
+NOTHING_OF_THE_USERS = Guarantee(0.0, "discrete", 1.0, "record")
+#: Words of a text, at most: as many as a long sentence has.
+_WORDS = 32
+Streams = SimulationStreams | SecureStreams
+
+
+def apart(streams: Streams, purpose: str) -> Streams:
+    """Streams that no release of the users' data ever draws from."""
+    return replace(streams, purpose=purpose) if isinstance(streams, SimulationStreams) else streams
+
+
+def values(
+    request: Request, channel: str, users: NDArray[np.int64], records: NDArray[np.int64], *, streams: Streams,
+    step: int,
+) -> Any:  # fmt: skip
+    """Inputs of n draws, in the form of `client.draw.draw`, from public parameters and randomness alone: directions
+    drawn uniformly, classes, or texts of words of the vocabulary, up to 32 a side."""
+    rng = apart(streams, "input of a stand-in").rows(users, records, stage=request.stage, channel=channel, step=step)
+    n, mechanism = len(users), request.mechanism(channel)
+    if channel == "label":
+        return np.floor(rng.uniform(n, 1)[:, 0] * request.classes).astype(np.int64)
+    if channel == "text":
+        assert isinstance(mechanism, TextMechanism)
+        return _texts(mechanism, rng.uniform(n, mechanism.sides * (1 + _WORDS)))
+    assert request.mean is not None
+    normal = ndtri(rng.uniform(n, request.statistic_dim if channel == "statistic" else len(request.mean)))
+    unit = normal / np.sqrt(np.einsum("ij,ij->i", normal, normal))[:, None]
+    return unit if channel == "statistic" else unit.astype(np.float32)
+
+
+def _texts(mechanism: TextMechanism, uniforms: NDArray[np.float64]) -> list[Text]:
+    words, most = mechanism.vocabulary.words, min(_WORDS, mechanism.tokens)
+    sides = uniforms.reshape(len(uniforms), mechanism.sides, 1 + _WORDS)
+    lengths = 1 + np.floor(sides[..., 0] * most).astype(np.int64)
+    chosen = np.floor(sides[..., 1:] * len(words)).astype(np.int64)
+    texts = [
+        tuple(" ".join(words[i] for i in side[:length]) for side, length in zip(row, of_row, strict=True))
+        for row, of_row in zip(chosen.tolist(), lengths.tolist(), strict=True)
+    ]
+    return [text[0] if mechanism.sides == 1 else (text[0], text[1]) for text in texts]
