@@ -28,7 +28,8 @@ Authority = Annotated[
 Party = Annotated[
     str,
     typer.Option(
-        "--party", help="authority, superlink, shuffler, model, training-server, publisher, or node (a device)."
+        "--party",
+        help="authority, superlink, shuffler, model, training-server, publisher, enrolment, or node (a device).",
     ),
 ]
 Port = Annotated[int, typer.Option("--port", help="Where it listens.")]
@@ -172,6 +173,32 @@ def register(
     print(operator.register(superlink, root_certificates, public_key))
 
 
+@app.command("enrol")
+def enrol(
+    table: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TABLE.json", help='Who lives where, of how many records: {"<node id>": {"<user>": records}}.'
+        ),
+    ],
+    sign_key: Annotated[
+        Path, typer.Option("--sign-key", metavar="FILE", help="The enrolment authority's private key.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The tokens, for the shuffler.")],
+) -> None:
+    """Vouch for users, as the enrolment authority, which knows them: a shuffler takes rows of nobody else."""
+    from simulations.deployment.keys import read_key
+    from simulations.output.atomic import whole
+    from simulations.shuffler import enrolment
+
+    people = enrolment.read_table(table)
+    signed = enrolment.tokens(people, read_key(sign_key))
+    with whole(out) as file:
+        file.write(signed.encode())
+    count = sum(map(len, people.values()))
+    print(f"{out}: {count:,} user{'s' * (count != 1)} on {len(people):,} device{'s' * (len(people) != 1)}")
+
+
 @app.command("gateway")
 def gateway(
     superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
@@ -204,9 +231,10 @@ def shuffler(
     port: Port,
     users: Annotated[
         Path,
-        typer.Option(
-            "--users", metavar="FILE", help='Who lives where, of how many records: {"<node id>": {"<user>": records}}.'
-        ),
+        typer.Option("--users", metavar="FILE", help="Who may take part: tokens, by `deploy enrol`."),
+    ],
+    enrolment_key: Annotated[
+        Path, typer.Option("--enrolment-key", metavar="FILE", help="The public key of whoever has signed them.")
     ],
     origins: Annotated[
         bool,
@@ -219,7 +247,8 @@ def shuffler(
 
     shuffler_service.run(
         folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
-        key=key, port=port, users=users, origins=origins, progress=progress_lines(), host=host,
+        key=key, port=port, users=users, enrolment_key=enrolment_key, origins=origins, progress=progress_lines(),
+        host=host,
     )  # fmt: skip
 
 

@@ -17,7 +17,6 @@ folder holds private keys and users' texts: nobody but its owner may read it.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -55,6 +54,7 @@ from simulations.devices.bundle import bundle_of_experiment, chosen
 from simulations.errors import Interrupted, Terminated, UserError
 from simulations.experiment import RELEASE_ONCE, STATISTICS, Arm, Experiment, slug, to_toml
 from simulations.progress import Progress
+from simulations.shuffler import enrolment
 from simulations.shuffler.service import ORIGINS
 from simulations.study.partition import cohorts
 from simulations.study.prepare import Held, prepare
@@ -283,12 +283,13 @@ class _Deployment:
         self.parties.until(lambda: answers(port), what="the gateway is not up", seconds=STARTING)
 
     def _start_nodes(self) -> None:
-        """Registers the devices' keys, tells the shuffler who lives where, and starts them."""
+        """Registers the devices' keys, vouches for who lives where, as the enrolment authority, and starts them."""
         enrolled = {}
         for i in range(self.nodes):
             number = superlink.register(self.superlink, self.ca / "ca.pem", self._node(i) / "node.pub")
             enrolled[str(number)] = self.users[i]
-        (self.folder / "shuffler" / "enrolment.json").write_text(json.dumps(enrolled) + "\n", encoding="utf-8")
+        signed = enrolment.tokens(enrolled, read_key(self.folder / "enrolment" / "sign.key"))
+        (self.folder / "shuffler" / "enrolment.jsonl").write_text(signed, encoding="utf-8")
         for i in range(self.nodes):
             self.parties.start(
                 f"node {i}", f"nodes/{i}",
@@ -307,7 +308,8 @@ class _Deployment:
                 "sottovoce", "deploy", "shuffler", place, "--superlink", self.superlink,
                 "--root-certificates", self.ca / "ca.pem", "--secret", self.folder / "superlink" / "secret",
                 "--certificate", place / "cert.pem", "--key", place / "cert.key", "--port", port,
-                "--users", place / "enrolment.json", "--origins",
+                "--users", place / "enrolment.jsonl", "--enrolment-key", self.folder / "enrolment" / "sign.pub",
+                "--origins",
             ),
         )  # fmt: skip
         for i in range(self.nodes):

@@ -8,6 +8,7 @@
 | model | cert.key, cert.csr, seal.key, seal.pub | a server |
 | training-server | cert.key, cert.csr, seal.key, seal.pub | a client |
 | publisher | sign.key, sign.pub | nothing |
+| enrolment | sign.key, sign.pub | nothing |
 | node | node.key, node.pub | nothing: a SuperLink's operator registers it |
 """
 
@@ -26,15 +27,15 @@ from simulations.deployment.keys import read_key
 from simulations.errors import UserError
 from simulations.shuffler.service import TRAINING_SERVER
 
-AUTHORITY, PUBLISHER, NODE = "authority", "publisher", "node"
+AUTHORITY, PUBLISHER, ENROLMENT, NODE = "authority", "publisher", "enrolment", "node"
 #: Who is served by a certificate, and all who have keys.
 SERVERS = (SUPERLINK, SHUFFLER, MODEL)
-PARTIES = (AUTHORITY, *SERVERS, TRAINING_SERVER, PUBLISHER, NODE)
+PARTIES = (AUTHORITY, *SERVERS, TRAINING_SERVER, PUBLISHER, ENROLMENT, NODE)
 #: To whom devices seal, each by a key of its own.
 SEALED = (TRAINING_SERVER, MODEL)
 #: Each party's folder, where one place holds all of them.
 FOLDERS = {AUTHORITY: "ca", SUPERLINK: "superlink", SHUFFLER: "shuffler", MODEL: "predict", TRAINING_SERVER: "server",
-           PUBLISHER: "publisher"}  # fmt: skip
+           PUBLISHER: "publisher", ENROLMENT: "enrolment"}  # fmt: skip
 
 
 def make_own_keys(folder: Path, party: str) -> None:
@@ -47,7 +48,7 @@ def make_own_keys(folder: Path, party: str) -> None:
         certificates.make_authority(folder)
     elif party == NODE:
         certificates.node_keys(folder)
-    elif party == PUBLISHER:
+    elif party in (PUBLISHER, ENROLMENT):
         _pair(folder, "sign", signature.generate_keys())
     else:
         certificates.request(folder)

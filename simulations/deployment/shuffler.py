@@ -9,10 +9,12 @@ from typing import Any
 
 from flwr.app import RecordDict
 
+from simulations.deployment.keys import read_key
 from simulations.deployment.processes import ending_on_signals
 from simulations.errors import Terminated, UserError
 from simulations.progress import Progress
-from simulations.shuffler.rounds import Enrolment, Rounds, read_enrolment
+from simulations.shuffler.enrolment import Enrolment, read_tokens
+from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.service import ORIGINS, STORE, serving
 from simulations.shuffler.store import Store, StoreError
 from simulations.transport import superlink as superlinks
@@ -23,16 +25,17 @@ _LOOK = 0.2
 
 def run(
     folder: Path, *, superlink: str, root_certificates: Path, secret: Path, certificate: Path, key: Path, port: int,
-    users: Path, origins: bool, progress: Progress, host: str = "127.0.0.1",
+    users: Path, enrolment_key: Path, origins: bool, progress: Progress, host: str = "127.0.0.1",
 ) -> None:  # fmt: skip
     """Serves until it is told to stop (SIGINT, SIGTERM). A stage that was open goes on.
 
     folder: of the store. superlink: its HOST:PORT. root_certificates: the authority of SuperLink and training server.
-    secret: the file that the SuperLink was started with. certificate, key: its own. users: as `read_enrolment` reads.
-    origins: whether whose rows are in a batch is written down, in `folder`/origins, for a study's score.
+    secret: the file that the SuperLink was started with. certificate, key: its own. users: tokens of enrolment, signed
+    by the authority whose public key is in the file enrolment_key (`simulations.shuffler.enrolment`). origins: whether
+    whose rows are in a batch is written down, in `folder`/origins, for a study's score.
     Raises UserError, in one line, where a file, the port, the store or the SuperLink cannot be used.
     """
-    enrolled = read_enrolment(users)
+    enrolled = read_tokens(users, read_key(enrolment_key))
     for path in (root_certificates, secret):
         if not path.is_file():
             raise UserError(f"{path}: is not there")

@@ -7,24 +7,20 @@ and the first of each counts.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
-from numpy.typing import NDArray
 
 from mechanisms.messages.refusals import describe_error
 from mechanisms.messages.sealed import Sealed
 from mechanisms.messages.wire import record_from_bytes, sealed_from_record
-from simulations.errors import UserError
 from simulations.progress import Progress
+from simulations.shuffler.enrolment import Enrolment
 from simulations.shuffler.store import Stage, Store
 
 #: What `ask` says of a node that the SuperLink does not know yet, and seconds before it is asked again.
@@ -36,23 +32,8 @@ Answer = tuple[int, RecordDict | None, str | None]
 Ask = Callable[[RecordDict, Mapping[int, int], float], Iterator[Answer]]
 #: What a reply may have beside its rows, in bytes; and, of each row, whose it is.
 _BESIDE, _IDS = 2**20, 16
-#: The most records that enrolment may grant a user.
-_MOST = 2**20
 #: What is dropped of a user who sends more records than enrolment says they may have.
 TOO_MANY = "more records than the user is enrolled with"
-_LIKE = '{"<node id>": {"<user>": records, ...}}'
-
-
-@dataclass(frozen=True, eq=False)
-class Enrolled:
-    """Who lives on a node. users: (n,) int64, each once, rising. records: (n,) int64, of how many records user i may
-    have releases in a stage."""
-
-    users: NDArray[np.int64]
-    records: NDArray[np.int64]
-
-
-Enrolment = Mapping[int, Enrolled]
 
 
 @dataclass(frozen=True)
@@ -172,58 +153,7 @@ def read_request(record: RecordDict) -> StageTerms:
     return StageTerms(stage, minimum, (index, count))
 
 
-def read_enrolment(path: Path) -> dict[int, Enrolled]:
-    """Which users live on which node, and how many records each may have: a table of tables, by the node's id and by
-    the user. Raises UserError."""
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
-    except OSError as error:
-        raise UserError(f"--users {path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        table = None
-    if isinstance(table, dict) and any(isinstance(users, list) for users in table.values()):
-        raise UserError(f"--users {path}: does not say how many records each user may have, as in {_LIKE}")
-    if not isinstance(table, dict) or not all(_is_node(k) and _are_users(v) for k, v in table.items()):
-        raise UserError(f"--users {path}: is no table {_LIKE} of whole numbers, each node and each user once")
-    enrolled = {int(node): _enrolled(users) for node, users in table.items()}
-    everybody = np.concatenate([*(there.users for there in enrolled.values()), np.zeros(0, np.int64)])
-    if not len(everybody):
-        raise UserError(f"--users {path}: has no users")
-    people, times = np.unique(everybody, return_counts=True)
-    if (times > 1).any():
-        raise UserError(f"--users {path}: user {people[times > 1][0]} is there twice; each lives on one node")
-    return enrolled
-
-
-def _enrolled(users: Mapping[str, int]) -> Enrolled:
-    pairs = np.array(sorted((int(user), records) for user, records in users.items()), np.int64).reshape(-1, 2)
-    return Enrolled(pairs[:, 0].copy(), pairs[:, 1].copy())
-
-
 def _describe(error: str | None) -> str:
     """What an error stands for, in constant words: the number of one that is not known could say anything."""
     meaning = describe_error(str(error))
     return "another error" if meaning.startswith("code ") else meaning
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A table whose keys are there once each."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise ValueError("a key is there twice")
-    return table
-
-
-def _is_node(key: str) -> bool:
-    return _is_number(key) and 0 < int(key) < 2**64
-
-
-def _are_users(users: Any) -> bool:
-    return isinstance(users, dict) and all(
-        _is_number(user) and int(user) < 2**63 and type(records) is int and 0 < records <= _MOST
-        for user, records in users.items()
-    )
-
-
-def _is_number(key: str) -> bool:
-    return key.isascii() and key.isdecimal() and len(key) <= 20

@@ -18,7 +18,8 @@ from mechanisms.messages.wire import (
     request_to_record,
     sealed_to_record,
 )
-from simulations.shuffler.rounds import Enrolled, Rounds
+from simulations.shuffler.enrolment import Enrolled
+from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import Store
 from tests.server.test_sealed_batches import honest
 from tests.support.clients import request

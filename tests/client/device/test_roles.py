@@ -93,13 +93,14 @@ def test_whoever_connects_speaks_to_the_party_it_means(
 
 def test_each_party_makes_its_own_keys_and_the_authority_says_who_it_is(tmp_path: Path) -> None:
     """No private key leaves the folder where it was made, and what a request says of its owner is nothing."""
-    for party in ("authority", SUPERLINK, MODEL, TRAINING_SERVER, "publisher", "node"):
+    for party in ("authority", SUPERLINK, MODEL, TRAINING_SERVER, "publisher", "enrolment", "node"):
         make_own_keys(tmp_path / party, party)
     there = {path.parent.name: {p.name for p in path.parent.iterdir()} for path in tmp_path.rglob("*.key")}
     assert there == {
         "authority": {"ca.key", "ca.pem"}, SUPERLINK: {"cert.key", "cert.csr", "secret"},
         MODEL: {"cert.key", "cert.csr", "seal.key", "seal.pub"},
         TRAINING_SERVER: {"cert.key", "cert.csr", "seal.key", "seal.pub"}, "publisher": {"sign.key", "sign.pub"},
+        "enrolment": {"sign.key", "sign.pub"},
         "node": {"node.key", "node.pub"},
     }  # fmt: skip
     asked, signed = tmp_path / SUPERLINK / "cert.csr", tmp_path / "signed"

@@ -169,7 +169,7 @@ def keys(place: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_keys_are_their_owners_alone(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (keys, *keys.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-    parties = {"ca", "superlink", "shuffler", "server", "predict", "publisher", "nodes"}
+    parties = {"ca", "superlink", "shuffler", "server", "predict", "publisher", "enrolment", "nodes"}
     assert {path.name for path in keys.iterdir()} == parties
     assert [path.parent.name for path in sorted(keys.rglob("node.key"))] == ["0", "1"]
     for party, hosts, addresses in (
@@ -238,8 +238,10 @@ def test_a_party_whose_files_are_missing_says_which(keys: Path, capsys: pytest.C
     assert line.endswith("ca.pem: is no key to seal or to sign with, which is 64 hexadecimal digits")
     assert complaint(capsys, *train, "--seal-key", "none").startswith("none: cannot be read")
     shuffler = ["shuffler", "store", "--superlink", "127.0.0.1:1", *authority, *options(keys, "shuffler"), "--port", 1]
-    line = complaint(capsys, *shuffler, "--secret", keys / "superlink" / "secret", "--users", "nobody.json")
-    assert line.startswith("--users nobody.json: cannot be read")
+    shuffler += ["--secret", keys / "superlink" / "secret", "--users", "nobody.jsonl"]
+    line = complaint(capsys, *shuffler, "--enrolment-key", keys / "enrolment" / "sign.pub")
+    assert line.startswith("--users nobody.jsonl: cannot be read")
+    assert complaint(capsys, *shuffler, "--enrolment-key", "none").startswith("none: cannot be read")
     predict = ["predict", "nowhere", *options(keys, "predict"), "--port", 1]
     assert complaint(capsys, *predict).startswith("nowhere: holds no finished run")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,8 +17,8 @@ from mechanisms.messages.wire import (
     request_to_record,
     sealed_to_record,
 )
-from simulations.errors import UserError
-from simulations.shuffler.rounds import TOO_MANY, Enrolled, Rounds, read_enrolment, read_request
+from simulations.shuffler.enrolment import Enrolled
+from simulations.shuffler.rounds import TOO_MANY, Rounds, read_request
 from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Stage, Store
 from tests.server.test_sealed_batches import honest
 from tests.support.fuzz import HUGE, Fuzzer
@@ -254,34 +253,3 @@ def test_requests_that_are_none(about: dict[str, Any]) -> None:
     bad = RecordDict({**good, "request.about": ConfigRecord({**good["request.about"], **about})})
     with pytest.raises(ValueError, match="shuffler"):
         read_request(bad)
-
-
-def test_enrolment_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "enrolment.json"
-    table = {str(ONE): {"103": 7, "100": 1, "20": 2}, str(TWO): {"104": 1}}
-    path.write_text(json.dumps(table))
-    read = read_enrolment(path)
-    assert {node: (e.users.tolist(), e.records.tolist()) for node, e in read.items()} == {
-        ONE: ([20, 100, 103], [2, 1, 7]), TWO: ([104], [1]),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("", "is no table"), ("[]", "is no table"), ("[" * 100_000, "is no table"), ('{"a": {"1": 1}}', "is no table"),
-     ('{"0": {"1": 1}}', "is no table"), ('{"1": 3}', "is no table"), ('{"1": {"-1": 1}}', "is no table"),
-     ('{"1": {"1.5": 1}}', "is no table"), ('{"1": {"1": true}}', "is no table"), ('{"1": {"1": 0}}', "is no table"),
-     ('{"1": {"1": -1}}', "is no table"), ('{"1": {"1": 1e3}}', "is no table"), ('{"1": {"1": 2000000}}', "no table"),
-     ('{"1": {"9223372036854775808": 1}}', "is no table"), ('{"' + "9" * 5000 + '": {"1": 1}}', "is no table"),
-     ("{}", "has no users"), ('{"1": {}}', "has no users"),
-     ('{"1": {"1": 1, "2": 1}, "2": {"2": 1}}', "user 2 is there twice"),
-     ('{"1": {"7": 1, "7": 1}}', "each user once"), ('{"1": {"7": 1}, "1": {"8": 1}}', "each node"),
-     ('{"1": [7]}', "does not say how many records each user may have, as in"), (None, "cannot be read")],
-)  # fmt: skip
-def test_enrolments_that_are_none(tmp_path: Path, text: str | None, words: str) -> None:
-    path = tmp_path / "enrolment.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(UserError, match=words) as caught:
-        read_enrolment(path)
-    assert "\n" not in str(caught.value) and str(path) in str(caught.value)

@@ -23,6 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from client.device.serve import serve
 from client.node import write_node
+from mechanisms.messages import signature
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import batch_identity, unseal
 from mechanisms.messages.wire import (
@@ -37,6 +38,7 @@ from simulations.deployment.processes import free_port
 from simulations.deployment.shuffler import run
 from simulations.deployment.units import write_units
 from simulations.errors import UserError
+from simulations.shuffler.enrolment import tokens
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.service import STORE, TRAINING_SERVER, application, serving
 from simulations.shuffler.store import Store, StoreError
@@ -340,16 +342,19 @@ def test_bytes_of_a_stage_are_what_nodes_are_asked(service: Service) -> None:
 
 def arguments(folder: Path, keys: Path, superlink: str = "127.0.0.1:1", **changes: Any) -> dict[str, Any]:
     """What `run` is given, with an enrolment and a secret that are there."""
-    (folder / "enrolment.json").write_text('{"1": {"0": 1, "1": 1}}')
+    signer, authority = signature.generate_keys()
+    (folder / "tokens.jsonl").write_text(tokens({"1": {"0": 1, "1": 1}}, signer))
+    (folder / "enrolment.pub").write_text(authority.hex())
     (folder / "secret").write_bytes(bytes(32))
     return {
         "superlink": superlink, "root_certificates": keys / "ca" / "ca.pem", "secret": folder / "secret",
         "certificate": keys / "shuffler" / "cert.pem", "key": keys / "shuffler" / "cert.key", "port": 0,
-        "users": folder / "enrolment.json", "origins": False, "progress": lambda line: None,
+        "users": folder / "tokens.jsonl", "enrolment_key": folder / "enrolment.pub", "origins": False,
+        "progress": lambda line: None,
     } | changes  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["root_certificates", "secret", "users", "certificate"])
+@pytest.mark.parametrize("name", ["root_certificates", "secret", "users", "enrolment_key", "certificate"])
 def test_a_file_that_is_missing_ends_in_one_line(tmp_path: Path, keys: Path, name: str) -> None:
     with pytest.raises(UserError) as caught:
         run(tmp_path / "place", **arguments(tmp_path, keys, **{name: tmp_path / "missing"}))
@@ -383,15 +388,17 @@ def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
             folder = make_node(tmp_path / f"node-{i}", mine, seed=None)
             write_node(folder, policy=ANYTHING, seal=PUBLIC)
             key, number = link.node(folder)
-            enrolment[str(number)] = dict.fromkeys(mine, 1)
+            enrolment[str(number)] = dict.fromkeys(map(str, mine), 1)
             about = {"superlink": link.address, "root_certificates": link.ca, "key": key, "progress": print}
             devices.append(threading.Thread(target=serve, args=(folder,), kwargs={**about, "stop": stop}, daemon=True))
-        (tmp_path / "enrolment.json").write_text(json.dumps(enrolment))
+        signer, authority = signature.generate_keys()
+        (tmp_path / "tokens.jsonl").write_text(tokens(enrolment, signer))
+        (tmp_path / "enrolment.pub").write_text(authority.hex())
         command = [
             sys.executable, "-m", "simulations.commands.cli", "deploy", "shuffler", tmp_path / "shuffler",
             "--superlink", link.address, "--root-certificates", link.ca, "--secret", link.secret, "--certificate",
             tmp_path / "shuffler" / "cert.pem", "--key", tmp_path / "shuffler" / "cert.key", "--port", port,
-            "--users", tmp_path / "enrolment.json",
+            "--users", tmp_path / "tokens.jsonl", "--enrolment-key", tmp_path / "enrolment.pub",
         ]  # fmt: skip
 
         words = list(map(str, command))

@@ -1,0 +1,139 @@
+"""A shuffler takes rows of those whom the enrolment authority vouches for, as it has signed it, and of nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mechanisms.messages import signature
+from simulations.commands.cli import main
+from simulations.errors import UserError
+from simulations.shuffler.enrolment import read_table, read_tokens, tokens
+from simulations.shuffler.rounds import Rounds
+from simulations.shuffler.store import CLOSED, DISCARDED, Store
+from tests.support.rounds import ONE, TWO, Nodes, answer, opened, wanted
+
+SIGNER, AUTHORITY = signature.generate_keys()
+TABLE = {str(ONE): {"103": 7, "100": 1, "20": 2}, str(TWO): {"104": 1}}
+
+
+def written(folder: Path, table: dict[str, dict[str, int]], signer: bytes = SIGNER) -> Path:
+    path = folder / "tokens.jsonl"
+    path.write_text(tokens(table, signer))
+    return path
+
+
+def test_what_an_authority_has_signed_is_read(tmp_path: Path) -> None:
+    read = read_tokens(written(tmp_path, TABLE), AUTHORITY)
+    assert {node: (e.users.tolist(), e.records.tolist()) for node, e in read.items()} == {
+        ONE: ([20, 100, 103], [2, 1, 7]), TWO: ([104], [1]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("", "is no table"), ("[]", "is no table"), ("[" * 100_000, "is no table"), ('{"a": {"1": 1}}', "is no table"),
+     ('{"0": {"1": 1}}', "is no table"), ('{"1": 3}', "is no table"), ('{"1": {"-1": 1}}', "is no table"),
+     ('{"1": {"1.5": 1}}', "is no table"), ('{"1": {"1": true}}', "is no table"), ('{"1": {"1": 0}}', "is no table"),
+     ('{"1": {"1": -1}}', "is no table"), ('{"1": {"1": 1e3}}', "is no table"), ('{"1": {"1": 2000000}}', "no table"),
+     ('{"1": {"9223372036854775808": 1}}', "is no table"), ('{"' + "9" * 5000 + '": {"1": 1}}', "is no table"),
+     ("{}", "has no users"), ('{"1": {}}', "has no users"),
+     ('{"1": {"1": 1, "2": 1}, "2": {"2": 1}}', "user 2 is there twice"),
+     ('{"1": {"7": 1, "7": 1}}', "each user once"), ('{"1": {"7": 1}, "1": {"8": 1}}', "each node"),
+     ('{"1": [7]}', "does not say how many records each user may have, as in"), (None, "cannot be read")],
+)  # fmt: skip
+def test_tables_that_are_none(tmp_path: Path, text: str | None, words: str) -> None:
+    path = tmp_path / "enrolment.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=words) as caught:
+        read_table(path)
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+
+def changed(line: str, **fields: object) -> str:
+    return json.dumps(json.loads(line) | fields)
+
+
+FORGED: dict[str, Callable[[list[str]], list[str]]] = {
+    "another user": lambda lines: [changed(lines[0], users={"100": 1, "55": 1}), lines[1]],
+    "one user more": lambda lines: [changed(lines[0], users=TABLE[str(ONE)] | {"55": 1}), lines[1]],
+    "more records": lambda lines: [changed(lines[0], users=TABLE[str(ONE)] | {"100": 2}), lines[1]],
+    "another node": lambda lines: [changed(lines[0], node="77"), lines[1]],
+    "another token's signature": lambda lines: [changed(lines[0], signature=json.loads(lines[1])["signature"])],
+    "nobody's": lambda lines: [changed(lines[0], signature="00" * 64)],
+    "of another authority": lambda lines: tokens(TABLE, signature.generate_keys()[0]).splitlines(),
+    "of a publisher's kind": lambda lines: [
+        changed(lines[1], signature=signature.sign(SIGNER, "bundle", b'[9223372036854775813,[[104,1]]]').hex())
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=list(FORGED))
+def test_whoever_is_no_authority_enrols_nobody(tmp_path: Path, forge: Callable[[list[str]], list[str]]) -> None:
+    """Who registers devices, hands on the file or holds another deployment's: one line, and no shuffler starts."""
+    path = written(tmp_path, TABLE)
+    path.write_text("\n".join(forge(path.read_text().splitlines())) + "\n")
+    with pytest.raises(UserError, match=rf"{path}, line 1: is not signed by the enrolment authority") as caught:
+        read_tokens(path, AUTHORITY)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_order_in_which_users_are_written_is_not_signed(tmp_path: Path) -> None:
+    path = written(tmp_path, TABLE)
+    first, second = path.read_text().splitlines()
+    path.write_text(f"{second}\n{changed(first, users=dict(reversed(TABLE[str(ONE)].items())))}\n")
+    assert read_tokens(path, AUTHORITY)[ONE].records.tolist() == [2, 1, 7]
+
+
+@pytest.mark.parametrize("line", ["", "[]", "1", "{", '{"node": "1"}', "[" * 50_000, '{"signature": 3}', "\ud83d"])
+def test_lines_that_are_no_token(tmp_path: Path, line: str) -> None:
+    path = written(tmp_path, TABLE)
+    path.write_bytes(path.read_bytes() + line.encode("utf-8", "surrogatepass") + b"\n")
+    with pytest.raises(UserError, match=r"no token of enrolment|is no text") as caught:
+        read_tokens(path, AUTHORITY)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_user_has_one_place_and_one_node_one_token(tmp_path: Path) -> None:
+    twice = tokens({"1": {"5": 1}}, SIGNER) + tokens({"2": {"5": 1}}, SIGNER)
+    (tmp_path / "tokens.jsonl").write_text(twice)
+    with pytest.raises(UserError, match="user 5 is there twice"):
+        read_tokens(tmp_path / "tokens.jsonl", AUTHORITY)
+    (tmp_path / "tokens.jsonl").write_text(tokens({"1": {"5": 1}}, SIGNER) + tokens({"1": {"6": 1}}, SIGNER))
+    with pytest.raises(UserError, match="node 1 is there twice"):
+        read_tokens(tmp_path / "tokens.jsonl", AUTHORITY)
+
+
+@pytest.mark.parametrize(("vouched", "state"), [(7, CLOSED), (2, DISCARDED)])
+def test_a_crowd_is_of_those_who_are_vouched_for(tmp_path: Path, vouched: int, state: str) -> None:
+    """Two devices with four users each; a batch needs three. Those that nobody vouches for are sent too, and do not
+    count: seven real users make a batch, two among six strangers do not."""
+    asked = wanted()
+    people: dict[str, dict[str, int]] = {str(ONE): {}, str(TWO): {}}
+    for user in range(100, 100 + vouched):
+        people[str(ONE) if user < 104 else str(TWO)][str(user)] = 1
+    enrolled = read_tokens(written(tmp_path, {node: users for node, users in people.items() if users}), AUTHORITY)
+    nodes = Nodes({ONE: answer(asked, range(100, 104)), TWO: answer(asked, range(104, 108), seed=2)})
+    with Store(tmp_path / "store") as store:
+        opened(store, asked)
+        Rounds(store, enrolled, nodes.ask, lambda line: None).work()
+        done = store.stage("train")
+    assert done is not None and (done.users, done.state) == (vouched, state)
+
+
+def test_an_authority_enrols_and_a_shuffler_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["deploy", "request-certificate", str(tmp_path / "authority"), "--party", "enrolment"])
+    assert sorted(path.name for path in (tmp_path / "authority").iterdir()) == ["sign.key", "sign.pub"]
+    (tmp_path / "table.json").write_text(json.dumps(TABLE))
+    out = tmp_path / "tokens.jsonl"
+    capsys.readouterr()
+    key = tmp_path / "authority" / "sign.key"
+    main(["deploy", "enrol", str(tmp_path / "table.json"), "--sign-key", str(key), "--out", str(out)])
+    assert capsys.readouterr().out == f"{out}: 4 users on 2 devices\n"
+    public = bytes.fromhex((tmp_path / "authority" / "sign.pub").read_text())
+    assert np.concatenate([e.users for e in read_tokens(out, public).values()]).tolist() == [20, 100, 103, 104]
