@@ -13,14 +13,15 @@ without w for nearly every point (a squeeze), and by the distance in float64 for
 thousand, is answered by another draw from the whole row of float64 weights. That is rejection sampling with the
 second attempt drawn exactly: conditioned on either way, the draw follows w/Σw.
 
-**Bits do not depend on the company.** Rows are computed in blocks of fixed numbers of words, always of the same
-shape, so that a word gives the same draw alone and among thousands (BLAS answers other bits for other shapes).
+**Bits do not depend on the company.** A word gives the same draw alone and among thousands. BLAS may answer other bits
+for other shapes, and for another row of one shape: a geometry looks once which rows of which shapes are alike here, and
+a word stands in rows of one kind alone (`Geometry.lowered`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -35,10 +36,14 @@ IntArray = NDArray[np.int64]
 
 #: Uniforms that a draw uses.
 UNIFORMS = 2
-#: Rows of a block of proposal weights, outputs of a cell of them, and rows and columns of a block in float64.
-_ROWS, _CELL, _EXACT_ROWS, _EXACT_COLUMNS = 128, 64, 16, 4096
-#: Draws treated at once, and bytes of proposal weights that one mechanism remembers.
-_CHUNK, _REMEMBERED = 8192, 2**26
+#: Outputs of a cell of proposal weights, and rows and columns of a block in float64.
+_CELL, _EXACT_ROWS, _EXACT_COLUMNS = 64, 16, 4096
+#: Rows of a product in float32: few for a sentence, more for many words; and what a product costs beside its rows, in
+#: rows (it reads all outputs).
+_FEW, _MANY, _CALL = 32, 128, 45
+#: Draws treated at once, bytes of the proposal weights of all words, which are kept where they fit, and of those of the
+#: words that are treated at once where they do not.
+_CHUNK, _REMEMBERED, _AT_ONCE = 8192, 2**26, 2**24
 #: Bytes of distances of the rows that were asked for last, which a geometry remembers.
 _LAST = 2**22
 _SINGLE, _DOUBLE = 2.0**-24, 2.0**-53
@@ -59,7 +64,6 @@ class Exponential:
 
     geometry: Geometry
     epsilon: float
-    _blocks: dict[int, tuple[SingleArray, FloatArray, FloatArray]] = field(default_factory=dict, repr=False)
 
     @property
     def numeric_epsilon(self) -> float:
@@ -87,11 +91,17 @@ class Exponential:
         order = np.argsort(x, kind="stable")
         inputs, u = x[order], uniforms[order]
         drawn = np.empty(len(x), dtype=np.int64)
-        for start, stop in _runs(inputs // _ROWS):
-            block = self._block(int(inputs[start]) // _ROWS)
-            for at in range(start, stop, _CHUNK):
-                part = slice(at, min(stop, at + _CHUNK))
-                drawn[part] = self._propose(inputs[part], u[part, 0], *block)
+        words, first = np.unique(inputs, return_index=True)
+        first = np.append(first, len(inputs))
+        at_once = max(_FEW, _AT_ONCE // self.geometry.row_bytes)
+        for some in range(0, len(words), at_once):
+            stops = first[some : some + at_once + 1]
+            proposals, places = self._proposals(words[some : some + at_once])
+            rows = np.repeat(places, np.diff(stops))
+            for at in range(stops[0], stops[-1], _CHUNK):
+                part = slice(at, min(stops[-1], at + _CHUNK))
+                here = slice(part.start - stops[0], part.stop - stops[0])
+                drawn[part] = self._propose(inputs[part], rows[here], u[part, 0], proposals)
         # the second attempt, a few words at a time
         missed = np.flatnonzero(drawn < 0)
         for at in range(0, len(missed), _EXACT_ROWS):
@@ -111,34 +121,47 @@ class Exponential:
         """Log probability of every output, (n,) -> (n, K)."""
         return categorical.log_normalize(self.log_weights(x))
 
-    def _block(self, number: int) -> tuple[SingleArray, FloatArray, FloatArray]:
-        """Proposal weights (rows, padded K), sums up to the end of each cell (rows, cells), offsets (rows,)."""
-        known = self._blocks.get(number)
-        if known is None:
-            known = self._computed(number)
-            room = _REMEMBERED // known[0].nbytes
-            while self._blocks and len(self._blocks) >= room:
-                self._blocks.pop(next(iter(self._blocks)))
-            if room:
-                self._blocks[number] = known
-        return known
+    def _proposals(self, words: IntArray) -> tuple[_Proposals, IntArray]:
+        """Proposals of these words, rising and each once, among others perhaps; and the row of each."""
+        if self._kept is None:
+            made, places = self._empty(len(words)), np.arange(len(words))
+            self._fill(made, words, places)
+            return made, places
+        kept, there = self._kept
+        new = words[~there[words]]
+        self._fill(kept, new, new)
+        there[new] = True
+        return kept, words
 
-    def _computed(self, number: int) -> tuple[SingleArray, FloatArray, FloatArray]:
-        first = number * _ROWS
-        weights = self.geometry.lowered(first, min(first + _ROWS, len(self.geometry.points)))
-        offsets = np.zeros(len(weights), dtype=np.float32)
-        # a word that is no output has no weight of 1: the nearest output gets one
-        far = ~self.geometry.own[first : first + _ROWS]
-        if far.any():
-            lowered = weights[far] * np.float32(1 - _SLACK)
-            offsets[far] = lowered[:, : len(self.geometry.outputs)].min(axis=1)
-            weights[far] = np.maximum(lowered - offsets[far, None], 0)
-        weights *= np.float32(-self.epsilon / 2 * (1 - _SLACK))
-        np.exp(weights, out=weights)
-        weights[:, len(self.geometry.outputs) :] = 0
-        # cells are wide enough for all their weights, however float32 sums them
-        cells = weights.reshape(len(weights), -1, _CELL).sum(axis=2).astype(np.float64) * (1 + 2 * _CELL * _SINGLE)
-        return weights, np.cumsum(cells, axis=1), offsets.astype(np.float64)
+    @cached_property
+    def _kept(self) -> tuple[_Proposals, NDArray[np.bool_]] | None:
+        """Room for the proposals of all words, and which of them are there; None where that is too much."""
+        n = len(self.geometry.points)
+        return (self._empty(n), np.zeros(n, dtype=bool)) if n * self.geometry.row_bytes <= _REMEMBERED else None
+
+    def _empty(self, rows: int) -> _Proposals:
+        padded = self.geometry.padded
+        return _Proposals(np.empty((rows, padded), np.float32), np.empty((rows, padded // _CELL)), np.empty(rows))
+
+    def _fill(self, held: _Proposals, words: IntArray, places: IntArray) -> None:
+        """Put the proposals of these words into these rows."""
+        step = self.geometry.at_once
+        for at in range(0, len(words), step):
+            some, rows = words[at : at + step], places[at : at + step]
+            weights = self.geometry.lowered(some)
+            offsets = np.zeros(len(weights), dtype=np.float32)
+            # a word that is no output has no weight of 1: the nearest output gets one
+            far = ~self.geometry.own[some]
+            if far.any():
+                lowered = weights[far] * np.float32(1 - _SLACK)
+                offsets[far] = lowered[:, : len(self.geometry.outputs)].min(axis=1)
+                weights[far] = np.maximum(lowered - offsets[far, None], 0)
+            weights *= np.float32(-self.epsilon / 2 * (1 - _SLACK))
+            np.exp(weights, out=weights)
+            weights[:, len(self.geometry.outputs) :] = 0
+            # cells are wide enough for all their weights, however float32 sums them
+            cells = weights.reshape(len(weights), -1, _CELL).sum(axis=2).astype(np.float64) * (1 + 2 * _CELL * _SINGLE)
+            held.weights[rows], held.ends[rows], held.offsets[rows] = weights, np.cumsum(cells, axis=1), offsets
 
     @cached_property
     def _far(self) -> float:
@@ -153,11 +176,10 @@ class Exponential:
             return 0.0
         return math.exp(-self.epsilon / 2 * (self.epsilon / 4 * self.geometry.gap / room))
 
-    def _propose(
-        self, x: IntArray, u: FloatArray, weights: SingleArray, ends: FloatArray, offsets: FloatArray
-    ) -> IntArray:
-        """Positions in `outputs`, -1 where a point lies above the weights: x sorted, all of one block."""
-        rows = x % _ROWS
+    def _propose(self, x: IntArray, rows: IntArray, u: FloatArray, held: _Proposals) -> IntArray:
+        """Positions in `outputs`, -1 where a point lies above the weights. rows: the row of each of x among the
+        proposals, those of one word together."""
+        weights, ends, offsets = held.weights, held.ends, held.offsets
         total = ends[rows, -1]
         points = np.minimum(u * total, np.nextafter(total, 0))
         cells = np.empty(len(x), dtype=np.int64)
@@ -181,6 +203,16 @@ class Exponential:
             true = np.exp(-self.epsilon / 2 * (apart - offsets[rows[unclear]]))
             taken[unclear] = points[unclear] < true * (1 - _SLACK)
         return np.where(taken, chosen, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Proposals:
+    """weights: (rows, padded K) proposal weights. ends: (rows, cells), their sums up to the end of each cell. offsets:
+    (rows,), what each row's distances are short of."""
+
+    weights: SingleArray
+    ends: FloatArray
+    offsets: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,22 +247,28 @@ class Geometry:
         rows, width = self.points.shape
         if self.largest > _LONGEST:
             raise ValueError("vocabulary: vectors are too long for float32; scale them, and ε with them")
-        centred = np.zeros((max(rows, self._padded), width), dtype=np.float32)
+        centred = np.zeros((max(rows, self.padded), width), dtype=np.float32)
         for at in range(0, rows, _EXACT_COLUMNS):
             part = self.points[at : at + _EXACT_COLUMNS]
             centred[at : at + len(part)] = part - self.centre
         return centred
 
     @property
-    def _padded(self) -> int:
+    def padded(self) -> int:
+        """K, filled up to whole cells."""
         return -(-len(self.outputs) // _CELL) * _CELL
+
+    @property
+    def row_bytes(self) -> int:
+        """Of the proposal weights of one word."""
+        return 4 * self.padded
 
     @cached_property
     def _columns(self) -> SingleArray:
         """The outputs' rows, filled up to whole cells with anything."""
         if self.outputs[-1] == len(self.outputs) - 1:
-            return self._centred[: self._padded]
-        columns = np.zeros((self._padded, self.points.shape[1]), dtype=np.float32)
+            return self._centred[: self.padded]
+        columns = np.zeros((self.padded, self.points.shape[1]), dtype=np.float32)
         columns[: len(self.outputs)] = self._centred[self.outputs]
         return columns
 
@@ -262,17 +300,60 @@ class Geometry:
         """Bound on d² - low², `low` what `lowered` answers before any rounding of its root."""
         return 2 * self._single_error * 2 * self.largest
 
-    def lowered(self, start: int, stop: int) -> SingleArray:
-        """float32 distances of rows start..stop to the outputs, none above the truth: (rows, padded K).
+    def lowered(self, x: IntArray) -> SingleArray:
+        """float32 distances of rows x, each once, to the outputs, none above the truth: (n, padded K), each row's bits
+        whatever the others are.
 
         But for the rounding of the last operation, the root.
         """
-        low: SingleArray = np.matmul(self._centred[start:stop] * np.float32(-2), self._columns.T)
+        low = np.empty((len(x), self.padded), dtype=np.float32)
+        kinds = x % len(self._places[_FEW])
+        left = [np.flatnonzero(kinds == kind) for kind in range(len(self._places[_FEW]))]
+        while any(map(len, left)):
+            sizes = {
+                shape: sum(min(len(some), len(rows)) for some, rows in zip(left, places, strict=True))
+                for shape, places in self._places.items()
+            }
+            shape = max(sizes, key=lambda shape: sizes[shape] / (_CALL + shape))
+            places = self._places[shape]
+            chosen = [some[: len(rows)] for some, rows in zip(left, places, strict=True)]
+            left = [some[len(rows) :] for some, rows in zip(left, places, strict=True)]
+            rows = np.concatenate([rows[: len(some)] for some, rows in zip(chosen, places, strict=True)])
+            here = np.concatenate(chosen)
+            factors = np.zeros((shape, self.points.shape[1]), dtype=np.float32)
+            factors[rows] = self._centred[x[here]] * np.float32(-2)
+            low[here] = np.matmul(factors, self._columns.T)[rows]
         low += self._column_squares  # of the columns that fill up, nothing is read
-        low += (self.squares[start:stop, None] * (1 - self._single_error)).astype(np.float32)
+        own: FloatArray = self.squares[x] * (1 - self._single_error)
+        low += own.astype(np.float32)[:, None]
         np.maximum(low, 0, out=low)
         np.sqrt(low, out=low)
         return low
+
+    @cached_property
+    def _places(self) -> dict[int, list[IntArray]]:
+        """Of each shape of a product its rows, sorted into kinds: rows of one kind have the same bits, in all shapes.
+
+        In what order BLAS sums depends on shapes and rows, and not on values: one vector in all rows tells, since
+        hardly any two orders have the same sums at all outputs. Where each row is of a kind of its own, words stand in
+        fixed rows; where all are alike, anywhere.
+        """
+        vector = np.sin(np.arange(1, self.points.shape[1] + 1)).astype(np.float32)
+        found: dict[int, dict[bytes, list[int]]] = {}
+        for shape in (_FEW, _MANY) if _MANY * self.row_bytes <= _AT_ONCE else (_FEW,):
+            found[shape] = {}
+            for row, sums in enumerate(np.matmul(np.tile(vector, (shape, 1)), self._columns.T)):
+                found[shape].setdefault(sums.tobytes(), []).append(row)
+        found = {shape: rows_of for shape, rows_of in found.items() if rows_of.keys() == found[_FEW].keys()}
+        rooms = {kind: len(rows) for kind, rows in found[max(found)].items()}
+        kinds = [kind for kind, room in rooms.items() if 4 * room >= max(rooms.values())]  # few rows would hold all up
+        return {shape: [np.array(rows_of[kind]) for kind in kinds] for shape, rows_of in found.items()}
+
+    @cached_property
+    def at_once(self) -> int:
+        """How many words' distances are best asked for in one call: as many as one product has room for, or nearly."""
+        rooms = [len(places) * min(map(len, places)) for places in self._places.values()]
+        return max(rooms)
 
     @cached_property
     def _column_squares(self) -> SingleArray:

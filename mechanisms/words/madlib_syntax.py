@@ -187,9 +187,9 @@ class _Guided(Geometry):
         differ: NDArray[np.bool_] = self.tags[x][:, None] != self.tags[self.outputs][None]
         return differ
 
-    def lowered(self, start: int, stop: int) -> NDArray[np.float32]:
-        low = super().lowered(start, stop)
-        low[:, : len(self.outputs)] += np.float32(self.penalty) * self._more(np.arange(start, stop))
+    def lowered(self, x: IntArray) -> NDArray[np.float32]:
+        low = super().lowered(x)
+        low[:, : len(self.outputs)] += np.float32(self.penalty) * self._more(x)
         return low
 
     def pairs(self, x: IntArray, y: IntArray) -> FloatArray:

@@ -127,9 +127,9 @@ class _Truncated(Geometry):
 
     gamma: float
 
-    def lowered(self, start: int, stop: int) -> NDArray[np.float32]:
+    def lowered(self, x: IntArray) -> NDArray[np.float32]:
         below = np.nextafter(np.float32(self.gamma), np.float32(0))
-        cut: NDArray[np.float32] = np.minimum(super().lowered(start, stop), below)
+        cut: NDArray[np.float32] = np.minimum(super().lowered(x), below)
         return cut
 
     def pairs(self, x: IntArray, y: IntArray) -> FloatArray:

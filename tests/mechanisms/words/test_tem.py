@@ -88,11 +88,11 @@ def test_draws_fit_their_probabilities(epsilon, gamma, x):
 def test_proposals_of_the_cut_distances_cover_the_weights(epsilon, gamma):
     """The two facts that make the fast path exact (see test_words), on every pair of words."""
     sampler = Tem(epsilon, WORDS, gamma)._draws
-    for block in range(2):
-        proposed, _, offsets = sampler._computed(block)
-        rows = np.arange(128 * block, min(128 * block + 128, 201))
-        weights = np.exp(-epsilon / 2 * (sampler.geometry.distances(rows) - offsets[:, None])) * (1 - 2.0**-20)
-        proposed = proposed[:, :200].astype(np.float64)
+    for rows in np.split(np.arange(201), [128]):
+        held, places = sampler._proposals(rows)
+        offsets = held.offsets[places, None]
+        weights = np.exp(-epsilon / 2 * (sampler.geometry.distances(rows) - offsets)) * (1 - 2.0**-20)
+        proposed = held.weights[places, :200].astype(np.float64)
         assert np.all((weights <= proposed) | (weights < 1e-37))
         low = (proposed <= sampler._far) & (proposed > 1.2e-38)
         assert np.all(weights[low] >= (1 - 2.0**-6) * proposed[low])

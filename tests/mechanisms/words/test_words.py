@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words import exponential as exponentials
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
 from mechanisms.words.custext_mapping import mapping
 from mechanisms.words.diameter import diameter, largest_distance
@@ -99,7 +100,7 @@ def test_single_precision_never_overstates_a_distance(shift):
     geometry = Geometry(words.points, np.arange(300))
     exact = words.points.astype(np.longdouble)
     exact = np.sqrt(((exact[:, None] - exact[None, :300]) ** 2).sum(axis=2))
-    low = geometry.lowered(0, 301)[:, :300]
+    low = geometry.lowered(np.arange(301))[:, :300]
     assert np.all(low * (1 - 2.0**-23) <= exact)
     assert np.all(exact**2 - low.astype(np.longdouble) ** 2 <= geometry.gap * (1 + 1e-3))
     error = np.abs(geometry.distances(np.arange(301)) - exact).max()
@@ -117,20 +118,60 @@ def test_proposals_cover_the_weights_and_the_squeeze_is_right(epsilon, outputs, 
     words = vocabulary(300, 40, seed=2, shift=shift)
     sampler = Exponential(Geometry(words.points, outputs), epsilon)
     squeezed = 0
-    for block in range(3):
-        proposed, ends, offsets = sampler._computed(block)
-        rows = np.arange(128 * block, min(128 * block + 128, 301))
+    for rows in np.split(np.arange(301), [128, 150, 151]):
+        held, places = sampler._proposals(rows)
         apart = sampler.geometry.distances(rows)
-        weights = np.exp(-epsilon / 2 * (apart - offsets[:, None])) * (1 - 2.0**-20)
-        proposed = proposed.astype(np.float64)
+        weights = np.exp(-epsilon / 2 * (apart - held.offsets[places, None])) * (1 - 2.0**-20)
+        proposed = held.weights[places].astype(np.float64)
         assert np.all(proposed[:, len(outputs) :] == 0)
-        assert np.all(ends[:, -1] >= proposed.sum(axis=1) * (1 - 1e-12))
+        assert np.all(held.ends[places, -1] >= proposed.sum(axis=1) * (1 - 1e-12))
         proposed = proposed[:, : len(outputs)]
         assert np.all((weights <= proposed) | (weights < 1e-37))  # float32 holds no smaller ones
         low = (proposed <= sampler._far) & (proposed > 1.2e-38)
         assert np.all(weights[low] >= (1 - 2.0**-6) * proposed[low])
         squeezed += low.sum()
     assert squeezed or epsilon in (0.0, 40.0) or shift
+
+
+@pytest.mark.parametrize("rows", ["as they are", "each of its own", "one shape"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_bits_of_a_word_do_not_depend_on_the_others(monkeypatch, kept, rows):
+    """Alone, in a sentence, among all words, whatever BLAS makes of rows and shapes, and where nothing is kept."""
+    words = vocabulary(700, 90, seed=4)
+    if not kept:
+        monkeypatch.setattr(exponentials, "_REMEMBERED", 0)
+    geometry = Geometry(words.points, np.arange(700))
+    if rows == "each of its own":
+        geometry.__dict__["_places"] = {32: [np.array([row]) for row in range(32)]}
+    elif rows == "one shape":
+        geometry.__dict__["_places"] = {32: geometry._places[32]}
+    together = geometry.lowered(np.arange(701))
+    rng = np.random.default_rng(1)
+    for n in (1, 2, 13, 24, 25, 60, 200):
+        some = np.sort(rng.choice(701, n, replace=False))
+        np.testing.assert_array_equal(geometry.lowered(some), together[some])
+    sampler = Exponential(geometry, 2.0)
+    assert (sampler._kept is None) == (not kept)
+    x, u = rng.integers(701, size=400), rng.random((400, 2))
+    drawn = sampler.sample(x, u)
+    alone = Exponential(Geometry(words.points, np.arange(700)) if rows == "as they are" else geometry, 2.0)
+    assert [int(alone.sample(x[i : i + 1], u[i : i + 1])[0]) for i in range(40)] == drawn[:40].tolist()
+
+
+def test_rows_that_are_not_alike_are_told_apart():
+    """What a geometry learns of BLAS is so of other vectors too, and each kind has room in each shape."""
+    geometry = Geometry(vocabulary(700, 90, seed=4).points, np.arange(700))
+    vectors = np.random.default_rng(3).normal(size=(4, 90)).astype(np.float32)
+    for vector in vectors:
+        of_kinds = {
+            (shape, kind): {
+                sums.tobytes() for sums in np.matmul(np.tile(vector, (shape, 1)), geometry._columns.T)[places]
+            }
+            for shape, kinds in geometry._places.items() for kind, places in enumerate(kinds)
+        }  # fmt: skip
+        assert all(len(found) == 1 for found in of_kinds.values())
+        for kind in range(len(geometry._places[32])):
+            assert len({frozenset(found) for (_, of), found in of_kinds.items() if of == kind}) == 1
 
 
 def test_vectors_beyond_single_precision_are_refused():
