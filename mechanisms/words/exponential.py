@@ -40,7 +40,7 @@ UNIFORMS = 2
 _CELL, _EXACT_ROWS, _EXACT_COLUMNS = 64, 16, 4096
 #: Rows of a product in float32: few for a sentence, more for many words; and what a product costs beside its rows, in
 #: rows (it reads all outputs).
-_FEW, _MANY, _CALL = 32, 128, 45
+_FEW, _MANY, _CALL = 24, 120, 45
 #: Draws treated at once, bytes of the proposal weights of all words, which are kept where they fit, and of those of the
 #: words that are treated at once where they do not.
 _CHUNK, _REMEMBERED, _AT_ONCE = 8192, 2**26, 2**24

@@ -142,9 +142,9 @@ def test_bits_of_a_word_do_not_depend_on_the_others(monkeypatch, kept, rows):
         monkeypatch.setattr(exponentials, "_REMEMBERED", 0)
     geometry = Geometry(words.points, np.arange(700))
     if rows == "each of its own":
-        geometry.__dict__["_places"] = {32: [np.array([row]) for row in range(32)]}
+        geometry.__dict__["_places"] = {24: [np.array([row]) for row in range(24)]}
     elif rows == "one shape":
-        geometry.__dict__["_places"] = {32: geometry._places[32]}
+        geometry.__dict__["_places"] = {24: geometry._places[24]}
     together = geometry.lowered(np.arange(701))
     rng = np.random.default_rng(1)
     for n in (1, 2, 13, 24, 25, 60, 200):
@@ -170,7 +170,7 @@ def test_rows_that_are_not_alike_are_told_apart():
             for shape, kinds in geometry._places.items() for kind, places in enumerate(kinds)
         }  # fmt: skip
         assert all(len(found) == 1 for found in of_kinds.values())
-        for kind in range(len(geometry._places[32])):
+        for kind in range(len(geometry._places[24])):
             assert len({frozenset(found) for (_, of), found in of_kinds.items() if of == kind}) == 1
 
 
