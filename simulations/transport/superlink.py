@@ -34,6 +34,8 @@ _SOON, _SELDOM = 1.0, 30.0
 #: Seconds before a node that is there and says nothing is asked again, at first and at most. Flower passes a message on
 #: once: it is gone with a process that was killed over it, or with the connection on which it was.
 _SILENT, _PATIENT = 30.0, 600.0
+#: How many of those at a time, at least, and which share of all who are waited for.
+_FEW, _SHARE = 8, 16
 #: Replies that are announced in one answer, which is read up to `client.device.fleet.MAX_SMALL`.
 _TOGETHER = 64
 #: Bytes of the SuperLink's own words about all nodes.
@@ -60,15 +62,10 @@ def command(folder: Path, *, port: int, host: str = "127.0.0.1") -> list[str]:
     """The command line of a SuperLink with TLS and SuperNode authentication. Its files are in the folder: cert.pem,
     cert.key, ca.pem, secret."""
     return [
-        str(Path(sys.executable).with_name("flower-superlink")),
-        "--host", host,
-        "--port", str(port),
-        "--ssl-certfile", str(folder / "cert.pem"),
-        "--ssl-keyfile", str(folder / "cert.key"),
-        "--ssl-ca-certfile", str(folder / "ca.pem"),
-        "--enable-supernode-auth",
-        "--isolation", "process",
-        "--superexec-auth-secret-file", str(folder / "secret"),
+        str(Path(sys.executable).with_name("flower-superlink")), "--host", host, "--port", str(port),
+        "--ssl-certfile", str(folder / "cert.pem"), "--ssl-keyfile", str(folder / "cert.key"),
+        "--ssl-ca-certfile", str(folder / "ca.pem"), "--enable-supernode-auth",
+        "--isolation", "process", "--superexec-auth-secret-file", str(folder / "secret"),
         "--disable-runtime-dependency-installation",
     ]  # fmt: skip
 
@@ -270,6 +267,7 @@ class _Asked:
         self._grid, self._record, self._end = grid, record, end
         self._again: dict[int, tuple[float, float]] = {}  # when a node is asked again, and seconds since it was asked
         self._often: set[int] = set()  # nodes that were asked by more than one message
+        self._calm = 0.0  # until then nobody is asked again
 
     def nodes(self) -> set[int]:
         """Who has not answered."""
@@ -302,13 +300,16 @@ class _Asked:
         return node
 
     def remind(self) -> None:
-        """Asks those again that have been silent for long: what they have released they repeat at no cost."""
+        """Asks those again that have been silent for long: what they have released they repeat at no cost. A few at a
+        time: where all are slow because the SuperLink is busy, asking them again would keep it so."""
         now = time.monotonic()
-        for names in (self.together, self.alone):
-            if late := [node for node in set(names.values()) if self._again[node][0] <= now < self._end]:
-                for node in late:
-                    pause = min(2 * self._again[node][1], _PATIENT)
-                    self._again[node] = now + pause, pause
+        for names in (self.together, self.alone) if self._calm <= now < self._end else ():
+            late = [node for node in dict.fromkeys(names.values()) if self._again[node][0] <= now]
+            late = late[: max(_FEW, len(names) // _SHARE)]
+            for node in late:
+                pause = min(2 * self._again[node][1], _PATIENT)
+                self._again[node], self._calm = (now + pause, pause), now + _SILENT
+            if late:
                 self._often |= set(late)
                 self.push(late, names)
 

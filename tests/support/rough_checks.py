@@ -115,14 +115,11 @@ class Sample:
 
 def slope(samples: Sequence[Sample], settling: float = SETTLING) -> float | None:
     """By how many MB a minute a party's memory grows once its processes are `settling` seconds old: one line's slope
-    for all of them, each with a height of its own, by least squares; None where there is too little to say (fewer than
-    10 samples)."""
-    settled = [s for s in samples if s.age >= settling]
-    if len(settled) < 10:
-        return None
+    for all of them, each with a height of its own, by least squares. Of those that lived twice as long, or it would be
+    that of their last moments; None where there is none."""
     across = down = 0.0
-    for life in {s.life for s in settled}:
-        x, y = np.array([(s.at, s.megabytes) for s in settled if s.life == life]).T
+    for life in {s.life for s in samples if s.age >= 2 * settling}:
+        x, y = np.array([(s.at, s.megabytes) for s in samples if s.life == life and s.age >= settling]).T
         across += float(((x - x.mean()) * (y - y.mean())).sum())
         down += float(((x - x.mean()) ** 2).sum())
     return across / down if down > 0 else None

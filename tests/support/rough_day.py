@@ -47,7 +47,7 @@ from tests.support.supervised_party import Party
 DEVICES, USERS, RECORDS = 8, 5, 2
 #: Seconds within which a device's answers leave, so that a stage lasts long enough for something to happen to it.
 WINDOW = 3.0
-#: Seconds that a fault lasts; between two of them; by which a slow line is late; by which a clock is wrong.
+#: Seconds that a fault lasts; between two of them, on a short day; by which a slow line is late, and a clock wrong.
 LASTS, BETWEEN, LATE, WRONG = (0.5, 4.0), (0.2, 1.5), (0.05, 0.4), (-3600.0, 3600.0)
 #: Seconds in which all parties end, once they are told to.
 GRACE = 10.0
@@ -166,9 +166,10 @@ class Day:
 
     # -- what happens
 
-    def through(self, seconds: float) -> None:
+    def through(self, seconds: float, between: tuple[float, float] = BETWEEN) -> None:
         """Deals faults for so long, every one at least once, then lets everything recover, and waits until the stage
-        that is open then, and four in all, are done. Raises AssertionError where that does not come."""
+        that is open then, and four in all, are done. Raises AssertionError where that does not come. between: seconds
+        from the end of a fault to the next one, drawn from there."""
         end, deck = time.monotonic() + seconds, []
         wait_until(lambda: self.told.users["stage-0"])
         dealt = 0
@@ -177,7 +178,7 @@ class Day:
                 deck = self.dice.sample(FAULTS, len(FAULTS))
             self._happens(*deck.pop())
             dealt += 1
-            time.sleep(self.dice.uniform(*BETWEEN))
+            time.sleep(self.dice.uniform(*between))
         (self.folder / "server" / "enough").touch()
         wait_until(lambda: self.parties[SERVER].done)
         self._over.set()

@@ -171,6 +171,20 @@ def test_a_device_that_was_killed_over_a_question_is_asked_again(keys: Path, mon
     assert passing.sent[HONEST] == 1 and passing.sent[killed] == 3 and 3 < passing.sent[gone] < 8  # ever less often
 
 
+def test_a_busy_superlink_is_not_kept_busy_by_asking_again(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many that are silent, a few at a time are asked again."""
+    monkeypatch.setattr(superlink, "_POLL", 0.01)
+    monkeypatch.setattr(superlink, "_SILENT", 0.3)
+    monkeypatch.setattr(superlink, "_FEW", 4)
+    nodes = range(1, 41)
+    passing = Passing(keys, {}, {}, {}, silent=dict.fromkeys(nodes, 10**6))
+    grid = grid_of(passing.address, keys / "ca.pem")
+    said = list(superlink.ask(grid, RecordDict(), dict.fromkeys(nodes, 2**20), timeout=1))
+    passing.close()
+    assert len(said) == 40 and {error for _, _, error in said} == {"no answer"}
+    assert 0 < passing.sent.total() - 40 <= 3 * 4
+
+
 def test_a_device_that_was_killed_within_its_answer_is_asked_again(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has announced what never comes."""
     monkeypatch.setattr(superlink, "_POLL", 0.01)
