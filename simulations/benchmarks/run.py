@@ -33,6 +33,7 @@ SECTIONS = {
     "round": "users a second of a round with cached embeddings, its memory, and how both grow with the users",
     "statistic": "the same of a round in which each user releases one vector of 64 coordinates",
     "flower": "answers a second of plain Flower with one node for each user and no work in it",
+    "deployment": "sealed rows a second through each party of a deployment, and nodes that one SuperLink holds",
     "pfl": "users a second of pfl-research's simulated backend with no work in the clients",
 }
 PACKAGES = ("flwr", "numpy", "onnxruntime", "ray", "scipy", "tokenizers", "torch", "transformers")
@@ -169,6 +170,13 @@ def flower(asked: Asked) -> dict[str, Any]:
         return {"nodes": nodes, "per_second": bench_round.flower_per_user_rate(nodes, folder=Path(folder))}
 
 
+def deployment(asked: Asked) -> dict[str, Any]:
+    """See `bench_deployment`."""
+    from simulations.benchmarks import deployment as bench_deployment
+
+    return bench_deployment.in_a_folder(quick=asked.quick, seed=asked.seed, progress=progress_lines())
+
+
 def pfl(asked: Asked) -> dict[str, Any]:
     """In the peer's own environment."""
     assert asked.pfl is not None
@@ -187,7 +195,7 @@ def pfl(asked: Asked) -> dict[str, Any]:
 
 _WORK: dict[str, Callable[[Asked], dict[str, Any]]] = {
     "mechanisms": mechanisms, "encoder": encoder, "round": rounds,
-    "statistic": partial(rounds, statistic=True), "flower": flower, "pfl": pfl,
+    "statistic": partial(rounds, statistic=True), "flower": flower, "deployment": deployment, "pfl": pfl,
 }  # fmt: skip
 
 
@@ -271,13 +279,19 @@ def _flower(found: dict[str, Any]) -> list[str]:
     return [f"{found['per_second']:,.0f} users/s at {found['nodes']:,} nodes."]
 
 
+def _deployment(found: dict[str, Any]) -> list[str]:
+    from simulations.benchmarks import deployment as bench_deployment
+
+    return bench_deployment.table(found)
+
+
 def _pfl(found: dict[str, Any]) -> list[str]:
     return [f"{found['median']:,.0f} users/s at {found['users']:,} users (pfl {found['version']})."]
 
 
 _TABLES = {
     "mechanisms": _mechanisms, "encoder": _encoder, "round": _rounds, "statistic": _rounds, "flower": _flower,
-    "pfl": _pfl,
+    "deployment": _deployment, "pfl": _pfl,
 }  # fmt: skip
 
 

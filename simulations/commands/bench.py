@@ -17,7 +17,7 @@ def command(
     sections: Annotated[
         list[str] | None,
         typer.Argument(metavar="[SECTION]...", show_default=False,
-                       help="mechanisms, encoder, round, statistic, flower, pfl (default: all)."),
+                       help="mechanisms, encoder, round, statistic, flower, deployment, pfl (default: all)."),
     ] = None,
     users: Annotated[int, typer.Option("--users", help="Users of the largest round.")] = 1_000_000,
     data: Annotated[

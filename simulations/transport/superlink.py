@@ -31,6 +31,11 @@ _PATIENCE = 30.0
 #: most.
 AWAY = "code 5"
 _SOON, _SELDOM = 1.0, 30.0
+#: Seconds before a node that is there and says nothing is asked again, at first and at most. Flower passes a message on
+#: once: it is gone with a process that was killed over it, or with the connection on which it was.
+_SILENT, _PATIENT = 30.0, 600.0
+#: How many of those at a time, at least, and which share of all who are waited for.
+_FEW, _SHARE = 8, 16
 #: Replies that are announced in one answer, which is read up to `client.device.fleet.MAX_SMALL`.
 _TOGETHER = 64
 #: Bytes of the SuperLink's own words about all nodes.
@@ -57,15 +62,10 @@ def command(folder: Path, *, port: int, host: str = "127.0.0.1") -> list[str]:
     """The command line of a SuperLink with TLS and SuperNode authentication. Its files are in the folder: cert.pem,
     cert.key, ca.pem, secret."""
     return [
-        str(Path(sys.executable).with_name("flower-superlink")),
-        "--host", host,
-        "--port", str(port),
-        "--ssl-certfile", str(folder / "cert.pem"),
-        "--ssl-keyfile", str(folder / "cert.key"),
-        "--ssl-ca-certfile", str(folder / "ca.pem"),
-        "--enable-supernode-auth",
-        "--isolation", "process",
-        "--superexec-auth-secret-file", str(folder / "secret"),
+        str(Path(sys.executable).with_name("flower-superlink")), "--host", host, "--port", str(port),
+        "--ssl-certfile", str(folder / "cert.pem"), "--ssl-keyfile", str(folder / "cert.key"),
+        "--ssl-ca-certfile", str(folder / "ca.pem"), "--enable-supernode-auth",
+        "--isolation", "process", "--superexec-auth-secret-file", str(folder / "secret"),
         "--disable-runtime-dependency-installation",
     ]  # fmt: skip
 
@@ -208,52 +208,110 @@ def ask(
     answer, or has ended the run.
     """
     end = time.monotonic() + timeout
-    waiting = _push(grid, record, list(nodes), timeout)
-    for node in set(nodes) - set(waiting.values()):
+    asked = _Asked(grid, record, end)
+    asked.push(list(nodes), asked.together)
+    for node in set(nodes) - set(asked.together.values()):
         yield node, None, "no answer"  # the SuperLink does not know it
-    alone: dict[str, int] = {}
     away: dict[int, tuple[float, float]] = {}  # nodes that are not there: when they are asked again, and how often
     coming: dict[int, tuple[Any, Any, float]] = {}  # replies that nodes may still be sending, by the node
-    while waiting or alone or coming or away:
-        names = list(waiting)
-        groups = [names[i : i + _TOGETHER] for i in range(0, len(names), _TOGETHER)]
-        for group in [*groups, *([name] for name in alone)]:
+    while asked.together or asked.alone or coming or away:
+        for group in asked.groups():
             announced = _announced(grid, group)
             if announced is not None:
                 for about, tree in announced:
-                    name = about.metadata.reply_to_message_id
-                    if name in group:
-                        node = (waiting if name in waiting else alone).pop(name)
-                        coming[node] = about, tree, time.monotonic() + _PATIENCE
-            elif group[0] in alone:
-                away.pop(alone[group[0]], None)
-                yield alone.pop(group[0]), None, "unreadable reply"
+                    if (found := asked.take(about.metadata.reply_to_message_id, group)) is not None:
+                        coming[found] = about, tree, time.monotonic() + _PATIENCE
+            elif group[0] in asked.alone:
+                node = asked.alone[group[0]]
+                asked.take(group[0], group)
+                away.pop(node, None)
+                yield node, None, "unreadable reply"
             else:  # one of them announces more than anybody may: they are asked again, each by itself
-                alone |= _push(grid, record, [waiting.pop(name) for name in group], end - time.monotonic())
+                there = [asked.together.pop(name) for name in group if name in asked.together]
+                asked.push(list(dict.fromkeys(there)), asked.alone)
         for node, (about, tree, last) in list(coming.items()):
             with _asking(grid.address):
                 reply = _read(grid, about, tree, nodes[node])
             if reply is None and time.monotonic() < min(last, end):
                 continue
             del coming[node]
-            if reply == (None, AWAY) and time.monotonic() < end:
+            if reply is None:  # its end was lost, with the process that was sending it
+                asked.push([node], asked.together)
+            elif reply == (None, AWAY) and time.monotonic() < end:
                 _, pause = away.get(node, (0.0, _SOON / 2))
                 pause = min(2 * pause, _SELDOM)
                 away[node] = time.monotonic() + pause, pause
             else:
                 away.pop(node, None)
-                yield node, *(reply or (None, "unreadable reply"))
-        now = time.monotonic()
-        asked = {*waiting.values(), *alone.values(), *coming}
-        if due := [node for node, (at, _) in away.items() if at <= now < end and node not in asked]:
+                yield node, *reply
+        now, busy = time.monotonic(), asked.nodes() | set(coming)
+        if due := [node for node, (at, _) in away.items() if at <= now < end and node not in busy]:
             away |= {node: (now + away[node][1], away[node][1]) for node in due}
-            waiting |= _push(grid, record, due, end - now)
+            asked.push(due, asked.together)
+        asked.remind()
         if now > end:
-            left = {*waiting.values(), *alone.values()}
-            yield from ((node, None, AWAY if node in away else "no answer") for node in left | set(away))
-            waiting, alone, away = {}, {}, {}
-        if waiting or alone or coming or away:
+            left = asked.nodes() | set(away)
+            yield from ((node, None, AWAY if node in away else "no answer") for node in left)
+            return
+        if busy or away:
             time.sleep(_POLL)
+
+
+class _Asked:
+    """By which messages nodes are asked, name -> node. together: looked after many at a time. alone: each by itself,
+    since one of those that they were with announced more than is read."""
+
+    def __init__(self, grid: Any, record: Any, end: float) -> None:
+        self.together: dict[str, int] = {}
+        self.alone: dict[str, int] = {}
+        self._grid, self._record, self._end = grid, record, end
+        self._again: dict[int, tuple[float, float]] = {}  # when a node is asked again, and seconds since it was asked
+        self._often: set[int] = set()  # nodes that were asked by more than one message
+        self._calm = 0.0  # until then nobody is asked again
+
+    def nodes(self) -> set[int]:
+        """Who has not answered."""
+        return {*self.together.values(), *self.alone.values()}
+
+    def groups(self) -> list[list[str]]:
+        """The messages whose answers are asked for at once."""
+        names = list(self.together)
+        return [names[i : i + _TOGETHER] for i in range(0, len(names), _TOGETHER)] + [[name] for name in self.alone]
+
+    def push(self, nodes: Sequence[int], names: dict[str, int]) -> None:
+        """Asks nodes, by messages that join `names`."""
+        now = time.monotonic()
+        names |= _push(self._grid, self._record, nodes, self._end - now)
+        for node in nodes:
+            self._again.setdefault(node, (now + _SILENT, _SILENT))
+
+    def take(self, name: str, group: Sequence[str]) -> int | None:
+        """The node whose message of that group is answered: from now on it is not asked. None where it was none."""
+        names = self.together if name in self.together else self.alone
+        node = names.pop(name, None) if name in group else None
+        if node is None:
+            return None
+        del self._again[node]
+        if node in self._often:
+            for some in (self.together, self.alone):
+                for other in [other for other, of in some.items() if of == node]:
+                    del some[other]
+            self._often.discard(node)
+        return node
+
+    def remind(self) -> None:
+        """Asks those again that have been silent for long: what they have released they repeat at no cost. A few at a
+        time: where all are slow because the SuperLink is busy, asking them again would keep it so."""
+        now = time.monotonic()
+        for names in (self.together, self.alone) if self._calm <= now < self._end else ():
+            late = [node for node in dict.fromkeys(names.values()) if self._again[node][0] <= now]
+            late = late[: max(_FEW, len(names) // _SHARE)]
+            for node in late:
+                pause = min(2 * self._again[node][1], _PATIENT)
+                self._again[node], self._calm = (now + pause, pause), now + _SILENT
+            if late:
+                self._often |= set(late)
+                self.push(late, names)
 
 
 def _push(grid: Any, record: Any, nodes: Sequence[int], timeout: float) -> dict[str, int]:

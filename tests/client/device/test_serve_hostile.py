@@ -240,14 +240,15 @@ def test_replies_that_cannot_be_read_do_not_stop_a_round(link, fab, tmp_path, mo
             stack.callback(nodes[node_id][0].close)
         asked = request_to_record(request(arm=""))
         limits = dict.fromkeys(nodes, 2**20)
-        asking = threading.Thread(target=lambda: found.extend(superlink.ask(grid, asked, limits, timeout=20)))
+        asking = threading.Thread(target=lambda: found.extend(superlink.ask(grid, asked, limits, timeout=5)))
         asking.start()
         for node, way in nodes.values():
             way(node, grid.run.run_id, *node.parts(Message(reply_of(way), reply_to=receive(node))))
         asking.join()
     said = {nodes[node_id][1]: (record, error) for node_id, record, error in found}
     assert said.pop(honest) == (reply_of(honest), None)
-    assert said == {way: (None, "unreadable reply") for way in (silent, noise, swollen)}
+    # the SuperLink passes on nothing but what was announced: none of these is ever whole, as where a device was killed
+    assert said == {way: (None, "no answer") for way in (silent, noise, swollen)}
     assert len(found) == 4
 
 

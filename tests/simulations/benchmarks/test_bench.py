@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulations.benchmarks import deployment as bench_deployment
 from simulations.benchmarks import encoder as bench_encoder
 from simulations.benchmarks import run as bench
+from simulations.benchmarks.deployment import Size
 from simulations.benchmarks.run import Asked
 from simulations.commands import cli
 from simulations.errors import UserError
@@ -82,6 +84,7 @@ def test_tables_of_every_section() -> None:
         {"users": n, "nodes": 2, "seconds": {"round": 0.5}, "users_per_second": 600.0, "memory": {"peak": 2**30}}
         for n in (10, 100)
     ]
+    links = {"nodes": 7, "held": 6, "register": 5.0, "come": 4.0, "polls": 3.0, "memory": {"gateway": 2e3}}
     sections = {
         "mechanisms": {"mechanisms": {"gaussian": per}},
         "encoder": ways | {"texts": 5, "cores": 2, "plain_batch": 256, "source": "built-in",
@@ -89,6 +92,13 @@ def test_tables_of_every_section() -> None:
         "round": {"rounds": rounds, "exponent": 1.01, "bytes_of_memory_per_user": 150.0},
         "statistic": {"rounds": rounds},
         "flower": {"nodes": 50, "per_second": 300.0},
+        "deployment": {
+            "steps": {"sealing": {"rows": 9, "per_second": {"seal": [1234.5, 2000.0]}, "memory": 3e6},
+                      "shuffling": {"rows": 9, "per_second": {"close": [2.0, 3.0]}, "memory": 2e6, "disk": 5e6}},
+            "asked": links | {"stages": {"one-row": {"rows": 7, "seconds": 1.0, "per_second": 7.0}},
+                              "busy": {"polls": {"a": 0.1}, "one-row": {"a": 0.25, "b": 0.5}}},
+            "held": links | {"held": 5},
+        },
         "pfl": per | {"users": 9, "version": "0.6.0"},
     }  # fmt: skip
     text = bench.table({"machine": bench.machine(), "seed": 1, "quick": False, "sections": sections})
@@ -98,6 +108,11 @@ def test_tables_of_every_section() -> None:
         "| pfl | 300.0 |",
         "power 1.010",
         "| int8 | 2 | 1.50 | 0.9900 |",
+        "| seal | 9 | 1,234 | 2,000 |",
+        "| shuffling | 2 MB | 5 MB |",
+        "held 6 of 7 nodes",
+        "2 kB in the gateway",
+        "| one-row | 7 | 7 | b 0.50, a 0.25 |",
     ):
         assert piece in text
     assert set(sections) == set(bench.SECTIONS)
@@ -131,3 +146,20 @@ def test_a_round_whose_users_encode(tmp_path: Path) -> None:
         [t[:40] for t in texts], seed=1, folder=tmp_path, progress=lambda _line: None
     )
     assert found["delivered"] == 200 and found["share"] > 0
+
+
+@pytest.mark.slow
+def test_what_a_deployment_carries(tmp_path: Path) -> None:
+    """Four nodes on a SuperLink, which answer both stages, and six on another; every step on a thousand rows."""
+    sizes = Size(sealing=(200, 1000), shuffling=(200, 1000), opening=(200, 1000), asked=4, held=6)
+    found = bench_deployment.run(sizes, counted=0.5, seed=1, folder=tmp_path, progress=lambda _line: None)
+    assert {name for step in found["steps"].values() for name in step["per_second"]} == {
+        "seal", "take one by one", "take", "close", "give", "open"}  # fmt: skip
+    assert found["steps"]["shuffling"]["disk"] > 112e6  # bytes of a million sealed rows, at least
+    for name, nodes in (("asked", 4), ("held", 6)):
+        assert (found[name]["nodes"], found[name]["held"]) == (nodes, nodes) and found[name]["polls"] > 0
+    links = found["asked"]
+    assert {stage: of["rows"] for stage, of in links["stages"].items()} == {"one-row": 4, "many-rows": 400}
+    parties = {"SuperLink", "gateway", "shuffler", "simulated nodes"}
+    assert all(set(of) == parties and max(of.values()) > 0 for of in links["busy"].values())
+    assert "held 6 of 6 nodes" in "\n".join(bench_deployment.table(found))

@@ -49,11 +49,14 @@ def branches(size: int) -> ObjectTree:
 
 class Passing(Fake):
     """A SuperLink that passes replies of nodes on, once each, as Flower's does. replies: of each node, what it says.
-    away: of each, how often it is away, which Flower says by an error of its own (NODE_UNAVAILABLE), at once."""
+    away: of each, how often it is away, which Flower says by an error of its own (NODE_UNAVAILABLE), at once. silent:
+    of each, how many questions it takes without a word, as where it is killed over them. cut: likewise, how many
+    answers of it never come whole."""
 
     def __init__(
-        self, folder: Path, replies: dict[int, RecordDict], trees: dict[int, ObjectTree], away: dict[int, int]
-    ) -> None:
+        self, folder: Path, replies: dict[int, RecordDict], trees: dict[int, ObjectTree], away: dict[int, int],
+        silent: dict[int, int] | None = None, cut: dict[int, int] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(folder)
         self.away = dict(away)
         self.sent = Counter[int]()
@@ -66,12 +69,15 @@ class Passing(Fake):
                 node = about.metadata.dst_node_id
                 about.metadata.__dict__["_src_node_id"] = 1
                 self.sent[node] += 1
+                if self.sent[node] <= (silent or {}).get(node, 0):
+                    continue
                 if self.sent[node] <= self.away.get(node, 0):
                     said = create_message_error_unavailable_res_message(about.metadata, "node_unavail")
                 else:
                     said = Message(replies[node], reply_to=about)
                 said.metadata.__dict__["_message_id"] = said.object_id
-                parts.update({name: part.deflate() for name, part in get_all_nested_objects(said).items()})
+                if self.sent[node] > (cut or {}).get(node, 0):
+                    parts.update({name: part.deflate() for name, part in get_all_nested_objects(said).items()})
                 tree = trees.get(node, get_object_tree(said))
                 waiting[about.metadata.message_id] = message_to_proto(remove_content_from_message(said)), tree
             return PushAppMessagesResponse(message_ids=[m.metadata.message_id for m in asked]).SerializeToString()
@@ -84,9 +90,9 @@ class Passing(Fake):
             ).SerializeToString()
 
         def content(body: bytes) -> bytes:
-            part = parts[PullObjectRequest.FromString(body).object_id]
+            part = parts.get(PullObjectRequest.FromString(body).object_id)
             return PullObjectResponse(
-                object_found=True, object_available=True, object_content=part
+                object_found=True, object_available=part is not None, object_content=part or b""
             ).SerializeToString()
 
         self.says |= {"push-messages": push, "pull-messages": pull, "pull-object": content}
@@ -144,6 +150,49 @@ def test_a_device_that_is_away_is_asked_again_and_answers_the_same_stage(
     passing.close()
     assert found == {HONEST: [reply(3), None], back: [reply(5), None], gone: [None, "code 5"]}
     assert passing.sent[HONEST] == 1 and passing.sent[back] == 5 and passing.sent[gone] > 5
+
+
+def test_a_device_that_was_killed_over_a_question_is_asked_again(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower has passed the question on, and passes none on twice; the device is there again before it counts as away.
+    One that is only slow is asked again too, and counts once."""
+    monkeypatch.setattr(superlink, "_POLL", 0.01)
+    monkeypatch.setattr(superlink, "_SILENT", 0.1)
+    killed, gone = 2, 3
+    passing = Passing(
+        keys, {HONEST: reply(3), killed: reply(5), gone: reply(1)}, {}, {}, silent={killed: 2, gone: 10**6}
+    )
+    grid = grid_of(passing.address, keys / "ca.pem")
+    nodes = dict.fromkeys((HONEST, killed, gone), 2**20)
+    found = [(node, *rest) for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=2)]
+    passing.close()
+    assert sorted(found, key=lambda one: one[0]) == [
+        (HONEST, reply(3), None), (killed, reply(5), None), (gone, None, "no answer")
+    ]  # fmt: skip
+    assert passing.sent[HONEST] == 1 and passing.sent[killed] == 3 and 3 < passing.sent[gone] < 8  # ever less often
+
+
+def test_a_busy_superlink_is_not_kept_busy_by_asking_again(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many that are silent, a few at a time are asked again."""
+    monkeypatch.setattr(superlink, "_POLL", 0.01)
+    monkeypatch.setattr(superlink, "_SILENT", 0.3)
+    monkeypatch.setattr(superlink, "_FEW", 4)
+    nodes = range(1, 41)
+    passing = Passing(keys, {}, {}, {}, silent=dict.fromkeys(nodes, 10**6))
+    grid = grid_of(passing.address, keys / "ca.pem")
+    said = list(superlink.ask(grid, RecordDict(), dict.fromkeys(nodes, 2**20), timeout=1))
+    passing.close()
+    assert len(said) == 40 and {error for _, _, error in said} == {"no answer"}
+    assert 0 < passing.sent.total() - 40 <= 3 * 4
+
+
+def test_a_device_that_was_killed_within_its_answer_is_asked_again(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has announced what never comes."""
+    monkeypatch.setattr(superlink, "_POLL", 0.01)
+    monkeypatch.setattr(superlink, "_PATIENCE", 0.2)
+    passing = Passing(keys, {HONEST: reply(3)}, {}, {}, cut={HONEST: 2})
+    found = list(superlink.ask(grid_of(passing.address, keys / "ca.pem"), RecordDict(), {HONEST: 2**20}, timeout=20))
+    passing.close()
+    assert found == [(HONEST, reply(3), None)] and passing.sent[HONEST] == 3
 
 
 PROGRAM = """
