@@ -141,8 +141,8 @@ class Day:
             add(f"{DEVICE} {i}", [*device, *there, "--key", self._node(i) / "node.key"], self._node(i))
 
     def _enrol(self) -> None:
-        """Once a SuperLink is up: it knows no nodes, so its operator registers them, the enrolment authority signs their
-        new numbers, and the shuffler, which reads that when it starts, is started anew."""
+        """Once a SuperLink is up: it knows no nodes, so its operator registers them, the enrolment authority signs
+        their new numbers, and the shuffler, which reads that when it starts, is started anew."""
         address, ca = f"127.0.0.1:{self._ports[SUPERLINK]}", self.folder / "ca" / "ca.pem"
         wait_until(lambda: answers(self._ports[SUPERLINK]))
         enrolled = {}
