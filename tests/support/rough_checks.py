@@ -14,7 +14,7 @@ import numpy as np
 
 Owner = tuple[int, int]
 #: Seconds of a process's life in which it loads what it needs, unless a check says otherwise.
-SETTLING = 12.0
+SETTLING = 10.0
 
 
 @dataclass
