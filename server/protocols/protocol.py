@@ -94,8 +94,9 @@ class Channels:
 
     arm: what requests call it. label: of training users; `Identity` where labels are sent as they are. embedding: the
     mechanism at each m' that may be chosen on public data; () where none is released. text: None where none is
-    released. statistic: the mechanism of a user's statistic by its number D of coordinates, None where none is
-    released; answer: of the class that a user's own device finds, where that is how users ask the trained model;
+    released; taught: of training users' texts, where that is another than of those who ask. statistic: the mechanism of
+    a user's statistic by its number D of coordinates, None where none is released; answer: of the class that a user's
+    own device finds, where that is how users ask the trained model;
     features: d, None to choose it before anyone is asked; users: how many are expected to answer together;
     curator: the noise on the sum of statistics in clear, or how a head is trained on them, in a study of users who
     trust the server with them. teaching: whether training users are asked at all. asking: whether users may ask the
@@ -107,6 +108,7 @@ class Channels:
     label: Mechanism
     embedding: tuple[Mechanism, ...] = ()
     text: TextMechanism | None = None
+    taught: TextMechanism | None = None
     statistic: Callable[[int], Mechanism] | None = None
     answer: Mechanism | None = None
     features: int | None = None
@@ -139,11 +141,17 @@ class Channels:
         self, rewriter: PublicRewriter, *, stage: str, split: str, label: bool = False, part: tuple[int, int] = (0, 1)
     ) -> Request:
         """A request for sanitized texts, and for labels beside them where `label` says so."""
-        assert self.text is not None
+        text = self.text_of(split)
         return self._request(
-            stage=stage, split=split, part=part, label=label, text=parameters(self.text),
-            vocabulary=rewriter.vocabulary, masked_lm=rewriter.identity(self.text),
+            stage=stage, split=split, part=part, label=label, text=parameters(text),
+            vocabulary=rewriter.vocabulary, masked_lm=rewriter.identity(text),
         )  # fmt: skip
+
+    def text_of(self, split: str) -> TextMechanism:
+        """What the users of a split release texts by."""
+        text = self.taught if split == "train" and self.taught is not None else self.text
+        assert text is not None
+        return text
 
     def statistics(
         self, encoder: str, maps: Maps, codes: NDArray[np.float32], *, stage: str, part: tuple[int, int] = (0, 1)

@@ -43,11 +43,11 @@ def trained_on(
 ) -> Pipeline | None:  # fmt: skip
     """A pipeline from labelled public text and released texts with labels; None where there is neither.
 
-    Labelled public text joins what users release, sanitized by the same mechanism: a model that has to read sanitized
+    Labelled public text joins what users release, sanitized as theirs is: a model that has to read sanitized
     texts learns nothing from clean ones that it could not learn from these. mechanism: of embeddings of m' = dim that
     users will be asked for under the encoder; its noise is then in the loop.
     """
-    assert public.rewriter is not None and channels.text is not None
+    assert public.rewriter is not None
     texts, labels, likelihood = _public(public, channels, training)
     if batch is not None:
         released = _released(batch, channels)
@@ -56,7 +56,7 @@ def trained_on(
     if not texts:
         return None
     return train_on_text(
-        public.rewriter.checkpoint(channels.text, public.texts, progress=progress), texts, labels,
+        public.rewriter.checkpoint(channels.text_of("train"), public.texts, progress=progress), texts, labels,
         classes=channels.classes, dim=dim, label_transition=likelihood, mechanism=mechanism, epochs=training.epochs,
         batch_size=training.batch_size, seed=training.seed, pooling=training.pooling, max_length=training.max_length,
         progress=progress, **training.descent,
@@ -70,8 +70,8 @@ def _public(public: Public, channels: Channels, training: Training) -> Labelled:
     """Sanitized public texts, their labels and the likelihoods of these; nothing where they have no labels."""
     if public.labels is None or not len(public.texts):
         return [], np.zeros(0, np.int64), np.zeros((0, channels.classes))
-    assert public.rewriter is not None and channels.text is not None
-    lines = public.rewriter.sanitize(channels.text, public.texts, seed=training.seed, stage="public-text")
+    assert public.rewriter is not None
+    lines = public.rewriter.sanitize(channels.text_of("train"), public.texts, seed=training.seed, stage="public-text")
     return lines, public.labels, np.eye(channels.classes)[public.labels]
 
 
@@ -80,10 +80,9 @@ def _released(batch: Batch, channels: Channels) -> Labelled:
     text, labels = batch.channel("text"), batch.channel("label")
     if text is None or labels is None:
         return [], np.zeros(0, np.int64), np.zeros((0, channels.classes))
-    assert channels.text is not None
     y = labels.payload["y"].astype(np.int64)
     if isinstance(channels.label, Identity):
         likelihood = np.eye(channels.classes)[y]
     else:
         likelihood = np.exp(log_transition(channels.label, y, classes=channels.classes))
-    return channels.text.texts(text.payload["w"]), y, likelihood
+    return channels.text_of("train").texts(text.payload["w"]), y, likelihood

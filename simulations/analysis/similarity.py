@@ -1,7 +1,8 @@
-"""How near rewritten texts are to what was written: BLEU, and the cosine of a sentence encoder.
+"""How near rewritten texts are to what was written, and how likely they are: BLEU, the cosine of a sentence encoder,
+and the pseudo-perplexity of a masked language model.
 
-Meisenbacher et al. 2024 (section 5) say both of every mechanism beside its accuracy: how much of a text is left.
-Neither is a measure of privacy: what is near may still have been drawn, and what is far may still tell.
+Meisenbacher et al. 2024 (section 5) say the first two of every mechanism beside its accuracy: how much of a text is
+left. None is a measure of privacy: what is near may still have been drawn, and what is far may still tell.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from simulations.analysis.pseudo_perplexity import PseudoPerplexity, pseudo_perplexity
 from simulations.artifacts.cache import embed, folder_once
 from simulations.artifacts.encoder import LIBRARIES
 from simulations.artifacts.provenance import made_by
@@ -35,7 +37,8 @@ class Similarity:
     same: the share that are alike to the character. bleu: of the corpus, 0 to 100, by up to four words in a row,
     the rewritten text as the hypothesis (Papineni et al. 2002). bleu_signature: of what made it (Post 2018, section 3).
     cosine: the mean, -1 to 1, and its standard error, which says nothing of a single pair; 1 between texts that are
-    both empty.
+    both empty. pseudo_perplexity, of_original: of the rewritten texts and of those that were written
+    (`simulations.analysis.pseudo_perplexity`); None where no masked language model was asked.
     """
 
     texts: int
@@ -44,14 +47,19 @@ class Similarity:
     bleu_signature: str
     cosine: float
     cosine_error: float
+    pseudo_perplexity: PseudoPerplexity | None = None
+    of_original: PseudoPerplexity | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Of plain values."""
         return asdict(self)
 
 
-def similarity(original: Sequence[str], rewritten: Sequence[str], *, progress: Progress) -> Similarity:
-    """How near texts are to those they were made from, row by row. ValueError unless there are as many of both."""
+def similarity(
+    original: Sequence[str], rewritten: Sequence[str], *, masked_lm: Path | None = None, progress: Progress
+) -> Similarity:
+    """How near texts are to those they were made from, row by row. masked_lm: the checkpoint that says how likely they
+    are. ValueError unless there are as many of both; UserError as `pseudo_perplexity`."""
     if len(original) != len(rewritten) or not len(original):
         raise ValueError(f"similarity: needs pairs of texts, got {len(original)} and {len(rewritten)}")
     from sacrebleu.metrics.bleu import BLEU
@@ -60,13 +68,19 @@ def similarity(original: Sequence[str], rewritten: Sequence[str], *, progress: P
     score = bleu.corpus_score(list(rewritten), [list(original)]).score
     cosines = _cosines(original, rewritten, progress)
     same = float(np.mean([a == b for a, b in zip(original, rewritten, strict=True)]))
+    likely = [
+        None if masked_lm is None else pseudo_perplexity(texts, masked_lm, progress=progress)
+        for texts in (rewritten, original)
+    ]
     return Similarity(
         len(original), same, float(score), str(bleu.get_signature()), float(cosines.mean()),
-        float(cosines.std() / math.sqrt(len(cosines))),
+        float(cosines.std() / math.sqrt(len(cosines))), *likely,
     )  # fmt: skip
 
 
-def of_files(original: Path, rewritten: Path, columns: Sequence[str], *, progress: Progress) -> Similarity:
+def of_files(
+    original: Path, rewritten: Path, columns: Sequence[str], *, masked_lm: Path | None = None, progress: Progress
+) -> Similarity:
     """`similarity` of two files with the same rows, as `sanitize` reads and writes them; several columns of a row are
     one text. Raises UserError, one line."""
     first, second = (_texts(path, columns) for path in (original, rewritten))
@@ -74,7 +88,7 @@ def of_files(original: Path, rewritten: Path, columns: Sequence[str], *, progres
         raise UserError(f"{rewritten}: has {len(second):,} rows, and {original} has {len(first):,}; give the same rows")
     if not first:
         raise UserError(f"{original}: has no rows")
-    return similarity(first, second, progress=progress)
+    return similarity(first, second, masked_lm=masked_lm, progress=progress)
 
 
 def _texts(path: Path, columns: Sequence[str]) -> list[str]:

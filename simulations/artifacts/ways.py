@@ -20,6 +20,7 @@ from simulations.experiment import (
     curator_of,
     embedding_mechanism,
     label_of,
+    released_text,
     slug,
 )
 from simulations.progress import Progress
@@ -42,16 +43,18 @@ def protocol_of(
 def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
     """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
     texts = experiment.training.way in TEXT_WAYS
-    text = None
+    text = taught = None
     if texts:
         assert isinstance(public.rewriter, StudyRewriter)
-        text = public.rewriter.mechanism(arm)
+        mechanism = public.rewriter.mechanism(arm)
+        text, taught = (released_text(arm, mechanism, split) for split in ("test", "train"))
     return Channels(
         arm=slug(arm.name),
         classes=len(public.classes),
         label=label_of(arm, len(public.classes)),
         embedding=embeddings_of(experiment, arm, public),
         text=text,
+        taught=taught,
         statistic=experiment.statistic_of(arm),
         answer=answer_of(arm, len(public.classes)),
         curator=curator_of(arm, users=experiment.answering(arm)),

@@ -167,8 +167,7 @@ class _OnTexts:
         self.study, self.arm, self.public, self.asked, self.folder = study, arm, public, asked, folder
         assert arm.text is not None and public.rewriter is not None
         self.channels: Channels = channels_of(study, arm, public)
-        assert self.channels.text is not None
-        self.text: TextMechanism = self.channels.text
+        self.text: TextMechanism = self.channels.text_of("train")
         form = {k: v for k, v in arm.text.items() if k in TEXT_FIELDS}
         plain = text_mechanism({"mechanism": "identity"} | form | {"length": KEPT}, public.rewriter.vocabulary)
         self.lines = public.rewriter.sanitize(plain, asked.texts, seed=study.seed, stage="attack-membership")

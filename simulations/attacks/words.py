@@ -32,7 +32,7 @@ from simulations.attacks.target import Skipped, Target, each
 from simulations.corpora.corpus import Text
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
-from simulations.experiment import Arm, text_mechanism
+from simulations.experiment import BOTH, Arm, text_mechanism
 from simulations.progress import Progress
 
 IntArray = NDArray[np.int64]
@@ -127,8 +127,9 @@ def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechani
 
 
 def held_of(target: Target, text: TextMechanism) -> Held:
-    """Releases of the arm that are attacked, and what they were drawn from. UserError where there are none."""
-    rows = releases.of_arm(target, "text")
+    """Releases of the arm that are attacked, and what they were drawn from: those whose texts it perturbs. UserError
+    where there are none."""
+    rows = [row for row in releases.of_arm(target, "text") if target.arm.perturb in (BOTH, row.split)]
     for row in rows:
         if row.released.guarantee != text.guarantee or len(row.released.payload) != 4 * text.positions:
             raise releases.written_by_another(row, target.arm.name, text.guarantee)

@@ -9,6 +9,7 @@ What an arm costs is in `simulations.experiment.ladder`, which is not loaded her
 """
 
 from simulations.experiment.arm import (
+    BOTH,
     CENTRALISED,
     DEFAULT_DIM,
     PUBLIC_ONLY,
@@ -18,6 +19,7 @@ from simulations.experiment.arm import (
     curator_of,
     embedding_mechanism,
     label_of,
+    released_text,
     stand_in,
     text_mechanism,
     trial_text_of,
@@ -38,8 +40,8 @@ from simulations.experiment.sections import (
 from simulations.experiment.toml import bundled, from_table, load, to_toml
 
 __all__ = [
-    "BUNDLED_LM", "CENTRALISED", "CHECKPOINT", "DEFAULT_DIM", "HALVES", "NONE", "PUBLIC_ONLY", "RELEASE_ONCE",
-    "STATISTICS", "TEXT_WAYS", "UNIT_BOUNDS", "Arm", "Encoder", "Experiment", "Policy", "answer_of", "bundled",
-    "client_policy", "curator_of", "embedding_mechanism", "from_table", "label_of", "load", "slug", "stand_in",
-    "text_mechanism", "to_toml", "trial_text_of",
+    "BOTH", "BUNDLED_LM", "CENTRALISED", "CHECKPOINT", "DEFAULT_DIM", "HALVES", "NONE", "PUBLIC_ONLY",
+    "RELEASE_ONCE", "STATISTICS", "TEXT_WAYS", "UNIT_BOUNDS", "Arm", "Encoder", "Experiment", "Policy", "answer_of",
+    "bundled", "client_policy", "curator_of", "embedding_mechanism", "from_table", "label_of", "load", "released_text",
+    "slug", "stand_in", "text_mechanism", "to_toml", "trial_text_of",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,8 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import TAGS, Vocabulary
-from mechanisms.words.text import TextMechanism
+from mechanisms.words.text import KEPT, TextMechanism
+from mechanisms.words.verbatim import Verbatim
 from server.training.descent import DESCENTS, Descent, LocalDPSGD
 from simulations.errors import UserError
 from simulations.experiment import values
@@ -22,6 +23,8 @@ from simulations.experiment.names import either, key, slug
 from simulations.experiment.sections import RELEASE_ONCE, Section, setting
 
 PUBLIC_ONLY, CENTRALISED = "public-only", "centralised"
+#: Whose texts are perturbed: those of all users.
+BOTH = "both"
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
 _TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
@@ -45,6 +48,8 @@ class Arm(Section):
     curator: of a reference arm whose users trust a server with their vectors in clear: the noise on their sum
     ("gaussian"), or how it trains on them ("dp-sgd", "dp-fedavg"); with epsilon and delta. In "local-dp-sgd" it
     simulates users who trust nobody and send gradients, which clients do not compute.
+    perturb: whose texts go through the text's mechanism: of training users ("train"), of those who ask ("test"), or of
+    "both"; the others' leave in clear, so an arm with others is a reference.
     reference: not private; its users accept anything. smallest_crowd: how many delivered users at the least agree with
     any one of them in all that leaves in clear, from whoever knows. Before a run nothing is amplified without it; after
     one labels in clear are counted, and it stands for what texts expose.
@@ -57,6 +62,7 @@ class Arm(Section):
     statistic: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     answer: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
     curator: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009
+    perturb: str = setting(values.choice(BOTH, "train", "test"), BOTH)
     reference: bool = setting(values.flag, False)
     smallest_crowd: int | None = setting(values.whole(1))
     way: str | None = setting(values.choice(PUBLIC_ONLY, RELEASE_ONCE, CENTRALISED))
@@ -84,8 +90,22 @@ class Arm(Section):
             raise UserError(
                 f"{self._where('embedding')}.dim: is missing; give m', the dimension of what is sent"
             )
+        if self.perturb != BOTH:
+            self._check_perturb()
         if isinstance((self.statistic or {}).get("dim"), list):
             raise UserError(f"{self._where('statistic')}.dim: give one number of features, or none to have it chosen")
+
+    def _check_perturb(self) -> None:
+        if self.text is None or self.embedding is not None or self.way == PUBLIC_ONLY:
+            raise UserError(
+                f'{self._where("perturb")}: goes with users who teach by texts, and ask by texts; remove it'
+            )
+        if not self.reference:
+            whose = "training users" if self.perturb == "test" else "users who ask"
+            raise UserError(
+                f'{self._where("perturb")}: "{self.perturb}" has the texts of {whose} leave in clear, which is not '
+                "private; write reference = true beside it"
+            )
 
     def _check_centralised(self) -> None:
         if not self.reference:
@@ -127,6 +147,14 @@ def text_mechanism(
     given = dict(zip(("low", "high"), bounds, strict=True)) if bounds and {"low", "high"} <= takes else {}
     built: TextMechanism = catalogue.build(given | spec, channel="text", vocabulary=vocabulary)
     return built
+
+
+def released_text(arm: Arm, text: TextMechanism, split: str) -> TextMechanism:
+    """What an arm's users of a split ("train", "test") release texts by: the arm's mechanism, or, where it perturbs the
+    other split's alone, none, at ε = ∞: the vocabulary's words as they stand, as many as there are."""
+    if arm.perturb in (BOTH, split):
+        return text
+    return replace(text, word=Verbatim(text.vocabulary), length=KEPT)
 
 
 def embeddings_of(arm: Arm) -> list[Mechanism]:

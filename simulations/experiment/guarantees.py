@@ -61,7 +61,8 @@ class Curator:
 
 @dataclass(frozen=True)
 class Released:
-    """The mechanisms of an arm whose way is settled. embedding, text: None where none is released; label: likewise, and
+    """The mechanisms of an arm whose way is settled. embedding, text: None where none is released; asked_text: of those
+    who ask, where they release texts by another than `text`; label: likewise, and
     where labels are declared public. statistics: of each stage of training users, () where none is released. curator:
     what the server, which is trusted with them, makes of them; None where it is not. answer: of those who ask, where
     they release that."""
@@ -73,11 +74,12 @@ class Released:
     statistics: tuple[Mechanism, ...] = ()
     curator: Curator | None = None
     answer: Mechanism | None = None
+    asked_text: TextMechanism | None = None
 
     @property
     def name(self) -> str | None:
         """Of the mechanisms of texts, statistics, embeddings and answers."""
-        every = (self.text, *self.statistics[:1], self.embedding, self.answer)
+        every = (self.text, self.asked_text, *self.statistics[:1], self.embedding, self.answer)
         names = [each.name for each in every if each is not None]
         return ", then ".join(names) or None
 
@@ -92,7 +94,9 @@ def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model 
         return Released(embedding, None, None, False, statistics, _curator(arm, channels), channels.answer)
     public_label = channels.teaching and arm.label is None and "label" in experiment.policy.declared
     label = channels.label if channels.teaching and not public_label else None
-    return Released(embedding, channels.text, label, public_label, answer=channels.answer)
+    if channels.taught is None or channels.taught == channels.text:
+        return Released(embedding, channels.text, label, public_label, answer=channels.answer)
+    return Released(embedding, channels.taught, label, public_label, asked_text=channels.text)
 
 
 def promise(policy: Policy, what: Released) -> Promise:
@@ -105,6 +109,13 @@ def promise(policy: Policy, what: Released) -> Promise:
         return replace(
             taught, statement=f"{taught.statement}; whoever asks: {said}", asking_epsilon=policy.cost(asks).epsilon
         )
+    if what.asked_text is not None:
+        taught = promise(policy, replace(what, asked_text=None))
+        asking = _promise(policy, what.asked_text, Released(None, what.asked_text, None, False))
+        return replace(
+            taught, statement=f"{taught.statement}; whoever asks: {asking.statement}",
+            asking_epsilon=asking.worst_case_epsilon,
+        )  # fmt: skip
     if what.statistics:
         return _of_statistic(policy, what)
     if what.text is None or what.embedding is None:
@@ -131,6 +142,7 @@ def spent(what: Released, channels: Channels, driver: Driver) -> Spent:
         train=tuple(stages.values()) if channels.teaching else None,
         test=next(iter(driver.asking.stages.values()), None),
         text=what.text,
+        asked_text=what.asked_text,
         statistics=what.statistics,
         answer=what.answer,
         classes=tuple(driver.teaching.classes.get(stage, 0) for stage in stages) if in_clear else None,

@@ -14,7 +14,15 @@ from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from server.training.statistic_head import CANDIDATES
-from simulations.experiment.arm import CENTRALISED, PUBLIC_ONLY, Arm, answer_of, embeddings_of, label_of
+from simulations.experiment.arm import (
+    CENTRALISED,
+    PUBLIC_ONLY,
+    Arm,
+    answer_of,
+    embeddings_of,
+    label_of,
+    released_text,
+)
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.sections import HALVES
 
@@ -29,7 +37,8 @@ class Spent:
 
     train: users delivered, for each stage of disjoint training users; test: of the test users; None where the arm
     asked for nothing of the kind. A stage whose batch was discarded counts 0. classes: of labels sent in clear, the
-    rows of the smallest class, for each of these stages; None where no label is sent in clear. statistics: the
+    rows of the smallest class, for each of these stages; None where no label is sent in clear. text: of training
+    users, and of test users, unless these release theirs by another, asked_text. statistics: the
     mechanism of each stage of training users, where they release statistics; they release nothing else then. answer: of
     test users who release nothing else.
     """
@@ -42,6 +51,7 @@ class Spent:
     statistics: tuple[Mechanism, ...] = ()
     classes: tuple[int, ...] | None = None
     answer: Mechanism | None = None
+    asked_text: TextMechanism | None = None
 
     def crowd(self, *, stated: int | None, records: int) -> int | None:
         """The smallest crowd of the training users, of at most so many records each: labels in clear are counted (the
@@ -80,7 +90,8 @@ def of_run(
         ),
         "test_ladder": None if spent.test is None else _plain(
             _test(
-                experiment, arm, [spent.embedding], spent.test if shuffled else None, {}, spent.text, spent.answer,
+                experiment, arm, [spent.embedding], spent.test if shuffled else None, {},
+                spent.asked_text or spent.text, spent.answer,
                 records=test_records,
             )
         ),
@@ -112,16 +123,17 @@ def of_experiment(
         split = f" / {stages} stages of disjoint users" if stages > 1 else ""
         notes = {"shuffled": assumed + split, "label": f"{classes} classes"}
         embeddings: list[Mechanism | None] = [*embeddings_of(arm)] or [None]
-        text = None if arm.text is None else (texts or {})[arm.name]
+        whole = None if arm.text is None else (texts or {})[arm.name]
+        text, asked = (None if whole is None else released_text(arm, whole, split) for split in ("train", "test"))
         if arm.way not in (PUBLIC_ONLY, CENTRALISED):
             train = _train(
                 experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
                 _statistics(experiment, arm, classes),
             )
         answer = answer_of(arm, classes)
-        if any((arm.embedding, text, answer)) and experiment.training.way != "paper":
+        if any((arm.embedding, asked, answer)) and experiment.training.way != "paper":
             test = _test(
-                experiment, arm, embeddings, *_test_users(experiment), text, answer,
+                experiment, arm, embeddings, *_test_users(experiment), asked, answer,
                 records=1 if experiment.data.user is None else records,
             )  # fmt: skip
         lines.append({

@@ -35,6 +35,7 @@ class ArmResult:
     released. budget: what one user's release promises. ladder, test_ladder: what a training user and a test user
     spent, rung by rung; None where they released nothing. model: the trained model's folder, in the run's. measures:
     those that the experiment asks for beside accuracy, "sanitized" and "on_device", each a value and its error.
+    perturbed: of released texts, by the split, how many "words" users wrote and how many are "perturbed".
     """
 
     name: str
@@ -61,6 +62,7 @@ class ArmResult:
     model: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     measures: Mapping[str, Any] = field(default_factory=dict)
+    perturbed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def scored(self, sanitized: Score | None, clean: Score | None) -> ArmResult:
         """The same with accuracies; None where there is nothing to score."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from mechanisms.guarantee import EXPOSURES
 from simulations.errors import UserError
-from simulations.experiment import Experiment, from_table
+from simulations.experiment import BOTH, Experiment, from_table
 
 _FOLDER = Path(__file__).parent
 #: Training sentences that are held by users, and test sentences: of a run, and of one that only shows that it runs.
@@ -141,7 +141,9 @@ def _arm(arm: Mapping[str, Any]) -> dict[str, Any]:
     spec = dict(arm[channel])
     if channel == "text":
         spec |= {"tokens": 32, "length": "kept"}  # no published mechanism hides it
-    return {"name": arm["name"], channel: spec, "reference": spec["mechanism"] == "identity"}
+    perturb = arm.get("perturb", BOTH)
+    clear = spec["mechanism"] == "identity" or perturb != BOTH
+    return {"name": arm["name"], channel: spec, "perturb": perturb, "reference": clear}
 
 
 def training_file(item: Item, data: Path) -> Path:

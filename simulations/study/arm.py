@@ -21,6 +21,7 @@ from simulations.shuffler.shuffle import Origin
 from simulations.study.collect import FlowerUsers
 from simulations.study.evaluation import Answers, asked, beside, on_device, sanitized, score
 from simulations.study.journal import Journal
+from simulations.study.perturbed import CountedUsers
 from simulations.study.prepare import Prepared
 
 
@@ -62,7 +63,8 @@ class ArmRun:
         """
         start = time.perf_counter()
         before = (lambda request: None) if self._journal is None else self._journal.ask
-        driver = Driver(users, name=self.arm.name, before=before, progress=self._progress)
+        counted = CountedUsers(users, self._held)
+        driver = Driver(counted, name=self.arm.name, before=before, progress=self._progress)
         model = driver.train(self._protocol)
         scores = clean = origin = None
         if model is not None and (question := model.question()) is not None:
@@ -84,7 +86,7 @@ class ArmRun:
         )  # fmt: skip
         result = result.scored(score(answers.sanitized), score(answers.device))
         measures = self._measures(scores, origin, clean)
-        return Finished(replace(result, **rungs, measures=measures), model, answers)
+        return Finished(replace(result, **rungs, measures=measures, perturbed=counted.counts), model, answers)
 
     def _measures(self, scores: Any, origin: Origin | None, clean: Any) -> dict[str, Any]:
         held, data, seed = self._held, self.experiment.data, self.experiment.seed

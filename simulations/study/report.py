@@ -180,9 +180,18 @@ def notes(results: Results) -> list[str]:
     if any(trust.unprotected(arm) for arm in results["arms"]):
         lines.append(f"{REFERENCE_MARK} {trust.UNPROTECTED}")
     lines += remarks([results])
+    lines += [f"{arm['name']}: {said}." for arm in results["arms"] if (said := _perturbed(arm))]
     others = (arm for arm in results["arms"] if not _asked_in_vain(arm))
     lines += [f"{arm['name']}: {lost}." for arm in others if (lost := _lost(arm))]
     return lines + [f"{line}." for line in undelivered(results)]
+
+
+def _perturbed(arm: Arm) -> str:
+    """How many words an arm's users had perturbed; nothing where none released texts."""
+    whose = {"train": "of training users", "test": "of users who ask"}
+    counts = (arm.get("perturbed") or {}).items()
+    said = [f"{each['perturbed']:,} of {each['words']:,} words {whose[split]}" for split, each in counts]
+    return f"perturbed {' and '.join(said)}" if said else ""
 
 
 def undelivered(results: Mapping[str, Any]) -> list[str]:
