@@ -30,7 +30,7 @@ def baseline(experiment: Experiment, arm: Arm) -> Arm | None:
 
 
 def _asks(arm: Arm) -> tuple[Any, ...]:
-    return arm.embedding, arm.text, arm.answer
+    return arm.embedding, arm.text, arm.answer, arm.perturb == "train"  # whose askers send their texts in clear
 
 
 def differences(experiment: Experiment, answers: Mapping[str, Answers]) -> list[dict[str, Any]]:

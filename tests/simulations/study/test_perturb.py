@@ -17,6 +17,7 @@ from simulations.attacks.target import Target
 from simulations.errors import UserError
 from simulations.experiment import Experiment, text_mechanism
 from simulations.experiment.ladder import of_experiment
+from simulations.study.comparison import baseline
 from simulations.study.partition import hand_out
 from simulations.study.report import notes
 from tests.support.studies import TEST, USERS, LocalGrid, ledger_rows, run_arms, use_folder
@@ -94,3 +95,11 @@ def test_what_leaves_in_clear_has_to_be_said(shared: Path) -> None:
         study_of(shared, perturb="none")
     assert study_of(shared).arms[0].perturb == "both"
     assert texts_to_price(study_of(shared, perturb="test")).keys() == {"some"}
+
+
+def test_only_who_asks_by_the_same_texts_is_a_baseline(shared: Path) -> None:
+    alone = {"name": "alone", "way": "public-only", "text": SANTEXT}
+    arms = [{"name": kind, "text": SANTEXT, "reference": True, "perturb": kind} for kind in PERTURBED]
+    study = text_study(shared, alone, *arms)
+    found = {arm.name: baseline(study, arm) for arm in study.arms}
+    assert {name for name, base in found.items() if base is not None} == {"test", "both"}
