@@ -59,16 +59,27 @@ class Attempt:
 
 def attempts(honest: Request) -> Iterator[Attempt]:
     """Everything but the question that the bundle lists."""
-    rng = np.random.default_rng(5)
-    shape = (len(honest.mean) if honest.mean is not None else 0, DIM)
-    own = rng.normal(size=shape).astype(np.float32)
+    assert honest.mean is not None
+    own = np.random.default_rng(5).normal(size=(len(honest.mean), DIM)).astype(np.float32)
+    yield from _questions(honest, own)
+    yield from _no_questions(honest, own)
+    hostile, good = (request_to_record(asked) for asked in (replace(honest, m1=own), honest))
+    yield Attempt("as a round of training", hostile, kind="train")
+    yield Attempt("as a query of another name", hostile, kind="query.texts")
+    app = bundle()
+    yield Attempt("code of its own", good, app=app[:5000] + bytes([app[5000] ^ 1]) + app[5001:])
+    yield Attempt("no app", good, app=b"no archive")
+
+
+def _questions(honest: Request, own: np.ndarray) -> Iterator[Attempt]:
+    """Others than the one that is listed. own: maps of the server's."""
     changed: dict[str, dict[str, Any]] = {
         "a label at ε = 1000, of another arm": {"label": {"mechanism": "randomized-response", "epsilon": 1000.0}},
         "an ε above the limit": {"embedding": {"mechanism": "purkayastha", "epsilon": 10.18}},
         "in clear": {"embedding": {"mechanism": "identity"}},
         "labels in clear": {"embedding": None, "label": {"mechanism": "identity"}},
         "maps of its own": {"m1": own},
-        "a mean of its own": {"mean": np.ones(shape[0], np.float32)},
+        "a mean of its own": {"mean": np.ones(len(own), np.float32)},
         "one coordinate less": {"m1": own[:, :2]},
         "an ε of 0": {"embedding": {"mechanism": "purkayastha", "epsilon": 0.0}},
         "noise at an ε of 0": {"embedding": {"mechanism": "gaussian", "sigma": 1e6}},
@@ -88,6 +99,10 @@ def attempts(honest: Request) -> Iterator[Attempt]:
         yield Attempt(
             f"question {number + 1} of many", request_to_record(replace(honest, m1=own + number, stage=f"more{number}"))
         )
+
+
+def _no_questions(honest: Request, own: np.ndarray) -> Iterator[Attempt]:
+    """What is no question at all."""
     good = request_to_record(honest)
     about, arrays = good["request.about"], good["request.arrays"]
     assert isinstance(about, ConfigRecord) and isinstance(arrays, ArrayRecord)
@@ -114,12 +129,6 @@ def attempts(honest: Request) -> Iterator[Attempt]:
     }  # fmt: skip
     for name, content in odd.items():
         yield Attempt(name, content)
-    hostile = request_to_record(replace(honest, m1=own))
-    yield Attempt("as a round of training", hostile, kind="train")
-    yield Attempt("as a query of another name", hostile, kind="query.texts")
-    app = bundle()
-    yield Attempt("code of its own", good, app=app[:5000] + bytes([app[5000] ^ 1]) + app[5001:])
-    yield Attempt("no app", good, app=b"no archive")
 
 
 def messages_of(tried: list[Attempt], first: int) -> list[Message]:
