@@ -7,6 +7,7 @@ public parameters alone.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -57,7 +58,8 @@ def read_question(path: Path, node: Node | None = None) -> Question:
     """The question in a file. node: whose vocabulary it may name. Raises ValueError, one line, where it is none."""
     try:
         with path.open("rb") as file:
-            read = file.read(2 * MAX_REQUEST_BYTES + 1)
+            # no more than there is: so many bytes are reserved, however few come
+            read = file.read(min(2 * MAX_REQUEST_BYTES, os.fstat(file.fileno()).st_size) + 1)
         signature, data = read[:SIGNATURE_BYTES], read[SIGNATURE_BYTES:]
         if len(read) > 2 * MAX_REQUEST_BYTES:
             raise ValueError

@@ -112,7 +112,7 @@ def load_node(folder: Path | str) -> Node:
     path = Path(folder) / NODE
     try:
         values = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise ValueError(f"node: {path} cannot be read as JSON") from None
     if not isinstance(values, dict):
         raise ValueError(f"node: {path} is not a table")

@@ -227,7 +227,10 @@ class Policy:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    except OverflowError:  # a whole number of JSON's that no float can be
+        return False
 
 
 def _plain(value: Any) -> Any:

@@ -53,6 +53,8 @@ _ARRAYS = ("mean", "m1", "prior_w", "prior_b", "codes", "head_w", "head_b")
 _VOCABULARY = ("vocabulary.json", "words.json", "vectors.npy", "counts.npy", "tags.npy")
 #: A manifest is small, and is read before anything in it is known to be true.
 _LARGEST_MANIFEST = 2**20
+#: Characters of what a library says of a file that it cannot read.
+_LINE = 300
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -199,8 +201,8 @@ def open_bundle(folder: Path | str) -> Bundle:
         there = [name for name in _ARRAYS if f"{name}.npy" in manifest["files"]]
         arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in there}
         request = Request.from_parts(arrays, about, lambda identity: _vocabulary(folder, identity))
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"bundle: {folder}: {' '.join(str(error).split())}") from None
+    except Exception as error:  # what reads JSON, arrays and archives raises many kinds
+        raise ValueError(f"bundle: {folder}: {' '.join(str(error).split())[:_LINE]}") from None
     if manifest["digests"] != _digests(request):
         raise ValueError(f"bundle: {folder} was made by a version that names releases otherwise; make it anew")
     for part, wanted, identity_of in (
@@ -327,9 +329,9 @@ def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, beside: tup
         raise ValueError(f"bundle: {folder / unlisted[0]} is not in the manifest; remove it")
     for name, about in files.items():
         path = folder / name
-        if path.is_symlink() or not path.is_file():
-            raise ValueError(f"bundle: {path} is missing, or not a plain file")
         try:
+            if path.is_symlink() or not path.is_file():
+                raise ValueError(f"bundle: {path} is missing, or not a plain file")
             same = path.stat().st_size == about["bytes"] and file_hash(path) == about["sha256"]
         except OSError:
             raise ValueError(f"bundle: {path} cannot be read") from None

@@ -83,6 +83,8 @@ _BUSY = (502, 503, 504)
 _NOT_ACTIVATED = 2004
 #: Seconds that a clock may be ahead, or behind, before that is why a SuperLink refuses a key. Its Date has whole ones.
 _AHEAD, _BEHIND = 3.0, 295.0
+#: What is farther from this clock, a century, is no time: near the end of the calendar nothing more could be signed.
+_FARTHEST = 100 * 365.25 * 24 * 3600.0
 
 T = TypeVar("T")
 
@@ -315,7 +317,7 @@ class _Client(FleetHttpClient):
             wrong = (_now() + self._signed.offset - theirs).total_seconds()
         except (KeyError, ValueError, TypeError, OverflowError):
             return None
-        if -_BEHIND < wrong < _AHEAD:
+        if -_BEHIND < wrong < _AHEAD or abs(wrong) > _FARTHEST:
             return None
         self._signed.offset = theirs - _now()
         return wrong
@@ -391,7 +393,10 @@ def _refusal(response: httpx.Response) -> Exception:
     status = response.status_code
     if status in _BUSY:
         return Lost(f"HTTP status {status}")
-    said = FlowerError.from_json(response.text)
+    try:
+        said = FlowerError.from_json(response.text)
+    except Exception:  # JSON too deep for its reader, or an unheard-of encoding
+        said = None
     if status == httpx.codes.UNAUTHORIZED or (said is not None and said.code == _NOT_ACTIVATED):
         return Rejected()
     return Unusable(f"the SuperLink answers with HTTP status {status}")

@@ -90,7 +90,10 @@ class Shuffler:
             if isinstance(got, Delivered):
                 return got
             now = self._table(got)
-            line = f"{now.get('answered', 0)} of {now.get('asked', 0)} nodes, {now.get('users', 0):,} users"
+            answered, of, users = (now.get(name, 0) for name in ("answered", "asked", "users"))
+            if not all(type(n) is int for n in (answered, of, users)):
+                raise self._odd()
+            line = f"{answered} of {of} nodes, {users:,} users"
             if line != said:
                 progress(f"stage {stage}: {line}")
                 said = line
@@ -150,13 +153,13 @@ class Shuffler:
                 str(said["batch"]), rows.reshape(count, row_bytes), int(said["users"]),
                 int(said["duplicates"]), _counts(said["dropped"]), _counts(said["errors"]),
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise self._odd() from None
 
     def _table(self, text: bytes) -> dict[str, Any]:
         try:
             said = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._odd() from None
         if not isinstance(said, dict):
             raise self._odd()

@@ -1,0 +1,476 @@
+"""The parsers of files and of HTTP, as targets of `tests.support.guided`: what a publisher, an authority, a SuperLink,
+a model or a shuffler gives, and what anybody may send to a service."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import logging
+import ssl
+import zipfile
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpcore
+import httpx
+import numpy as np
+from flwr.proto.fab_pb2 import Fab, GetFabResponse
+from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
+from starlette.requests import Request as HttpRequest
+from starlette.responses import PlainTextResponse
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from client.device import code, fleet
+from client.device.bundle import FORMAT, MANIFEST, SIGNATURE, Keys, open_bundle, write_bundle
+from client.device.https import ServerError
+from client.device.model import Model
+from client.device.roles import MODEL
+from client.models import encoder as encoders
+from client.models import vocabulary as vocabularies
+from client.node import load_node, write_node
+from client.policy import Policy, Refused
+from mechanisms.messages.signature import public_of
+from simulations.deployment import certificates
+from simulations.errors import UserError
+from simulations.shuffler import client, service
+from simulations.shuffler.client import Shuffler
+from simulations.shuffler.enrolment import read_table, read_tokens, tokens
+from simulations.shuffler.store import Conflict
+from simulations.transport import https
+from tests.support.guided import Target
+from tests.support.message_parsers import POLICY, SIGNER, asked, bytes_of, small
+from tests.support.mutations import behind, behind_line, of_http, of_json, of_records
+from tests.system.test_fuzz import words
+
+_TABLE = {"7": {"100": 1, "5": 2}, "18446744073709551615": {"3": 1}}
+
+
+def _nodes(folder: Path) -> Target:
+    """`client/node.py`: node.json, of a device and of a simulation."""
+    policy = Policy(embedding=1.0, total=9.0, accept_unprotected=("label: public",), questions=("ab" * 32,), window=2.0)
+    place = folder / "nodes"
+    write_node(place, policy=policy, seal=public_of(SIGNER), publisher=public_of(SIGNER), encoder="encoder")
+    device = (place / "node.json").read_bytes()
+    write_node(place, seed=7, arms={"a": policy, "b": Policy()})
+    simulation = (place / "node.json").read_bytes()
+
+    question = small()
+
+    def run(data: bytes) -> str:
+        (place / "node.json").write_bytes(data)
+        node = load_node(place)
+        for stated in node.policies.values():
+            stated.check(question)
+        assert node.simulated or (node.policies[""].total < float("inf") and len(node.policies) == 1)
+        return "simulation" if node.simulated else "device"
+
+    return Target(
+        "nodes", run, [device, simulation], (ValueError, Refused),
+        (b"NaN", b"Infinity", b"[" * 1200, b"os:system"), (of_json,),
+        visits=("load_node", "Policy.from_dict", "Policy.__post_init__", "_simulation", "_seal", "admit_installed"),
+    )  # fmt: skip
+
+
+def _bundles(folder: Path) -> Target:
+    """`client/device/bundle.py`: a folder in which the file that an input's first line names holds what is behind that
+    line. The manifest is made to fit, as a hostile publisher would, where it is not the manifest."""
+    encoder = folder / "fake-encoder"
+    encoder.mkdir()
+    for name in encoders.FILES:
+        (encoder / name).write_text("not read")
+    wanted, text = (asked()[i] for i in (5, 8))
+    wanted = small(prior=wanted.prior, label=wanted.label, encoder=encoders.identity(encoder))
+    vocabularies.save(words(), folder / "bundle-words")
+    made = {}
+    for name, request in (("e", wanted), ("t", text)):
+        write_bundle(
+            folder / f"bundle-{name}", request, POLICY, name="small", arm="a", made_by="tests",
+            encoder=encoder, vocabulary=folder / "bundle-words", keys=Keys(signer=SIGNER),
+        )  # fmt: skip
+        paths = [p for p in (folder / f"bundle-{name}").rglob("*") if p.is_file()]
+        made[name] = {p.relative_to(folder / f"bundle-{name}").as_posix(): p.read_bytes() for p in paths}
+
+    def run(data: bytes) -> str:
+        head, _, body = data.partition(b"\n")
+        which, _, name = head.decode(errors="replace").partition("/")
+        if name not in made.get(which, ()):
+            return "no input"
+        place = folder / f"bundle-{which}"
+        changed = {name: body}
+        if name not in (MANIFEST, SIGNATURE):
+            manifest = json.loads(made[which][MANIFEST])
+            manifest["files"][name] = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+            changed[MANIFEST] = json.dumps(manifest | {"publisher": None}).encode()
+            (place / SIGNATURE).unlink()
+        try:
+            for file, content in changed.items():
+                (place / file).write_bytes(content)
+            bundle = open_bundle(place)
+            assert bundle.size > 0 and bundle.publisher in (None, public_of(SIGNER))
+        finally:
+            for file in {*changed, SIGNATURE}:
+                (place / file).write_bytes(made[which][file])
+        return "accepted"
+
+    files = [(w, n) for w in made for n in made[w] if not n.startswith("encoder/") and (w == "e" or n != "policy.json")]
+    seeds = [f"{which}/{name}\n".encode() + made[which][name] for which, name in sorted(files)]
+    unsigned = json.loads(made["e"][MANIFEST]) | {"publisher": None}
+    seeds.append(f"e/{MANIFEST}\n{json.dumps(unsigned)}".encode())
+    names = (
+        b"PK\x03\x04",
+        b"'|O'",
+        b"(9999999999,)",
+        b"(1" + b"0" * 30 + b",)",
+        b"'<f4'",
+        FORMAT.encode(),
+        b"[" * 1200,
+    )
+    return Target(
+        "bundles", run, seeds, tokens=names, changes=(behind_line(of_json),),
+        visits=("open_bundle", "_manifest", "_verify", "_listed", "_signed", "Request.from_parts", "load", "_digests"),
+    )  # fmt: skip
+
+
+def _apps(folder: Path) -> Target:
+    """`client/device/code.py`: the archive that a run ships, beside a client of two files."""
+    mine = {"client/a.py": b"print(1)\n" * 9, "mechanisms/b.py": b""}
+
+    def archive(files: dict[str, bytes], how: int = zipfile.ZIP_DEFLATED) -> bytes:
+        data = io.BytesIO()
+        with zipfile.ZipFile(data, "w", how) as packed:
+            for name, content in files.items():
+                packed.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content, how)
+        return data.getvalue()
+
+    def run(data: bytes) -> str:
+        before, code.installed = code.installed, lambda: mine  # type: ignore[assignment]
+        try:
+            return "same" if code.same_code(data) else "another"
+        finally:
+            code.installed = before
+
+    seeds = [
+        archive(mine),
+        archive(mine | {"server/x.py": b"x"}, zipfile.ZIP_STORED),
+        archive(mine | {"client\\a.py": b""}),
+    ]
+    return Target(
+        "apps", run, seeds, tokens=(b"PK\x05\x06", b"PK\x06\x07", b"PK\x01\x02", b"client/a.py", b"../", b"client/"),
+        visits=("same_code", "_bounded", "_same"),
+    )  # fmt: skip
+
+
+# -- HTTP, from a server -----------------------------------------------------------------------------------------------
+
+
+def _keys(folder: Path) -> Path:
+    if not (folder / "ca").exists():
+        certificates.make_authority(folder / "ca")
+        certificates.issue(folder / "ca", folder / "pair", "training-server", client=True)
+        certificates.node_keys(folder / "pair")
+    return folder
+
+
+#: Made once: it takes long, and no TLS is spoken here.
+_ANY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def saying(data: bytes) -> httpx.HTTPTransport:
+    """A connection on which a server says just this, whatever it is asked."""
+    transport = httpx.HTTPTransport(verify=_ANY)
+    transport._pool = httpcore.ConnectionPool(_ANY, network_backend=httpcore.MockBackend([data] if data else []))
+    return transport
+
+
+def _response(body: bytes, *head: str, status: str = "200 OK") -> bytes:
+    lines = (f"HTTP/1.1 {status}", *head, f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+_HTTP = (b"Transfer-Encoding: chunked\r\n", b"Content-Encoding: gzip\r\n", b"Content-Length: 99999999999\r\n",
+         b"\r\n\r\n",
+         b"HTTP/1.1 302 Found\r\nLocation: https://x/\r\n", b"Date: Fri, 31 Dec 9999 23:59:59 GMT", b"ff\r\n",
+         b"charset=utf-16", b"[" * 1200, b"HTTP/1.1 401 Unauthorized", b"Infinity", b"null")  # fmt: skip
+
+
+def _fleets(folder: Path) -> Target:
+    """`client/device/fleet.py`: a SuperLink's answers. The first byte of an input says to which question."""
+    keys = _keys(folder)
+    line = fleet.Fleet("a:1", keys / "ca" / "ca.pem", next((keys / "pair").glob("node*.key"), keys / "pair" / "node"))
+    calls: list[Callable[[], Any]] = [
+        lambda: line.activate(None), lambda: line.activate(5), line.beat, line.receive, lambda: line.fab(1),
+        lambda: line.announce(PushMessagesRequest()), line.close,
+    ]  # fmt: skip
+
+    def run(data: bytes) -> str:
+        bounded = fleet.BoundedTransport(fleet.context_for("superlink"), fleet._LARGER)
+        bounded._inner = saying(data[1:])
+        line._client._client = httpx.Client(transport=bounded, timeout=1, follow_redirects=False)
+        line._client._signed.offset *= 0
+        try:
+            calls[data[0] % len(calls) if data else 0]()
+        except fleet.Rejected:
+            assert line._client._signed.offset.total_seconds() == 0
+            return "rejected"
+        finally:  # whatever it has said of the time, tomorrow's question can be signed too
+            fleet._now() + line._client._signed.offset + timedelta(days=1)
+        return "accepted"
+
+    bodies = [ActivateNodeResponse(node_id=7), ActivateNodeResponse(), SendNodeHeartbeatResponse(success=True),
+              PullMessagesResponse(), GetFabResponse(fab=Fab(content=b"x")),
+              PushMessagesResponse(session_id="s")]  # fmt: skip
+    seeds = [bytes([i]) + _response(body.SerializeToString()) for i, body in enumerate(bodies)]
+    refused = json.dumps({"code": 2004, "detail": "no"}).encode()
+    seeds += [b"\0" + _response(refused, status="400 Bad Request"),
+              b"\1" + _response(refused, status="400 Bad Request"),
+              b"\3" + _response(b"", "Date: Mon, 01 Jan 2024 00:00:00 GMT", status="401 Unauthorized"),
+              b"\3" + _response(b"", "Date: Fri, 31 Dec 9999 23:59:59 GMT", status="401 Unauthorized"),
+              b"\3" + _response(b"[" * 1200, status="500 Failed"),
+              b"\3" + _response(b"", status="503 Busy")]  # fmt: skip
+    return Target(
+        "fleets", run, seeds, (fleet.Lost, fleet.Rejected, fleet.Unusable), _HTTP,
+        (behind(1, of_http), behind(1, _in_body(of_json))),
+        visits=("Fleet._call", "_refusal", "BoundedTransport.handle_request", "_Client.corrected", "_lost"),
+    )  # fmt: skip
+
+
+def _models(folder: Path) -> Target:
+    """`client/device/https.py` and `model.py`: a model's question, and its answers."""
+    keys = _keys(folder)
+    identity = small().encoder
+    embedding = small(arm="", stage="ask", split="test", label=None, minimum_users=0)
+
+    model = Model("https://localhost:1", keys / "ca" / "ca.pem", role=MODEL)
+    model._client.close()
+
+    def run(data: bytes) -> str:
+        model._client = httpx.Client(base_url="https://localhost:1", transport=saying(data[1:]))
+        with model:
+            if not data[:1].isdigit():
+                return f"asks for {model.question(encoder=identity, width=3).channels}"
+            names, rows = model.answer(b"", 2, 3)
+        assert len(names) == 3 and rows.shape == (2, 3) and np.isfinite(rows).all()
+        return "answers"
+
+    answer = json.dumps({"classes": ["a", "b", "c"], "probabilities": [[1, 0, 0.0], [0.5, 0.25, 0.25]]}).encode()
+    seeds = [b"q" + _response(bytes_of(embedding)), b"1" + _response(answer),
+             b"1" + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
+             % (len(answer), answer)]  # fmt: skip
+    return Target(
+        "models", run, seeds, (ServerError,), _HTTP, (behind(1, of_http), _in_body(of_json), _in_body(of_records)),
+        visits=("Server._answer", "Model.question", "Model.answer", "_read"),
+    )  # fmt: skip
+
+
+def _in_body(change: Callable[[Any, bytes, bytes], bytes]) -> Callable[[Any, bytes, bytes], bytes]:
+    """A change of an HTTP message's body, whose length its head then says."""
+
+    def changed(rng: Any, data: bytes, other: bytes) -> bytes:
+        head, _, body = data.partition(b"\r\n\r\n")
+        body = change(rng, body, other.partition(b"\r\n\r\n")[2])
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length")]
+        return b"\r\n".join([*lines, b"Content-Length: %d" % len(body)]) + b"\r\n\r\n" + body
+
+    return changed
+
+
+def _deliveries(folder: Path) -> Target:
+    """The training server's `simulations/shuffler/client.py`: what a shuffler says of a stage."""
+    pair = _keys(folder) / "pair"
+    with Shuffler("a:1", root_certificates=folder / "ca" / "ca.pem", certificate=pair / "cert.pem",
+                  key=pair / "cert.key") as shuffler:  # fmt: skip
+        pass
+    left = [0]
+
+    def few(call: Callable[[], Any]) -> Any:
+        """In place of patience: the same answer comes again, and may say for ever that the stage is open."""
+        left[0] -= 1
+        try:
+            return call() if left[0] > 0 else b"it is not waited for"
+        except httpx.TransportError:
+            raise UserError("cannot be reached") from None
+
+    shuffler._patiently = few  # type: ignore[method-assign]
+
+    def run(data: bytes) -> str:
+        shuffler._client = httpx.Client(base_url="https://a:1", transport=saying(data))
+        left[0], look, client.LOOK = 3, client.LOOK, 0.0
+        try:
+            with shuffler:
+                shuffler.batch("train", b"", row_bytes=4, timeout=1.0, progress=lambda line: None)
+        finally:
+            client.LOOK = look
+        return "delivered"
+
+    def run_delivered(data: bytes) -> str:
+        """The batch alone."""
+        if data.startswith(b"HTTP/1.1 202"):
+            return run(data)
+        shuffler._client = httpx.Client(base_url="https://a:1", transport=saying(data))
+        with shuffler:
+            left[0] = 2
+            got: Any = few(lambda: shuffler._sent("GET", "/v1/stages/train", 4))
+        return "open" if isinstance(got, bytes) else f"rows {got.rows.shape[1]}"
+
+    about = {
+        "batch": "ab" * 32,
+        "rows": 2,
+        "row_bytes": 4,
+        "users": 2,
+        "duplicates": 0,
+        "dropped": {"a": 1},
+        "errors": {},
+    }
+    seeds = [_response(json.dumps(about).encode() + b"\n12345678"),
+             _response(b'{"asked": 3, "answered": 1, "users": 2}', status="202 Accepted"),
+             _response(b"the stage was opened by another request", status="409 Conflict")]  # fmt: skip
+    return Target(
+        "deliveries", run_delivered, seeds, (UserError,), _HTTP,
+        (of_http, _in_body(behind_line(of_json)), _in_body(of_json)),
+        visits=("Shuffler._delivered", "Shuffler._head", "Shuffler._table", "_counts", "Shuffler.batch"),
+    )  # fmt: skip
+
+
+# -- the shuffler's own doors ------------------------------------------------------------------------------------------
+
+
+def _enrolments(folder: Path) -> Target:
+    """`simulations/shuffler/enrolment.py`: tokens, and an authority's table. Of an input the first byte says which."""
+    path = folder / "enrolled"
+
+    def run(data: bytes) -> str:
+        path.write_bytes(data[1:])
+        if not data[:1].isdigit():
+            return f"table of {len(read_table(path)) > 1}"
+        enrolled = read_tokens(path, public_of(SIGNER))
+        for there in enrolled.values():
+            assert (np.diff(there.users) > 0).all() and (there.users >= 0).all() and (there.records > 0).all()
+        return "tokens"
+
+    seeds = [b"t" + json.dumps(_TABLE).encode(), b"1" + tokens(_TABLE, SIGNER).encode()]
+    return Target(
+        "enrolments", run, seeds, (UserError,), (b"[" * 1200, b"\x1c", b"\xff", b'"node"'), (behind(1, of_json),),
+        visits=("read_table", "read_tokens", "_token", "_said", "_check_people", "_enrolled"),
+    )  # fmt: skip
+
+
+class _Stages:
+    def open_stage(self, name: str, body: bytes, *, row_bytes: int, minimum_users: int, timeout: float) -> None:
+        assert 48 < row_bytes <= 2**20 and 0 < timeout <= 7 * 24 * 3600 and minimum_users >= 0 and len(name) <= 64
+        if name != "train":
+            raise Conflict("another")
+
+    def stage(self, name: str) -> None:
+        return None
+
+
+def _doors(folder: Path) -> Target:
+    """`simulations/transport/https.py` and `simulations/shuffler/service.py`: bytes on a connection, as they come."""
+    rounds: Any = SimpleNamespace(store=_Stages(), nodes=1, answered=lambda name: 0)
+    app = service.application(rounds, lambda: None)
+
+    async def at_once(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return call(*arguments, **named)  # tracing sees one thread
+
+    async def known(scope: Any, receive: Any, send: Any) -> None:
+        scope.setdefault("state", {})["peer"] = service.TRAINING_SERVER
+        if scope["path"] == "/short":
+            try:
+                body = await https.read_body(HttpRequest(scope, receive), limit=20, seconds=1)
+                await PlainTextResponse(f"{len(body)}")(scope, receive, send)
+            except ValueError:
+                await PlainTextResponse("no", 400)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    def run(data: bytes) -> str:
+        logging.getLogger("uvicorn.error").disabled = True  # as `make_server` has it
+        threads, service.run_in_threadpool = service.run_in_threadpool, at_once  # type: ignore[assignment]
+        try:
+            return _spoken(known, data)
+        finally:
+            service.run_in_threadpool = threads
+
+    def sent(body: bytes, *head: str, first: str = "POST /v1/stages") -> bytes:
+        lines = [f"{first} HTTP/1.1", "Host: a", *head, f"Content-Length: {len(body)}", "Connection: close"]
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+    seeds = [sent(bytes_of(small()), "Row-Bytes: 112", "Timeout: 60.5"), sent(b"", first="GET /v1/stages/train"),
+             sent(b"too", first="POST /short"), b"GET /v1/stages/x HTTP/1.1\r\n\r\nGET /v1 HTTP/1.1\r\nHost: a\r\n\r\n",
+             sent(bytes_of(small(stage="next")), "Row-Bytes: 112", "Timeout: 1")]  # fmt: skip
+    return Target(
+        "doors", run, seeds, (), (*_HTTP, b"Expect: 100-continue\r\n", b"%ff", b"nan"),
+        (of_http, _in_body(of_records)), visits=("read_body", "read_request", "_number", "Patient._wait"),
+    )  # fmt: skip
+
+
+def _spoken(app: Any, data: bytes) -> str:
+    """The status of the last answer on a connection on which this was said."""
+    written = bytearray()
+
+    async def conversation() -> None:
+        loop = asyncio.get_running_loop()
+        config = Config(app, http=https.Patient, lifespan="off", log_config=None, server_header=False, access_log=False)
+        state = ServerState()
+        protocol = https.Patient(config, state, {}, loop)
+        protocol.connection_made(_Wire(written))  # type: ignore[arg-type]
+        for start in range(0, max(1, len(data)), 700):
+            if not protocol.transport.is_closing():
+                protocol.data_received(data[start : start + 700])
+                await asyncio.sleep(0)
+        protocol.eof_received()
+        protocol.connection_lost(None)
+        if state.tasks:
+            _, waiting = await asyncio.wait(set(state.tasks), timeout=5)
+            assert not waiting, "a request that is broken off is never let go"
+        assert all(task.exception() is None for task in state.tasks)
+
+    _run(conversation())
+    said = bytes(written)
+    assert all(secret not in said for secret in (b"Traceback", b"site-packages"))
+    status = said.rpartition(b"HTTP/1.1 ")[2][:3].decode(errors="replace")
+    assert status in ("", "100", "202", "400", "403", "404", "405", "409", "200"), status
+    return status or "silence"
+
+
+def _run(conversation: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner() as runner:
+        runner.run(conversation)
+
+
+class _Wire(asyncio.Transport):
+    def __init__(self, written: bytearray) -> None:
+        super().__init__({"peername": ("127.0.0.1", 9), "sockname": ("127.0.0.1", 1)})
+        self.written, self.closed = written, False
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def targets(folder: Path) -> list[Target]:
+    """All of them; what they write lies in a folder."""
+    return [make(folder) for make in (
+        _nodes, _bundles, _apps, _fleets, _models, _deliveries, _enrolments, _doors,
+    )]  # fmt: skip
