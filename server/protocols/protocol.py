@@ -186,9 +186,10 @@ class Training:
     many groups users release statistics. self_training: whether what a group has taught labels public text, on which
     the encoder is trained under which the next group answers, or, after the last, the model's.
 
-    epochs, batch_size, pooling, max_length: of a training end to end, on texts; descent: its lr, warm_up, schedule and
-    weight_decay, those that are not as `server.training.end_to_end` has them. export: how an encoder that was trained
-    so becomes one that users run, as `server.export.export_encoder` takes it.
+    epochs, batch_size, pooling, max_length: of a training end to end, on texts; bottleneck: m' of a pipeline whose
+    users release texts, None for the encoder's whole width; descent: its lr, warm_up, schedule and weight_decay,
+    those that are not as `server.training.end_to_end` has them. export: how an encoder that was trained so becomes one
+    that users run, as `server.export.export_encoder` takes it.
     """
 
     seed: int
@@ -197,6 +198,7 @@ class Training:
     self_training: bool = False
     epochs: int = 5
     batch_size: int = 32
+    bottleneck: int | None = 16
     pooling: str = "mean"
     max_length: int = 128
     descent: Mapping[str, Any] = field(default_factory=dict)

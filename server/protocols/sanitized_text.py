@@ -19,10 +19,6 @@ from server.training.on_text import train_on_text
 if TYPE_CHECKING:
     from server.model import Pipeline
 
-#: m' of a pipeline whose users release texts: nothing of it leaves a device (Du et al. 2023, section 4.2, take it for
-#: all main results).
-DIM = 16
-
 
 def sanitized_text(
     public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
@@ -33,12 +29,12 @@ def sanitized_text(
     batch = None
     if channels.teaching:
         batch = yield channels.texts(public.rewriter, stage="train", split="train", label=True)
-    pipeline = trained_on(batch, public, channels, training, dim=DIM, progress=progress)
+    pipeline = trained_on(batch, public, channels, training, dim=training.bottleneck, progress=progress)
     return None if pipeline is None else TextModel(channels, public.rewriter, pipeline)
 
 
 def trained_on(
-    batch: Batch | None, public: Public, channels: Channels, training: Training, *, dim: int, progress: Progress,
+    batch: Batch | None, public: Public, channels: Channels, training: Training, *, dim: int | None, progress: Progress,
     mechanism: Mechanism | None = None,
 ) -> Pipeline | None:  # fmt: skip
     """A pipeline from labelled public text and released texts with labels; None where there is neither.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +21,17 @@ Loss = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
 
 
 def started(
-    checkpoint: str | Path, texts: Sequence[Text], *, dim: int, classes: int, rng: np.random.Generator, pooling: str,
-    max_length: int,
+    checkpoint: str | Path, texts: Sequence[Text], *, dim: int | None, classes: int, rng: np.random.Generator,
+    pooling: str, max_length: int,
 ) -> Pipeline:  # fmt: skip
-    """The checkpoint with random maps and head; `mean` is that of the first texts' embeddings. Raises what
+    """The checkpoint with random maps and head; `mean` is that of the first texts' embeddings. dim: m'; None for maps
+    of the encoder's whole width, which change nothing at first. Raises what
     `checkpoint.load` does, and ValueError where `dim` is above the encoder's width."""
     encoder, tokenizer = load(checkpoint)
-    maps = _random_maps(encoder.config.hidden_size, dim, classes, rng)
+    width = encoder.config.hidden_size
+    maps = _random_maps(width, dim or width, classes, rng)
+    if dim is None:
+        maps = replace(maps, m1=np.eye(width), m2=np.eye(width))
     pipeline = Pipeline(encoder, tokenizer, maps, pooling=pooling, max_length=max_length)
     with torch.no_grad():
         pipeline.mean.copy_(torch.from_numpy(pipeline.embed(texts[:CENTRE]).mean(axis=0)))

@@ -22,7 +22,7 @@ def train_on_text(
     labels: Any,
     *,
     classes: int,
-    dim: int,
+    dim: int | None,
     label_transition: NDArray[np.float64] | None = None,
     mechanism: Any = None,
     epochs: int = 3,
@@ -44,6 +44,7 @@ def train_on_text(
     None where labels are the truth. The loss is the likelihood of what was released, the truth summed out (forward
     correction, Patrini et al. 2017), as in `head.train_head`.
 
+    dim: m', the coordinates between the encoder and the head; None for no bottleneck.
     mechanism: of embeddings that will be asked for under this encoder and M1; its noise is then in the loop.
 
     The texts need no such correction: whoever asks the model sanitizes their text by the same mechanism. A text that

@@ -94,6 +94,7 @@ def training_of(experiment: Experiment) -> Training:
     return Training(
         seed=experiment.seed, label_stages=training.label_stages, rounds=training.rounds,
         self_training=training.self_training, epochs=training.epochs, batch_size=training.batch_size,
+        bottleneck=None if isinstance(training.bottleneck, str) else training.bottleneck,
         descent=training.descent, pooling=settings.pooling, max_length=settings.max_length,
         export=export_settings(settings),
     )  # fmt: skip

@@ -267,6 +267,10 @@ class Encoder(Section):
     fine_tune_lr: float = setting(values.number(above=True), 5e-5)
 
 
+#: m' of a pipeline whose users release texts: Du et al. 2023, section 4.2, take it for all main results.
+_BOTTLENECK = 16
+
+
 @dataclass(frozen=True)
 class Training(Section):
     """way: "release-once", "statistics" (how features go with labels), "sanitized-text", "text-then-embeddings" (half
@@ -274,7 +278,8 @@ class Training(Section):
     which is not private and must be acknowledged.
 
     epochs, batch_size, lr, weight_decay (of the encoder), warm_up (the share of steps in which learning rates rise) and
-    schedule (behind that they fall to 0, or stay): of a training end to end, on texts.
+    schedule (behind that they fall to 0, or stay): of a training end to end, on texts. bottleneck: the coordinates
+    between encoder and head where users release texts, or "none": nothing of them leaves a device.
     maps: how M1 is found on public data; learned, if it has labels.
     label_stages: in how many stages, of disjoint users, labels are released; a later stage's prior comes from
     the model of the stage before.
@@ -290,6 +295,7 @@ class Training(Section):
     schedule: str = setting(values.choice("linear", "constant"), "linear")
     warm_up: float = setting(values.number(below=1.0), 0.1)
     weight_decay: float = setting(values.number(below=1.0), 0.01)
+    bottleneck: int | str = setting(values.none_or_whole, _BOTTLENECK)
     maps: str | None = setting(values.choice("learned", "principal-components"))
     acknowledge_not_private: bool = setting(values.flag, False)
     label_stages: int = setting(values.whole(1), 1)
@@ -317,6 +323,8 @@ class Training(Section):
             )
         if self.way != RELEASE_ONCE and self.label_stages > 1:
             raise UserError(f'training.label-stages: must be 1 with way = "{self.way}"')
+        if self.way != "sanitized-text" and self.bottleneck != _BOTTLENECK:
+            raise UserError('training.bottleneck: goes with way = "sanitized-text"; remove it')
         if self.way != STATISTICS and (self.self_training or self.rounds > 1):
             name = "self-training" if self.self_training else "rounds"
             raise UserError(f'training.{name}: goes with way = "{STATISTICS}"; remove it')

@@ -116,6 +116,14 @@ def _auto_or_whole(value: Any, where: str) -> int | str:
     return int(value)
 
 
+def _none_or_whole(value: Any, where: str) -> int | str:
+    if value == "none":
+        return "none"
+    if not _is_whole(value) or value < 2:
+        raise UserError(f'{where}: must be "none" or a whole number of at least 2, got {value!r}')
+    return int(value)
+
+
 def _column(value: Any, where: str) -> str | int:
     if _is_whole(value) and value >= 1:
         return int(value)
@@ -170,6 +178,7 @@ def _mechanism(value: Any, where: str) -> dict[str, Any]:
 text = Check(_text, {"type": "string", "pattern": r"\S"})
 flag = Check(_flag, {"type": "boolean"})
 auto_or_whole = Check(_auto_or_whole, {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]})
+none_or_whole = Check(_none_or_whole, {"anyOf": [{"const": "none"}, {"type": "integer", "minimum": 2}]})
 reasons = Check(_reasons, {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}})
 column = Check(
     _column, {"anyOf": [{"type": "string", "pattern": r"\S"}, {"type": "integer", "minimum": 1}]}
