@@ -12,6 +12,8 @@ from client.models.masked_lm import MaskedLM
 #: What a word mechanism calls the model that it reads (`model`), and the files of one.
 MASKED_LM, GENERATOR, PARAPHRASER = "masked-lm", "generator", "paraphraser"
 FILES = {MASKED_LM: masked_lm.FILES, GENERATOR: generator.FILES, PARAPHRASER: generator.FILES}
+#: What they are called to people.
+SAID = {MASKED_LM: "masked language model", GENERATOR: "generating model", PARAPHRASER: "paraphrasing model"}
 
 
 def kind_of(mechanism: Any) -> str:

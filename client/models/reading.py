@@ -36,7 +36,7 @@ def private_arguments(
     if not reads:
         return {}
     if folder is None:
-        raise ValueError(f"{mechanism.name}: needs a {kind.replace('-', ' ')}; name the folder of its model")
+        raise ValueError(f"{mechanism.name}: needs a {language_models.SAID.get(kind, kind)}; name its folder")
     model, vocabulary = language_models.load(folder, kind, threads), mechanism.vocabulary
     given: dict[str, Any] = {}
     for name in reads:

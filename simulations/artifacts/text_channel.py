@@ -33,12 +33,6 @@ from simulations.experiment import (
 )
 from simulations.progress import Progress
 
-#: Kinds of language models, for people.
-_SAID = {
-    language_models.MASKED_LM: "masked language model", language_models.GENERATOR: "generating model",
-    language_models.PARAPHRASER: "paraphrasing model",
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class StudyRewriter:
@@ -186,7 +180,8 @@ def _language_models(experiment: Experiment, arms: list[Arm]) -> dict[str, str]:
         if named.get(kind, NONE) == NONE:
             masked = kind == language_models.MASKED_LM
             what = f'"{BUNDLED_LM}" or a folder' if masked else "the folder of a checkpoint that generates text"
-            raise UserError(f'arm "{arm.name}": text: reads a {_SAID.get(kind, kind)}; set text.{kind} = {what}')
+            read = language_models.SAID.get(kind, kind)
+            raise UserError(f'arm "{arm.name}": text: reads a {read}; set text.{kind} = {what}')
         found[kind] = MINILM if named[kind] == BUNDLED_LM and kind == language_models.MASKED_LM else named[kind]
     return found
 

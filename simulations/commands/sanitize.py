@@ -35,6 +35,25 @@ Out = Annotated[
     ),
 ]
 
+Words = Annotated[
+    str | None,
+    typer.Option(
+        "--words", show_default=False,
+        help="Word vectors: a file (GloVe, word2vec text), or a checkpoint's (default: minilm, or the model's).",
+    ),
+]  # fmt: skip
+Generator = Annotated[
+    str | None,
+    typer.Option(
+        "--generator", show_default=False,
+        help="A checkpoint that generates text, for dp-prompt and dp-paraphrase: its folder, or a hub name.",
+    ),
+]  # fmt: skip
+Prompt = Annotated[
+    str | None,
+    typer.Option("--prompt", show_default=False, help="Around the private text, which is named {text} in it."),
+]
+
 
 def command(
     mechanism: Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as santext.")],
@@ -51,13 +70,7 @@ def command(
     explain: Annotated[
         bool, typer.Option("--explain", help="On stderr, each token beside its substitute: it shows the originals.")
     ] = False,
-    words: Annotated[
-        str | None,
-        typer.Option(
-            "--words", show_default=False,
-            help="Word vectors: a file (GloVe, word2vec text), or a checkpoint's (default: minilm, or the model's).",
-        ),
-    ] = None,
+    words: Words = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another parameter, as stop_words=keep.")
     ] = None,
@@ -82,17 +95,8 @@ def command(
         str,
         typer.Option("--masked-lm", help="A masked language model, where one is read: its folder, or a checkpoint."),
     ] = "minilm",
-    generator: Annotated[
-        str | None,
-        typer.Option(
-            "--generator", show_default=False,
-            help="A checkpoint that generates text, for dp-prompt and dp-paraphrase: its folder, or a hub name.",
-        ),
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", show_default=False, help="Around the private text, which is named {text} in it."),
-    ] = None,
+    generator: Generator = None,
+    prompt: Prompt = None,
     seed: Annotated[int | None, typer.Option(help="Reproducible, and not private.", show_default=False)] = None,
 ) -> None:
     """Rewrite texts so that what goes out is private: one row out for each row in, nothing written by halves."""

@@ -347,17 +347,6 @@ def test_a_missing_language_model_is_said(capsys: pytest.CaptureFixture[str]) ->
     common = ["--epsilon", "1", "--words", "w.txt", "--in", "w.txt"]
     line = complaint(capsys, "--mechanism", "dp-mlm", *common, "--masked-lm", "./nowhere")
     assert "nowhere" in line
-    for name in ("dp-prompt", "dp-paraphrase"):
-        prompt = ("--mechanism", name, *common)
-        assert f"{name}: writes with a generating model; name its checkpoint with --generator" in complaint(
-            capsys, *prompt
-        )
-        assert "nowhere" in complaint(capsys, *prompt, "--generator", "./nowhere")
-    Path("empty").mkdir()
-    assert "has no config.json" in complaint(capsys, *prompt, "--generator", "empty")
-    assert "--generator: goes with a mechanism that generates" in complaint(
-        capsys, "--mechanism", "dp-mlm", *common, "--generator", "empty"
-    )
 
 
 def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,42 +363,6 @@ def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert len(captured.out.split("\n")) == len(TEXTS)
     assert captured.err.splitlines()[-1].startswith(f"{len(TEXTS)} rows, ")
-
-
-@pytest.mark.parametrize("kind", ["causal", "bart"])
-def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the command writes is what Python draws with the same seed, and what it prints is what that costs: each of
-    the tokens, and their number. Nothing that a row may hold makes it fail."""
-    from simulations.artifacts.generator import generator_folder
-    from tests.support.tiny_generators import TOKENS, tiny_generator
-
-    source = str(tiny_generator(Path("model"), kind))
-    public = ["the film was good", "a bad book"]
-    Path("public.txt").write_text("\n".join(public) + "\n")
-    Path("in.txt").write_text("\n".join(TEXTS) + "\n", newline="")
-    files = ("--in", "in.txt", "--public", "public.txt", "--seed", "7", "--tokens", "6")
-    for name, of, prompt in (("dp-prompt", "generator", "Document : {text} :"), ("dp-paraphrase", "paraphraser", None)):
-        more = () if prompt is None else ("--prompt", prompt)
-        given = ["sanitize", "--mechanism", name, "--epsilon", "11", "--generator", source, *files, *more]
-        assert cli.main(given) == 0
-        captured = capsys.readouterr()
-        assert captured.err.splitlines()[-1].endswith(
-            " tokens. Each text: ε = 72 at worst, for any two texts (6 tokens at 11 each, their number at 6)"
-        )
-        folder = generator_folder(source, public, kind=of, prompt=prompt, seed=0, progress=lambda line: None)
-        rewriter = Rewriter({"mechanism": name, "epsilon": 11.0, "tokens": 6}, model=folder)
-        rows = np.arange(len(TEXTS))
-        rng = SimulationStreams(7).rows(rows, np.zeros_like(rows), stage="sanitize", channel="text")
-        assert captured.out.split("\n")[:-1] == rewriter.rewrite(TEXTS, rng=rng)
-        assert rewriter.text.vocabulary.words == TOKENS and rewriter.text.guarantee.worst_case() == 72.0
-        assert {w for line in captured.out.splitlines() for w in line.split()} <= {*TOKENS}
-    # in the words of a vocabulary, and by a folder that was exported before
-    given = ["sanitize", "--mechanism", "dp-prompt", "--epsilon", "11", "--generator", str(folder), *files]
-    assert cli.main([*given, "--words", "w.txt"]) == 0
-    captured = capsys.readouterr()
-    assert {w for line in captured.out.splitlines() for w in line.split()} <= set(WORDS)
-    assert "16 words of 4 dimensions" in captured.err
-    assert "with a prompt of its own" in complaint(capsys, *given[1:], "--prompt", "{text} :")
 
 
 # -- the Python API
