@@ -91,7 +91,7 @@ def export_generator(
     model, tokenizer = read_generator(checkpoint)
     if sum(weights.numel() for weights in model.parameters()) * 4 > _LARGEST:
         raise ValueError(f"generator: {checkpoint} has more than 2 GB of weights; take a smaller model")
-    about = _layout(model, tokenizer, prompt, max_length)
+    about = layout(model, tokenizer, prompt, max_length)
     low, high = clip_bounds("generator", _moments(model, tokenizer, about, public_texts, seed))
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
@@ -105,9 +105,9 @@ def export_generator(
             os.replace(scratch / file, out / file)
 
 
-def _layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> dict[str, Any]:
-    """How a prompt stands in the input, and what the tokenizer's pieces are."""
-    before, after = (_plain(tokenizer, part) for part in prompt.split(PLACE))
+def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> dict[str, Any]:
+    """How a prompt stands in the input, and what the tokenizer's pieces are. ValueError where there is no room."""
+    before, after = (plain(tokenizer, part) for part in prompt.split(PLACE))
     own = tokenizer("")["input_ids"]  # what the tokenizer puts around a text by itself
     two = bool(model.config.is_encoder_decoder)
     end, first = tokenizer.eos_token_id, tokenizer.bos_token_id
@@ -144,7 +144,8 @@ def _spelling(tokenizer: Any) -> str:
     return SENTENCEPIECE if spaces > sum(name.startswith("Ġ") for name in names) else BYTE_LEVEL
 
 
-def _plain(tokenizer: Any, text: str) -> list[int]:
+def plain(tokenizer: Any, text: str) -> list[int]:
+    """A text's tokens, without those that the tokenizer puts around it."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
 
 
@@ -155,20 +156,21 @@ def _moments(
     rng = np.random.default_rng([seed, 0])
     texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
     room = about["max_length"] - len(about["before"]) - len(about["after"])
-    encoded = [ids for ids in (_plain(tokenizer, text) for text in texts) if ids]
+    encoded = [ids for ids in (plain(tokenizer, text) for text in texts) if ids]
     for start in range(0, len(encoded), _BATCH):
         batch = encoded[start : start + _BATCH]
         prompts = [[*about["before"], *ids[:room], *about["after"]] for ids in batch]
         written = [ids[: min(_WRITTEN, about["history"])] for ids in batch]
         begin = [0 if about["start"] is not None else len(prompt) - 1 for prompt in prompts]
         with torch.no_grad():
-            logits = model(**_inputs(about, prompts, written), use_cache=False).logits[:, :, : about["pieces"]]
+            logits = model(**inputs_of(about, prompts, written), use_cache=False).logits[:, :, : about["pieces"]]
         for row, first, ids in zip(logits, begin, written, strict=True):
             each = row[first : first + len(ids)].double()
             yield each.numel(), float(each.sum()), float((each**2).sum())
 
 
-def _inputs(about: dict[str, Any], prompts: list[list[int]], written: list[list[int]]) -> dict[str, torch.Tensor]:
+def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Padded inputs of a model: prompts, and what is written behind each."""
     two = about["start"] is not None
     shown = prompts if two else [[*a, *b] for a, b in zip(prompts, written, strict=True)]
     width = max(map(len, shown))
