@@ -6,6 +6,9 @@ trained on:
 - *confidence* in the record's own label (Yeom et al. 2018);
 - *entropy* of the output (Shokri et al. 2017), and *modified entropy*, which counts certainty in the wrong label
   against membership (Song and Mittal 2021, "Systematic evaluation of privacy risks of machine learning models");
+- *confidence beside drops*: the mean of that in the record and in copies of it that lack words at random. A model that
+  remembers a text is sure of what is near it, and one answer's luck averages out (Du et al. 2023, section 4.3, drop
+  tokens at random, as Wei and Zou 2019 augment texts, without saying more);
 - a *shadow network*: two layers, 64 units between them, on the output, trained on outputs of models of the adversary's
   own making, whose training sets it knows (Shokri et al. 2017; in this form Arnold et al. 2023, appendix B).
 
@@ -32,6 +35,8 @@ from mechanisms.mechanism import Mechanism
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+#: A sentence, or a pair of them.
+Text = str | tuple[str, str]
 
 #: Units of the shadow network's hidden layer (Arnold et al. 2023, appendix B).
 HIDDEN = 64
@@ -45,6 +50,21 @@ def confidence(log_p: FloatArray, labels: IntArray) -> FloatArray:
     """log p of the record's own label, from log-probabilities (n, K) and labels (n,)."""
     own: FloatArray = log_p[np.arange(len(labels)), labels]
     return own
+
+
+def without_words(text: Text, *, share: float, rng: np.random.Generator) -> Text:
+    """The text, or each side of a pair, without each of its words with probability `share`, 0..1, but never without
+    all: one that loses every word keeps a random one."""
+    if not isinstance(text, str):
+        first, second = text
+        return without_words(first, share=share, rng=rng), without_words(second, share=share, rng=rng)
+    words = text.split()
+    if not words:
+        return text
+    kept = rng.random(len(words)) >= share
+    if not kept.any():
+        kept[rng.integers(len(words))] = True
+    return " ".join(word for word, stays in zip(words, kept, strict=True) if stays)
 
 
 def entropy(log_p: FloatArray) -> FloatArray:

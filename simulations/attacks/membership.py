@@ -42,6 +42,7 @@ BoolArray = NDArray[np.bool_]
 #: What each attack does, by its name on the command line.
 ATTACKS = {
     "membership-confidence": "how sure the model is of the record's own label",
+    "membership-drops": "that of the record and of copies that lack words at random, on average (Du et al. 2023)",
     "membership-entropy": "how sure the model is, whatever the label",
     "membership-modified-entropy": "both of these (Song and Mittal 2021)",
     "membership-shadow": "a network of 64 hidden units, trained on what models of the server's own making say",
@@ -63,6 +64,8 @@ LEAST = 30
 FALSE_ALARMS = 0.01
 #: Public texts that stand for the population of texts, at most.
 _POOL = 1000
+#: Copies of each record that lack words, and the share of the words that each lacks.
+_COPIES, _DROPPED = 8, 0.1
 _SHADOWS = ("membership-shadow", "membership-lira")
 
 
@@ -194,9 +197,21 @@ class _Membership:
         labels = self.model.asked.labels
         if name == "membership-confidence":
             return membership.confidence(self._outputs, labels)
+        if name == "membership-drops":
+            return self._beside_drops()
         if name == "membership-entropy":
             return membership.entropy(self._outputs)
         return membership.modified_entropy(self._outputs, labels)
+
+    def _beside_drops(self) -> FloatArray:
+        """Confidence, mean of each record and its copies; the model is asked about all copies at once."""
+        asked = self.model.asked
+        rng = np.random.default_rng([self.target.study.seed, 12])
+        copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in asked.texts]
+        found = membership.confidence(self.model.outputs(copies), np.tile(asked.labels, _COPIES))
+        own = membership.confidence(self._outputs, asked.labels)
+        mean: FloatArray = (own + found.reshape(_COPIES, -1).sum(axis=0)) / (_COPIES + 1)
+        return mean
 
     def _by_shadows(self, name: str) -> tuple[FloatArray, dict[str, Any]]:
         inside, outputs, texts = self._shadows

@@ -49,8 +49,9 @@ class Model(Protocol):
 
     shadows: int | None
 
-    def outputs(self) -> FloatArray:
-        """Log-probabilities of the classes (n, K) for the records that are asked about, by the run's model."""
+    def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
+        """Log-probabilities of the classes (n, K) of these texts, or of the records that are asked about, by the run's
+        model."""
         ...
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
@@ -128,8 +129,8 @@ class _OnReleases:
         self.before = public.maps.of(self.mechanism)
         self.embeddings = public.encoder.embed(asked.texts)
 
-    def outputs(self) -> FloatArray:
-        return self._log_p(Maps.load(self.folder))
+    def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
+        return self._log_p(Maps.load(self.folder), texts)
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         public = self.public
@@ -152,8 +153,10 @@ class _OnReleases:
         """What a user's device sanitizes: mapped, normalized rows under the maps that users were asked with."""
         return self.before.project(embeddings)
 
-    def _log_p(self, maps: Maps) -> FloatArray:
-        log_p: FloatArray = log_softmax(maps.logits(maps.project(self.embeddings)), axis=1)
+    def _log_p(self, maps: Maps, texts: Sequence[Text] | None = None) -> FloatArray:
+        assert self.public.encoder is not None
+        embeddings = self.embeddings if texts is None else self.public.encoder.embed(texts)
+        log_p: FloatArray = log_softmax(maps.logits(maps.project(embeddings)), axis=1)
         return log_p
 
 
@@ -169,13 +172,20 @@ class _OnTexts:
         self.channels: Channels = channels_of(study, arm, public)
         self.text: TextMechanism = self.channels.text_of("train")
         form = {k: v for k, v in arm.text.items() if k in TEXT_FIELDS}
-        plain = text_mechanism({"mechanism": "identity"} | form | {"length": KEPT}, public.rewriter.vocabulary)
-        self.lines = public.rewriter.sanitize(plain, asked.texts, seed=study.seed, stage="attack-membership")
+        self.plain = text_mechanism({"mechanism": "identity"} | form | {"length": KEPT}, public.rewriter.vocabulary)
+        self.lines = self._in_words(asked.texts)
 
-    def outputs(self) -> FloatArray:
+    def _in_words(self, texts: Sequence[Text]) -> Sequence[Text]:
+        assert self.public.rewriter is not None
+        lines: Sequence[Text] = self.public.rewriter.sanitize(
+            self.plain, texts, seed=self.study.seed, stage="attack-membership"
+        )
+        return lines
+
+    def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
         from server.model import Pipeline
 
-        return _log_p(Pipeline.from_pretrained(self.folder), self.lines)
+        return _log_p(Pipeline.from_pretrained(self.folder), self.lines if texts is None else self._in_words(texts))
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         chosen = np.flatnonzero(inside)[: self.asked.trained]
@@ -197,10 +207,10 @@ class _AsPublished:
         self.study, self.arm, self.public, self.asked, self.folder = study, arm, public, asked, folder
         self.mechanism = embeddings_of(study, arm, public)[0]
 
-    def outputs(self) -> FloatArray:
+    def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
         from server.model import Pipeline
 
-        return _log_p(Pipeline.from_pretrained(self.folder), self.asked.texts)
+        return _log_p(Pipeline.from_pretrained(self.folder), self.asked.texts if texts is None else texts)
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         from server.training.paper import train_paper

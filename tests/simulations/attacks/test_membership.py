@@ -61,6 +61,17 @@ def test_two_classes_make_confidence_and_modified_entropy_the_same_attack():
     assert np.array_equal(np.argsort(one), np.argsort(other))
 
 
+def test_copies_lack_words_at_random_and_never_all():
+    text = " ".join(f"w{i}" for i in range(4000))
+    left = membership.without_words(text, share=0.1, rng=np.random.default_rng(4)).split()
+    assert abs(len(left) - 3600) < 4 * 19  # binomial; false alarms: 1e-4
+    assert left == [word for word in text.split() if word in set(left)]
+    rng = np.random.default_rng(5)
+    assert {membership.without_words("a b", share=1.0, rng=rng) for _ in range(40)} == {"a", "b"}
+    assert membership.without_words(("a b", "c"), share=0.0, rng=rng) == ("a b", "c")
+    assert membership.without_words(("", "c"), share=1.0, rng=rng) == ("", "c")
+
+
 @pytest.mark.parametrize("gap", [2.0, 4.0])
 def test_thresholds_find_a_model_that_remembers(gap):
     """Gaussians of distance g are told apart with Φ(g/2), by whatever threshold is best."""

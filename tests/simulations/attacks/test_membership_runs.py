@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,7 +44,8 @@ from tests.support.studies import experiment as made_up
 from tests.support.tiny_models import WORDS, tiny_bert
 
 MADE_UP_CLASSES = 2
-THRESHOLDS = [name for name in attack_membership.ATTACKS if name.rsplit("-", 1)[1] in ("confidence", "entropy")]
+_TOLD = ("confidence", "entropy", "drops")
+THRESHOLDS = [name for name in attack_membership.ATTACKS if name.rsplit("-", 1)[1] in _TOLD]
 IDENTITY = {"mechanism": "identity", "dim": 4}
 PURKAYASTHA = {"mechanism": "purkayastha", "epsilon": 2.0, "dim": 4}
 
@@ -105,6 +107,12 @@ def remembers(e: dict) -> bool:
     return e["auc"] > 0.5 + 2.5 * e["auc_error"]
 
 
+def shorter(text: str) -> list[str]:
+    """What may be left of a text that loses words."""
+    words = text.split()
+    return [" ".join(left) for n in range(1, len(words)) for left in combinations(words, n)]
+
+
 @pytest.fixture
 def released(tmp_path, monkeypatch):
     """A run folder of 60 users who released made-up embeddings, and its data, which attacks read again."""
@@ -122,7 +130,8 @@ def released(tmp_path, monkeypatch):
     use_folder(tmp_path / "nodes", monkeypatch)
     run_arms(small, LocalGrid(make_nodes(small, tmp_path / "nodes")), models=tmp_path / "models")
     texts = [*train.texts, *more.texts]
-    encoder = KnownEncoder(dict(zip(texts, [*embeddings, *(embeddings + near)], strict=True)))
+    known = dict(zip(texts, [*embeddings, *(embeddings + near)], strict=True))
+    encoder = KnownEncoder({short: h for text, h in known.items() for short in shorter(text)} | known)
     public, held = replace(ready.public, encoder=encoder), replace(ready.held, test=more)
     ready = ready._replace(public=public, held=held)
     (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
@@ -202,6 +211,7 @@ def test_the_published_procedure_remembers(shared, tmp_path, monkeypatch, capsys
     folder = finished(study(shared, "paper", *arms, training=training), tmp_path / "long", monkeypatch)
     found = results(folder, *THRESHOLDS)
     assert remembers(found["clear: confidence"]) and found["clear: confidence"]["bound"] == 1.0
+    assert remembers(found["clear: drops"]) and found["clear: drops"]["auc"] != found["clear: confidence"]["auc"]
     assert "gradients depend on raw text" in found["clear: confidence"]["note"]
     for name, complaint in (("lira", "--shadows 8"), ("releases", "nothing is released in this way")):
         assert main(["attack", str(folder), "--attack", f"membership-{name}"]) == 2
@@ -226,6 +236,7 @@ def test_sanitized_text(shared, tmp_path, monkeypatch):
     folder = finished(experiment, tmp_path / "run", monkeypatch)
     found = results(folder, *THRESHOLDS, "membership-releases")
     assert remembers(found["clear: confidence"]) and found["clear: releases"]["success"] > 0.95
+    assert remembers(found["clear: drops"])
     for name in ("confidence", "releases"):
         e = found[f"random: {name}"]
         assert abs(e["success"] - 0.5) < 4 * 0.065
