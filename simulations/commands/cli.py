@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -256,10 +257,17 @@ def _terminate(number: int, frame: Any) -> None:
     raise Terminated
 
 
+@cache
+def _command() -> Any:
+    """The click command: typer makes it anew from every signature wherever it is asked, in a tenth of a second."""
+    return typer.main.get_command(app)
+
+
 def _run(arguments: list[str] | None) -> int:
     try:
-        refuse_repeats(sys.argv[1:] if arguments is None else arguments, typer.main.get_command(app))
-        code = app(args=arguments, prog_name="sottovoce", standalone_mode=False)
+        command = _command()
+        refuse_repeats(sys.argv[1:] if arguments is None else arguments, command)
+        code = command(args=arguments, prog_name="sottovoce", standalone_mode=False)
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             return _complain("interrupted; nothing was kept", INTERRUPTED)
         return code if isinstance(code, int) else 0
