@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models import tokens
+from client.models import language_models, tokens
 from client.models import vocabulary as vocabularies
+from client.models.generator import Generator
 from client.models.texts import batch_size
 from client.store.text_column import Text
-from mechanisms.catalogue import build
+from mechanisms.catalogue import admit, build
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import SecureStreams
@@ -52,8 +53,10 @@ class Rewriter:
     """A text mechanism with the vocabulary that it writes in.
 
     mechanism: a `TextMechanism`, or what describes one, as {"mechanism": "santext", "epsilon": 10.0, "length": "kept"}.
-    vocabulary: where `mechanism` is a description; or the folder of one. model: the folder of what the mechanism reads
-    the whole text by (a masked language model), if it does. ValueError, one line, on what does not fit.
+    vocabulary: where `mechanism` is a description; or the folder of one. model: the folder of the language model that
+    the mechanism reads the whole text by, if it does (`client.models.language_models`). By one that generates, a
+    description without a vocabulary writes in the model's own tokens; bounds that it does not name are the model's.
+    ValueError, one line, on what does not fit.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class Rewriter:
         else:
             if isinstance(vocabulary, str | Path):
                 vocabulary = vocabularies.load_cached(vocabulary)
+            if model is not None:
+                mechanism, vocabulary = _completed(mechanism, vocabulary, model)
             self.text = build(mechanism, channel="text", vocabulary=vocabulary)
         self._model = model
         if self.text.word.reads and model is None:
@@ -164,6 +169,25 @@ class Rewriter:
         for i, value in zip(there, values, strict=True):
             chances[i] = float(value)
         return chances
+
+
+def _completed(
+    spec: Mapping[str, Any], vocabulary: Vocabulary | None, model: Path | str
+) -> tuple[Mapping[str, Any], Vocabulary | None]:
+    """A description with what its language model says where it says nothing itself: the bounds of logits, and, of one
+    that generates, the tokens that it writes in, and the one that ends a text."""
+    kind = admit(str(spec.get("mechanism", "")))
+    if not getattr(kind, "reads", ()):
+        return spec, vocabulary
+    found = language_models.load(model, language_models.kind_of(kind))
+    known = {f.name for f in fields(kind)}
+    given: dict[str, Any] = {}
+    if {"low", "high"} <= known and not {"low", "high"} & spec.keys():
+        given = {"low": found.low, "high": found.high}
+    if isinstance(found, Generator) and vocabulary is None:
+        vocabulary = found.vocabulary
+        given |= {"end": found.end} if "end" in known else {}
+    return given | dict(spec), vocabulary
 
 
 def describe_cost(text: TextMechanism) -> str:

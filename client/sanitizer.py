@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from client import stand_in
 from client.draw import draw, statistic_means
-from client.models import masked_lm
+from client.models import language_models
 from client.policy import Policy, Refused
 from client.shard import Shard
 from client.store.ledger import Charge, Ledger, LedgerError, Recalled
@@ -61,8 +61,8 @@ class Sanitizer:
         self.policy.check(request)
         if {"label", "statistic"} & set(request.channels) and shard.labels is None and len(shard):
             raise Refused("no-labels")
-        if request.masked_lm and (
-            shard.masked_lm is None or masked_lm.load(shard.masked_lm).identity != request.masked_lm
+        if request.masked_lm and not language_models.known(
+            shard.masked_lm, language_models.kind_of(request.mechanism("text")), request.masked_lm
         ):
             raise Refused("masked-lm")
         with ExitStack() as held:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.pieces import WAYS, spelled
 from mechanisms.stop_words import STOP_WORDS
 
 #: The universal part-of-speech tags (Petrov et al. 2011), by number.
@@ -35,6 +36,7 @@ class Vocabulary:
     vectors: NDArray[np.float32]
     counts: NDArray[np.int64] | None = None
     tags: NDArray[np.int8] | None = None
+    pieces: str = ""
 
     def __post_init__(self) -> None:
         size = len(self.words)
@@ -42,6 +44,8 @@ class Vocabulary:
             raise ValueError("vocabulary: at least two words are needed, and none may be empty")
         if len(self._ids) != size:
             raise ValueError("vocabulary: a word occurs twice")
+        if self.pieces and self.pieces not in WAYS:
+            raise ValueError(f"vocabulary: pieces must be one of {', '.join(WAYS)}, got {self.pieces!r}")
         shape = self.vectors.shape
         if self.vectors.dtype != np.float32 or self.vectors.ndim != 2 or shape[0] != size or not shape[1]:
             raise ValueError(f"vocabulary: vectors must be float32, one for each of {size} words, got {shape}")
@@ -73,8 +77,10 @@ class Vocabulary:
 
     @cached_property
     def identity(self) -> str:
-        """SHA-256 (hex) over words, vectors, counts and tags."""
+        """SHA-256 (hex) over words, vectors, counts and tags, and how pieces spell."""
         whole = hashlib.sha256()
+        if self.pieces:
+            whole.update(f"pieces {self.pieces} ".encode())
         for word in self.words:
             data = word.encode("utf-8", "surrogatepass")
             whole.update(len(data).to_bytes(4, "little") + data)
@@ -117,8 +123,10 @@ class Vocabulary:
         return np.array([*(bool(test(w)) for w in self.words), False])
 
     def text(self, word_ids: Sequence[int] | NDArray[Any]) -> str:
-        """The words of those ids with spaces between; NOTHING and whatever is out of range is left out."""
-        return " ".join(self.words[i] for i in word_ids if 0 <= i < len(self.words))
+        """The words of those ids with spaces between, or what the pieces spell; NOTHING and whatever is out of range is
+        left out."""
+        words = [self.words[i] for i in word_ids if 0 <= i < len(self.words)]
+        return spelled(words, self.pieces) if self.pieces else " ".join(words)
 
 
 def is_punctuation(word: str) -> bool:

@@ -1,20 +1,23 @@
-"""A causal or sequence-to-sequence language model as what DP-Prompt and DP-Paraphrase draw tokens from."""
+"""A causal or sequence-to-sequence language model as the three files that a client generates texts by: model.onnx,
+tokenizer.json, generator.json."""
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
 
-from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words.language_model import Scores
+from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
 from server.checkpoint import first_line
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
@@ -24,116 +27,207 @@ PLACE = "{text}"
 #: The prompt of Utpala et al. 2023, and none, for a model that was trained to paraphrase what precedes.
 PROMPT = f"Document : {PLACE}\nParaphrase of the document :"
 PARAPHRASE = f"{PLACE}\n"
-_BATCH = 32
+#: Public texts whose logits say where to clip, and tokens of each.
+CALIBRATION, _WRITTEN = 256, 32
+#: Tokens of the prompt with its text where nobody says otherwise, and the fewest that may be drawn behind it.
+MAX_LENGTH, _LEAST = 512, 8
+_BATCH = 8
+#: Bytes that one file of this form can hold.
+_LARGEST = 2**31 - 2**24
 
 
-class Generator:
-    """Any checkpoint that generates text, with a prompt in which the private text stands at "{text}".
+def read_generator(checkpoint: str | Path) -> tuple[Any, Any]:
+    """(model, tokenizer) of a checkpoint that generates text, in float32 and evaluation mode, weights from safetensors
+    only. Raises ValueError, one line, where it cannot be read or has no tokenizer.json."""
+    source = resolve(checkpoint)
+    level = logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # a missing head is ours to report
+    try:
+        cached = not Path(source).is_absolute() and not reachable()
+        config = AutoConfig.from_pretrained(source, local_files_only=cached)
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
+        model, found = kind.from_pretrained(
+            source, use_safetensors=True, local_files_only=cached, attn_implementation="eager",
+            output_loading_info=True,
+        )  # fmt: skip
+    except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
+        raise ValueError(f"generator: {checkpoint} cannot be read: {first_line(error)}") from error
+    finally:
+        logging.set_verbosity(level)
+    if found["missing_keys"]:
+        raise ValueError(
+            f"generator: {checkpoint} does not generate text; {min(found['missing_keys'])} is not among its weights"
+        )
+    if not getattr(tokenizer, "is_fast", False):
+        raise ValueError(f"generator: {checkpoint} has no tokenizer.json")
+    tokenizer.backend_tokenizer.no_padding()  # padding and truncation are the client's
+    tokenizer.backend_tokenizer.no_truncation()
+    return model.float().eval(), tokenizer
 
-    Runs where torch is: a simulation, or a device that has it. Every token is one forward pass, in batches of 32 texts
-    of one call, without a cache of the passes before. max_length: tokens of the prompt with its text, which is cut to
-    fit. Raises ValueError, one line, where the checkpoint cannot be read or the prompt has no place for the text.
+
+def export_generator(
+    checkpoint: str | Path, folder: str | Path, *, public_texts: Sequence[str], seed: int, prompt: str = PROMPT,
+    max_length: int | None = None,
+) -> None:  # fmt: skip
+    """Write model.onnx (opset 17, float32, any batch and length), tokenizer.json and generator.json.
+
+    The graph takes input_ids and attention_mask, int64 (n, length), of a model in two parts decoder_input_ids, int64
+    (n, written), and positions, int64 (n,). It gives logits, float32 (n, pieces), of the token that follows that one
+    position of each row. There is no cache of the passes before.
+
+    prompt: in which the private text stands at "{text}". max_length: tokens of the prompt with its text, which is cut
+    to fit; 512 where the model has room for as many, or half of its positions. generator.json: the prompt's tokens
+    before and after the text; how many tokens may be drawn behind; and low and high, the mean and the mean + 4 standard
+    deviations of the logits at each of the first 32 tokens of at most 256 *public* texts (picked by `seed`), each after
+    a prompt with itself. The files appear when all are whole.
+
+    Raises ValueError, one line, where the checkpoint cannot be read or is larger than a file of this form, the prompt
+    has no place for the text or no room, and without public texts.
     """
+    if prompt.count(PLACE) != 1:
+        raise ValueError(f"generator: the prompt must name {PLACE} once, got {prompt!r}")
+    model, tokenizer = read_generator(checkpoint)
+    if sum(weights.numel() for weights in model.parameters()) * 4 > _LARGEST:
+        raise ValueError(f"generator: {checkpoint} has more than 2 GB of weights; take a smaller model")
+    about = layout(model, tokenizer, prompt, max_length)
+    low, high = clip_bounds("generator", _moments(model, tokenizer, about, public_texts, seed))
+    out = Path(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
+        scratch = Path(name)
+        _write_graph(model, scratch / "model.onnx", about["pieces"])
+        tokenizer.backend_tokenizer.save(str(scratch / "tokenizer.json"))
+        text = json.dumps(about | {"low": low, "high": high}, sort_keys=True)
+        (scratch / "generator.json").write_text(text + "\n")
+        for file in ("model.onnx", "tokenizer.json", "generator.json"):  # the last one says that all are there
+            os.replace(scratch / file, out / file)
 
-    def __init__(self, checkpoint: str | Path, *, prompt: str = PROMPT, max_length: int = 512) -> None:
-        if prompt.count(PLACE) != 1:
-            raise ValueError(f"generation: the prompt must name {PLACE} once, got {prompt!r}")
-        source = resolve(checkpoint)
-        logging.disable_progress_bar()
-        try:
-            cached = not Path(source).is_absolute() and not reachable()
-            config = AutoConfig.from_pretrained(source, local_files_only=cached)
-            kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            self._tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
-            model = kind.from_pretrained(source, use_safetensors=True, local_files_only=cached)
-        except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
-            raise ValueError(f"generation: {checkpoint} cannot be read: {first_line(error)}") from error
-        self._model: Any = model.float().eval()
-        self._two_parts = bool(config.is_encoder_decoder)
-        self._pieces = min(len(self._tokenizer), model.get_input_embeddings().num_embeddings)
-        self._before, self._after = (self._plain(part) for part in prompt.split(PLACE))
-        own = self._tokenizer("")["input_ids"]  # what the tokenizer puts around a text by itself
-        if self._two_parts:
-            self._after = [*self._after, *(i for i in own if i == self._tokenizer.eos_token_id)]
-        else:
-            self._before = [*(i for i in own if i == self._tokenizer.bos_token_id), *self._before]
-        self._room = max_length - len(self._before) - len(self._after)
-        if self._room < 1:
-            raise ValueError(f"generation: max-length {max_length} leaves no room for a text in the prompt")
 
-    @cached_property
-    def vocabulary(self) -> Vocabulary:
-        """The model's tokens by their own names (pieces of words, not words), and their input embeddings."""
-        names = self._tokenizer.convert_ids_to_tokens(list(range(self._pieces)))
-        vectors = self._model.get_input_embeddings().weight[: self._pieces].detach().numpy()
-        return Vocabulary(tuple(name or f"<{i}>" for i, name in enumerate(names)), vectors.astype(np.float32))
+def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> dict[str, Any]:
+    """How a prompt stands in the input, and what the tokenizer's pieces are. ValueError where there is no room."""
+    before, after = (plain(tokenizer, part) for part in prompt.split(PLACE))
+    own = tokenizer("")["input_ids"]  # what the tokenizer puts around a text by itself
+    two = bool(model.config.is_encoder_decoder)
+    end, first = tokenizer.eos_token_id, tokenizer.bos_token_id
+    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end or 0
+    before = [*([first] if first is not None and first in own and first != end else []), *before]
+    if two:
+        after = [*after, *(i for i in own if i == end)]
+    if not before and not after:  # a text may be empty, and the input never is
+        before = [padding]
+    longest = getattr(model.config, "max_position_embeddings", None)  # None: positions have no end
+    if max_length is None:
+        max_length = MAX_LENGTH if longest is None else min(MAX_LENGTH, longest if two else longest // 2)
+    history = MAX_LENGTH if longest is None else longest - (1 if two else max_length)
+    if not len(before) + len(after) < max_length <= (longest or max_length) or history < _LEAST:
+        raise ValueError(f"generator: max-length {max_length} leaves no room for a text in the prompt, or behind it")
+    start = model.config.decoder_start_token_id if two else None
+    if two and start is None:
+        raise ValueError("generator: the checkpoint does not say which token its decoder starts with")
+    return {
+        "before": before, "after": after, "start": start, "end": end, "padding": padding,
+        "unknown": tokenizer.unk_token_id, "special": sorted(int(i) for i in tokenizer.all_special_ids),
+        "spelling": _spelling(tokenizer), "max_length": max_length, "history": history,
+        "pieces": min(len(tokenizer), model.get_input_embeddings().num_embeddings),
+    }  # fmt: skip
 
-    @property
-    def end(self) -> str:
-        """The token that ends a text; "" where the model has none."""
-        return self._tokenizer.eos_token or ""
 
-    def scores(self, texts: Sequence[str]) -> Scores:
-        """What `DpPrompt.sample` asks: raw logits of the next token after the prompt with each private text, and after
-        the tokens drawn so far."""
-        prompts = [[*self._before, *self._plain(text)[: self._room], *self._after] for text in texts]
+def _spelling(tokenizer: Any) -> str:
+    """How pieces spell a text (`mechanisms.pieces`); "" where each is a word."""
+    kind = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
+    if kind in ("WordLevel", "WordPiece"):
+        return "" if kind == "WordLevel" else WORDPIECE
+    names = tokenizer.get_vocab()
+    spaces = sum(name.startswith("▁") for name in names)
+    return SENTENCEPIECE if spaces > sum(name.startswith("Ġ") for name in names) else BYTE_LEVEL
 
-        def ask(
-            positions: NDArray[np.int64], words: NDArray[np.int64], rows: NDArray[np.int64]
-        ) -> NDArray[np.float64]:
-            table = np.empty((len(rows), self._pieces))
-            order = np.argsort([len(prompts[row]) for row in rows], kind="stable")
-            for start in range(0, len(rows), _BATCH):
-                batch = order[start : start + _BATCH]
-                drawn = [[w for w in words[rows[i], : positions[i]].tolist() if w != NOTHING] for i in batch]
-                table[batch] = self._next([prompts[rows[i]] for i in batch], drawn)
-            return table
 
-        return ask
+def plain(tokenizer: Any, text: str) -> list[int]:
+    """A text's tokens, without those that the tokenizer puts around it."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
 
-    def bounds(self, public_texts: Sequence[str]) -> tuple[float, float]:
-        """Where to clip (see `server.clipping`): by the logits at each token of *public* texts, each after a prompt
-        with itself."""
-        return clip_bounds("generation", self._moments(public_texts))
 
-    def _moments(self, public_texts: Sequence[str]) -> Iterator[tuple[int, float, float]]:
-        ask = self.scores(public_texts)
-        written = [self._plain(text)[:32] for text in public_texts]
-        for at in range(max((len(ids) for ids in written), default=0)):
-            rows = np.array([i for i, ids in enumerate(written) if len(ids) > at], dtype=np.int64)
-            words = np.full((len(written), at + 1), NOTHING, dtype=np.int64)
-            for row in rows:
-                words[row] = written[row][: at + 1]
-            logits = ask(np.full(len(rows), at), words, rows)
-            yield logits.size, float(logits.sum()), float((logits**2).sum())
+def _moments(
+    model: Any, tokenizer: Any, about: dict[str, Any], texts: Sequence[str], seed: int
+) -> Iterator[tuple[int, float, float]]:
+    """Of the logits of each token of public texts, given those before it: how many, their sum, the sum of squares."""
+    rng = np.random.default_rng([seed, 0])
+    texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
+    room = about["max_length"] - len(about["before"]) - len(about["after"])
+    encoded = [ids for ids in (plain(tokenizer, text) for text in texts) if ids]
+    for start in range(0, len(encoded), _BATCH):
+        batch = encoded[start : start + _BATCH]
+        prompts = [[*about["before"], *ids[:room], *about["after"]] for ids in batch]
+        written = [ids[: min(_WRITTEN, about["history"])] for ids in batch]
+        begin = [0 if about["start"] is not None else len(prompt) - 1 for prompt in prompts]
+        with torch.no_grad():
+            logits = model(**inputs_of(about, prompts, written), use_cache=False).logits[:, :, : about["pieces"]]
+        for row, first, ids in zip(logits, begin, written, strict=True):
+            each = row[first : first + len(ids)].double()
+            yield each.numel(), float(each.sum()), float((each**2).sum())
 
-    def decode(self, numbers: NDArray[Any]) -> list[str]:
-        """Drawn tokens (n, L), NOTHING after the end, as texts."""
-        rows = [[int(i) for i in row if i != NOTHING] for row in numbers]
-        return [self._tokenizer.decode(row, skip_special_tokens=True).strip() for row in rows]
 
-    def _plain(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Padded inputs of a model: prompts, and what is written behind each."""
+    two = about["start"] is not None
+    shown = prompts if two else [[*a, *b] for a, b in zip(prompts, written, strict=True)]
+    width = max(map(len, shown))
+    ids = torch.tensor([[*row, *[about["padding"]] * (width - len(row))] for row in shown])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in shown])
+    given = {"input_ids": ids, "attention_mask": mask}
+    if two:
+        width = 1 + max(map(len, written))
+        rows = [[about["start"], *row] for row in written]
+        given["decoder_input_ids"] = torch.tensor([[*r, *[about["padding"]] * (width - len(r))] for r in rows])
+    return given
 
-    def _next(self, prompts: list[list[int]], drawn: list[list[int]]) -> NDArray[np.float64]:
-        if self._two_parts:
-            ids, mask = self._padded(prompts)
-            written, _ = self._padded([[self._model.config.decoder_start_token_id, *row] for row in drawn])
-            given = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": written}
-            last = [len(row) for row in drawn]
-        else:
-            ids, mask = self._padded([[*a, *b] for a, b in zip(prompts, drawn, strict=True)])
-            given = {"input_ids": ids, "attention_mask": mask}
-            last = [len(a) + len(b) - 1 for a, b in zip(prompts, drawn, strict=True)]
-        with torch.no_grad():  # padding stands behind what is asked for, where no position looks
-            logits = self._model(**given).logits[torch.arange(len(last)), torch.tensor(last), : self._pieces]
-        return logits.double().numpy()
 
-    def _padded(self, rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        width = max(len(row) for row in rows)
-        ids = torch.full((len(rows), width), self._tokenizer.pad_token_id or 0, dtype=torch.int64)
-        mask = torch.zeros_like(ids)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-            mask[i, : len(row)] = 1
-        return ids, mask
+class NextToken(torch.nn.Module):
+    """Logits of the token that follows one position of each row."""
+
+    def __init__(self, model: Any, pieces: int) -> None:
+        super().__init__()
+        self.model = model
+        self.pieces = pieces
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        *inputs, positions = tensors
+        names = ("input_ids", "attention_mask", "decoder_input_ids")
+        with _only_at(self.model, positions):
+            answer = self.model(**dict(zip(names, inputs, strict=False)), use_cache=False, return_dict=True)
+        logits: torch.Tensor = answer.logits[:, 0, : self.pieces]
+        return logits
+
+
+@contextmanager
+def _only_at(model: Any, positions: torch.Tensor) -> Iterator[None]:
+    """Inside, the model's logits are (n, 1, pieces), of one position of each row: the product with all of the
+    vocabulary is much of the work."""
+    hook = model.get_output_embeddings().register_forward_pre_hook(
+        lambda module, given: (given[0][torch.arange(given[0].shape[0]), positions].unsqueeze(1),)
+    )
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _write_graph(model: Any, path: Path, pieces: int) -> None:
+    two = bool(model.config.is_encoder_decoder)
+    mask = torch.ones(2, 8, dtype=torch.int64)
+    mask[1, 5:] = 0  # a mask of ones alone could be traced away
+    example = {"input_ids": torch.ones(2, 8, dtype=torch.int64), "attention_mask": mask}
+    axes = {name: {0: "batch", 1: "length"} for name in example}
+    if two:
+        example["decoder_input_ids"] = torch.ones(2, 6, dtype=torch.int64)
+        axes["decoder_input_ids"] = {0: "batch", 1: "written"}
+    example["positions"] = torch.tensor([1, 2])
+    axes |= {"positions": {0: "batch"}, "logits": {0: "batch"}}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the tracer's remarks on constants that are constant
+        torch.onnx.export(
+            NextToken(model, pieces).eval(), tuple(example.values()), str(path), input_names=list(example),
+            output_names=["logits"], dynamic_axes=axes, opset_version=17, dynamo=False,
+        )  # fmt: skip

@@ -28,7 +28,7 @@ import numpy as np
 from client.device.records import encode_records
 from client.embed import SanitizedEncoder
 from client.models import encoder as encoders
-from client.models import masked_lm as models
+from client.models import language_models as models
 from client.models import vocabulary as vocabularies
 from client.models.content import file_hash
 from client.node import NODE, changing, load_node, write_node
@@ -206,8 +206,9 @@ def open_bundle(folder: Path | str) -> Bundle:
     if manifest["digests"] != _digests(request):
         raise ValueError(f"bundle: {folder} was made by a version that names releases otherwise; make it anew")
     for part, wanted, identity_of in (
-        ("encoder", request.encoder, encoders.identity), ("masked_lm", request.masked_lm, models.identity)
-    ):  # fmt: skip
+        ("encoder", request.encoder, encoders.identity),
+        ("masked_lm", request.masked_lm, lambda place: models.identity(place, _reads(request))),
+    ):
         if bool(wanted) != bool(manifest[part]) or (wanted and identity_of(folder / part) != wanted):
             raise ValueError(f"bundle: {folder / part} is not what the bundle's request names")
     return Bundle(folder, identity, manifest, request, policy)
@@ -232,10 +233,12 @@ def write_bundle(
             np.save(draft / f"{key}.npy", values, allow_pickle=False)
         _write(draft / "request.json", about)
         _write(draft / "policy.json", policy.to_dict())
+        kind = _reads(request)
+        model = None if masked_lm is None or not request.masked_lm else models.part(masked_lm, kind)
         for part, source, names in (
             ("encoder", encoder if request.encoder else None, encoders.FILES),
             ("vocabulary", vocabulary if request.text else None, _VOCABULARY),
-            ("masked_lm", masked_lm if request.masked_lm else None, models.FILES),
+            ("masked_lm", model, models.FILES.get(kind, ())),
         ):
             if source is not None:
                 _copy(source, draft / part, names)
@@ -343,6 +346,11 @@ def _digests(request: Request) -> dict[str, dict[str, str]]:
     """What releases are named by in the ledger and on the wire, by split and channel."""
     requests = {split: replace(request, split=split) for split in SPLITS}
     return {split: {channel: one.digest(channel) for channel in one.channels} for split, one in requests.items()}
+
+
+def _reads(request: Request) -> str:
+    """The kind of language model that the request's text mechanism reads."""
+    return models.kind_of(request.mechanism("text")) if request.masked_lm else models.MASKED_LM
 
 
 def _vocabulary(folder: Path, identity: str) -> Vocabulary:

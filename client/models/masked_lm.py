@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tokenizers import Tokenizer
 
 from client.models.content import content_hash
 from client.models.onnx import session
+from client.models.pieces import Columns, Pieces, in_pieces
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.language_model import Scores
 
@@ -26,17 +26,6 @@ _BATCH = 32
 #: Inputs are padded to the next multiple. The width of an input then depends on its own text alone, and a row has the
 #: same last bits in every batch of its width (tested), so that a text is sanitized alike alone and in a cohort.
 _STEP = 8
-
-#: The pieces of each column of a text; none where there is NOTHING.
-Columns = list[tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class _Pieces:
-    """A vocabulary in the model's pieces: ids[word id], V + 1 of them, and the piece that a word is (V,), or -1."""
-
-    ids: Columns
-    single: NDArray[np.int64]
 
 
 def identity(folder: Path | str) -> str:
@@ -69,7 +58,7 @@ class MaskedLM:
         self._inputs = [i.name for i in self._session.get_inputs()]
         self._run_options = onnxruntime.RunOptions()
         self._run_options.only_execute_path_to_fetches = True
-        self._known: dict[str, _Pieces] = {}
+        self._known: dict[str, Pieces] = {}
 
     def scores(self, x: NDArray[Any], vocabulary: Vocabulary) -> Scores:
         """What `DpMlm.sample` asks: raw logits of the vocabulary's words, given the original texts x, (n, L) word
@@ -128,28 +117,15 @@ class MaskedLM:
         shares: NDArray[np.float64] = np.divide(result, total, out=np.zeros_like(result), where=total > 0)
         return shares
 
-    def _pieces(self, vocabulary: Vocabulary) -> _Pieces:
+    def _pieces(self, vocabulary: Vocabulary) -> Pieces:
         if vocabulary.identity not in self._known:
-            special = set(self._about["special"])
-            by_name = json.loads(self._tokenizer.to_str())["model"]["type"] in ("WordPiece", "WordLevel")
-            # a space before: byte-level pieces of whole words begin with one, and others do not mind it
-            encoded = self._tokenizer.encode_batch([" " + word for word in vocabulary.words], add_special_tokens=False)
-            ids: Columns = []
-            single = np.full(len(vocabulary), -1, dtype=np.int64)
-            for word_id, (word, encoding) in enumerate(zip(vocabulary.words, encoded, strict=True)):
-                named = self._tokenizer.token_to_id(word) if by_name else None
-                pieces = tuple(encoding.ids) if named is None else (named,)
-                if not pieces or special & set(pieces):
-                    pieces = (self._about["unknown"],)
-                elif len(pieces) == 1:
-                    single[word_id] = pieces[0]
-                ids.append(pieces)
-            if not (single >= 0).any():
-                raise ValueError("masked-lm: no word of the vocabulary is a piece of this model; take its own words")
-            self._known[vocabulary.identity] = _Pieces([*ids, (self._about["unknown"],)], single)
+            self._known[vocabulary.identity] = in_pieces(
+                "masked-lm", vocabulary, self._tokenizer, special=frozenset(self._about["special"]),
+                unknown=(self._about["unknown"],),
+            )  # fmt: skip
         return self._known[vocabulary.identity]
 
-    def _columns(self, row: NDArray[np.int64], pieces: _Pieces) -> Columns:
+    def _columns(self, row: NDArray[np.int64], pieces: Pieces) -> Columns:
         room = self._room
         return [pieces.ids[i][:room] if i != NOTHING else () for i in row.tolist()]
 

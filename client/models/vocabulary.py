@@ -35,6 +35,7 @@ def save(vocabulary: Vocabulary, folder: Path | str) -> None:
             if values is not None:
                 np.save(draft / f"{name}.npy", values.astype(values.dtype.newbyteorder("<")), allow_pickle=False)
         about = {"identity": vocabulary.identity, "words": len(vocabulary), "dim": vocabulary.vectors.shape[1]}
+        about |= {"pieces": vocabulary.pieces} if vocabulary.pieces else {}
         (draft / "vocabulary.json").write_text(json.dumps(about) + "\n", encoding="ascii")
 
 
@@ -48,7 +49,7 @@ def load(folder: Path | str) -> Vocabulary:
         about = json.loads((folder / "vocabulary.json").read_bytes())
         words = json.loads((folder / "words.json").read_bytes())
         arrays: dict[str, Any] = {name: _array(folder / f"{name}.npy") for name in _ARRAYS}
-        vocabulary = Vocabulary(words=tuple(words), **arrays)
+        vocabulary = Vocabulary(words=tuple(words), pieces=about.get("pieces", ""), **arrays)
         stated = about["identity"]
     except FileNotFoundError as error:
         raise ValueError(f"vocabulary: {error.filename} is missing; {folder} holds no vocabulary") from None

@@ -27,8 +27,9 @@ class DpPrompt(FromLogits):
     as many tokens as the input has). What comes after the end token is dropped, not left undrawn: its draws are
     charged, and forgetting them is post-processing.
 
-    epsilon: for one draw, 0..1000. low, high: the bounds of the logits, public numbers. vocabulary: the model's tokens
-    (`server.generation`). end: the token that ends a text; "" where there is none.
+    epsilon: for one draw, 0..1000. low, high: the bounds of the logits, public numbers. vocabulary: the model's tokens,
+    as published, or words: one that is no single token of the model counts as `low` (`client.models.generator`). end:
+    the token that ends a text; "" where there is none.
     """
 
     epsilon: float
@@ -38,6 +39,7 @@ class DpPrompt(FromLogits):
     end: str = ""
 
     name: ClassVar[str] = "dp-prompt"
+    model: ClassVar[str] = "generator"
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -76,3 +78,4 @@ class DpParaphrase(DpPrompt):
     """
 
     name: ClassVar[str] = "dp-paraphrase"
+    model: ClassVar[str] = "paraphraser"

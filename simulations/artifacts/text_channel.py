@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from client.models import masked_lm, texts
+from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import in_form, joined
+from mechanisms.catalogue import admit
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
+from simulations.artifacts.generator import generator_folder, together
 from simulations.artifacts.masked_lm import masked_lm_folder
 from simulations.artifacts.vocabulary import MINILM, vocabulary_folder
 from simulations.corpora.corpus import Text
@@ -36,9 +38,10 @@ from simulations.progress import Progress
 class StudyRewriter:
     """Sanitizes *public* text as users sanitize theirs (`server.protocols.protocol.PublicRewriter`).
 
-    folder: the vocabulary's, which every node has too. masked_lm: the folder of the masked language model, None where
-    no arm reads one; bounds: of its logits. model: the checkpoint that a training end to end starts from; pretrain: for
-    how many batches it first learns to restore sanitized public text, from the seed; None where it does not.
+    folder: the vocabulary's, which every node has too. masked_lm: the folder of the language models that arms read
+    (`client.models.language_models`), None where none reads one; bounds: of logits, in place of the models' own.
+    model: the checkpoint that a training end to end starts from; pretrain: for how many batches it first learns to
+    restore sanitized public text, from the seed; None where it does not.
     """
 
     vocabulary: Vocabulary
@@ -53,13 +56,22 @@ class StudyRewriter:
         """The text mechanism of an arm. Raises UserError."""
         assert arm.text is not None
         try:
-            return text_mechanism(arm.text, self.vocabulary, bounds=self.bounds)
+            return text_mechanism(arm.text, self.vocabulary, bounds=self._bounds(arm.text["mechanism"]))
         except ValueError as error:
             raise UserError(f'arm "{arm.name}": text: {error}') from error
 
+    def _bounds(self, name: str) -> tuple[float, float] | None:
+        kind = admit(name)
+        if self.bounds is not None or self.masked_lm is None or not getattr(kind, "reads", ()):
+            return self.bounds
+        model = language_models.load(self.masked_lm, language_models.kind_of(kind))
+        return model.low, model.high
+
     def identity(self, text: TextMechanism) -> str:
-        """What a request calls the masked language model: "" where the mechanism reads none."""
-        return masked_lm.load(self.masked_lm).identity if text.word.reads and self.masked_lm else ""
+        """What a request calls the language model: "" where the mechanism reads none."""
+        if not text.word.reads or self.masked_lm is None:
+            return ""
+        return language_models.load(self.masked_lm, language_models.kind_of(text)).identity
 
     def in_form(self, text: TextMechanism, texts: Sequence[Text]) -> list[Text]:
         """Each text as users sanitize it: a pair as two texts, or, of a mechanism of one side, as one."""
@@ -88,39 +100,34 @@ class StudyRewriter:
 def prepare_rewriter(
     experiment: Experiment, public: Sequence[Text], *, progress: Progress
 ) -> StudyRewriter | None:
-    """The vocabulary, counted on the public texts and tagged if an arm needs tags, and the masked language model; None
-    where no arm releases texts. Raises UserError where an arm's own users would refuse what it asks."""
+    """The vocabulary, counted on the public texts and tagged if an arm needs tags, and the language models; None where
+    no arm releases texts. Raises UserError where an arm's own users would refuse what it asks."""
     arms = [arm for arm in experiment.arms if arm.text is not None]
     if not arms:
         return None
     lines = as_lines(public)
     rewriter = _with_vocabulary(experiment, arms, lines, progress)
-    if (source := _language_model(experiment, arms)) is not None:
-        folder = masked_lm_folder(source, public, seed=experiment.seed, progress=progress)
-        model = masked_lm.load(folder)
-        rewriter = replace(rewriter, masked_lm=folder, bounds=(model.low, model.high))
+    if sources := _language_models(experiment, arms):
+        made = {kind: _made(experiment, kind, source, public, progress) for kind, source in sources.items()}
+        rewriter = replace(rewriter, masked_lm=together(made, progress=progress))
     for arm in arms:
         experiment.check_text(arm, rewriter.mechanism(arm))
     return rewriter
 
 
 def saved_rewriter(experiment: Experiment, vocabulary: Path, language_model: Path | None) -> StudyRewriter:
-    """As `prepare_rewriter` had made it, from the folders of the vocabulary and of the masked language model."""
-    bounds = None
-    if language_model is not None:
-        model = masked_lm.load(language_model)
-        bounds = (model.low, model.high)
-    return _study_rewriter(experiment, vocabulary, masked_lm=language_model, bounds=bounds)
+    """As `prepare_rewriter` had made it, from the folders of the vocabulary and of the language models."""
+    return _study_rewriter(experiment, vocabulary, masked_lm=language_model)
 
 
 def rewriter_to_price(experiment: Experiment, public: Sequence[Text]) -> StudyRewriter | None:
-    """As `prepare_rewriter`, without the masked language model, which takes minutes to make: what a draw costs depends
+    """As `prepare_rewriter`, without the language models, which take minutes to make: what a draw costs depends
     on how many words there are, and not on where their logits are clipped. Its mechanisms are not to be drawn from."""
     arms = [arm for arm in experiment.arms if arm.text is not None]
     if not arms:
         return None
     rewriter = _with_vocabulary(experiment, arms, as_lines(public), lambda line: None)
-    if _language_model(experiment, arms) is not None:
+    if _language_models(experiment, arms):
         rewriter = replace(rewriter, bounds=UNIT_BOUNDS)
     for arm in arms:
         experiment.check_text(arm, rewriter.mechanism(arm))
@@ -156,13 +163,33 @@ def _needs_tags(arm: Arm) -> bool:
     return arm.text is not None and "syntax" in arm.text["mechanism"]
 
 
-def _language_model(experiment: Experiment, arms: list[Arm]) -> str | None:
-    """The checkpoint of the masked language model that an arm reads; None where none does. UserError where one does,
-    and the experiment names none."""
-    readers = [arm.name for arm in arms if trial_text_of(arm).word.reads]
-    model = experiment.text.masked_lm
-    if readers and model == NONE:
-        raise UserError(
-            f'arm "{readers[0]}": text: reads a masked language model; set text.masked-lm = "{BUNDLED_LM}" or a folder'
-        )
-    return None if not readers else MINILM if model == BUNDLED_LM else model
+def _language_models(experiment: Experiment, arms: list[Arm]) -> dict[str, str]:
+    """The checkpoints of the language models that arms read, by kind. UserError where one is read, and the experiment
+    names none."""
+    settings = experiment.text
+    named = {
+        language_models.MASKED_LM: settings.masked_lm, language_models.GENERATOR: settings.generator,
+        language_models.PARAPHRASER: settings.paraphraser,
+    }  # fmt: skip
+    found = {}
+    for arm in arms:
+        word = trial_text_of(arm).word
+        if not word.reads:
+            continue
+        kind = language_models.kind_of(word)
+        if named.get(kind, NONE) == NONE:
+            masked = kind == language_models.MASKED_LM
+            what = f'"{BUNDLED_LM}" or a folder' if masked else "the folder of a checkpoint that generates text"
+            read = language_models.SAID.get(kind, kind)
+            raise UserError(f'arm "{arm.name}": text: reads a {read}; set text.{kind} = {what}')
+        found[kind] = MINILM if named[kind] == BUNDLED_LM and kind == language_models.MASKED_LM else named[kind]
+    return found
+
+
+def _made(experiment: Experiment, kind: str, source: str, public: Sequence[Text], progress: Progress) -> Path:
+    """The folder of a language model, as clients read it."""
+    if kind == language_models.MASKED_LM:
+        return masked_lm_folder(source, public, seed=experiment.seed, progress=progress)
+    settings = experiment.text
+    prompt = settings.prompt if kind == language_models.GENERATOR else settings.paraphraser_prompt
+    return generator_folder(source, public, kind=kind, prompt=prompt, seed=experiment.seed, progress=progress)

@@ -13,6 +13,7 @@ import numpy as np
 
 from client.models import tokens
 from client.models import vocabulary as vocabularies
+from mechanisms.pieces import byte_letters
 from mechanisms.vocabulary import Vocabulary
 from server.checkpoint_files import fingerprint
 from simulations.artifacts.cache import folder_once
@@ -64,16 +65,8 @@ def _speller(pieces: Sequence[str], model: dict) -> Callable[[str], str | None]:
     spaces, bytes_ = "▁", "Ġ"
     if sum(p.startswith(spaces) for p in pieces) > sum(p.startswith(bytes_) for p in pieces):
         return lambda piece: piece[1:] if piece.startswith(spaces) else None
-    table = _byte_letters()
+    table = byte_letters()
     return lambda piece: _decoded(piece[1:], table) if piece.startswith(bytes_) else None
-
-
-def _byte_letters() -> dict[str, int]:
-    """The byte that each letter of a byte-level piece stands for (Radford et al. 2019): printable ones for themselves,
-    the others, in their order, for letters from 256 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in set(printable)]
-    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
 def _decoded(letters: str, table: dict[str, int]) -> str | None:

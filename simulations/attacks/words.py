@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models import masked_lm as masked_lms
-from client.models import texts
+from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import padded_word_ids
 from client.node import Node
+from mechanisms.catalogue import admit
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
@@ -118,8 +118,9 @@ def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechani
     assert arm.text is not None
     bounds = None
     try:
-        if language_model is not None:
-            found = masked_lms.load(language_model)
+        kind = admit(arm.text["mechanism"])
+        if language_model is not None and getattr(kind, "reads", ()):
+            found = language_models.load(language_model, language_models.kind_of(kind))
             bounds = found.low, found.high
         return text_mechanism(arm.text, words, bounds=bounds)
     except ValueError as error:
@@ -282,8 +283,9 @@ class _Words:
         from server.attacks.masked_tokens import MaskAttack  # torch: seconds, for these attacks alone
 
         checkpoint = self.target.masked_lm
-        if checkpoint is None and self.language_model is not None and (self.language_model / "checkpoint").is_dir():
-            checkpoint = self.language_model / "checkpoint"
+        if checkpoint is None and self.language_model is not None:
+            trained = language_models.part(self.language_model, language_models.MASKED_LM) / "checkpoint"
+            checkpoint = trained if trained.is_dir() else None
         if checkpoint is None:
             raise Skipped("needs a masked language model; name its folder with --masked-lm")
         return MaskAttack(checkpoint, self.text.vocabulary)

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,7 @@ from simulations.commands import deploy as deploy_command
 from simulations.commands import device as device_command
 from simulations.commands import explore as explore_command
 from simulations.commands import init as init_command
+from simulations.commands import paraphraser as paraphraser_command
 from simulations.commands import report as report_command
 from simulations.commands import reproduce as reproduce_command
 from simulations.commands import similarity as similarity_command
@@ -83,6 +85,7 @@ app.command("init")(init_command.command)
 app.command("check")(check_command.command)
 app.command("study")(study_command.command)
 app.command("sanitize")(sanitize.command)
+app.command("paraphraser")(paraphraser_command.command)
 app.command("deniability")(deniability_command.command)
 app.command("similarity")(similarity_command.command)
 app.command("audit")(audit_command.command)
@@ -254,10 +257,17 @@ def _terminate(number: int, frame: Any) -> None:
     raise Terminated
 
 
+@cache
+def _command() -> Any:
+    """The click command: typer makes it anew from every signature wherever it is asked, in a tenth of a second."""
+    return typer.main.get_command(app)
+
+
 def _run(arguments: list[str] | None) -> int:
     try:
-        refuse_repeats(sys.argv[1:] if arguments is None else arguments, typer.main.get_command(app))
-        code = app(args=arguments, prog_name="sottovoce", standalone_mode=False)
+        command = _command()
+        refuse_repeats(sys.argv[1:] if arguments is None else arguments, command)
+        code = command(args=arguments, prog_name="sottovoce", standalone_mode=False)
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             return _complain("interrupted; nothing was kept", INTERRUPTED)
         return code if isinstance(code, int) else 0

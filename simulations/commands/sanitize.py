@@ -8,7 +8,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 #: What mechanisms need of a vocabulary beside words and vectors.
 _NEEDS = {"santext+": "counts", "madlib-syntax": "tags"}
-#: Mechanisms that write with a generating model's own tokens, not with the words of a vocabulary.
-_GENERATING = ("dp-prompt", "dp-paraphrase")
 _PROGRESS_SECONDS = 5.0
 #: Texts of the built-in corpus that a language model learns from where no others are named.
 _PUBLIC = 3000
@@ -35,6 +33,25 @@ Out = Annotated[
     typer.Option(
         "--out", metavar="FILE", help="In the same format (default: stdout); hf:DIR: a new data set with its card."
     ),
+]
+
+Words = Annotated[
+    str | None,
+    typer.Option(
+        "--words", show_default=False,
+        help="Word vectors: a file (GloVe, word2vec text), or a checkpoint's (default: minilm, or the model's).",
+    ),
+]  # fmt: skip
+Generator = Annotated[
+    str | None,
+    typer.Option(
+        "--generator", show_default=False,
+        help="A checkpoint that generates text, for dp-prompt and dp-paraphrase: its folder, or a hub name.",
+    ),
+]  # fmt: skip
+Prompt = Annotated[
+    str | None,
+    typer.Option("--prompt", show_default=False, help="Around the private text, which is named {text} in it."),
 ]
 
 
@@ -53,9 +70,7 @@ def command(
     explain: Annotated[
         bool, typer.Option("--explain", help="On stderr, each token beside its substitute: it shows the originals.")
     ] = False,
-    words: Annotated[
-        str, typer.Option("--words", help="Word vectors: a file (GloVe, word2vec text), or a checkpoint's.")
-    ] = "minilm",
+    words: Words = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another parameter, as stop_words=keep.")
     ] = None,
@@ -70,7 +85,7 @@ def command(
     public: Annotated[
         Path | None,
         typer.Option(
-            "--public", metavar="FILE", help="Public texts: to count words on, or for --masked-lm (else built-in ones)."
+            "--public", metavar="FILE", help="Public texts: to count words on, or for a language model (else built-in)."
         ),
     ] = None,
     spans: Annotated[
@@ -80,6 +95,8 @@ def command(
         str,
         typer.Option("--masked-lm", help="A masked language model, where one is read: its folder, or a checkpoint."),
     ] = "minilm",
+    generator: Generator = None,
+    prompt: Prompt = None,
     seed: Annotated[int | None, typer.Option(help="Reproducible, and not private.", show_default=False)] = None,
 ) -> None:
     """Rewrite texts so that what goes out is private: one row out for each row in, nothing written by halves."""
@@ -88,7 +105,8 @@ def command(
     columns, folder = tuple(column or ()), hub_folder(out)
     _check_files(in_, out, folder, columns, public)
     spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [], sides=max(1, len(columns)))
-    spec, rewriter = _rewriter(spec, words, public, columns, masked_lm, spans)
+    models = _Models(masked_lm, generator, prompt)
+    spec, rewriter = _rewriter(spec, words, public, columns, models, spans)
     try:
         if folder is not None:
             counts = _to_folder(folder, spec, rewriter, in_, columns, seed, explain)
@@ -155,40 +173,84 @@ def _value(text: str) -> Any:
         return text.strip()
 
 
+@dataclass(frozen=True)
+class _Models:
+    """What the options say of language models: the masked one, the one that generates, and its prompt."""
+
+    masked_lm: str
+    generator: str | None
+    prompt: str | None
+
+
 def _rewriter(
-    spec: dict[str, Any], words: str, public: Path | None, columns: tuple[str, ...], masked_lm: str, spans: Path | None
-) -> tuple[dict[str, Any], Rewriter]:
+    spec: dict[str, Any], words: str | None, public: Path | None, columns: tuple[str, ...], models: _Models,
+    spans: Path | None,
+) -> tuple[dict[str, Any], Rewriter]:  # fmt: skip
     """The whole description, with what the language model adds to it, and what rewrites by it."""
+    from client.models import language_models
     from client.models import vocabulary as vocabularies
     from client.rewrite import Rewriter
     from mechanisms.catalogue import admit
-    from simulations.artifacts.vocabulary import vocabulary_folder
+    from mechanisms.mechanism import parameters
+    from simulations.artifacts.vocabulary import MINILM, vocabulary_folder
 
     name = spec["mechanism"]
     kind = admit(name)
     channel = getattr(kind, "channel", "text")
     if not isinstance(channel, str) or channel != "text":
         raise UserError(f"{name}: sanitizes the {channel}, not texts")
-    if name in _GENERATING:
-        raise UserError(f"{name}: writes with a generating model; run it from Python with server.generation.Generator")
-    reads = getattr(kind, "reads", ())
-    needs = _NEEDS.get(name)
+    reads, needs = getattr(kind, "reads", ()), _NEEDS.get(name)
+    generates = bool(reads) and language_models.kind_of(kind) != language_models.MASKED_LM
+    _check_models(name, generates, models)
     with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
         texts = None if public is None else list(_texts(public, columns))
-        counts_on = texts if needs == "counts" else None
-        given = () if spans is None else tuple(_texts(spans, ()))
-        folder = vocabulary_folder(words, public_texts=counts_on, tags=needs == "tags", spans=given)
-        vocabulary = vocabularies.load(folder)
-        model = _language_model(masked_lm, texts) if reads else None
-    if needs == "counts" and vocabulary.counts is None:
+        vocabulary = None
+        if not generates or words is not None:
+            counts_on = texts if needs == "counts" else None
+            given = () if spans is None else tuple(_texts(spans, ()))
+            folder = vocabulary_folder(words or MINILM, public_texts=counts_on, tags=needs == "tags", spans=given)
+            vocabulary = vocabularies.load(folder)
+        model = None
+        if reads:
+            model = _generator(name, models, texts) if generates else _language_model(models.masked_lm, texts)
+    if needs == "counts" and vocabulary is not None and vocabulary.counts is None:
         raise UserError(f"{name}: needs to know which words are rare; name a file of public texts with --public")
-    if model is not None and not {"low", "high"} & spec.keys() and {"low", "high"} <= {f.name for f in fields(kind)}:
-        from client.models import masked_lm as models
+    rewriter = Rewriter(spec, vocabulary, model=model)
+    own = rewriter.text.vocabulary
+    if vocabulary is None:
+        _say(f"{name}: {len(own):,} tokens of {models.generator}")
+    else:
+        _say(f"{name}: {len(own):,} words of {own.vectors.shape[1]} dimensions from {words or MINILM}")
+    said = parameters(rewriter.text)
+    return spec | {key: said[key] for key in ("low", "high") if reads and key in said}, rewriter
 
-        clipped = models.load(model)
-        spec = spec | {"low": clipped.low, "high": clipped.high}
-    _say(f"{name}: {len(vocabulary):,} words of {vocabulary.vectors.shape[1]} dimensions from {words}")
-    return spec, Rewriter(spec, vocabulary, model=model)
+
+def _check_models(name: str, generates: bool, models: _Models) -> None:
+    """UserError where the options of a generating model and the mechanism do not go together."""
+    if generates and models.generator is None:
+        raise UserError(f"{name}: writes with a generating model; name its checkpoint with --generator FOLDER")
+    for option, value in (("--generator", models.generator), ("--prompt", models.prompt)):
+        if value is not None and not generates:
+            raise UserError(f"{option}: goes with a mechanism that generates, as dp-prompt; {name} reads none")
+
+
+def _generator(name: str, models: _Models, public_texts: Sequence[str] | None) -> Path:
+    """The folder of a generating model that clients run; of a checkpoint, made with public texts and cached."""
+    from client.models import language_models
+    from mechanisms.catalogue import admit
+    from simulations.artifacts.generator import generator_folder
+
+    return generator_folder(
+        models.generator or "", _builtin() if public_texts is None else public_texts, prompt=models.prompt,
+        kind=language_models.kind_of(admit(name)), seed=0, progress=_say,
+    )  # fmt: skip
+
+
+def _builtin() -> Sequence[str]:
+    """Texts of the built-in corpus, where no others are named."""
+    from simulations.corpora.builtin import builtin
+
+    return builtin(task="sentiment", public=_PUBLIC, train=1, test=1, seed=0).public.texts
 
 
 def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
@@ -199,13 +261,12 @@ def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
     from simulations.artifacts.bundled_head import bundled_masked_lm
     from simulations.artifacts.masked_lm import masked_lm_folder
     from simulations.artifacts.vocabulary import MINILM
-    from simulations.corpora.builtin import builtin
 
     if public_texts is None and name == MINILM:
         _say(f"{name}: with the prediction head that comes with sottovoce; made ready once, in seconds")
         return bundled_masked_lm(progress=_say)
     if public_texts is None:
-        public_texts = builtin(task="sentiment", public=_PUBLIC, train=1, test=1, seed=0).public.texts
+        public_texts = _builtin()
     _say(f"{name}: preparing the language model, once; a prediction head that it lacks takes minutes")
     return masked_lm_folder(name, public_texts, seed=0, progress=_say)
 

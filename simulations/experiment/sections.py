@@ -334,19 +334,39 @@ class Training(Section):
             )
 
 
+#: Where the private text stands in a prompt.
+_TEXT = "{text}"
+
+
 @dataclass(frozen=True)
 class TextChannel(Section):
     """What text mechanisms work with. words: "checkpoint", the encoder's own whole words, or a file of word vectors.
 
-    masked_lm: what some mechanisms read: "none", "bundled", or a folder. pretrain: whether the checkpoint first learns
+    masked_lm: what some mechanisms read: "none", "bundled", or a folder. generator: the checkpoint that `dp-prompt`
+    generates by, causal or of two parts: "none", a folder or a hub name, and paraphraser that of `dp-paraphrase`;
+    prompt, paraphraser_prompt: what stands around the private text, which is named {text}; where it is not given, the
+    question for a paraphrase (Utpala et al. 2023), and nothing. pretrain: whether the checkpoint first learns
     to restore the words of sanitized *public* text, for pretrain_steps batches.
     """
 
     place: ClassVar[str] = "text"
     words: str = setting(values.text, CHECKPOINT)
     masked_lm: str = setting(values.text, NONE)
+    generator: str = setting(values.text, NONE)
+    prompt: str | None = setting(values.text)
+    paraphraser: str = setting(values.text, NONE)
+    paraphraser_prompt: str | None = setting(values.text)
     pretrain: bool = setting(values.flag, False)
     pretrain_steps: int = setting(values.whole(1), 500)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for prompt, model in (("prompt", "generator"), ("paraphraser_prompt", "paraphraser")):
+            given = getattr(self, prompt)
+            if given is not None and getattr(self, model) == NONE:
+                raise UserError(f"{self._where(prompt)}: goes with text.{model}; name its checkpoint, or remove it")
+            if given is not None and given.count(_TEXT) != 1:
+                raise UserError(f"{self._where(prompt)}: must name {_TEXT} once, where the private text stands")
 
 
 @dataclass(frozen=True)

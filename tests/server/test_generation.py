@@ -1,131 +1,218 @@
-"""DP-Prompt and DP-Paraphrase on tiny random models, causal and sequence-to-sequence."""
+"""DP-Prompt and DP-Paraphrase on tiny random models, causal and sequence-to-sequence, as clients run them."""
 
 from __future__ import annotations
+
+import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-)  # fmt: skip
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+from client.models import generator as generators
+from client.models.generator import Generator
 from mechanisms.streams import SimulationStreams
-from mechanisms.vocabulary import NOTHING
+from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.text import TextMechanism
-from server.generation import PARAPHRASE, Generator
+from server.clipping import clip_bounds
+from server.generation import PARAPHRASE, export_generator
+from tests.support.tiny_generators import KINDS, TOKENS, WORDS, tiny_generator
 
-WORDS = ("<pad>", "</s>", "<unk>", "good", "bad", "film", "book", "the", "a", "was", "Document", ":", "Paraphrase")
 TEXTS = ["the film was good", "a bad book", "the book was a film and the film was bad", ""]
+PROMPT = "Document : {text} Paraphrase :"
+NUMBER = {w: i for i, w in enumerate(WORDS)}
 
 
-def tiny(folder, kind):
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    size = len(WORDS) + 3  # a model's table of embeddings is often longer than its tokenizer's
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        if kind == "causal":
-            model = GPT2LMHeadModel(
-                GPT2Config(
-                    vocab_size=size, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.5,
-                    bos_token_id=1, eos_token_id=1, pad_token_id=0,
-                )
-            )  # fmt: skip
-        else:
-            model = T5ForConditionalGeneration(
-                T5Config(
-                    vocab_size=size, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0,
-                    pad_token_id=0, eos_token_id=1, initializer_factor=3.0,
-                )
-            )  # fmt: skip
-    model.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module", params=["causal", "two parts"])
+@pytest.fixture(scope="module", params=KINDS)
 def checkpoint(request, tmp_path_factory):
-    return tiny(tmp_path_factory.mktemp("generator"), request.param), request.param
+    folder = tmp_path_factory.mktemp("generator")
+    tiny_generator(folder / "model", request.param)
+    export_generator(folder / "model", folder / "made", public_texts=TEXTS, seed=0, prompt=PROMPT)
+    return folder, request.param
+
+
+def streams(n, seed=1):
+    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="test", channel="text")
+
+
+def by_hand(folder, kind, ids, drawn):
+    """One forward pass for one text, without padding, of the checkpoint itself."""
+    loader = AutoModelForCausalLM if kind == "causal" else AutoModelForSeq2SeqLM
+    model = loader.from_pretrained(folder / "model").eval()
+    with torch.no_grad():
+        if kind == "causal":
+            return model(input_ids=torch.tensor([ids + drawn])).logits[0]
+        start = model.config.decoder_start_token_id
+        return model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[start, *drawn]])).logits[0]
+
+
+def prompt_of(text):
+    return [NUMBER.get(w, 2) for w in ["Document", ":", *text.split(), "Paraphrase", ":"]]
 
 
 def test_scores_are_the_models_logits_of_the_next_token(checkpoint):
-    """Against one forward pass for one text, without padding, its input written out by hand."""
+    """In batches, padded, by ONNX Runtime; and in a vocabulary of words of which the model has but some."""
     folder, kind = checkpoint
-    generator = Generator(folder, prompt="Document : {text} Paraphrase :")
-    drawn = np.array([[3, 4, NOTHING], [5, NOTHING, NOTHING], [6, 7, 8], [NOTHING] * 3])
+    model = Generator(folder / "made")
+    v = model.vocabulary
+    assert v.words == TOKENS and model.end == "</s>"
+    drawn = np.array([[1, 2, NOTHING], [3, NOTHING, NOTHING], [4, 5, 6], [NOTHING] * 3])
     positions = np.array([2, 1, 3, 0])
-    found = generator.scores(TEXTS)(positions, drawn, np.arange(4))
-    number = {w: i for i, w in enumerate(WORDS)}
-    loader = AutoModelForCausalLM if kind == "causal" else AutoModelForSeq2SeqLM
-    model = loader.from_pretrained(folder).eval()
+    found = model.scores(TEXTS, v)(positions, drawn, np.arange(4))
+    ids = [NUMBER[w] for w in TOKENS]
     for row, text in enumerate(TEXTS):
-        words = ["Document", ":", *text.split(), "Paraphrase", ":"]
-        ids = [number.get(w, 2) for w in words]
-        so_far = drawn[row][: positions[row]].tolist()
-        with torch.no_grad():
-            if kind == "causal":
-                logits = model(input_ids=torch.tensor([ids + so_far])).logits[0, -1]
-            else:
-                logits = model(
-                    input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[0, *so_far]])
-                ).logits[0, -1]
-        assert found[row] == pytest.approx(logits[: len(WORDS)].numpy(), abs=1e-4)
+        so_far = [ids[i] for i in drawn[row][: positions[row]]]
+        logits = by_hand(folder, kind, prompt_of(text), so_far)[-1]
+        assert found[row] == pytest.approx(logits[ids].numpy(), abs=1e-3)
+        alone = model.scores([text], v)(positions[row : row + 1], drawn[row : row + 1], np.zeros(1, np.int64))
+        assert (alone[0] == found[row]).all()  # to the last bit: a text is sanitized alike alone and in a cohort
+    words = Vocabulary(("film", "cinema", "good"), np.zeros((3, 1), np.float32))
+    some = model.scores(TEXTS, words)(np.zeros(4, np.int64), np.full((4, 1), NOTHING), np.arange(4))
+    first = model.scores(TEXTS, v)(np.zeros(4, np.int64), np.full((4, 1), NOTHING), np.arange(4))
+    assert np.isneginf(some[:, 1]).all() and (some[:, [0, 2]] == first[:, [TOKENS.index("film"), 1]]).all()
+    with pytest.raises(ValueError, match="no word of the vocabulary is a piece"):
+        model.scores(TEXTS, Vocabulary(("x", "y"), np.zeros((2, 1), np.float32)))
+
+
+def test_bounds_are_those_of_public_texts_token_by_token(checkpoint):
+    folder, kind = checkpoint
+    moments = []
+    for text in TEXTS[:3]:
+        ids = [NUMBER.get(w, 2) for w in text.split()]
+        logits = by_hand(folder, kind, prompt_of(text), ids)[:, : len(WORDS)].double()
+        first = len(prompt_of(text)) - 1 if kind == "causal" else 0
+        logits = logits[first : first + len(ids)]
+        moments.append((logits.numel(), float(logits.sum()), float((logits**2).sum())))
+    model = Generator(folder / "made")
+    assert (model.low, model.high) == pytest.approx(clip_bounds("test", moments), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", [DpPrompt, DpParaphrase])
 def test_a_text_is_generated_with_a_public_number_of_draws(checkpoint, kind):
-    generator = Generator(checkpoint[0], prompt=PARAPHRASE)
-    low, high = generator.bounds(TEXTS)
-    assert low < high
-    v = generator.vocabulary
-    assert v.words == WORDS and generator.end == "</s>"
-    word = kind(20.0, low, high, v, generator.end)
-    text = TextMechanism(word, tokens=5)
+    model = Generator(checkpoint[0] / "made")
+    v = model.vocabulary
+    text = TextMechanism(kind(20.0, model.low, model.high, v, model.end), tokens=5)
     assert text.guarantee.worst_case() == 5 * 20.0 + text.lengths.guarantee.worst_case()
     x = np.full((4, 5), NOTHING)
     x[:3, :4] = 0  # only where there is a token is read
-    rng = SimulationStreams(1).rows(np.arange(4), np.zeros(4, np.int64), stage="test", channel="text")
-    y = text.sample(x, rng=rng, scores=generator.scores(TEXTS))
-    assert y.shape == (4, 5) and y.max() < len(WORDS) and (y != v.exact_word_id("</s>")).all()
-    written = generator.decode(y)
-    assert len(written) == 4 and all(set(w.split()) <= set(WORDS) for w in written)
+    y = text.sample(x, rng=streams(4), scores=model.scores(TEXTS, v))
+    assert y.shape == (4, 5) and y.max() < len(v) and (y != v.exact_word_id("</s>")).all()
+    assert all(set(written.split()) <= set(TOKENS) for written in text.texts(y))
+
+
+def test_how_many_draws_there_are_says_nothing_that_is_not_charged(checkpoint):
+    """At ε = 0 for the length, a text of none and a text of nine words take draws of the same numbers; at ε = 50 for
+    each token they do not, so the test can fail."""
+    model = Generator(checkpoint[0] / "made")
+    v, n = model.vocabulary, 60
+    word = DpPrompt(20.0, model.low, model.high, v)
+
+    def draws(text, long, epsilon):
+        x = np.full((n, 9), NOTHING)
+        x[:, :long] = 0
+        asked = []
+        scores = model.scores([text] * n, v)
+
+        def counting(positions, now, rows):
+            asked.extend(rows.tolist())
+            return scores(positions, now, rows)
+
+        TextMechanism(word, tokens=9, length=epsilon).sample(x, rng=streams(n), scores=counting)
+        return np.bincount(asked, minlength=n)
+
+    assert (draws("", 0, 0.0) == draws(TEXTS[2], 9, 0.0)).all()
+    assert not (draws("", 0, 50.0) == draws(TEXTS[2], 9, 50.0)).all()
+
+
+def test_no_two_texts_make_a_whole_output_likelier_than_is_charged(checkpoint):
+    """By enumeration: all outputs of two draws, each text's law by the exported model's own logits, for texts of every
+    length there is room for, one far longer, and none. Without the clipping the charge is exceeded."""
+    model = Generator(checkpoint[0] / "made")
+    v, epsilon = model.vocabulary, 3.0
+    private = [*TEXTS, "film " * 500, "bad", "good good good"]
+    scores = model.scores(private, v)
+    rows = np.arange(len(private))
+    mechanism = DpPrompt(epsilon, model.low, model.high, v, model.end)
+
+    def law(log_probs):
+        """(texts, V·V): an output that has ended is whatever was drawn behind the end, so all are told apart."""
+        first = log_probs(scores(0 * rows, np.full((len(rows), 2), NOTHING), rows))
+        both = []
+        for word in range(len(v)):
+            so_far = np.full((len(rows), 2), NOTHING)
+            so_far[:, 0] = word
+            both.append(first[:, word, None] + log_probs(scores(0 * rows + 1, so_far, rows)))
+        return np.concatenate(both, axis=1)
+
+    found = law(mechanism.log_probs)
+    assert np.allclose(np.exp(found).sum(axis=1), 1.0)
+    worst = max(float((one - found).max()) for one in found)
+    assert 0.1 < worst <= 2 * epsilon
+    temperature = 2 * (model.high - model.low) / epsilon
+
+    def unclipped(logits):
+        scaled = 40 * logits / temperature
+        return scaled - np.log(np.exp(scaled - scaled.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)) - (
+            scaled.max(axis=1, keepdims=True)
+        )
+
+    wild = law(unclipped)
+    assert max(float((one - wild).max()) for one in wild) > 2 * epsilon
 
 
 def test_a_large_epsilon_writes_what_the_model_would(checkpoint):
     """At ε = 1000 a draw is nearly the likeliest token; at 0, any."""
-    generator = Generator(checkpoint[0])
-    scores = generator.scores(TEXTS)
+    model = Generator(checkpoint[0] / "made")
+    scores = model.scores(TEXTS, model.vocabulary)
     first = scores(np.zeros(4, np.int64), np.full((4, 1), NOTHING), np.arange(4))
     low, high = float(first.min()), float(first.max())
-    n = 4
-    rng = SimulationStreams(2).rows(np.arange(n), np.zeros(n, np.int64), stage="test", channel="text")
-    y = DpPrompt(1000.0, low, high, generator.vocabulary).sample(np.zeros((n, 1), np.int64), rng=rng, scores=scores)
-    assert (first[np.arange(n), y[:, 0]] > first.max(axis=1) - 0.1 * (high - low)).all()
+    mechanism = DpPrompt(1000.0, low, high, model.vocabulary)
+    y = mechanism.sample(np.zeros((4, 1), np.int64), rng=streams(4, 2), scores=scores)
+    assert (first[np.arange(4), y[:, 0]] > first.max(axis=1) - 0.1 * (high - low)).all()
 
 
 def test_what_cannot_be_a_generator_is_refused(checkpoint, tmp_path):
+    folder, _ = checkpoint
+
+    def export(source, **more):
+        given = {"public_texts": TEXTS, "seed": 0, "prompt": PROMPT} | more
+        export_generator(source, tmp_path / "out", **given)
+
     with pytest.raises(ValueError, match=r"must name \{text\} once"):
-        Generator(checkpoint[0], prompt="no place")
+        export(folder / "model", prompt="no place")
     with pytest.raises(ValueError, match="leaves no room"):
-        Generator(checkpoint[0], max_length=3)
+        export(folder / "model", max_length=3)
     with pytest.raises(ValueError, match=r"no config\.json"):
-        Generator(tmp_path)
+        export(tmp_path)
     with pytest.raises(ValueError, match="public texts are needed"):
-        Generator(checkpoint[0]).bounds([])
+        export(folder / "model", public_texts=[])
+    broken = shutil.copytree(folder / "made", tmp_path / "broken")
+    (broken / "generator.json").write_text("{}")
+    with pytest.raises(ValueError, match="lacks one of"):
+        Generator(broken)
+    (broken / "model.onnx").unlink()
+    with pytest.raises(ValueError, match="cannot be read"):
+        generators.identity(broken)
 
 
 def test_a_long_text_is_cut_and_the_prompt_is_not(checkpoint):
-    generator = Generator(checkpoint[0], prompt="Document : {text} Paraphrase :", max_length=12)
-    scores = generator.scores(["film " * 300, "film " * 12])
-    found = scores(np.zeros(2, np.int64), np.full((2, 1), NOTHING), np.arange(2))
+    """Nor do many draws behind it fail, as many as a release may have."""
+    folder, _ = checkpoint
+    model = Generator(folder / "made")
+    room = json.loads((folder / "made" / "generator.json").read_text())["max_length"] - 4
+    scores = model.scores(["film " * 3000, "film " * room, "😀 \ud800 \x00"], model.vocabulary)
+    found = scores(np.zeros(3, np.int64), np.full((3, 1), NOTHING), np.arange(3))
     assert found[0] == pytest.approx(found[1], abs=1e-5)
+    written = np.tile(np.arange(700) % 9, (3, 1))
+    for at in (30, 31, 32, 33, 62, 63, 64, 65, 699):
+        assert np.isfinite(scores(np.full(3, at), written, np.arange(3))).all()
+
+
+def test_an_empty_text_without_a_prompt_is_an_input_too(checkpoint, tmp_path):
+    folder, _ = checkpoint
+    export_generator(folder / "model", tmp_path / "made", public_texts=TEXTS, seed=0, prompt=PARAPHRASE)
+    model = Generator(tmp_path / "made")
+    scores = model.scores(["", "film"], model.vocabulary)
+    assert np.isfinite(scores(np.zeros(2, np.int64), np.full((2, 1), NOTHING), np.arange(2))).all()

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from client.models import masked_lm
+from client.models import language_models
 from client.models import vocabulary as vocabularies
 from client.models.vocabulary import save
 from mechanisms.vocabulary import TAGS, Vocabulary
 from server.protocols.protocol import Public
+from simulations.artifacts.generator import generator_folder, together
 from simulations.artifacts.masked_lm import masked_lm_folder
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.corpora.corpus import Corpus
@@ -70,12 +71,11 @@ def text_prepared(study: Experiment, shared: Path) -> Prepared:
     rows = np.tile(np.arange(TEST, dtype=np.int64), repeats)
     folder = installed(shared / "words")
     rewriter = StudyRewriter(vocabularies.load_cached(folder), folder, model=study.encoder.model, seed=study.seed)
-    reads = any(trial_text_of(arm).word.reads for arm in study.arms if arm.text is not None)
-    if reads:
-        public = reviews(PUBLIC, 1)[0]
-        model = masked_lm_folder(study.encoder.model, public, seed=1, max_length=64, progress=lambda line: None)
-        clipped = masked_lm.load(model)
-        rewriter = replace(rewriter, masked_lm=model, bounds=(clipped.low, clipped.high))
+    words = [trial_text_of(arm).word for arm in study.arms if arm.text is not None]
+    kinds = sorted({language_models.kind_of(word) for word in words if word.reads})
+    made = {kind: _made(study, kind) for kind in kinds}
+    if made:
+        rewriter = replace(rewriter, masked_lm=together(made, progress=lambda line: None))
     public = part(PUBLIC, 1)
     held = Held(
         train=part(users, 2),
@@ -86,3 +86,11 @@ def text_prepared(study: Experiment, shared: Path) -> Prepared:
     )
     labels = public.labels if study.data.public.labels else None
     return Prepared(Public(public.texts, labels, public.classes, rewriter=rewriter), held, {})
+
+
+def _made(study: Experiment, kind: str) -> Path:
+    public = reviews(PUBLIC, 1)[0]
+    if kind == language_models.MASKED_LM:
+        return masked_lm_folder(study.encoder.model, public, seed=1, max_length=64, progress=lambda line: None)
+    source = getattr(study.text, kind)
+    return generator_folder(source, public, kind=kind, seed=1, progress=lambda line: None)

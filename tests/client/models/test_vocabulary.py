@@ -260,9 +260,11 @@ def test_spelling_of_pieces(pieces: list[str], kind: dict, expected: list[str | 
 def test_byte_level_letters_are_those_of_the_tokenizers() -> None:
     from tokenizers.pre_tokenizers import ByteLevel
 
-    assert sorted(sources._byte_letters()) == sorted(ByteLevel.alphabet())
+    from mechanisms.pieces import byte_letters
+
+    assert sorted(byte_letters()) == sorted(ByteLevel.alphabet())
     spelled = ByteLevel(add_prefix_space=False).pre_tokenize_str(" שלום")[0][0]
-    assert sources._decoded(spelled[1:], sources._byte_letters()) == "שלום"
+    assert sources._decoded(spelled[1:], byte_letters()) == "שלום"
 
 
 def test_the_default_checkpoint(tmp_path: Path) -> None:

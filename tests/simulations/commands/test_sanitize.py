@@ -347,7 +347,6 @@ def test_a_missing_language_model_is_said(capsys: pytest.CaptureFixture[str]) ->
     common = ["--epsilon", "1", "--words", "w.txt", "--in", "w.txt"]
     line = complaint(capsys, "--mechanism", "dp-mlm", *common, "--masked-lm", "./nowhere")
     assert "nowhere" in line
-    assert "with server.generation.Generator" in complaint(capsys, "--mechanism", "dp-prompt", *common)
 
 
 def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,150 @@
+"""An exported language model that generates, known by the hash of its content: ONNX Runtime and tokenizers alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from client.models.content import content_hash
+from client.models.legible import legible
+from client.models.onnx import session
+from client.models.pieces import Pieces, in_pieces
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.language_model import Scores
+
+FILES = ("model.onnx", "tokenizer.json", "generator.json")
+_FIELDS = ("before", "after", "start", "end", "padding", "unknown", "special", "spelling", "pieces", "max_length",
+           "history", "low", "high")  # fmt: skip
+_BATCH = 32
+#: Inputs are padded to the next multiple, as those of `client.models.masked_lm` are, and for the same reason.
+_STEP = 8
+
+
+def identity(folder: Path | str) -> str:
+    """SHA-256 (hex) over the names and contents of the three files. Raises ValueError where one is missing."""
+    return content_hash(folder, FILES, "generator")
+
+
+class Generator:
+    """The generating model in a folder that `server.generation.export_generator` wrote, causal or of two parts.
+
+    low, high: bounds of its logits, calibrated on public text. end: the token that ends a text; "" where there is none.
+    threads: see `client.models.onnx.session`. Raises ValueError where the folder holds no generating model.
+    """
+
+    def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
+        folder = Path(folder)
+        self.identity = identity(folder)
+        try:
+            about = json.loads((folder / "generator.json").read_text())
+            self._about: dict[str, Any] = {name: about[name] for name in _FIELDS}
+            self.low, self.high = float(about["low"]), float(about["high"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"generator: {folder / 'generator.json'} lacks one of {', '.join(_FIELDS)}") from None
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self._session = session(folder / "model.onnx", threads)
+        except Exception:  # both libraries raise bare exceptions of their own
+            raise ValueError(f"generator: {folder} holds a model or tokenizer that cannot be loaded") from None
+        self._known: dict[str, Pieces] = {}
+
+    @property
+    def end(self) -> str:
+        end = self._about["end"]
+        return "" if end is None else str(self._tokenizer.id_to_token(end))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The model's own tokens, special ones but for the end left out: pieces of words, most often. Their vectors say
+        nothing: no mechanism that generates looks at them."""
+        out = set(self._about["special"]) - {self._about["end"]}
+        named = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
+        names = tuple(name for name, i in named if name and i < self._about["pieces"] and i not in out)
+        return Vocabulary(names, np.zeros((len(names), 1), np.float32), pieces=self._about["spelling"])
+
+    def scores(self, texts: Sequence[str], vocabulary: Vocabulary) -> Scores:
+        """What `DpPrompt.sample` asks: raw logits of the vocabulary's words as the next token, after the prompt with
+        each private text, and after what was drawn so far.
+
+        The private text is cut to what the prompt has room for, and of what was drawn the last pieces count, as many as
+        the model has positions for: nothing that a text holds makes a draw fail. A word that is no single piece of this
+        model has the logit -inf (it is then clipped to the lower bound); once drawn it stands in all its pieces.
+        ValueError where the vocabulary has no word in common with the model.
+        """
+        pieces = self._pieces(vocabulary)
+        there = np.flatnonzero(pieces.single >= 0)
+        before, after = self._about["before"], self._about["after"]
+        room, history = self._about["max_length"] - len(before) - len(after), self._about["history"]
+        start = [] if self._about["start"] is None else [self._about["start"]]
+        prompts = [[*before, *self._plain(text)[:room], *after] for text in texts]
+
+        def ask(
+            positions: NDArray[np.int64], word_ids: NDArray[np.int64], rows: NDArray[np.int64]
+        ) -> NDArray[np.float64]:
+            drawn = [
+                [i for word in word_ids[row, :at] if word != NOTHING for i in pieces.ids[word]][-history:]
+                for at, row in zip(positions, rows, strict=True)
+            ]
+            table = np.full((len(rows), len(vocabulary)), -np.inf)
+            inputs = [(prompts[row], [*start, *each]) for row, each in zip(rows, drawn, strict=True)]
+            for batch, logits in self._run(inputs):
+                table[np.ix_(batch, there)] = logits[:, pieces.single[there]]
+            return table
+
+        return ask
+
+    def _plain(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(str(legible(text)), add_special_tokens=False).ids) if text else []
+
+    def _pieces(self, vocabulary: Vocabulary) -> Pieces:
+        if vocabulary.identity not in self._known:
+            unknown = () if self._about["unknown"] is None else (self._about["unknown"],)
+            special = frozenset(self._about["special"]) - {self._about["end"]}
+            self._known[vocabulary.identity] = in_pieces(
+                "generator", vocabulary, self._tokenizer, special=special, unknown=unknown
+            )
+        return self._known[vocabulary.identity]
+
+    def _run(self, inputs: Sequence[tuple[list[int], list[int]]]) -> Any:
+        """(which inputs, their logits), 32 of one width at once. inputs: (the prompt, what is written behind it): of a
+        causal model one after the other, of one in two parts each in its own."""
+        two = self._about["start"] is not None
+        shown = [(prompt, written) if two else ([*prompt, *written], []) for prompt, written in inputs]
+        widths = np.array([[-(-len(part) // _STEP) * _STEP for part in parts] for parts in shown])
+        for width in np.unique(widths, axis=0):
+            alike = np.flatnonzero((widths == width).all(axis=1))
+            for begin in range(0, len(alike), _BATCH):
+                batch = alike[begin : begin + _BATCH]
+                read = [shown[i][0] for i in batch]
+                wide = min(int(width[0]), self._about["max_length"] + (0 if two else self._about["history"]))
+                there = np.arange(wide)[None] < np.array([len(ids) for ids in read])[:, None]
+                feeds = {"input_ids": self._padded(read, wide), "attention_mask": there.astype(np.int64)}
+                last = read
+                if two:
+                    last = [shown[i][1] for i in batch]
+                    feeds["decoder_input_ids"] = self._padded(last, min(int(width[1]), self._about["history"] + 1))
+                feeds["positions"] = np.array([len(ids) - 1 for ids in last], dtype=np.int64)
+                yield batch, self._session.run(["logits"], feeds)[0]
+
+    def _padded(self, rows: Sequence[list[int]], width: int) -> NDArray[np.int64]:
+        ids = np.full((len(rows), width), self._about["padding"], dtype=np.int64)
+        for row, each in enumerate(rows):
+            ids[row, : len(each)] = each
+        return ids
+
+
+def load(folder: Path | str, threads: int | None = None) -> Generator:
+    """The generating model in a folder, kept for the life of the process."""
+    return _load(str(folder), threads)
+
+
+@lru_cache(maxsize=2)
+def _load(folder: str, threads: int | None) -> Generator:
+    return Generator(folder, threads=threads)

@@ -1,0 +1,48 @@
+"""The words of a vocabulary in the pieces of a language model's tokenizer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from mechanisms.vocabulary import Vocabulary
+
+#: The pieces of each column of a text; none where there is NOTHING.
+Columns = list[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A vocabulary in the model's pieces: ids[word id], V + 1 of them, and the piece that a word is (V,), or -1."""
+
+    ids: Columns
+    single: NDArray[np.int64]
+
+
+def in_pieces(
+    owner: str, vocabulary: Vocabulary, tokenizer: Tokenizer, *, special: frozenset[int], unknown: tuple[int, ...]
+) -> Pieces:
+    """special: pieces that no word is. unknown: what stands for a word that has no others. A vocabulary of pieces is
+    looked up by name. ValueError, which begins with `owner`, where no word is a single piece."""
+    by_name = bool(vocabulary.pieces) or json.loads(tokenizer.to_str())["model"]["type"] in ("WordPiece", "WordLevel")
+    ids: Columns = []
+    single = np.full(len(vocabulary), -1, dtype=np.int64)
+    encodings = []
+    if not vocabulary.pieces:
+        # a space before: byte-level pieces of whole words begin with one, and others do not mind it
+        encodings = tokenizer.encode_batch([" " + word for word in vocabulary.words], add_special_tokens=False)
+    for word_id, word in enumerate(vocabulary.words):
+        named = tokenizer.token_to_id(word) if by_name else None
+        pieces = (named,) if named is not None else tuple(encodings[word_id].ids) if encodings else ()
+        if not pieces or special & set(pieces):
+            pieces = unknown
+        elif len(pieces) == 1:
+            single[word_id] = pieces[0]
+        ids.append(pieces)
+    if not (single >= 0).any():
+        raise ValueError(f"{owner}: no word of the vocabulary is a piece of this model; take its own words")
+    return Pieces([*ids, unknown], single)

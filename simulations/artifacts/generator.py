@@ -1,0 +1,61 @@
+"""A generating language model that clients can run, made once from a checkpoint and public texts, then cached."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from client.models import generator, language_models
+from simulations.artifacts.cache import folder_once
+from simulations.artifacts.encoder import LIBRARIES
+from simulations.artifacts.provenance import made_by
+from simulations.errors import UserError
+from simulations.progress import Progress
+
+
+def generator_folder(
+    checkpoint: str | Path, public_texts: Sequence[str | tuple[str, str]], *, kind: str, prompt: str | None = None,
+    seed: int, progress: Progress,
+) -> Path:  # fmt: skip
+    """The folder of an exported generating model (`client.models.generator`), clip bounds from the public texts; a
+    folder that is one already stays as it is.
+
+    kind: "generator" or "paraphraser", which says what stands around the text where no prompt is given: the question
+    for a paraphrase, or nothing. UserError for a prompt beside a folder that has its own; ValueError, one line, where
+    the checkpoint cannot be read.
+    """
+    folder = Path(checkpoint).expanduser()
+    if (folder / generator.FILES[-1]).is_file():
+        if prompt is not None:
+            raise UserError(f"{checkpoint}: was exported with a prompt of its own; name its checkpoint, or no prompt")
+        return folder
+    from server.checkpoint_files import fingerprint
+    from server.generation import PARAPHRASE, PROMPT, export_generator
+
+    texts = [side for text in public_texts for side in ((text,) if isinstance(text, str) else text)]
+    if prompt is None:
+        prompt = PROMPT if kind == language_models.GENERATOR else PARAPHRASE
+    about = [fingerprint(checkpoint), texts, prompt, seed, made_by(("server.generation",), LIBRARIES)]
+    name = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
+
+    def make(place: Path) -> None:
+        progress(f"exporting the generating model {checkpoint}")
+        export_generator(checkpoint, place, public_texts=texts, seed=seed, prompt=prompt)
+
+    return folder_once(f"generators/{name}", make, progress=progress)
+
+
+def together(folders: Mapping[str, Path], *, progress: Progress) -> Path:
+    """The folder of the language models of a study, by kind: the one that there is, or one that holds all of them."""
+    if len(folders) == 1:
+        return next(iter(folders.values()))
+    names = {kind: language_models.identity(folder, kind) for kind, folder in folders.items()}
+    name = hashlib.sha256(repr(sorted(names.items())).encode()).hexdigest()[:32]
+
+    def make(place: Path) -> None:
+        for kind, folder in folders.items():
+            shutil.copytree(language_models.part(folder, kind), place / kind)
+
+    return folder_once(f"language-models/{name}", make, progress=progress)
