@@ -23,16 +23,20 @@ import numpy as np
 import torch
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
+from torch.nn.functional import normalize
 
 from server.checkpoint import load as load_checkpoint
+from server.maps import Maps
 from server.text_batches import collate, tokenize
 from server.training.descent import DPSGD
+from server.training.principal import pca_maps
+from server.training.sharpen import factored
 from tests.benchmarks.teaching import prepared
 
-DELTA, BATCH = 1e-6, 64
+DELTA, BATCH, FEATURES = 1e-6, 64, 64
 #: The steps that train the encoder: a user's share of them, their number, the clip, and Adam's learning rate, which is
 #: usual for LoRA. Nothing of it was tuned.
-STEPS = DPSGD(epsilon=1.0, delta=DELTA, clip=0.1, learning_rate=1e-3, rate=0.05, steps=60)
+STEPS = DPSGD(epsilon=1.0, delta=DELTA, clip=0.1, learning_rate=1e-3, rate=0.05, steps=25)
 Array = np.ndarray
 
 
@@ -53,22 +57,23 @@ class Lora(torch.nn.Module):
 
 
 class Headed(torch.nn.Module):
-    """Logits (n, K) of texts: a linear head, which stays, on the mean of the last layer's tokens."""
+    """Logits (n, K) of texts: a linear head, which stays, on the last layer's mean over tokens, mapped, of length 1."""
 
-    def __init__(self, checkpoint: str, head: tuple[Array, Array], rank: int) -> None:
+    def __init__(self, checkpoint: str, maps: Maps, rank: int) -> None:
         super().__init__()
         self.model, self.tokenizer = load_checkpoint(checkpoint)
         self.model.requires_grad_(False)
         for layer in self.model.encoder.layer:
             attention = layer.attention.self
             attention.query, attention.value = Lora(attention.query, rank), Lora(attention.value, rank)
-        self.register_buffer("weight", torch.tensor(head[0], dtype=torch.float32))
-        self.register_buffer("bias", torch.tensor(head[1], dtype=torch.float32))
+        weight, bias = maps.folded()
+        for name, values in (("mean", maps.mean), ("m1", maps.m1), ("weight", weight), ("bias", bias)):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         there = inputs["attention_mask"].unsqueeze(-1).float()
         pooled = (self.model(**inputs).last_hidden_state * there).sum(1) / there.sum(1)
-        logits: torch.Tensor = pooled @ self.weight + self.bias
+        logits: torch.Tensor = normalize((pooled - self.mean) @ self.m1) @ self.weight + self.bias
         return logits
 
 
@@ -128,11 +133,11 @@ def main() -> None:
     half = min(given.epsilon, 1e3) / 2
     curator = DPSGD(epsilon=half, delta=DELTA / 2, learning_rate=8.0 if given.epsilon >= 1 else 4.0)
     texts, labels = held.train.texts, held.train.labels
-    embeddings, known = (np.asarray(each[:], dtype=np.float64) for each in (held.train_embeddings, public.embeddings))
-    zeros = np.zeros((embeddings.shape[1], 2)), np.zeros(2)
-    head = curator.head(embeddings, labels, known, zeros, seed=given.seed)
+    frame = pca_maps(public.embeddings, dim=FEATURES, classes=2)
+    theirs, known = (frame.project(np.asarray(each[:])) for each in (held.train_embeddings, public.embeddings))
+    head = curator.head(theirs, labels, known, (np.zeros((FEATURES, 2)), np.zeros(2)), seed=given.seed)
     torch.manual_seed(given.seed)
-    model = Headed(experiment.encoder.model, head, given.rank)
+    model = Headed(experiment.encoder.model, factored(frame.mean, frame.m1, *head), given.rank)
     rows, asked = rows_of(model, texts), rows_of(model, list(held.test.texts))
     print(f"a head alone, ε = {half:g}: {right(model, model.tokenizer, asked, held.test.labels):.4f}", flush=True)
     private = not math.isinf(given.epsilon)
