@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from server.checkpoint import load
+from server.checkpoint import load, positions
 from server.quantize import Feeds, quantize
 
 POOLINGS = ("mean", "cls")
@@ -68,7 +68,7 @@ def export_encoder(
     if precision == "int8" and not len(calibration):
         raise ValueError("encoder: int8 needs public texts to take its ranges from")
     model, tokenizer = load(checkpoint)
-    longest = getattr(model.config, "max_position_embeddings", max_length)
+    longest = positions(model) or max_length
     if not 3 <= max_length <= longest:
         raise ValueError(f"encoder: max-length must be between 3 and {longest}, got {max_length}")
     depth = int(model.config.num_hidden_layers)

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.utils import logging
 
 from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
-from server.checkpoint import first_line
+from server.checkpoint import first_line, positions, weights
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
 from server.hub import reachable
@@ -48,18 +48,13 @@ def read_generator(checkpoint: str | Path) -> tuple[Any, Any]:
         config = AutoConfig.from_pretrained(source, local_files_only=cached)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
-        model, found = kind.from_pretrained(
-            source, use_safetensors=True, local_files_only=cached, attn_implementation="eager",
-            output_loading_info=True,
-        )  # fmt: skip
+        model, missing = weights(kind, source, cached=cached, attn_implementation="eager")
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         raise ValueError(f"generator: {checkpoint} cannot be read: {first_line(error)}") from error
     finally:
         logging.set_verbosity(level)
-    if found["missing_keys"]:
-        raise ValueError(
-            f"generator: {checkpoint} does not generate text; {min(found['missing_keys'])} is not among its weights"
-        )
+    if missing:
+        raise ValueError(f"generator: {checkpoint} does not generate text; {min(missing)} is not among its weights")
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"generator: {checkpoint} has no tokenizer.json")
     tokenizer.backend_tokenizer.no_padding()  # padding and truncation are the client's
@@ -117,7 +112,7 @@ def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> d
         after = [*after, *(i for i in own if i == end)]
     if not before and not after:  # a text may be empty, and the input never is
         before = [padding]
-    longest = getattr(model.config, "max_position_embeddings", None)  # None: positions have no end
+    longest = positions(model)
     if max_length is None:
         max_length = MAX_LENGTH if longest is None else min(MAX_LENGTH, longest if two else longest // 2)
     history = MAX_LENGTH if longest is None else longest - (1 if two else max_length)

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging
 
-from server.checkpoint import first_line
+from server.checkpoint import first_line, positions, weights
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
 from server.export import INPUTS
@@ -43,7 +43,7 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
 def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
     """(model, tokenizer, whether the checkpoint has a prediction head); one that it lacks has random weights.
 
-    In float32 and evaluation mode, weights from safetensors only. Raises ValueError, one line, where the checkpoint
+    In float32 and evaluation mode. Raises ValueError, one line, where the checkpoint
     cannot be read or its tokenizer has no mask.
     """
     source = resolve(checkpoint)
@@ -53,10 +53,7 @@ def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
     try:
         cached = not Path(source).is_absolute() and not reachable()
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
-        model, found = AutoModelForMaskedLM.from_pretrained(
-            source, use_safetensors=True, local_files_only=cached, attn_implementation="eager",
-            output_loading_info=True,
-        )  # fmt: skip
+        model, missing = weights(AutoModelForMaskedLM, source, cached=cached, attn_implementation="eager")
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         raise ValueError(f"masked-lm: {checkpoint} cannot be read: {first_line(error)}") from error
     finally:
@@ -65,7 +62,7 @@ def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
         raise ValueError(f"masked-lm: {checkpoint} has no tokenizer.json with a mask token")
     tokenizer.backend_tokenizer.no_padding()  # padding and truncation are the client's
     tokenizer.backend_tokenizer.no_truncation()
-    whole = all(name.startswith(model.base_model_prefix) for name in found["missing_keys"])
+    whole = all(name.startswith(model.base_model_prefix) for name in missing)
     return model.float().eval(), tokenizer, whole
 
 
@@ -118,7 +115,7 @@ def write_masked_lm(
 
 
 def _checked_length(model: Any, max_length: int) -> int:
-    longest = getattr(model.config, "max_position_embeddings", max_length)
+    longest = positions(model) or max_length
     if not 8 <= max_length <= longest:
         raise ValueError(f"masked-lm: max-length must be between 8 and {longest}, got {max_length}")
     return max_length

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from server.checkpoint import positions
 from server.masked_lm import inputs_of, layout, load, logits_at
 
 FloatArray = NDArray[np.float64]
@@ -43,8 +44,8 @@ class MaskAttack:
             raise ValueError(f"masked-lm: no word of the vocabulary is a single piece of {checkpoint}")
         self._columns = torch.tensor(list(pieces), dtype=torch.int64)
         self.words = np.array(list(pieces.values()), dtype=np.int64)
-        longest = int(getattr(self._model.config, "max_position_embeddings", 512))
-        self._room = longest - len(self._about["before"]) - len(self._about["after"]) - 2  # some models count from 2
+        longest = positions(self._model) or 512
+        self._room = longest - len(self._about["before"]) - len(self._about["after"])
 
     def guesses(self, released: IntArray, *, progress: Progress = lambda line: None) -> IntArray:
         """The guess for each released word, (n, L) -> (n, L); NOTHING where there is none, and behind what the model

@@ -43,6 +43,7 @@ class PseudoPerplexity:
 def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str, *, progress: Progress) -> PseudoPerplexity:
     """Of all texts together by a masked language model with a prediction head; of a text that is longer than the model
     reads, its beginning. UserError, one line, where the checkpoint cannot be read, or no text has a piece."""
+    from server.checkpoint import positions
     from server.masked_lm import layout, load
 
     try:
@@ -50,8 +51,7 @@ def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str, *, progress:
     except ValueError as error:
         raise UserError(str(error)) from None
     about = layout(model, tokenizer)
-    longest = int(getattr(model.config, "max_position_embeddings", 512))
-    room = longest - len(about["before"]) - len(about["after"]) - 2  # some models count from 2
+    room = (positions(model) or 512) - len(about["before"]) - len(about["after"])
     pieces = [tokenizer(text, add_special_tokens=False)["input_ids"][:room] for text in texts]
     waiting = [(row, place) for row, ids in enumerate(pieces) for place in range(len(ids))]
     if not waiting:

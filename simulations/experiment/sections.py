@@ -252,9 +252,11 @@ class Population(Section):
 
 @dataclass(frozen=True)
 class Encoder(Section):
-    """model: "minilm", a folder, or a hub name. layers: whose states stand side by side in an embedding, from 1;
-    none: the last one's. Fine-tuning is on public labelled text, before releases. precision: "int8" is about twice as
-    fast and another public function, declared by an identity of its own on every release."""
+    """model: "minilm", a folder, or a hub name, of BERT, RoBERTa, DeBERTa-v3 or their kin: weights are read from
+    safetensors, or from pytorch_model.bin without running what a pickle may hold. layers: whose states stand side
+    by side in an embedding, from 1; none: the last one's. Fine-tuning is on public labelled text, before releases.
+    precision: "int8" is about twice as fast and another public function, declared by an identity of its own on
+    every release."""
 
     place: ClassVar[str] = "encoder"
     model: str = setting(values.text, "minilm")
