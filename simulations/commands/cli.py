@@ -30,6 +30,7 @@ from simulations.commands import deploy as deploy_command
 from simulations.commands import device as device_command
 from simulations.commands import explore as explore_command
 from simulations.commands import init as init_command
+from simulations.commands import paraphraser as paraphraser_command
 from simulations.commands import report as report_command
 from simulations.commands import reproduce as reproduce_command
 from simulations.commands import similarity as similarity_command
@@ -84,6 +85,7 @@ app.command("init")(init_command.command)
 app.command("check")(check_command.command)
 app.command("study")(study_command.command)
 app.command("sanitize")(sanitize.command)
+app.command("paraphraser")(paraphraser_command.command)
 app.command("deniability")(deniability_command.command)
 app.command("similarity")(similarity_command.command)
 app.command("audit")(audit_command.command)

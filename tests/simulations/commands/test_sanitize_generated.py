@@ -54,6 +54,28 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "with a prompt of its own" in complaint(capsys, *given[1:], "--prompt", "{text} :")
 
 
+@pytest.mark.parametrize("kind", ["causal", "t5"])
+def test_neither_side_of_a_pair_is_read_for_the_other(kind: str) -> None:
+    """Whatever stands on one side, the other's draws are the same, and what is charged is that of two texts. The side
+    itself is read, so the test can fail."""
+    source = tiny_generator(Path("model"), kind)
+    folder = generator_folder(source, ["the film was good"], kind="generator", seed=0, progress=lambda line: None)
+    spec = {"mechanism": "dp-prompt", "epsilon": 60.0, "tokens": 6, "sides": 2, "length": 0.0}
+    rewriter = Rewriter(spec, model=folder)
+    assert rewriter.text.guarantee.worst_case() == 2 * 6 * 60.0
+    n = 40
+    rows = np.arange(n)
+
+    def drawn(first: str, second: str) -> tuple[list[str], list[str]]:
+        rng = SimulationStreams(3).rows(rows, np.zeros_like(rows), stage="s", channel="text")
+        pairs = rewriter.rewrite([(first, second)] * n, rng=rng)
+        return [one for one, _ in pairs], [other for _, other in pairs]
+
+    base, moved = drawn("the film was good", "a bad book"), drawn("the film was good", "")
+    assert base[0] == moved[0] and base[1] != moved[1]
+    assert drawn("a", "a bad book")[1] == base[1]
+
+
 def test_a_missing_generating_model_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     common = ["--epsilon", "1", "--in", "w.txt"]
     for name in ("dp-prompt", "dp-paraphrase"):

@@ -1,0 +1,84 @@
+"""A model that generates text, fine-tuned to paraphrase: what DP-Paraphrase draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from server.generation import PARAPHRASE, inputs_of, layout, plain, read_generator
+from server.text_batches import epoch, seeded, warmed
+
+#: Batches between two lines of progress.
+REPORT = 50
+
+
+def finetune_paraphraser(
+    checkpoint: str | Path, pairs: Sequence[tuple[str, str]], folder: str | Path, *, epochs: int = 3,
+    batch_size: int = 16, lr: float = 5e-5, max_length: int | None = None, seed: int,
+    progress: Callable[[str], None] | None = None,
+) -> Path:  # fmt: skip
+    """Train a causal or sequence-to-sequence checkpoint on *public* pairs (text, paraphrase), and save it to `folder`:
+    a checkpoint that `server.generation.export_generator` takes (Mattern et al. 2022, section 4, train GPT-2 so).
+
+    Each text stands in the prompt of `dp-paraphrase`, as `export_generator` puts it, and what is learned is every token
+    of its paraphrase and, where the model has one, the token that ends it; a text is cut where the prompt has no room,
+    a paraphrase where the model has no positions. A pair whose paraphrase has no tokens is left out.
+    AdamW with linear warm-up and decay, gradients clipped to norm 1. Same arguments and thread count, same weights;
+    global generators stay untouched. Raises ValueError, one line, where arguments do not fit, where the checkpoint
+    cannot be read, and where no pair is left.
+    """
+    if epochs < 1 or batch_size < 1 or not lr > 0:
+        raise ValueError(
+            f"paraphraser: epochs and batch-size must be at least 1 and lr above 0, got {epochs}, {batch_size}, {lr:g}"
+        )
+    model, tokenizer = read_generator(checkpoint)
+    about = layout(model, tokenizer, PARAPHRASE, max_length)
+    rows = [row for row in (_row(tokenizer, about, *pair) for pair in pairs) if row[1]]
+    if not rows:
+        raise ValueError("paraphraser: no pair has a paraphrase; give public texts and their paraphrases")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
+    schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
+    rng = np.random.default_rng([seed, 0])
+    lengths = [len(prompt) + len(target) for prompt, target in rows]
+    losses: list[float] = []
+    with seeded(seed):
+        model.train()
+        for round_ in range(1, epochs + 1):
+            for at in epoch(lengths, batch_size, rng):
+                loss = _loss(model, about, [rows[i] for i in at])
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                losses.append(float(loss.detach()))
+                if progress is not None and len(losses) % REPORT == 0:
+                    progress(f"epoch {round_} of {epochs}: loss {float(np.mean(losses[-REPORT:])):.3f} a token")
+    if progress is not None:
+        last = float(np.mean(losses[-REPORT:]))
+        progress(f"{len(rows):,} pairs, {epochs} epochs: loss {last:.3f} a token at the end")
+    model.eval().save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)
+    return Path(folder)
+
+
+def _row(tokenizer: Any, about: dict[str, Any], text: str, paraphrase: str) -> tuple[list[int], list[int]]:
+    """The prompt with a text, and the tokens that are to follow."""
+    room = about["max_length"] - len(about["before"]) - len(about["after"])
+    written = plain(tokenizer, paraphrase)
+    target = [*written, *([about["end"]] if written and about["end"] is not None else [])]
+    return [*about["before"], *plain(tokenizer, text)[:room], *about["after"]], target[: about["history"]]
+
+
+def _loss(model: Any, about: dict[str, Any], rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
+    """The mean cross-entropy of each token that is to follow, given those before it."""
+    prompts, targets = [prompt for prompt, _ in rows], [target for _, target in rows]
+    given = inputs_of(about, prompts, [target[:-1] for target in targets])
+    logits = model(**given, use_cache=False).logits
+    first = [0 if about["start"] is not None else len(prompt) - 1 for prompt in prompts]
+    each = [row[at : at + len(target)] for row, at, target in zip(logits, first, targets, strict=True)]
+    return torch.nn.functional.cross_entropy(torch.cat(each), torch.tensor([i for target in targets for i in target]))
