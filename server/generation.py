@@ -1,5 +1,5 @@
-"""A causal or sequence-to-sequence language model as the three files that a client generates texts by: model.onnx,
-tokenizer.json, generator.json."""
+"""A causal or sequence-to-sequence language model as the files that a client generates texts by: model.onnx,
+tokenizer.json, generator.json, and encoder.onnx of one in two parts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
@@ -68,9 +69,11 @@ def export_generator(
 ) -> None:  # fmt: skip
     """Write model.onnx (opset 17, float32, any batch and length), tokenizer.json and generator.json.
 
-    The graph takes input_ids and attention_mask, int64 (n, length), of a model in two parts decoder_input_ids, int64
-    (n, written), and positions, int64 (n,). It gives logits, float32 (n, pieces), of the token that follows that one
-    position of each row. There is no cache of the passes before.
+    The graph takes input_ids and attention_mask, int64 (n, length), and positions, int64 (n,). It gives logits, float32
+    (n, pieces), of the token that follows that one position of each row. There is no cache of the passes before. Of a
+    model in two parts encoder.onnx makes of input_ids and attention_mask the prompt's states, float32 (n, length, d),
+    once; model.onnx takes these, attention_mask, decoder_input_ids, int64 (n, written), and positions, which are of the
+    latter.
 
     prompt: in which the private text stands at "{text}". max_length: tokens of the prompt with its text, which is cut
     to fit; 512 where the model has room for as many, or half of its positions. generator.json: the prompt's tokens
@@ -84,7 +87,8 @@ def export_generator(
     if prompt.count(PLACE) != 1:
         raise ValueError(f"generator: the prompt must name {PLACE} once, got {prompt!r}")
     model, tokenizer = read_generator(checkpoint)
-    if sum(weights.numel() for weights in model.parameters()) * 4 > _LARGEST:
+    weights = [*model.parameters(), model.get_output_embeddings().weight]  # which the graph holds beside the input's
+    if sum(each.numel() for each in weights) * 4 > _LARGEST:
         raise ValueError(f"generator: {checkpoint} has more than 2 GB of weights; take a smaller model")
     about = layout(model, tokenizer, prompt, max_length)
     low, high = clip_bounds("generator", _moments(model, tokenizer, about, public_texts, seed))
@@ -92,11 +96,12 @@ def export_generator(
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
         scratch = Path(name)
-        _write_graph(model, scratch / "model.onnx", about["pieces"])
+        _write_graphs(model, scratch, about["pieces"])
         tokenizer.backend_tokenizer.save(str(scratch / "tokenizer.json"))
         text = json.dumps(about | {"low": low, "high": high}, sort_keys=True)
         (scratch / "generator.json").write_text(text + "\n")
-        for file in ("model.onnx", "tokenizer.json", "generator.json"):  # the last one says that all are there
+        first = [] if about["start"] is None else ["encoder.onnx"]
+        for file in (*first, "model.onnx", "tokenizer.json", "generator.json"):  # the last one says that all are there
             os.replace(scratch / file, out / file)
 
 
@@ -180,7 +185,7 @@ def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[lis
 
 
 class NextToken(torch.nn.Module):
-    """Logits of the token that follows one position of each row."""
+    """Logits of the token that follows one position of each row; of a model in two parts, given the prompt's states."""
 
     def __init__(self, model: Any, pieces: int) -> None:
         super().__init__()
@@ -188,12 +193,28 @@ class NextToken(torch.nn.Module):
         self.pieces = pieces
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        *inputs, positions = tensors
-        names = ("input_ids", "attention_mask", "decoder_input_ids")
+        first, mask, *written, positions = tensors
+        given: dict[str, Any] = {"attention_mask": mask}
+        if written:
+            given |= {"encoder_outputs": BaseModelOutput(last_hidden_state=first), "decoder_input_ids": written[0]}
+        else:
+            given["input_ids"] = first
         with _only_at(self.model, positions):
-            answer = self.model(**dict(zip(names, inputs, strict=False)), use_cache=False, return_dict=True)
+            answer = self.model(**given, use_cache=False, return_dict=True)
         logits: torch.Tensor = answer.logits[:, 0, : self.pieces]
         return logits
+
+
+class States(torch.nn.Module):
+    """What the first of two parts makes of a prompt."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.encoder = model.get_encoder()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        states: torch.Tensor = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
+        return states
 
 
 @contextmanager
@@ -209,20 +230,29 @@ def _only_at(model: Any, positions: torch.Tensor) -> Iterator[None]:
         hook.remove()
 
 
-def _write_graph(model: Any, path: Path, pieces: int) -> None:
-    two = bool(model.config.is_encoder_decoder)
+def _write_graphs(model: Any, folder: Path, pieces: int) -> None:
     mask = torch.ones(2, 8, dtype=torch.int64)
     mask[1, 5:] = 0  # a mask of ones alone could be traced away
     example = {"input_ids": torch.ones(2, 8, dtype=torch.int64), "attention_mask": mask}
-    axes = {name: {0: "batch", 1: "length"} for name in example}
-    if two:
+    if model.config.is_encoder_decoder:
+        part = States(model).eval()
+        with torch.no_grad():
+            states = part(*example.values())
+        _write_graph(part, folder / "encoder.onnx", example, "states")
+        example = {"states": states, "attention_mask": mask}
         example["decoder_input_ids"] = torch.ones(2, 6, dtype=torch.int64)
-        axes["decoder_input_ids"] = {0: "batch", 1: "written"}
     example["positions"] = torch.tensor([1, 2])
-    axes |= {"positions": {0: "batch"}, "logits": {0: "batch"}}
+    _write_graph(NextToken(model, pieces).eval(), folder / "model.onnx", example, "logits")
+
+
+def _write_graph(part: torch.nn.Module, path: Path, example: dict[str, torch.Tensor], output: str) -> None:
+    length = {0: "batch", 1: "length"}
+    free = {name: length for name in ("input_ids", "attention_mask", "states")} | {
+        "decoder_input_ids": {0: "batch", 1: "written"}, "positions": {0: "batch"}, "logits": {0: "batch"}
+    }  # fmt: skip
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer's remarks on constants that are constant
         torch.onnx.export(
-            NextToken(model, pieces).eval(), tuple(example.values()), str(path), input_names=list(example),
-            output_names=["logits"], dynamic_axes=axes, opset_version=17, dynamo=False,
+            part, tuple(example.values()), str(path), input_names=list(example), output_names=[output],
+            dynamic_axes={name: free[name] for name in (*example, output)}, opset_version=17, dynamo=False,
         )  # fmt: skip

@@ -238,7 +238,7 @@ def write_bundle(
         for part, source, names in (
             ("encoder", encoder if request.encoder else None, encoders.FILES),
             ("vocabulary", vocabulary if request.text else None, _VOCABULARY),
-            ("masked_lm", model, models.FILES.get(kind, ())),
+            ("masked_lm", model, () if model is None else models.files(model, kind)),
         ):
             if source is not None:
                 _copy(source, draft / part, names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,25 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.language_model import Scores
 
 FILES = ("model.onnx", "tokenizer.json", "generator.json")
+#: Of a model in two parts, beside those: the first part.
+ENCODER = "encoder.onnx"
 _FIELDS = ("before", "after", "start", "end", "padding", "unknown", "special", "spelling", "pieces", "max_length",
            "history", "low", "high")  # fmt: skip
 _BATCH = 32
+#: Texts whose prompts' states are held at once.
+_HELD = 256
 #: Inputs are padded to the next multiple, as those of `client.models.masked_lm` are, and for the same reason.
 _STEP = 8
 
 
 def identity(folder: Path | str) -> str:
-    """SHA-256 (hex) over the names and contents of the three files. Raises ValueError where one is missing."""
-    return content_hash(folder, FILES, "generator")
+    """SHA-256 (hex) over the names and contents of its files. Raises ValueError where one is missing."""
+    return content_hash(folder, files(folder), "generator")
+
+
+def files(folder: Path | str) -> tuple[str, ...]:
+    """The names of the files of the model in a folder."""
+    return (*FILES, ENCODER) if (Path(folder) / ENCODER).is_file() else FILES
 
 
 class Generator:
@@ -51,6 +60,7 @@ class Generator:
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
             self._session = session(folder / "model.onnx", threads)
+            self._encoder = None if self._about["start"] is None else session(folder / ENCODER, threads)
         except Exception:  # both libraries raise bare exceptions of their own
             raise ValueError(f"generator: {folder} holds a model or tokenizer that cannot be loaded") from None
         self._known: dict[str, Pieces] = {}
@@ -82,8 +92,8 @@ class Generator:
         there = np.flatnonzero(pieces.single >= 0)
         before, after = self._about["before"], self._about["after"]
         room, history = self._about["max_length"] - len(before) - len(after), self._about["history"]
-        start = [] if self._about["start"] is None else [self._about["start"]]
         prompts = [[*before, *self._plain(text)[:room], *after] for text in texts]
+        read: dict[int, NDArray[np.float32]] = {}
 
         def ask(
             positions: NDArray[np.int64], word_ids: NDArray[np.int64], rows: NDArray[np.int64]
@@ -93,15 +103,21 @@ class Generator:
                 for at, row in zip(positions, rows, strict=True)
             ]
             table = np.full((len(rows), len(vocabulary)), -np.inf)
-            inputs = [(prompts[row], [*start, *each]) for row, each in zip(rows, drawn, strict=True)]
-            for batch, logits in self._run(inputs):
+            if self._encoder is None:
+                found = self._causal([[*prompts[row], *each] for row, each in zip(rows, drawn, strict=True)])
+            else:
+                self._read(read, prompts, rows.tolist())
+                shown = [(read[row], len(prompts[row])) for row in rows.tolist()]
+                found = self._in_two_parts(shown, [[self._about["start"], *each] for each in drawn])
+            for batch, logits in found:
                 table[np.ix_(batch, there)] = logits[:, pieces.single[there]]
             return table
 
         return ask
 
     def _plain(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(str(legible(text)), add_special_tokens=False).ids) if text else []
+        ids = self._tokenizer.encode(str(legible(text)), add_special_tokens=False).ids if text else []
+        return [i if i < self._about["pieces"] else self._about["padding"] for i in ids]  # none that the model lacks
 
     def _pieces(self, vocabulary: Vocabulary) -> Pieces:
         if vocabulary.identity not in self._known:
@@ -112,32 +128,62 @@ class Generator:
             )
         return self._known[vocabulary.identity]
 
-    def _run(self, inputs: Sequence[tuple[list[int], list[int]]]) -> Any:
-        """(which inputs, their logits), 32 of one width at once. inputs: (the prompt, what is written behind it): of a
-        causal model one after the other, of one in two parts each in its own."""
-        two = self._about["start"] is not None
-        shown = [(prompt, written) if two else ([*prompt, *written], []) for prompt, written in inputs]
-        widths = np.array([[-(-len(part) // _STEP) * _STEP for part in parts] for parts in shown])
-        for width in np.unique(widths, axis=0):
-            alike = np.flatnonzero((widths == width).all(axis=1))
-            for begin in range(0, len(alike), _BATCH):
-                batch = alike[begin : begin + _BATCH]
-                read = [shown[i][0] for i in batch]
-                wide = min(int(width[0]), self._about["max_length"] + (0 if two else self._about["history"]))
-                there = np.arange(wide)[None] < np.array([len(ids) for ids in read])[:, None]
-                feeds = {"input_ids": self._padded(read, wide), "attention_mask": there.astype(np.int64)}
-                last = read
-                if two:
-                    last = [shown[i][1] for i in batch]
-                    feeds["decoder_input_ids"] = self._padded(last, min(int(width[1]), self._about["history"] + 1))
-                feeds["positions"] = np.array([len(ids) - 1 for ids in last], dtype=np.int64)
-                yield batch, self._session.run(["logits"], feeds)[0]
+    def _causal(self, inputs: Sequence[list[int]]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """(which inputs, their logits behind the last token), 32 of one width at once."""
+        for batch, width in _alike([(len(ids),) for ids in inputs]):
+            ids = [inputs[i] for i in batch]
+            feeds = self._masked(ids, min(width[0], self._about["max_length"] + self._about["history"]))
+            feeds["positions"] = np.array([len(each) - 1 for each in ids], dtype=np.int64)
+            yield batch, self._session.run(["logits"], feeds)[0]
+
+    def _in_two_parts(
+        self, prompts: Sequence[tuple[NDArray[np.float32], int]], written: Sequence[list[int]]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """The same. prompts: (states, how many of these are the prompt's); written: what stands behind each."""
+        for batch, width in _alike([(len(s), len(w)) for (s, _), w in zip(prompts, written, strict=True)]):
+            last = [written[i] for i in batch]
+            there = np.arange(width[0])[None] < np.array([prompts[i][1] for i in batch])[:, None]
+            states = np.zeros((len(batch), width[0], prompts[batch[0]][0].shape[1]), np.float32)
+            for row, i in enumerate(batch):
+                states[row, : len(prompts[i][0])] = prompts[i][0]
+            feeds = {
+                "states": states, "attention_mask": there.astype(np.int64),
+                "decoder_input_ids": self._padded(last, min(width[1], self._about["history"] + 1)),
+                "positions": np.array([len(ids) - 1 for ids in last], dtype=np.int64),
+            }  # fmt: skip
+            yield batch, self._session.run(["logits"], feeds)[0]
+
+    def _read(self, read: dict[int, NDArray[np.float32]], prompts: list[list[int]], rows: list[int]) -> None:
+        """Put the states of these prompts into `read`, each (length, d), padded as its own length says; what is not
+        asked for is forgotten where there are too many."""
+        assert self._encoder is not None
+        missing = [row for row in rows if row not in read]
+        if missing and len(read) + len(missing) > _HELD:
+            for row in [row for row in read if row not in set(rows)]:
+                del read[row]
+        for batch, width in _alike([(len(prompts[row]),) for row in missing]):
+            ids = [prompts[missing[i]] for i in batch]
+            states = self._encoder.run(["states"], self._masked(ids, min(width[0], self._about["max_length"])))[0]
+            read.update({missing[i]: each for i, each in zip(batch, states, strict=True)})
+
+    def _masked(self, rows: Sequence[list[int]], width: int) -> dict[str, NDArray[np.int64]]:
+        there = np.arange(width)[None] < np.array([len(ids) for ids in rows])[:, None]
+        return {"input_ids": self._padded(rows, width), "attention_mask": there.astype(np.int64)}
 
     def _padded(self, rows: Sequence[list[int]], width: int) -> NDArray[np.int64]:
         ids = np.full((len(rows), width), self._about["padding"], dtype=np.int64)
         for row, each in enumerate(rows):
             ids[row, : len(each)] = each
         return ids
+
+
+def _alike(sizes: Sequence[tuple[int, ...]]) -> Iterator[tuple[NDArray[np.int64], list[int]]]:
+    """(which, their widths), 32 at most of the same widths: a row's depend on its own sizes alone."""
+    widths = np.array([[-(-size // _STEP) * _STEP for size in each] for each in sizes], dtype=np.int64)
+    for width in np.unique(widths, axis=0) if len(widths) else ():
+        same = np.flatnonzero((widths == width).all(axis=1))
+        for begin in range(0, len(same), _BATCH):
+            yield same[begin : begin + _BATCH], width.tolist()
 
 
 def load(folder: Path | str, threads: int | None = None) -> Generator:

@@ -9,9 +9,8 @@ from client.models import generator, masked_lm
 from client.models.generator import Generator
 from client.models.masked_lm import MaskedLM
 
-#: What a word mechanism calls the model that it reads (`model`), and the files of one.
+#: What a word mechanism calls the model that it reads (`model`).
 MASKED_LM, GENERATOR, PARAPHRASER = "masked-lm", "generator", "paraphraser"
-FILES = {MASKED_LM: masked_lm.FILES, GENERATOR: generator.FILES, PARAPHRASER: generator.FILES}
 #: What they are called to people.
 SAID = {MASKED_LM: "masked language model", GENERATOR: "generating model", PARAPHRASER: "paraphrasing model"}
 
@@ -34,10 +33,15 @@ def identity(folder: Path | str, kind: str) -> str:
     return read(part(folder, kind))
 
 
+def files(folder: Path | str, kind: str) -> tuple[str, ...]:
+    """The names of the files of the model of that kind."""
+    return masked_lm.FILES if kind == MASKED_LM else generator.files(part(folder, kind))
+
+
 def load(folder: Path | str, kind: str, threads: int | None = None) -> MaskedLM | Generator:
     """The model of that kind, kept for the life of the process. Raises ValueError, one line, where there is none."""
-    if kind not in FILES:
-        raise ValueError(f"text: reads a language model of the kind {kind!r}; known: {', '.join(FILES)}")
+    if kind not in SAID:
+        raise ValueError(f"text: reads a language model of the kind {kind!r}; known: {', '.join(SAID)}")
     place = part(folder, kind)
     return masked_lm.load(place, threads) if kind == MASKED_LM else generator.load(place, threads)
 

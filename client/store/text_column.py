@@ -117,17 +117,22 @@ class TextColumn(Sequence[Text]):
             yield from self._read(first, min(first + _BLOCK, len(self)))
 
     def _read(self, first: int, last: int) -> Iterator[Text]:
-        starts = self.starts[first : last + 1].tolist()
-        second_starts = [-1] * (last - first) if self.second_starts is None else self.second_starts[first:last].tolist()
-        data = self.data[starts[0] : starts[-1]].tobytes()
-        for i, second in enumerate(second_starts):
-            cuts = [starts[i], starts[i + 1]] if second < 0 else [starts[i], second, starts[i + 1]]
-            parts = [data[a - starts[0] : b - starts[0]] for a, b in pairwise(cuts)]
-            try:
-                texts = [part.decode(errors=_ERRORS) for part in parts]
-            except UnicodeDecodeError:
-                raise ValueError("texts: one is not UTF-8") from None
-            yield texts[0] if second < 0 else (texts[0], texts[1])
+        base = int(self.starts[first])
+        starts = (self.starts[first : last + 1] - base).tolist()
+        data = self.data[base : base + starts[-1]].tobytes()
+        try:
+            if self.second_starts is None:
+                for begin, end in pairwise(starts):
+                    yield data[begin:end].decode(errors=_ERRORS)
+                return
+            for (begin, end), second in zip(pairwise(starts), self.second_starts[first:last].tolist(), strict=True):
+                if second < 0:
+                    yield data[begin:end].decode(errors=_ERRORS)
+                else:
+                    cut = second - base
+                    yield data[begin:cut].decode(errors=_ERRORS), data[cut:end].decode(errors=_ERRORS)
+        except UnicodeDecodeError:
+            raise ValueError("texts: one is not UTF-8") from None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):

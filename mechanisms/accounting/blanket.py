@@ -33,7 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
-from mechanisms.guarantee import gaussian_epsilon
+from mechanisms.accounting.crossing import crossing
+from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 from mechanisms.losses.blanket_cells import BlanketCells
 
 FloatArray = NDArray[np.float64]
@@ -108,47 +109,29 @@ def least_epsilon(cells: BlanketCells, n: int, delta: float, local: float, *, pe
         return math.log(max(value, 1e-300)) - math.log(delta)
 
     top = min(local, 600.0)
-    if excess(0.0) <= 0:
-        return 0.0
-    low, high = 0.0, top
-    low_value, high_value = math.nan, math.nan
-    guess = min(_gaussian_guess(cells, n, delta), 0.7 * top)
-    step = 1.25
-    for _ in range(200):
-        value = excess(guess)
-        if value > 0:
-            low, low_value = guess, value
-        else:
-            high, high_value = guess, value
-        if high - low <= (1e-4 if pessimistic else 5e-4) * high:
-            break
-        if math.isnan(high_value):  # nothing below δ seen yet
-            if guess >= top * (1 - 1e-9):
-                return None
-            guess, step = min(top, guess * step), step * step
-        elif math.isnan(low_value):
-            guess, step = guess / step, step * step
-            if guess < 1e-9:
-                break
-        else:
-            share = low_value / (low_value - high_value)
-            # aim a little beyond the root from either side in turn, so that both ends close in
-            nudge = 3e-5 * high
-            root = low + share * (high - low)
-            guess = root + nudge if root - low > high - root else root - nudge
-            guess = min(max(guess, low + 0.02 * (high - low)), high - 0.02 * (high - low))
+    ratio = _gaussian_ratio(cells, n)
+    guess = min(max(1e-6, gaussian_epsilon(ratio, delta)), 0.7 * top)
+    found = crossing(excess, guess, top, fall=_fall(ratio, guess), tolerance=1e-4 if pessimistic else 5e-4)
+    if found is None:
+        return None
+    low, high = found
     if not pessimistic:
         return low
     return high if high < top * (1 - 1e-9) else None
 
 
-def _gaussian_guess(cells: BlanketCells, n: int, delta: float) -> float:
-    """ε of the Gaussian limit: E[(U - V)²] under ω over γn is the squared ratio of shift to deviation."""
+def _gaussian_ratio(cells: BlanketCells, n: int) -> float:
+    """Shift over deviation of the Gaussian limit, at most 100: its square is E[(U - V)²] under ω over γn."""
     keep = cells.log_w > -600
     w = np.exp(cells.log_w[keep])
     difference = (np.exp(cells.log_p[keep]) - np.exp(cells.log_q[keep])) / w
-    ratio = math.sqrt(float(np.dot(w, difference**2)) / n * math.exp(-cells.log_gamma))
-    return max(1e-6, gaussian_epsilon(min(ratio, 100.0), delta))
+    return min(math.sqrt(float(np.dot(w, difference**2)) / n * math.exp(-cells.log_gamma)), 100.0)
+
+
+def _fall(ratio: float, epsilon: float) -> float:
+    """How fast the Gaussian limit's log δ falls at ε; where that is nothing or next to it, by one over ε."""
+    here, beyond = (gaussian_delta(ratio, e) for e in (epsilon, 1.001 * epsilon))
+    return math.log(here / beyond) / (1e-3 * epsilon) if here > beyond > 0 else 1 / epsilon
 
 
 def _users(n: int) -> int:

@@ -18,20 +18,22 @@ _LOOKS = 12
 
 @lru_cache(maxsize=256)
 def central_epsilon(
-    mechanisms: tuple[Mechanism, ...], *, users: int, delta: float, records: int = 1, stages: int = 1
-) -> tuple[float | None, Mapping[str, Any]]:
+    mechanisms: tuple[Mechanism, ...], *, users: int, delta: float, records: int = 1, stages: int = 1,
+    bracketed: bool = True,
+) -> tuple[float | None, Mapping[str, Any]]:  # fmt: skip
     """(ε, details) at δ of one user of k records in r shuffled stages, in each among `users` of one crowd; None: no
     amplification.
 
     The r stages have δ/r each and add up, or, of one record each and where there is a blanket, their profiles are
     composed exactly (`accounting.rounds`), if that is less. In a stage, records are exchanged one at a time: k
     steps of (ε, δ') make (k·ε, δ'·(e^(kε) - 1)/(e^ε - 1)), and δ' is what that leaves. n counts users, though there
-    may be more rows: further rows are drawn independently, which is post-processing.
+    may be more rows: further rows are drawn independently, which is post-processing. bracketed: of `shuffle.amplify`,
+    for who reads the details.
     """
     step = delta / stages
     share = step / records
     for _ in range(_LOOKS):
-        answer: Amplification = amplify(mechanisms, users=users, delta=share, lower_bounded=False)
+        answer: Amplification = amplify(mechanisms, users=users, delta=share, lower_bounded=False, bracketed=bracketed)
         if not answer.epsilon < answer.local_epsilon:
             return None, answer.to_dict()
         growth = group_factor(answer.epsilon, records)

@@ -90,8 +90,9 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     numeric = sum(g.numeric_epsilon for g in guarantees)
     if target.users is not None and target.users > 1:
         shuffled, _ = central_epsilon(
-            tuple(mechanisms), users=target.users, delta=target.delta, records=target.records, stages=target.stages
-        )
+            tuple(mechanisms), users=target.users, delta=target.delta, records=target.records, stages=target.stages,
+            bracketed=False,
+        )  # fmt: skip
         if shuffled is not None and shuffled <= target.epsilon:
             return True
     if sum(g.worst_case(target.delta) for g in guarantees) * repeats > 1e6:

@@ -45,6 +45,11 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert captured.out.split("\n")[:-1] == rewriter.rewrite(TEXTS, rng=rng)
         assert rewriter.text.vocabulary.words == TOKENS and rewriter.text.guarantee.worst_case() == 72.0
         assert {w for line in captured.out.splitlines() for w in line.split()} <= {*TOKENS}
+        explained = rewriter.explain("the film")
+        assert [(t.original, t.substitute, t.epsilon, t.note) for t in explained[:2]] == [
+            ("the", None, 0.0, "read"), ("film", None, 0.0, "read")
+        ]  # fmt: skip
+        assert all(t.original is None and t.epsilon == 11.0 and t.note == "drawn" for t in explained[2:])
     # in the words of a vocabulary, and by a folder that was exported before
     given = ["sanitize", "--mechanism", "dp-prompt", "--epsilon", "11", "--generator", str(folder), *files]
     assert cli.main([*given, "--words", "w.txt"]) == 0
@@ -52,6 +57,28 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert {w for line in captured.out.splitlines() for w in line.split()} <= set(WORDS)
     assert "16 words of 4 dimensions" in captured.err
     assert "with a prompt of its own" in complaint(capsys, *given[1:], "--prompt", "{text} :")
+
+
+@pytest.mark.parametrize("kind", ["causal", "t5"])
+def test_neither_side_of_a_pair_is_read_for_the_other(kind: str) -> None:
+    """Whatever stands on one side, the other's draws are the same, and what is charged is that of two texts. The side
+    itself is read, so the test can fail."""
+    source = tiny_generator(Path("model"), kind)
+    folder = generator_folder(source, ["the film was good"], kind="generator", seed=0, progress=lambda line: None)
+    spec = {"mechanism": "dp-prompt", "epsilon": 60.0, "tokens": 6, "sides": 2, "length": 0.0}
+    rewriter = Rewriter(spec, model=folder)
+    assert rewriter.text.guarantee.worst_case() == 2 * 6 * 60.0
+    n = 40
+    rows = np.arange(n)
+
+    def drawn(first: str, second: str) -> tuple[list[str], list[str]]:
+        rng = SimulationStreams(3).rows(rows, np.zeros_like(rows), stage="s", channel="text")
+        pairs = rewriter.rewrite([(first, second)] * n, rng=rng)
+        return [one for one, _ in pairs], [other for _, other in pairs]
+
+    base, moved = drawn("the film was good", "a bad book"), drawn("the film was good", "")
+    assert base[0] == moved[0] and base[1] != moved[1]
+    assert drawn("a", "a bad book")[1] == base[1]
 
 
 def test_a_missing_generating_model_is_said(capsys: pytest.CaptureFixture[str]) -> None:
