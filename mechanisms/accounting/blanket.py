@@ -111,13 +111,15 @@ def least_epsilon(cells: BlanketCells, n: int, delta: float, local: float, *, pe
     top = min(local, 600.0)
     ratio = _gaussian_ratio(cells, n)
     guess = min(max(1e-6, gaussian_epsilon(ratio, delta)), 0.7 * top)
-    found = crossing(excess, guess, top, fall=_fall(ratio, guess), tolerance=1e-4 if pessimistic else 5e-4)
+    tolerance = 1e-4 if pessimistic else 5e-4
+    found = crossing(excess, guess, top, fall=_fall(ratio, guess), tolerance=tolerance)
     if found is None:
         return None
     low, high = found
     if not pessimistic:
         return low
-    return high if high < top * (1 - 1e-9) else None
+    # nearer to the top than anybody looks: what a crowd adds there is nothing
+    return high if high < top * (1 - tolerance) else None
 
 
 def _gaussian_ratio(cells: BlanketCells, n: int) -> float:
