@@ -39,7 +39,8 @@ class Token:
     original: as written; None where the text was filled up to the drawn length. substitute: None where nothing came
     out. probability: of the substitute, given the token; None where the mechanism has no closed form. epsilon: what
     its draw costs at worst, given what the guarantee exposes; inf where it was passed through, 0 where none was made.
-    note: "unknown", "kept" (passed through), "dropped" (first), "left out" (cut, or nothing drawn), "filled", or "".
+    note: "unknown", "kept" (passed through), "dropped" (first), "left out" (cut, or nothing drawn), "filled", or "". Of
+    a model that generates no token stands for another: those of the text are "read", and those of the output "drawn".
     """
 
     original: str | None
@@ -140,6 +141,9 @@ class Rewriter:
             unknown = "unknown" if word_id == vocabulary.unknown else ""
             rows.append((token, word_id, output, "left out" if output == NOTHING else "kept" if kept else unknown))
         rows += [(None, vocabulary.unknown, int(y), "filled") for y in drawn[at:] if y != NOTHING]
+        if language_models.kind_of(self.text) != language_models.MASKED_LM:
+            rows = [(token, word_id, NOTHING, "read") for token, word_id, _, _ in rows if token is not None]
+            rows += [(None, vocabulary.unknown, int(y), "drawn") for y in drawn if y != NOTHING]
 
         cost = _public(self.text.word.guarantee)
         chances = self._probabilities([(x, y) for _, x, y, _ in rows])

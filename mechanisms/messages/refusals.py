@@ -15,7 +15,7 @@ REFUSALS = {
     "no-labels": (109, "this client has no labels"),
     "failed": (110, "the request could not be answered"),
     "vocabulary": (111, "the request names a vocabulary that this client does not have"),
-    "masked-lm": (112, "the request names a masked language model that this client does not have"),
+    "masked-lm": (112, "the request names a language model that this client does not have"),
     "storage": (113, "this client cannot write its ledger"),
     "code": (114, "this client runs its own code, and the run ships another"),
     "releases": (115, "the policy does not allow so many releases"),

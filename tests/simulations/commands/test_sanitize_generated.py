@@ -45,6 +45,11 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert captured.out.split("\n")[:-1] == rewriter.rewrite(TEXTS, rng=rng)
         assert rewriter.text.vocabulary.words == TOKENS and rewriter.text.guarantee.worst_case() == 72.0
         assert {w for line in captured.out.splitlines() for w in line.split()} <= {*TOKENS}
+        explained = rewriter.explain("the film")
+        assert [(t.original, t.substitute, t.epsilon, t.note) for t in explained[:2]] == [
+            ("the", None, 0.0, "read"), ("film", None, 0.0, "read")
+        ]  # fmt: skip
+        assert all(t.original is None and t.epsilon == 11.0 and t.note == "drawn" for t in explained[2:])
     # in the words of a vocabulary, and by a folder that was exported before
     given = ["sanitize", "--mechanism", "dp-prompt", "--epsilon", "11", "--generator", str(folder), *files]
     assert cli.main([*given, "--words", "w.txt"]) == 0

@@ -49,7 +49,7 @@ def test_a_study_reads_a_language_model_of_each_kind(folder: Path, shared: Path,
             alone = str(language_models.part(rewriter.masked_lm, "masked-lm"))
             path.write_text(json.dumps(json.loads(path.read_text()) | {"masked_lm": alone}))
         again, _ = run(study, folder, shared)
-        missing = "the request names a masked language model that this client does not have"
+        missing = "the request names a language model that this client does not have"
         assert again["dp-mlm"].line["errors"] == {}
         assert again["dp-prompt"].line["errors"] == again["dp-paraphrase"].line["errors"] == {missing: 2 * 6}
 

@@ -167,7 +167,7 @@ def test_a_mechanism_that_reads_a_masked_language_model(folder: Path, shared: Pa
         for path in folder.glob("*/node.json"):
             path.write_text(json.dumps(json.loads(path.read_text()) | {"masked_lm": None}))
         again, _ = run(study, folder, shared)
-        missing = "the request names a masked language model that this client does not have"
+        missing = "the request names a language model that this client does not have"
         assert again["mlm"].line["errors"] == {missing: 2 * 6}
 
 
