@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from mechanisms import checks
@@ -60,6 +59,8 @@ class Gaussian:
         """The least σ that makes unit vectors (epsilon, delta)-indistinguishable; delta above 0."""
         epsilon = checks.real(cls.name, "epsilon", epsilon, 0, 1000)
         delta = checks.real(cls.name, "delta", delta, 1e-300, 1 - 1e-12)
+        from scipy.optimize import brentq  # a quarter of a second, which a device need not wait for
+
         diameter = SPHERE_DIAMETER["euclidean"]
 
         def excess(log_sigma: float) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 METRICS = ("discrete", "euclidean", "angular")
@@ -140,6 +139,8 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
         return math.inf
     if gaussian_delta(ratio, 0.0) <= delta:
         return 0.0
+    from scipy.optimize import brentq  # a quarter of a second, which a device need not wait for
+
     high = 1.0
     while gaussian_delta(ratio, high) > delta:
         high *= 2.0

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 from scipy.special import betaincinv, betaln, expit
 
 from mechanisms import checks
@@ -201,6 +200,8 @@ def best_cap_probability(dim: int, epsilon: float) -> float:
     low, high = step, min(1.0 - step, math.floor(most / step) * step)
     if epsilon == 0 or high <= 0.5:
         return 0.5
+    from scipy.optimize import minimize_scalar  # a quarter of a second, which a device need not wait for
+
     best = minimize_scalar(
         lambda p: -_expected_cosine(dim, epsilon, p), bounds=(low, high), method="bounded", options={"xatol": step}
     )

@@ -288,7 +288,12 @@ def boosted(step: float, rounds: int = 6) -> Fit:
             tables.append((int(i), int(j), rest[:, :, i, j] / (sizes[:, :, i, j] / 4 + 1)))
             logit += _looked_up(b, *tables[-1])
 
-        return lambda outputs: np.sum([_looked_up(bits(outputs), *table) for table in tables], axis=0)
+        def score(outputs: Outputs) -> FloatArray:
+            seen = bits(outputs)
+            total: FloatArray = np.sum([_looked_up(seen, *table) for table in tables], axis=0)
+            return total
+
+        return score
 
     return fit
 
