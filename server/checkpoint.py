@@ -42,6 +42,9 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
         raise ValueError(f"encoder: {source} is no whole encoder: {lacks[0]} is not among its weights")
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"encoder: {source} has no tokenizer.json nor a vocabulary to make it from")
+    stranger = unknown_token(model, tokenizer)
+    if stranger is not None:
+        raise ValueError(f"encoder: {source} has a token that its model does not know: {stranger!r}")
     return model.float().eval(), tokenizer
 
 
@@ -63,6 +66,14 @@ def weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any,
                 raise
             raise OSError(f"there are no weights; it needs a {SAFE_WEIGHTS_NAME} or a {WEIGHTS_NAME}") from None
     return model, frozenset(found["missing_keys"])
+
+
+def unknown_token(model: Any, tokenizer: Any) -> str | None:
+    """The first token of the tokenizer for which the model has no embedding; None where there is none. A text with it
+    would be one that a device cannot encode."""
+    known = model.get_input_embeddings().num_embeddings
+    beyond = [(number, token) for token, number in tokenizer.get_vocab().items() if number >= known]
+    return min(beyond)[1] if beyond else None
 
 
 def positions(model: Any) -> int | None:

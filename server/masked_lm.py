@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging
 
-from server.checkpoint import first_line, positions, weights
+from server.checkpoint import first_line, positions, unknown_token, weights
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
 from server.export import INPUTS
@@ -60,6 +60,9 @@ def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
         logging.set_verbosity(level)
     if not getattr(tokenizer, "is_fast", False) or tokenizer.mask_token_id is None:
         raise ValueError(f"masked-lm: {checkpoint} has no tokenizer.json with a mask token")
+    stranger = unknown_token(model, tokenizer)
+    if stranger is not None:
+        raise ValueError(f"masked-lm: {checkpoint} has a token that its model does not know: {stranger!r}")
     tokenizer.backend_tokenizer.no_padding()  # padding and truncation are the client's
     tokenizer.backend_tokenizer.no_truncation()
     whole = all(name.startswith(model.base_model_prefix) for name in missing)

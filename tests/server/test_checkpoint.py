@@ -87,6 +87,17 @@ def test_a_file_without_the_encoders_weights_is_refused(tmp_path: Path) -> None:
         load(folder)
 
 
+def test_a_token_without_an_embedding_is_refused(tmp_path: Path) -> None:
+    """A text that has it could not be encoded, and whether a device fails would tell that it does."""
+    folder = tiny_bert(tmp_path / "bert")
+    tokenizer = load(folder)[1]
+    tokenizer.add_tokens(["zebra"])
+    tokenizer.save_pretrained(folder)
+    for read, kind in ((load, "encoder"), (masked_lm.read, "masked-lm")):
+        with pytest.raises(ValueError, match=rf"^{kind}: .* has a token that its model does not know: 'zebra'$"):
+            read(folder)
+
+
 class _Runs:
     def __init__(self, command: str) -> None:
         self.command = command

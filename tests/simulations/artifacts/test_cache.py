@@ -50,7 +50,8 @@ def quiet(_line: str) -> None:
 
 
 def folders() -> list[Path]:
-    return sorted(next((cache_folder() / "embeddings").iterdir()).glob("[0-9a-f]*"))
+    """Of the one encoder; beside its folder may lie the lock with which that was made."""
+    return sorted((cache_folder() / "embeddings").glob("[0-9a-f]*/[0-9a-f]*"))
 
 
 def test_each_text_is_encoded_once_whatever_the_list() -> None:

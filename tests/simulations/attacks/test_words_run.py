@@ -228,7 +228,7 @@ def test_mask_inference_reads_the_words_around(tmp_path):
     np.testing.assert_allclose(found[[3, 4, 6]], share[[3, 4, 6]])
     long = np.zeros((1, 80), dtype=np.int64)
     guesses = MaskAttack(checkpoint, vocabulary).guesses(long)[0]
-    assert (guesses[:60] == 1).all() and (guesses[60:] == NOTHING).all(), "62 positions and two special ones"
+    assert (guesses[:62] == 1).all() and (guesses[62:] == NOTHING).all(), "64 positions, of which two are special"
     behind = np.exp(MaskedPrior(said, share).log_probs(long, 70, words))[0]
     np.testing.assert_allclose(behind, share, err_msg="what cannot be read is as frequent as anywhere")
     with pytest.raises(ValueError, match=r"^masked-lm: no word of the vocabulary is a single piece[^\n]*$"):
