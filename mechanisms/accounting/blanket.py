@@ -97,8 +97,15 @@ def blanket_epsilon(cells: BlanketCells, n: int, delta: float, *, pessimistic: b
     return least_epsilon(cells, n, delta, cells.loss().epsilon(delta), pessimistic=pessimistic)
 
 
-def least_epsilon(cells: BlanketCells, n: int, delta: float, local: float, *, pessimistic: bool = True) -> float | None:
-    """`blanket_epsilon` where the local ε is already known; ε is looked for below it."""
+def least_epsilon(
+    cells: BlanketCells, n: int, delta: float, local: float, *, pessimistic: bool = True, near: float | None = None,
+    tolerance: float | None = None,
+) -> float | None:  # fmt: skip
+    """`blanket_epsilon` where the local ε is already known; ε is looked for below it.
+
+    near: where it is likely to be, above 0 and below local; by the Gaussian limit where none is given. tolerance: of ε,
+    relative, where another is wanted: what comes back is on the safe side all the same.
+    """
     gamma = math.exp(min(0.0, cells.log_gamma))
     if n * gamma < _FEWEST_SAMPLES or local == 0.0:
         return None
@@ -110,8 +117,8 @@ def least_epsilon(cells: BlanketCells, n: int, delta: float, local: float, *, pe
 
     top = min(local, 600.0)
     ratio = _gaussian_ratio(cells, n)
-    guess = min(max(1e-6, gaussian_epsilon(ratio, delta)), 0.7 * top)
-    tolerance = 1e-4 if pessimistic else 5e-4
+    guess = min(max(1e-6, gaussian_epsilon(ratio, delta)), 0.7 * top) if near is None else min(near, top)
+    tolerance = tolerance or (1e-4 if pessimistic else 5e-4)
     found = crossing(excess, guess, top, fall=_fall(ratio, guess), tolerance=tolerance)
     if found is None:
         return None

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-#: The least and the largest share of δ that is set aside for the samplers.
-_LEAST, _MOST = 1e-9, 0.5
+#: The least and the largest share of δ that is set aside for the samplers. The least moves no ε by 1e-5 of itself, and is
+#: enough for most: a search that has to be made again takes as long as the first.
+_LEAST, _MOST = 1e-5, 0.5
 
 
 def counted(bound: Callable[[float], float | None], delta: float, lost: float) -> float | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-#: Beyond the guess on the side of the far end: this share of it. Twice this is less than any tolerance.
-_NUDGE = 3e-5
+#: Beyond the guess on the side of the far end: this share of the tolerance. Two of it are less than the whole.
+_NUDGE = 0.3
 #: The first two steps towards the other side: so much further than where the tangent or the chord crosses 0.
 _FURTHER = 1.3
 _LOOKS = 200
@@ -39,12 +39,12 @@ def crossing(
         above, below = any(v > 0 for _, v in seen), any(v <= 0 for _, v in seen)
         if above and not below and guess >= top * (1 - 1e-9):
             return None
-        if not above and len(seen) == 1 and excess(0.0) <= 0:
+        if not above and len(seen) == 2 and excess(0.0) <= 0:
             return 0.0, 0.0
         if high - low <= tolerance * high or guess < 1e-9:
             break
         if above and below:
-            guess = _between(seen, low, high)
+            guess = _between(seen, low, high, _NUDGE * tolerance * high)
             if high - low > widths[-2] / 2:
                 guess = (low + high) / 2
             widths.append(high - low)
@@ -60,9 +60,8 @@ def crossing(
     return low, high
 
 
-def _between(seen: Sequence[tuple[float, float]], low: float, high: float) -> float:
-    """The next guess inside (low, high): where the points crossed 0, and a little towards the far end."""
-    nudge = _NUDGE * high
+def _between(seen: Sequence[tuple[float, float]], low: float, high: float, nudge: float) -> float:
+    """The next guess inside (low, high): where the points crossed 0, and the nudge towards the far end."""
     by_height = sorted(seen, key=lambda point: abs(point[1]))[:3]
     root = _root(by_height)
     if not low < root < high:

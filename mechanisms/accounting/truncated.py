@@ -31,6 +31,8 @@ FloatArray = NDArray[np.float64]
 
 #: Shares of δ spent on the others' truncation.
 _SHARES = (0.5, 0.2, 0.8)
+#: Tolerance of ε, relative, until the best truncation is known.
+_ROUGH = 1e-3
 
 
 def truncated(cells: BlanketCells, log_gamma: float) -> tuple[BlanketCells, float]:
@@ -80,31 +82,50 @@ def best_truncation(cells: BlanketCells, n: int, delta: float) -> TruncatedBlank
     if not math.isfinite(local) or n == 1:
         return None
     best: TruncatedBlanket | None = None
-    ceiling = local
+    ceiling, under, spare = local, local, delta  # of `best`: the ceiling it was found under, and what δ its blanket has
     for share in _SHARES:
         # the price at a ceiling on ε is certified for every ε below it; a few passes bring the ceiling down
-        for _ in range(3):
+        for again in range(3):
             weight = math.exp(-np.logaddexp(0.0, ceiling))  # 1/(1 + e^ε)
             log_gamma = _weight(cells, share * delta * weight / (n - 1))
             if log_gamma is None:
                 break
             cut, eta = truncated(cells, log_gamma)
-            epsilon = least_epsilon(cut, n, delta - (n - 1) * eta / weight, ceiling)
+            rest = delta - (n - 1) * eta / weight
+            near = None if best is None else ceiling * (0.9 if again else 1 - 2 * _ROUGH)
+            epsilon = least_epsilon(cut, n, rest, ceiling, near=near, tolerance=_ROUGH)
             if epsilon is None or epsilon >= ceiling:
                 break
             settled = epsilon > ceiling * 0.97
-            best, ceiling = TruncatedBlanket(cut, eta, epsilon), epsilon
+            best, under, spare, ceiling = TruncatedBlanket(cut, eta, epsilon), ceiling, rest, epsilon
+            if epsilon == 0:
+                return best
             if settled:
                 break
-    return best
+    if best is None:
+        return None
+    near = best.epsilon * (1 - _ROUGH / 2)
+    epsilon = least_epsilon(best.cells, n, spare, under, near=near)
+    return best if epsilon is None or epsilon >= best.epsilon else replace(best, epsilon=epsilon)
 
 
 def _weight(cells: BlanketCells, eta: float) -> float | None:
-    """Log of the largest γ' whose η is at most `eta`, by bisection; None where even γ has more."""
-    low, high = cells.log_gamma, 0.0
-    if truncated(cells, low)[1] > eta:
+    """Log of the largest γ' whose η is at most `eta`, to 1e-9 below it; None where even γ has more.
+
+    η is linear between the cells' least U: it is solved for where it passes `eta`, and `truncated` has the last word.
+    """
+    if truncated(cells, cells.log_gamma)[1] > eta:
         return None
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if truncated(cells, middle)[1] <= eta else (low, middle)
-    return low
+    least, mass = np.exp(cells.log_u_low - cells.numeric), np.exp(cells.log_w)
+    order = np.argsort(least)
+    least, mass = least[order], mass[order]
+    covered, below = np.cumsum(mass), np.cumsum(mass * least)
+    slope = covered + min(1.0, cells.tail * math.exp(min(700.0, -cells.log_gamma)))
+    last = int(np.searchsorted(np.maximum.accumulate(slope * least - below), eta, side="right")) - 1
+    if last < 0:
+        return cells.log_gamma
+    log_gamma = min(0.0, math.log((eta + float(below[last])) / float(slope[last])))
+    step = 1e-10
+    while log_gamma > cells.log_gamma and truncated(cells, log_gamma)[1] > eta:
+        log_gamma, step = log_gamma - step, 2 * step
+    return max(log_gamma, cells.log_gamma)

@@ -146,7 +146,7 @@ def test_a_device_that_is_away_is_asked_again_and_answers_the_same_stage(
     passing = Passing(keys, {HONEST: reply(3), back: reply(5), gone: reply(1)}, {}, {back: 4, gone: 10**6})
     grid = grid_of(passing.address, keys / "ca.pem")
     nodes = dict.fromkeys((HONEST, back, gone), 2**20)
-    found = {node: rest for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=1)}
+    found = {node: rest for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=3)}
     passing.close()
     assert found == {HONEST: [reply(3), None], back: [reply(5), None], gone: [None, "code 5"]}
     assert passing.sent[HONEST] == 1 and passing.sent[back] == 5 and passing.sent[gone] > 5
