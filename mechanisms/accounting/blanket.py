@@ -46,8 +46,11 @@ _MAX_POINTS = 2**20
 _UNIT = 2.0**-53
 #: Share of δ spent on outputs with the largest U: it moves ε by about a ten-thousandth, and bounds L.
 _SLACK = 3e-3
-#: More atoms than this are gathered in narrow bins first.
-_MANY = 2**14
+#: More atoms than this are gathered in narrow bins first: how narrow, `_thin` says.
+_MANY, _NARROW = 2**14, 2048
+#: The same for the law by which tilt and window are chosen, where no exponent is above _MODERATE: any tilt and any window
+#: give a bound, and these are as good.
+_SOME, _WIDE, _MODERATE = 2**10, 64, 32.0
 #: Log of the probability, under the tilted law, that S leaves the window.
 _LOG_OUTSIDE = -34.0
 #: Relative error allowed to masses and to scalar arithmetic; added to every answer.
@@ -75,7 +78,8 @@ def blanket_delta(
         return local
     if gamma == 0.0 or not (values > 0).any():
         return outside if pessimistic else 0.0
-    values, masses = _thin(values, masses, pessimistic)
+    if len(values) > _MANY:
+        values, masses = _thin(values, masses, pessimistic, _NARROW)
     log_sum, log_error = _log_positive_part(values, masses, gamma, n, pessimistic)
     log_users = math.log(n) + math.log(gamma)
     if pessimistic:
@@ -206,8 +210,12 @@ def _log_positive_part(
     largest = float(values.max())
     # one value of -n·largest outweighs the others whatever they are: what lies below changes no positive part
     values = np.maximum(values, -n * largest)
-    theta = _tilt(values, masses, gamma, n, largest)
-    window = _window(values, masses, gamma, n, theta, largest)
+    rough = _thin(values, masses, True, _WIDE) if len(values) > _SOME else (values, masses)
+    theta = _tilt(*rough, gamma, n, largest)
+    if theta * largest > _MODERATE:
+        rough = values, masses
+        theta = _tilt(*rough, gamma, n, largest)
+    window = _window(*rough, gamma, n, theta, largest)
     above, below = window.above, window.below
     if not math.isfinite(below):  # no Chernoff bound: what wraps in from below only adds, and the tilt makes it nothing
         if not pessimistic:
@@ -364,13 +372,11 @@ def _growth(masses: FloatArray, values: FloatArray, gamma: float, t: float) -> f
     return math.log1p(max(excess, -1 + 1e-14)) if math.isfinite(excess) else math.inf
 
 
-def _thin(values: FloatArray, masses: FloatArray, pessimistic: bool) -> tuple[FloatArray, FloatArray]:
-    """Fewer atoms, in the safe direction: on the ends of narrow bins, or at their means (optimistic)."""
-    if len(values) <= _MANY:
-        return values, masses
+def _thin(values: FloatArray, masses: FloatArray, pessimistic: bool, bins: int) -> tuple[FloatArray, FloatArray]:
+    """Fewer atoms, in the safe direction: on the ends of bins, or at their means (optimistic)."""
     spread = math.sqrt(float(masses @ values**2) / float(masses.sum()))
-    # bins narrow near 0 and wide far out: a bin is 1/2048 of the spread plus of the value itself
-    scaled = np.arcsinh(values / spread) * 2048
+    # narrow near 0 and wide far out: a bin is 1/bins of the spread plus of the value itself
+    scaled = np.arcsinh(values / spread) * bins
     place = np.floor(scaled)
     first = place.min()
     slot = (place - first).astype(np.int64)
@@ -380,7 +386,7 @@ def _thin(values: FloatArray, masses: FloatArray, pessimistic: bool) -> tuple[Fl
         moment = np.bincount(slot, weights=masses * values, minlength=size)
         used = mass > 0
         return moment[used] / mass[used], mass[used]
-    edge = np.sinh((first + np.arange(size)) / 2048) * spread
+    edge = np.sinh((first + np.arange(size)) / bins) * spread
     low, high = np.minimum(edge[slot], values), np.maximum(edge[slot + 1], values)
     share = (values - low) / (high - low)
     mass = np.bincount(slot, weights=masses * (1 - share), minlength=size).astype(np.float64)
