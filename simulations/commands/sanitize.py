@@ -42,6 +42,12 @@ Words = Annotated[
         help="Word vectors: a file (GloVe, word2vec text), or a checkpoint's (default: minilm, or the model's).",
     ),
 ]  # fmt: skip
+Delta = Annotated[
+    float | None, typer.Option("--delta", show_default=False, help="The δ of that, where there is one: of dp-bart.")
+]
+Spans = Annotated[
+    Path | None, typer.Option("--spans", metavar="FILE", help="Public spans of words, one a line: each a word.")
+]
 Generator = Annotated[
     str | None,
     typer.Option(
@@ -58,7 +64,7 @@ Prompt = Annotated[
 def command(
     mechanism: Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as santext.")],
     epsilon: Annotated[float | None, typer.Option(help="Its ε, in its own metric.", show_default=False)] = None,
-    delta: Annotated[float | None, typer.Option(help="The δ of that, of dp-bart.", show_default=False)] = None,
+    delta: Delta = None,
     in_: Annotated[
         Path | None,
         typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin, lines)."),
@@ -89,9 +95,7 @@ def command(
             "--public", metavar="FILE", help="Public texts: to count words on, or for a language model (else built-in)."
         ),
     ] = None,
-    spans: Annotated[
-        Path | None, typer.Option("--spans", metavar="FILE", help="Public spans of words, one a line: each a word.")
-    ] = None,
+    spans: Spans = None,
     masked_lm: Annotated[
         str,
         typer.Option("--masked-lm", help="A masked language model, where one is read: its folder, or a checkpoint."),
