@@ -40,7 +40,8 @@ class Token:
     out. probability: of the substitute, given the token; None where the mechanism has no closed form. epsilon: what
     its draw costs at worst, given what the guarantee exposes; inf where it was passed through, 0 where none was made.
     note: "unknown", "kept" (passed through), "dropped" (first), "left out" (cut, or nothing drawn), "filled", or "". Of
-    a model that generates no token stands for another: those of the text are "read", and those of the output "drawn".
+    a model that generates no token stands for another: those of the text are "read", and those of the output "drawn";
+    or "drawn at once", where beside each stands what the one draw of all of them costs.
     """
 
     original: str | None
@@ -56,7 +57,8 @@ class Rewriter:
     mechanism: a `TextMechanism`, or what describes one, as {"mechanism": "santext", "epsilon": 10.0, "length": "kept"}.
     vocabulary: where `mechanism` is a description; or the folder of one. model: the folder of the language model that
     the mechanism reads the whole text by, if it does (`client.models.language_models`). By one that generates, a
-    description without a vocabulary writes in the model's own tokens; bounds that it does not name are the model's.
+    description without a vocabulary writes in the model's own tokens; bounds and widths that it does not name are the
+    model's.
     ValueError, one line, on what does not fit.
     """
 
@@ -78,6 +80,9 @@ class Rewriter:
         self._model = model
         if self.text.word.reads and model is None:
             raise ValueError(f"{self.text.name}: reads the whole text with a language model; give the model's folder")
+        if "states" in self.text.word.reads:
+            assert model is not None
+            language_models.check(self.text.word, language_models.load(model, language_models.kind_of(self.text)))
         #: Texts that are best drawn at once: as many as memory allows.
         self.batch_size = batch_size(self.text)
 
@@ -143,9 +148,10 @@ class Rewriter:
         rows += [(None, vocabulary.unknown, int(y), "filled") for y in drawn[at:] if y != NOTHING]
         if language_models.kind_of(self.text) != language_models.MASKED_LM:
             rows = [(token, word_id, NOTHING, "read") for token, word_id, _, _ in rows if token is not None]
-            rows += [(None, vocabulary.unknown, int(y), "drawn") for y in drawn if y != NOTHING]
+            note = "drawn at once" if self.text.whole else "drawn"
+            rows += [(None, vocabulary.unknown, int(y), note) for y in drawn if y != NOTHING]
 
-        cost = _public(self.text.word.guarantee)
+        cost = cost_of(self.text.word)
         chances = self._probabilities([(x, y) for _, x, y, _ in rows])
         return [
             Token(
@@ -185,9 +191,9 @@ def _completed(
         return spec, vocabulary
     found = language_models.load(model, language_models.kind_of(kind))
     known = {f.name for f in fields(kind)}
-    given: dict[str, Any] = {}
-    if {"low", "high"} <= known and not {"low", "high"} & spec.keys():
-        given = {"low": found.low, "high": found.high}
+    given = language_models.said(kind, found)
+    if {"low", "high"} & spec.keys():  # bounds go together
+        given = {name: value for name, value in given.items() if name not in ("low", "high")}
     if isinstance(found, Generator) and vocabulary is None:
         vocabulary = found.vocabulary
         given |= {"end": found.end} if "end" in known else {}
@@ -197,6 +203,10 @@ def _completed(
 def describe_cost(text: TextMechanism) -> str:
     """What one text costs, for people: its worst case, how that comes about, and what passes through beside it."""
     word, whole = text.word.guarantee, text.guarantee
+    if whole.sigma is not None:
+        delta = delta_of(text.word)
+        draws = "one draw of the whole text" if text.sides == 1 else f"one draw of each of {text.sides} sides"
+        return f"ε = {_number(whole.worst_case(delta))} at δ = {delta:g}, for any two texts ({draws}); none at δ = 0"
     bound = _public(whole)
     if bound == math.inf:
         return "no protection: ε = ∞ for any two texts that differ"
@@ -208,6 +218,17 @@ def describe_cost(text: TextMechanism) -> str:
         return f"ε = {_number(bound)} at worst, for any two texts ({each})"
     shown = " and ".join(EXPOSURES[name] for name in whole.exposes)
     return f"exposed: {shown}; texts that agree in that: ε = {_number(bound)} at worst ({each}); any others: ε = ∞"
+
+
+def delta_of(word: Any) -> float:
+    """The δ at which a word mechanism states its ε; 0 where it states it for all."""
+    return float(word.delta) if word.guarantee.sigma is not None and hasattr(word, "delta") else 0.0
+
+
+def cost_of(word: Any) -> float:
+    """The worst case of one draw, at the δ that the mechanism states, what it exposes taken as public."""
+    bound: Guarantee = word.guarantee
+    return bound.worst_case(delta_of(word), declared=bound.exposes)
 
 
 def _public(guarantee: Guarantee) -> float:

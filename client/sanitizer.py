@@ -62,7 +62,7 @@ class Sanitizer:
         if {"label", "statistic"} & set(request.channels) and shard.labels is None and len(shard):
             raise Refused("no-labels")
         if request.masked_lm and not language_models.known(
-            shard.masked_lm, language_models.kind_of(request.mechanism("text")), request.masked_lm
+            shard.masked_lm, request.mechanism("text"), request.masked_lm
         ):
             raise Refused("masked-lm")
         with ExitStack() as held:

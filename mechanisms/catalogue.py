@@ -24,6 +24,7 @@ from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.clusant import CluSanT
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
 from mechanisms.words.diffractor import Diffractor
+from mechanisms.words.dp_bart import DpBart
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.madlib import Madlib
@@ -44,7 +45,7 @@ CATALOGUE: dict[str, type[Any]] = {
         RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
         Madlib, MadlibSyntax,
         Tem, Mahalanobis, Vickrey, Diffractor, CluSanT,
-        DpMlm, DpMlmResized, DpPrompt, DpParaphrase,
+        DpMlm, DpMlmResized, DpPrompt, DpParaphrase, DpBart,
     )
 }  # fmt: skip
 

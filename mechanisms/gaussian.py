@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from mechanisms import checks
-from mechanisms.certified import FINE, NORMAL, UNIT, certify, further, normal_doubt
+from mechanisms.certified import FINE, NORMAL, UNIT, certify, normal_doubt
 from mechanisms.decimals import normal_quantile
 from mechanisms.grid import SPACE, Grid
 from mechanisms.guarantee import Guarantee, gaussian_delta
@@ -26,8 +26,15 @@ from mechanisms.metrics import SPHERE_DIAMETER
 from mechanisms.streams import drawn
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
-MAX_DIM = 1024
+MAX_DIM = 2**17
+#: Coordinates up to which a row is settled as a whole (`mechanisms.certified`), which costs least. Of d more, each is
+#: settled by itself: the doubt of each grows as d, so that one row in hundreds has a coordinate to settle where d is
+#: 15,000, and a row of so many in decimals takes seconds.
+_TOGETHER = 1024
+#: Coordinates up to which there is a blanket.
+_BLANKET_DIM = 1024
 #: Coordinates worked on at once stay in a core's cache.
 _AT_ONCE = 2**16
 
@@ -40,7 +47,7 @@ class Gaussian:
     The profile δ(ε) is exact: Balle and Wang 2018, Theorem 8. Inputs are rows of length 1 to 1e-6, then
     normalized exactly, so that the sensitivity is 2 and no more; ValueError otherwise.
 
-    dim: 1..1024. sigma: standard deviation of each coordinate, 1e-6..1e6.
+    dim: 1..131072. sigma: standard deviation of each coordinate, 1e-6..1e6.
     """
 
     dim: int
@@ -108,20 +115,42 @@ class Gaussian:
             draw = ndtri(uniforms[row], out=out[row])
             draw *= self.sigma
             draw += x[row] / length[row]
-            # a normal is off by its cell, and by its own and its product's rounding, of at most |y| + 1; x/|x| by dim
-            size = np.maximum(draw.max(axis=1), -draw.min(axis=1)) + 1.0
-            doubt = self.sigma * normal_doubt(uniforms[row]) + (NORMAL + 8 * UNIT) * size + (self.dim + 8) * UNIT
-            certify(draw, doubt, self.grid, uniforms[row], further(rng, at, self.dim), partial(self._exact, x[row]))
+            self._settle(draw, x[row], uniforms[row], partial(rng.further, k=self.dim), at)
         return out
 
-    def _exact(self, x: FloatArray, at: int, fine: Sequence[Decimal]) -> list[Decimal]:
-        """The draw of row `at` of x by its uniforms, within `decimals.precise`."""
-        row = [Decimal(float(value)) for value in x[at]]
-        size, sigma = sum((value * value for value in row), Decimal(0)).sqrt(), Decimal(self.sigma)
-        return [value / size + sigma * normal_quantile(u) for value, u in zip(row, fine, strict=True)]
+    def _settle(
+        self, draw: FloatArray, x: FloatArray, uniforms: FloatArray, refine: Callable[[IntArray], FloatArray], at: int
+    ) -> None:
+        """Certify the draws (n, dim) of rows at.. of the source, `certified.certify`'s way: rows, or each coordinate.
 
-    def blanket(self) -> BlanketCells:
-        """The blanket and the antipodal pair, in cells: see mechanisms.losses.radial_blanket."""
+        The argument is the same: a coordinate is a function of x and of its own uniform alone.
+        """
+        k = self.dim if self.dim <= _TOGETHER else 1
+        draw, uniforms = draw.reshape(-1, k), uniforms.reshape(-1, k)  # views: what is settled is put into `out`
+        # a normal is off by its cell, and by its own and its product's rounding, of at most |y| + 1; x/|x| by dim
+        size = np.maximum(draw.max(axis=1), -draw.min(axis=1)) + 1.0
+        doubt = self.sigma * normal_doubt(uniforms) + (NORMAL + 8 * UNIT) * size + (self.dim + 8) * UNIT
+
+        def further(places: IntArray) -> FloatArray:
+            rows, first = np.divmod(places * k, self.dim)
+            asked, which = np.unique(rows, return_inverse=True)
+            return refine(asked + at)[which[:, None], first[:, None] + np.arange(k)]
+
+        certify(draw, doubt, self.grid, uniforms, further, partial(self._exact, x))
+
+    def _exact(self, x: FloatArray, at: int, fine: Sequence[Decimal]) -> list[Decimal]:
+        """The `at`-th stretch of the draws of x, read row by row, by its uniforms; within `decimals.precise`."""
+        row, first = divmod(at * len(fine), self.dim)
+        values = [Decimal(float(value)) for value in x[row]]
+        size, sigma = sum((value * value for value in values), Decimal(0)).sqrt(), Decimal(self.sigma)
+        here = values[first : first + len(fine)]
+        return [value / size + sigma * normal_quantile(u) for value, u in zip(here, fine, strict=True)]
+
+    def blanket(self) -> BlanketCells | None:
+        """The blanket and the antipodal pair, in cells: see mechanisms.losses.radial_blanket. None beyond 1,024
+        coordinates, for which its quadrature was not made."""
+        if self.dim > _BLANKET_DIM:
+            return None
         from mechanisms.losses import radial_blanket
 
         return radial_blanket.gaussian(self.dim, self.sigma)

@@ -61,8 +61,9 @@ class WordMechanism(Mechanism, Protocol):
     of the private text `sample` and `log_prob` take, by keyword: "importance" (a weight for each token), or "scores"
     (what answers with a logit for each word at a place, `language_model.Scores`); most read nothing. model: by which
     kind of language model (`client.models.language_models`); "masked-lm" where a class does not say. One whose
-    output's words do not stand for the text's at the same place says `moves = True`; one whose guarantee is of other
-    distances than the Euclidean ones of the vectors gives them in `distances(x, y)`: word ids (n,) and (k,) -> (n, k).
+    output's words do not stand for the text's at the same place says `moves = True`; one that makes all of a text by
+    one draw `whole = True`, and how many `uniforms` that takes; one whose guarantee is of other distances than the
+    Euclidean ones of the vectors gives them in `distances(x, y)`: word ids (n,) and (k,) -> (n, k).
     """
 
     vocabulary: Vocabulary

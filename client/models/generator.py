@@ -17,6 +17,7 @@ from client.models.legible import legible
 from client.models.onnx import session
 from client.models.pieces import Pieces, in_pieces
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.dp_bart import Writer
 from mechanisms.words.language_model import Scores
 
 FILES = ("model.onnx", "tokenizer.json", "generator.json")
@@ -71,6 +72,20 @@ class Generator:
         return "" if end is None else str(self._tokenizer.id_to_token(end))
 
     @cached_property
+    def width(self) -> int:
+        """Of a state of a model in two parts; 0 of a causal one, which has none."""
+        return 0 if self._encoder is None else int(self._encoder.get_outputs()[0].shape[-1])
+
+    def reads(self, window: int) -> str:
+        """Why the model cannot make so many states of a text, whatever that is; "" where it can."""
+        around = len(self._about["before"]) + len(self._about["after"])
+        if self._encoder is None:
+            return "the model is causal, and one that reads apart from writing is needed, of two parts (BART, T5)"
+        if not around < window <= self._about["max_length"]:
+            return f"window must be from {around + 1}, behind the prompt, to {self._about['max_length']}, got {window}"
+        return ""
+
+    @cached_property
     def vocabulary(self) -> Vocabulary:
         """The model's own tokens, special ones but for the end left out: pieces of words, most often. Their vectors say
         nothing: no mechanism that generates looks at them."""
@@ -114,6 +129,55 @@ class Generator:
             return table
 
         return ask
+
+    def states(self, texts: Sequence[str], window: int) -> NDArray[np.float32]:
+        """What the first part makes of each private text in its prompt, (n, window·width), as `DpBart.sample` takes it.
+
+        A text is cut, or padded, to `window` tokens with its prompt, so that each is a pass of one size. What the model
+        makes of padding is among the states. ValueError where `reads` says why not.
+        """
+        if why := self.reads(window):
+            raise ValueError(f"generator: {why}")
+        assert self._encoder is not None
+        before, after = self._about["before"], self._about["after"]
+        room = window - len(before) - len(after)
+        made = np.empty((len(texts), window * self.width), np.float32)
+        for start in range(0, len(texts), _BATCH):
+            part = slice(start, start + _BATCH)
+            feeds = self._masked([[*before, *self._plain(text)[:room], *after] for text in texts[part]], window)
+            made[part] = self._encoder.run(["states"], feeds)[0].reshape(-1, made.shape[1])
+        return made
+
+    def writer(self, vocabulary: Vocabulary, window: int) -> Writer:
+        """What the second part writes of states alone: at each place the likeliest of the vocabulary's words, up to the
+        model's own end (`mechanisms.words.dp_bart.Writer`). All the states are shown to it, those of padding too.
+
+        A word that is no single piece of this model is never written. ValueError as `states` and `scores`.
+        """
+        if why := self.reads(window):
+            raise ValueError(f"generator: {why}")
+        single, end = self._pieces(vocabulary).single, self._about["end"]
+        words = np.array([i for i in np.flatnonzero(single >= 0) if single[i] != end], dtype=np.int64)
+        pieces = np.append(single[words], [] if end is None else [end]).astype(np.int64)
+        numbers = np.append(words, [] if end is None else [NOTHING]).astype(np.int64)
+
+        def write(states: NDArray[np.float64], tokens: int) -> NDArray[np.int64]:
+            shown = [(row, window) for row in states.reshape(-1, window, self.width).astype(np.float32)]
+            written: list[list[int]] = [[self._about["start"]] for _ in shown]
+            out = np.full((len(shown), tokens), NOTHING, dtype=np.int64)
+            open_ = np.arange(len(shown))
+            for position in range(tokens):
+                behind = [[*written[row][:1], *written[row][1:][-self._about["history"] :]] for row in open_]
+                best = np.zeros(len(open_), dtype=np.int64)
+                for batch, logits in self._in_two_parts([shown[row] for row in open_], behind):
+                    best[batch] = logits[:, pieces].argmax(axis=1)
+                for row, choice in zip(open_, best, strict=True):
+                    out[row, position] = numbers[choice]
+                    written[row].append(int(pieces[choice]))
+                open_ = open_[numbers[best] != NOTHING]
+            return out
+
+        return write
 
     def _plain(self, text: str) -> list[int]:
         ids = self._tokenizer.encode(str(legible(text)), add_special_tokens=False).ids if text else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,34 @@ def load(folder: Path | str, kind: str, threads: int | None = None) -> MaskedLM 
     return masked_lm.load(place, threads) if kind == MASKED_LM else generator.load(place, threads)
 
 
-def known(folder: Path | str | None, kind: str, name: str) -> bool:
-    """Whether the folder has the model of that kind, by the identity `name`."""
+def known(folder: Path | str | None, mechanism: Any, name: str) -> bool:
+    """Whether the folder has the model that a text mechanism reads, by the identity `name`, and it fits."""
     try:
-        return folder is not None and load(folder, kind).identity == name
-    except ValueError:  # it holds another kind
+        if folder is None:
+            return False
+        model = load(folder, kind_of(mechanism))
+        check(mechanism.word, model)
+        return model.identity == name
+    except ValueError:  # it holds another kind, or none that fits
         return False
+
+
+def said(kind: Any, model: MaskedLM | Generator) -> dict[str, Any]:
+    """What the model says of itself that a class of word mechanisms takes as public parameters: between which bounds
+    its logits lie, how wide its states are. ValueError, one line, where it has no states, and the class reads them."""
+    takes = {f.name for f in fields(kind)}
+    if "states" in kind.reads and not (isinstance(model, Generator) and model.width):
+        raise ValueError(f"{kind.name}: the model has no states; it is one of two parts that is needed (BART, T5)")
+    every = {"low": model.low, "high": model.high, "width": getattr(model, "width", 0)}
+    return {name: value for name, value in every.items() if name in takes}
+
+
+def check(word: Any, model: MaskedLM | Generator) -> None:
+    """Raise ValueError, one line, where a word mechanism reads states, and the model has not those."""
+    if "states" not in word.reads:
+        return
+    assert isinstance(model, Generator)
+    if why := model.reads(word.window):
+        raise ValueError(f"{word.name}: {why}")
+    if model.width != word.width:
+        raise ValueError(f"{word.name}: width is {word.width}, and the model's states are {model.width} wide")

@@ -30,7 +30,8 @@ def private_arguments(
     if len(texts) != len(x):
         raise ValueError(f"text: {len(texts)} texts, but word ids of {len(x)}")
     reads, kind = mechanism.word.reads, language_models.kind_of(mechanism)
-    unknown = sorted(set(reads) - ({"scores", "importance"} if kind == language_models.MASKED_LM else {"scores"}))
+    masked = kind == language_models.MASKED_LM
+    unknown = sorted(set(reads) - ({"scores", "importance"} if masked else {"scores", "states", "writer"}))
     if unknown:
         raise ValueError(f"{mechanism.name}: reads {', '.join(unknown)}, which no part of a client gives")
     if not reads:
@@ -38,11 +39,20 @@ def private_arguments(
     if folder is None:
         raise ValueError(f"{mechanism.name}: needs a {language_models.SAID.get(kind, kind)}; name its folder")
     model, vocabulary = language_models.load(folder, kind, threads), mechanism.vocabulary
+    word: Any = mechanism.word
+    language_models.check(word, model)
     given: dict[str, Any] = {}
     for name in reads:
+        sides: list[Any]
         if isinstance(model, Generator):
-            written = zip(*(sides_of(text, mechanism.sides) for text in texts), strict=True) if len(texts) else ((),)
-            sides = [model.scores(side, vocabulary) for side in written]
+            none: list[tuple[str, ...]] = [()] * mechanism.sides
+            written = list(zip(*(sides_of(text, mechanism.sides) for text in texts), strict=True)) or none
+            if name == "writer":  # which knows nothing of the texts
+                sides = [model.writer(vocabulary, word.window) for _ in written]
+            elif name == "states":
+                sides = [model.states(side, word.window) for side in written]
+            else:
+                sides = [model.scores(side, vocabulary) for side in written]
         else:
             made: Any = {"scores": model.scores, "importance": model.importance}[name]
             sides = [made(x[:, side], vocabulary) for side in mechanism.slices]

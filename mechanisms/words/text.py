@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -13,12 +14,15 @@ from mechanisms import checks
 from mechanisms.guarantee import Guarantee, exposed
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
+from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, checked_distance, unbounded_loss
 from mechanisms.mechanism import Uniforms, WordMechanism
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.length import MAX_TOKENS, Length
 
 KEPT = "kept"
+#: ε for each token of a text's length, where nobody says otherwise.
+_LENGTH = 1.0
 #: Log of a blanket's weight below which nobody is hidden by all the people there are, and cells of a text's blanket.
 _LEAST_LOG_GAMMA, _CELLS = -30.0, 20_000
 #: What may be done with the words of a kind: sanitize them as any other, leave them out first, or pass them through.
@@ -44,13 +48,15 @@ class TextMechanism:
     independently, given the released length: for texts x, x' (Yue et al. 2021, Theorem 1 for L > 1)
         loss <= ε·Σ_i d(x_i, x'_i) + L·offset + ε_length·|len(x) - len(x')|,
     and at worst L times the word's worst case plus ε_length·L. A word mechanism that reads the whole text for each
-    draw (it protects the "sequence") costs its ε at every position, however few words differ. The sides of a pair are
-    drawn independently, so their losses add: of any two pairs at most twice that of any two texts.
+    draw (it protects the "sequence") costs its ε at every position, however few words differ. One that makes a whole
+    text by one draw (it is `whole`) costs that draw, its length included: there is no other draw, and no treatment of
+    words. The sides of a pair are drawn independently, so their losses add: of any two pairs at most twice that of any
+    two texts. Gaussian noises on the two sides are one on both together, whose inputs are √2 times as far apart.
     """
 
     word: WordMechanism
     tokens: int = 64
-    length: float | str = 1.0
+    length: float | str = _LENGTH
     unknown: str = "substitute"
     stop_words: str = "substitute"
     punctuation: str = "substitute"
@@ -67,12 +73,33 @@ class TextMechanism:
             if isinstance(self.length, str):
                 raise ValueError(f'text: length must be an ε from 0 to 1000, or "{KEPT}", got {self.length!r}')
             object.__setattr__(self, "length", checks.real("text", "length", self.length, 0, 1000))
+        if self.whole:
+            self._check_whole()
         for name in ("unknown", "stop_words", "punctuation", "numbers"):
             allowed = TREATMENTS[:2] if name == "unknown" else TREATMENTS
             if getattr(self, name) not in allowed:
                 raise ValueError(f"text: {name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
             if getattr(self, name) == "keep" and getattr(self.word, "moves", False):
                 raise ValueError(f"{self.word.name}: its words do not stand where the text's do, so none can be kept")
+
+    def _check_whole(self) -> None:
+        """Of a mechanism that makes a whole text by one draw: nothing else is drawn of it or done to it. ValueError."""
+        if self.length not in (0.0, _LENGTH):
+            raise ValueError(f"{self.name}: one draw makes the whole text, its length too; leave length out")
+        object.__setattr__(self, "length", 0.0)
+        for name in ("unknown", "stop_words", "punctuation", "numbers"):
+            if getattr(self, name) != "substitute":
+                raise ValueError(f"{self.name}: reads the text as written, no word by itself; leave {name} out")
+
+    @property
+    def whole(self) -> bool:
+        """Whether one draw makes a whole text, of each side."""
+        return bool(getattr(self.word, "whole", False))
+
+    @property
+    def draws(self) -> int:
+        """How often `word` is drawn for one text."""
+        return self.sides if self.whole else self.positions
 
     @property
     def name(self) -> str:
@@ -98,8 +125,8 @@ class TextMechanism:
 
     @cached_property
     def lengths(self) -> Length | None:
-        """The mechanism of the length, of each side; None where it is kept."""
-        return None if isinstance(self.length, str) else Length(self.length, self.tokens)
+        """The mechanism of the length, of each side; None where it is kept, or made with the words by one draw."""
+        return None if self.whole or isinstance(self.length, str) else Length(self.length, self.tokens)
 
     @cached_property
     def kept(self) -> NDArray[np.bool_]:
@@ -122,11 +149,14 @@ class TextMechanism:
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        token, n = self.word.guarantee, self.positions
+        token, n = self.word.guarantee, self.draws
         lengths = [] if self.lengths is None else [self.lengths.guarantee] * self.sides
         passes = [name.replace("_", "-") for name in ("stop_words", "punctuation", "numbers") if self._keeps(name)]
-        passes += ["length"] if self.lengths is None else []
+        passes += ["length"] if self.length == KEPT else []
         together = token.protects == "sequence"
+        if self.whole and token.sigma is not None:
+            delta = min(1.0, token.numeric_delta * n)
+            return replace(token, diameter=token.diameter * math.sqrt(n), numeric_delta=delta)
         return Guarantee(
             epsilon=token.epsilon * n if together else token.epsilon,
             metric=token.metric,
@@ -145,7 +175,7 @@ class TextMechanism:
     def parts(self) -> tuple[tuple[Any, int], ...]:
         """The mechanisms that a text is drawn by, and how often each: for composition."""
         length: tuple[tuple[Any, int], ...] = () if self.lengths is None else ((self.lengths, self.sides),)
-        return ((self.word, self.positions), *length)
+        return ((self.word, self.draws), *length)
 
     @cached_property
     def _blanket(self) -> BlanketCells | None:
@@ -153,9 +183,9 @@ class TextMechanism:
         length = None if self.lengths is None else self.lengths.blanket()
         if word is None or (self.lengths is not None and length is None):
             return None
-        if self.positions * word.log_gamma < _LEAST_LOG_GAMMA:
+        if self.draws * word.log_gamma < _LEAST_LOG_GAMMA:
             return None
-        found = word.power(self.positions)
+        found = word.power(self.draws)
         for _ in range(0 if length is None else self.sides):
             assert length is not None
             found = found.product(length.merged()).merged(_CELLS)
@@ -175,6 +205,8 @@ class TextMechanism:
         Accounting composes `parts` instead, which is tighter.
         """
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
+        if self.guarantee.sigma is not None:
+            return gaussian_loss(apart / self.guarantee.sigma)
         bound = self.guarantee.loss(apart)
         if bound == np.inf:
             return unbounded_loss()
@@ -202,6 +234,8 @@ class TextMechanism:
         return tuple(slice(side * self.tokens, (side + 1) * self.tokens) for side in range(self.sides))
 
     def _drawn(self, x: NDArray[np.int64], rng: Uniforms, private: dict[str, Any]) -> NDArray[np.int32]:
+        if self.whole:
+            return self.word.sample(x, rng=rng, **private).astype(np.int32)
         there = x != NOTHING
         end = there.sum(axis=1)
         drawn = end if self.lengths is None else self.lengths.sample(end, rng=rng)
@@ -218,6 +252,9 @@ class TextMechanism:
     @cached_property
     def uniforms(self) -> int:
         """How many uniforms one text takes, whatever it holds."""
+        word: Any = self.word
+        if self.whole:
+            return int(self.sides * word.uniforms)
         counting = _Counting()
         nothing = np.full((1, self.tokens), NOTHING)
         private = {"importance": np.zeros((1, self.tokens)), "scores": None}  # nobody asks for scores of no words

@@ -19,7 +19,7 @@ from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
-from simulations.experiment import UNIT_BOUNDS, Experiment, text_mechanism
+from simulations.experiment import ANY_MODEL, Experiment, text_mechanism
 from simulations.experiment.ladder import PAPER, of_experiment
 
 #: Ways of composing several releases, as `mechanisms.accounting.compose` calls them.
@@ -161,7 +161,7 @@ class TextToPlan:
             except ValueError:
                 raise UserError(f"--length: must be an ε from 0 to 1000, or {KEPT}, got {self.length!r}") from None
         vocabulary = load(vocabulary_folder(self.words or "minilm", tags="syntax" in mechanism))
-        return lambda epsilon: text_mechanism(spec | {"epsilon": epsilon}, vocabulary, bounds=UNIT_BOUNDS)
+        return lambda epsilon: text_mechanism(spec | {"epsilon": epsilon}, vocabulary, model=ANY_MODEL)
 
 
 def described(mechanism: Mechanism) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from simulations.artifacts.vocabulary import MINILM, vocabulary_folder
 from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.experiment import (
+    ANY_MODEL,
     BUNDLED_LM,
     CHECKPOINT,
     NONE,
-    UNIT_BOUNDS,
     Arm,
     Experiment,
     text_mechanism,
@@ -39,7 +39,7 @@ class StudyRewriter:
     """Sanitizes *public* text as users sanitize theirs (`server.protocols.protocol.PublicRewriter`).
 
     folder: the vocabulary's, which every node has too. masked_lm: the folder of the language models that arms read
-    (`client.models.language_models`), None where none reads one; bounds: of logits, in place of the models' own.
+    (`client.models.language_models`), None where none reads one; said: what stands for what these say of themselves.
     model: the checkpoint that a training end to end starts from; pretrain: for how many batches it first learns to
     restore sanitized public text, from the seed; None where it does not.
     """
@@ -47,7 +47,7 @@ class StudyRewriter:
     vocabulary: Vocabulary
     folder: Path
     masked_lm: Path | None = None
-    bounds: tuple[float, float] | None = None
+    said: Mapping[str, Any] | None = None
     model: str = ""
     pretrain: int | None = None
     seed: int = 0
@@ -56,16 +56,15 @@ class StudyRewriter:
         """The text mechanism of an arm. Raises UserError."""
         assert arm.text is not None
         try:
-            return text_mechanism(arm.text, self.vocabulary, bounds=self._bounds(arm.text["mechanism"]))
+            return text_mechanism(arm.text, self.vocabulary, model=self._said(arm.text["mechanism"]))
         except ValueError as error:
             raise UserError(f'arm "{arm.name}": text: {error}') from error
 
-    def _bounds(self, name: str) -> tuple[float, float] | None:
+    def _said(self, name: str) -> Mapping[str, Any] | None:
         kind = admit(name)
-        if self.bounds is not None or self.masked_lm is None or not getattr(kind, "reads", ()):
-            return self.bounds
-        model = language_models.load(self.masked_lm, language_models.kind_of(kind))
-        return model.low, model.high
+        if self.said is not None or self.masked_lm is None or not getattr(kind, "reads", ()):
+            return self.said
+        return language_models.said(kind, language_models.load(self.masked_lm, language_models.kind_of(kind)))
 
     def identity(self, text: TextMechanism) -> str:
         """What a request calls the language model: "" where the mechanism reads none."""
@@ -128,7 +127,7 @@ def rewriter_to_price(experiment: Experiment, public: Sequence[Text]) -> StudyRe
         return None
     rewriter = _with_vocabulary(experiment, arms, as_lines(public), lambda line: None)
     if _language_models(experiment, arms):
-        rewriter = replace(rewriter, bounds=UNIT_BOUNDS)
+        rewriter = replace(rewriter, said=ANY_MODEL)
     for arm in arms:
         experiment.check_text(arm, rewriter.mechanism(arm))
     return rewriter

@@ -116,13 +116,12 @@ def _installed(nodes: list[Node]) -> tuple[Any, Path | None]:
 
 def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechanism:
     assert arm.text is not None
-    bounds = None
+    said = None
     try:
         kind = admit(arm.text["mechanism"])
         if language_model is not None and getattr(kind, "reads", ()):
-            found = language_models.load(language_model, language_models.kind_of(kind))
-            bounds = found.low, found.high
-        return text_mechanism(arm.text, words, bounds=bounds)
+            said = language_models.said(kind, language_models.load(language_model, language_models.kind_of(kind)))
+        return text_mechanism(arm.text, words, model=said)
     except ValueError as error:
         raise UserError(f'arm "{arm.name}": text: {error}') from error
 

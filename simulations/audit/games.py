@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import SPHERE
@@ -28,6 +29,7 @@ from mechanisms.words.clusant import CluSanT
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
 from mechanisms.words.diffractor import Diffractor
 from mechanisms.words.distances import metric_distances
+from mechanisms.words.dp_bart import DpBart
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.length import Length
@@ -320,6 +322,22 @@ def model_game(mechanism: Any, delta: float) -> Game:
     )  # fmt: skip
 
 
+def states_game(mechanism: DpBart, delta: float) -> Game:
+    """States far beyond opposite corners of what they are clipped to. The decoder writes in which stretch the noisy
+    states' mean lies, and so shows all that tells the two apart, but for what a stretch hides."""
+    corner, scale = np.full(mechanism.size, 10 * mechanism.clip), mechanism.noise.sigma
+    edges = np.array([-np.inf, *np.linspace(-4.0, 4.0, len(mechanism.vocabulary) - 1), np.inf])
+    one, other = (np.log(np.diff(ndtr(edges - side / scale))) for side in (1, -1))
+
+    def stretch(states: FloatArray, tokens: int) -> NDArray[np.int64]:
+        return np.searchsorted(edges[1:-1], states.mean(axis=1) / mechanism.clip / scale)[:, None]
+
+    return finite_game(
+        mechanism, (np.array([1]), np.array([1])), delta, shown="opposite states", log_probs=(one, other),
+        outcomes=np.arange(len(one))[:, None], states=(corner, -corner), writer=(stretch, stretch),
+    )  # fmt: skip
+
+
 def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
     """Two texts of two tokens of one group, the worst two: it may be another token that matters in each."""
     members = mechanism.mapping.members[0]
@@ -464,6 +482,7 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
     DpMlmResized.name: lambda delta: [model_game(DpMlmResized(2.0, -1.0, 1.0, words()), delta)],
     DpPrompt.name: lambda delta: [model_game(DpPrompt(2.0, -1.0, 1.0, words()), delta)],
     DpParaphrase.name: lambda delta: [model_game(DpParaphrase(2.0, -1.0, 1.0, words()), delta)],
+    DpBart.name: lambda delta: [states_game(DpBart(1.0, 1e-3, 2, words(), window=4), delta)],
     Length.name: lambda delta: [length_game(Length(0.5, 4), delta)],
     "text": lambda delta: [text_game(TextMechanism(SanText(1.0, words()), tokens=1), delta)],
 }

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -42,11 +42,17 @@ Words = Annotated[
         help="Word vectors: a file (GloVe, word2vec text), or a checkpoint's (default: minilm, or the model's).",
     ),
 ]  # fmt: skip
+Delta = Annotated[
+    float | None, typer.Option("--delta", show_default=False, help="The δ of that, where there is one: of dp-bart.")
+]
+Spans = Annotated[
+    Path | None, typer.Option("--spans", metavar="FILE", help="Public spans of words, one a line: each a word.")
+]
 Generator = Annotated[
     str | None,
     typer.Option(
         "--generator", show_default=False,
-        help="A checkpoint that generates text, for dp-prompt and dp-paraphrase: its folder, or a hub name.",
+        help="A checkpoint that generates text, for dp-prompt, dp-paraphrase and dp-bart: its folder, or a hub name.",
     ),
 ]  # fmt: skip
 Prompt = Annotated[
@@ -58,6 +64,7 @@ Prompt = Annotated[
 def command(
     mechanism: Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as santext.")],
     epsilon: Annotated[float | None, typer.Option(help="Its ε, in its own metric.", show_default=False)] = None,
+    delta: Delta = None,
     in_: Annotated[
         Path | None,
         typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin, lines)."),
@@ -88,9 +95,7 @@ def command(
             "--public", metavar="FILE", help="Public texts: to count words on, or for a language model (else built-in)."
         ),
     ] = None,
-    spans: Annotated[
-        Path | None, typer.Option("--spans", metavar="FILE", help="Public spans of words, one a line: each a word.")
-    ] = None,
+    spans: Spans = None,
     masked_lm: Annotated[
         str,
         typer.Option("--masked-lm", help="A masked language model, where one is read: its folder, or a checkpoint."),
@@ -104,7 +109,8 @@ def command(
 
     columns, folder = tuple(column or ()), hub_folder(out)
     _check_files(in_, out, folder, columns, public)
-    spec = _spec(mechanism, epsilon, tokens, length, mode, set_ or [], sides=max(1, len(columns)))
+    numbers = {"epsilon": epsilon, "delta": delta, "tokens": tokens, "sides": max(1, len(columns))}
+    spec = _spec(mechanism, numbers, length, mode, set_ or [])
     models = _Models(masked_lm, generator, prompt)
     spec, rewriter = _rewriter(spec, words, public, columns, models, spans)
     try:
@@ -138,15 +144,15 @@ def _check_files(
 
 
 def _spec(
-    mechanism: str, epsilon: float | None, tokens: int | None, length: str | None, mode: str, set_: Sequence[str], *,
-    sides: int,
-) -> dict[str, Any]:  # fmt: skip
-    """The description of a text mechanism that the options give. UserError where they contradict each other."""
+    mechanism: str, numbers: Mapping[str, float | None], length: str | None, mode: str, set_: Sequence[str]
+) -> dict[str, Any]:
+    """The description of a text mechanism that the options give. UserError where they contradict each other. numbers:
+    parameters by their names, None where nothing is said."""
     from mechanisms.catalogue import admit
 
     if mode not in ("repaired", "paper"):
         raise UserError(f'--mode: must be "repaired" or "paper", got "{mode}"')
-    given: dict[str, Any] = {"epsilon": epsilon, "tokens": tokens, "sides": sides}
+    given: dict[str, Any] = dict(numbers)
     if length is not None:
         given["length"] = _value(length)
     if "mode" in {f.name for f in fields(admit(mechanism))}:
@@ -160,8 +166,8 @@ def _spec(
         if key in spec and key != "mode":
             raise UserError(f'--set "{pair}": {key} is there already; give it once')
         spec[key] = _value(value)
-    if mode == "paper":
-        spec.setdefault("length", "kept")  # no published mechanism hides it
+    if mode == "paper" and not getattr(admit(mechanism), "whole", False):
+        spec.setdefault("length", "kept")  # no published mechanism of words hides it
     return spec
 
 
@@ -222,7 +228,7 @@ def _rewriter(
     else:
         _say(f"{name}: {len(own):,} words of {own.vectors.shape[1]} dimensions from {words or MINILM}")
     said = parameters(rewriter.text)
-    return spec | {key: said[key] for key in ("low", "high") if reads and key in said}, rewriter
+    return spec | {key: said[key] for key in ("low", "high", "width") if reads and key in said}, rewriter
 
 
 def _check_models(name: str, generates: bool, models: _Models) -> None:

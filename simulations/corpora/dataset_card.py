@@ -63,7 +63,8 @@ given a true text, by the mechanism below.
 {json.dumps(dict(spec), indent=1, ensure_ascii=False)}
 ```
 
-Rows of one person add up: who wrote n of them is promised n times that ε. Read this with `datasets`:
+Rows of one person add up: who wrote n of them is promised n times that ε, and n times the δ where one is named.
+Read this with `datasets`:
 
 ```python
 from datasets import load_dataset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
@@ -30,9 +30,9 @@ DEFAULT_DIM = 16
 _TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
 #: In an arm's statistic, the shuffled ε that a user may cost.
 CENTRAL = "central_epsilon"
-#: Of a masked language model's logits, where a mechanism's price is asked for and none is drawn: it does not depend on
-#: where they are clipped.
-UNIT_BOUNDS = (0.0, 1.0)
+#: What a language model says of itself, where a mechanism's price is asked for and none is drawn: it does not depend on
+#: where logits are clipped, nor on how wide states are.
+ANY_MODEL = {"low": 0.0, "high": 1.0, "width": 1}
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,12 @@ def embedding_mechanism(spec: dict[str, Any], dim: int) -> Mechanism:
 
 
 def text_mechanism(
-    spec: dict[str, Any], vocabulary: Vocabulary, *, bounds: tuple[float, float] | None = None
+    spec: dict[str, Any], vocabulary: Vocabulary, *, model: Mapping[str, Any] | None = None
 ) -> TextMechanism:
-    """The text mechanism of an arm. bounds: of a masked language model's logits, where the mechanism has such
-    parameters and the arm does not name them. ValueError as `catalogue.build`."""
+    """The text mechanism of an arm. model: what a language model says of itself (`client.models.language_models.said`),
+    where the mechanism has such parameters and the arm does not name them. ValueError as `catalogue.build`."""
     takes = {f.name for f in fields(catalogue.admit(spec["mechanism"]))}
-    given = dict(zip(("low", "high"), bounds, strict=True)) if bounds and {"low", "high"} <= takes else {}
+    given = {name: value for name, value in (model or {}).items() if name in takes}
     built: TextMechanism = catalogue.build(given | spec, channel="text", vocabulary=vocabulary)
     return built
 
@@ -270,7 +270,7 @@ def trial_text_of(arm: Arm) -> TextMechanism:
     assert arm.text is not None
     _refuse_dim(arm, "text")
     try:
-        return text_mechanism(arm.text, stand_in(), bounds=UNIT_BOUNDS)
+        return text_mechanism(arm.text, stand_in(), model=ANY_MODEL)
     except ValueError as error:
         raise UserError(_about(arm, "text", error)) from error
 

@@ -345,10 +345,10 @@ class TextChannel(Section):
     """What text mechanisms work with. words: "checkpoint", the encoder's own whole words, or a file of word vectors.
 
     masked_lm: what some mechanisms read: "none", "bundled", or a folder. generator: the checkpoint that `dp-prompt`
-    generates by, causal or of two parts: "none", a folder or a hub name, and paraphraser that of `dp-paraphrase`;
-    prompt, paraphraser_prompt: what stands around the private text, which is named {text}; where it is not given, the
-    question for a paraphrase (Utpala et al. 2023), and nothing. pretrain: whether the checkpoint first learns
-    to restore the words of sanitized *public* text, for pretrain_steps batches.
+    generates by, causal or of two parts: "none", a folder or a hub name, and paraphraser that of `dp-paraphrase`, and
+    of `dp-bart`, then of two parts; prompt, paraphraser_prompt: what stands around the private text, which is named
+    {text}; where it is not given, the question for a paraphrase (Utpala et al. 2023), and nothing. pretrain: whether
+    the checkpoint first learns to restore the words of sanitized *public* text, for pretrain_steps batches.
     """
 
     place: ClassVar[str] = "text"

@@ -27,8 +27,8 @@ MECHANISMS = {
 ABSENT = {
     "embedding": "identity, which hides nothing",
     "text": "madlib-syntax, which wants the part of speech of every word; random, which has no ε; custext-importance, "
-    "dp-mlm, dp-mlm-resized, dp-prompt and dp-paraphrase, whose chance of a word depends on the whole text or on a "
-    "language model, so that no list of a word's chances can be shown",
+    "dp-mlm, dp-mlm-resized, dp-prompt, dp-paraphrase and dp-bart, whose chance of a word depends on the whole text or "
+    "on a language model, so that no list of a word's chances can be shown",
     "statistic": "",
     "label": "randomized-response-prior, which wants to know what is public about this very person",
 }

@@ -33,7 +33,8 @@ def small_vocabulary() -> Vocabulary:
 
 #: What is tried for a parameter without a default, by its name.
 USUAL: dict[str, tuple[Any, ...]] = {
-    "epsilon": (0.5, 10.0), "dim": (2, 16), "classes": (2, 12), "vocabulary": (small_vocabulary(),),
+    "epsilon": (0.5, 10.0), "delta": (1e-6,), "width": (3,), "dim": (2, 16), "classes": (2, 12),
+    "vocabulary": (small_vocabulary(),),
 }  # fmt: skip
 
 
@@ -101,9 +102,22 @@ def made_up_scores(mechanism: Any, n: int, seed: int) -> Callable[..., Array]:
     return scores
 
 
+def made_up_writer(mechanism: Any, n: int, seed: int) -> Callable[..., Array]:
+    """A decoder of a sort: a word for each of as many states as there are places, up to the first of the first word."""
+
+    def write(states: Array, tokens: int) -> Array:
+        found = np.floor(np.abs(states) * 1e3).astype(np.int64) % len(mechanism.vocabulary)
+        words = np.resize(found.T, (tokens, len(states))).T if len(states) else np.zeros((0, tokens), np.int64)
+        return np.where(np.logical_and.accumulate(words != 0, axis=1), words, NOTHING)
+
+    return write
+
+
 READ: dict[str, Callable[[Any, int, int], Any]] = {
     "importance": lambda mechanism, n, seed: np.random.default_rng(seed).random((n, TOKENS)),
     "scores": made_up_scores,
+    "states": lambda mechanism, n, seed: np.random.default_rng(seed).normal(size=(n, mechanism.size)),
+    "writer": made_up_writer,
 }
 
 

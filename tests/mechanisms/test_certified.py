@@ -108,9 +108,16 @@ def chosen(k: int) -> np.ndarray:
     return values
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=ident)
-def test_a_draw_is_as_near_to_the_exact_one_as_it_says(mechanism: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+#: A wide Gaussian's way, each coordinate by itself, at a size at which all of them can be settled.
+WIDE = pytest.param(Gaussian(16, 2.0), 4, id="gaussian-wide")
+
+
+@pytest.mark.parametrize(("mechanism", "together"), [*(pytest.param(m, 1024, id=ident(m)) for m in MECHANISMS), WIDE])
+def test_a_draw_is_as_near_to_the_exact_one_as_it_says(
+    mechanism: Any, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everywhere in the cells of its uniforms; and what it says is not much more than what is true."""
+    monkeypatch.setattr(mechanisms.gaussian, "_TOGETHER", together)
     k = mechanism.dim if mechanism.name == "gaussian" else mechanism.dim + 1
     caught: list[tuple[np.ndarray, ...]] = []
 
@@ -137,6 +144,49 @@ def test_a_draw_is_as_near_to_the_exact_one_as_it_says(mechanism: Any, monkeypat
     finite = said[np.isfinite(said)]
     assert np.isfinite(said).mean() > 0.5 and np.median(finite) < 1e-9
     assert (off > said / 10**5).any()  # a bound that is so much smaller would be found out
+
+
+def test_wide_rows_are_settled_coordinate_by_coordinate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All settled, they are what they are row by row, to the bit; and at the size of an encoder's states a coordinate
+    is as near to the exact one as it says, where x is large and where it is small."""
+    small, n = Gaussian(16, 2.0), 5
+    x = np.random.default_rng(2).normal(size=(n, 16))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+
+    def all_of_them(draws, doubt, *rest):  # type: ignore[no-untyped-def]
+        certify(draws, np.full(len(draws), np.inf), *rest)
+
+    found = []
+    for together in (1024, 4):
+        with monkeypatch.context() as at:
+            at.setattr(mechanisms.gaussian, "_TOGETHER", together)
+            at.setattr(mechanisms.gaussian, "_AT_ONCE", 32)  # blocks of two rows
+            at.setattr(mechanisms.gaussian, "certify", all_of_them)
+            rng = SimulationStreams(4).rows(np.arange(n), np.arange(n), stage="s", channel="c")
+            found.append(small.sample(x, rng=rng))
+    np.testing.assert_array_equal(*found)
+
+    wide, seen = Gaussian(15_361, 1.3), []
+    x = np.random.default_rng(3).normal(size=(1, wide.dim)) ** 3
+    x /= np.linalg.norm(x)
+
+    def looked_at(draws, doubt, grid, uniforms, further, exact):  # type: ignore[no-untyped-def]
+        assert draws.shape == (wide.dim, 1) and np.isfinite(doubt).all() and np.median(doubt) < 1e-11
+        places = np.unique([*np.argsort(-np.abs(x[0]))[:3], *np.argsort(uniforms[:, 0])[:3], *range(0, wide.dim, 4000)])
+        with decimals.precise():
+            for place, share in zip(places, further(places), strict=True):
+                for s in (0.0, float(share[0]), 1.0):
+                    fine = Decimal(float(uniforms[place, 0])) + (Decimal(s) - Decimal("0.5")) * Decimal(2) ** -52
+                    (value,) = exact(int(place), [fine])
+                    seen.append(abs(value - Decimal(float(draws[place, 0]))) <= Decimal(float(doubt[place])))
+
+    with monkeypatch.context() as at:
+        at.setattr(mechanisms.gaussian, "certify", looked_at)
+        wide.sample(x, rng=SimulationStreams(4).rows(np.arange(1), np.arange(1), stage="s", channel="c"))
+    assert len(seen) >= 20 and all(seen)
+    with pytest.raises(ValueError, match="dim must be from 1 to 131072"):
+        Gaussian(2**17 + 1, 1.0)
+    assert wide.blanket() is None
 
 
 def test_what_is_in_doubt_is_settled_and_nothing_else() -> None:

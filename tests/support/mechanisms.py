@@ -52,6 +52,10 @@ VALUES = {
     "clusters": (None, 5),
     "scale": (0.5,),
     "seed": (1,),
+    "delta": (1e-6,),
+    "width": (3,),
+    "window": (4,),
+    "clip": (0.1,),
     "cap_probability": (None, 0.5),
 }
 # ... and where one mechanism has a smaller range than the others.

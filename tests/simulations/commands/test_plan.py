@@ -150,7 +150,7 @@ def test_a_plan_of_a_text_is_what_the_ladder_says(
         spec = {"mechanism": mechanism, "epsilon": epsilon, "tokens": 16} | (
             {"length": length if length == "kept" else float(length)}
         )
-        text = text_mechanism(spec, words, bounds=(-1.0, 4.0))
+        text = text_mechanism(spec, words, model={"low": -1.0, "high": 4.0})
         rungs = ladder(None, RandomizedResponse(1.0, 2), text=text, users=users, delta=1e-6, public=why)
         by_name = {r.name: r for r in rungs}
         shuffled = by_name["shuffled"].epsilon

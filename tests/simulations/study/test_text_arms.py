@@ -316,6 +316,7 @@ def test_holes_are_no_fault() -> None:
 def exposing() -> list[tuple[str, dict[str, Any]]]:
     """Every catalogue mechanism of texts, as it is and with each thing passed through that a text may pass through."""
     extra = {"w": 0.5, "p": 0.3, "k": 5, "low": 0.0, "high": 1.0, "epsilon": 1.0, "rest": 2.0}
+    extra |= {"delta": 1e-6, "width": 4}
     found = []
     for name, kind in CATALOGUE.items():
         if getattr(kind, "channel", None) != "text":
@@ -323,7 +324,8 @@ def exposing() -> list[tuple[str, dict[str, Any]]]:
         takes = {f.name for f in dataclasses.fields(kind)}
         spec = {"mechanism": name} | {k: v for k, v in extra.items() if k in takes}
         kept = [] if getattr(kind, "moves", False) else ["stop_words", "punctuation", "numbers"]
-        changes = [{}, {"length": "kept"}, *({kind: "keep"} for kind in kept)]
+        lengths = [] if getattr(kind, "whole", False) else [{"length": "kept"}]
+        changes = [{}, *lengths, *({kind: "keep"} for kind in kept)]
         found += [(name, spec | change) for change in changes]
         found += [(name, spec | {"mode": "paper"})] if "mode" in takes else []
     return found
@@ -341,7 +343,10 @@ def test_policies_refuse_what_is_passed_through_and_nobody_declared(name: str, s
     # the default policy allows no ε at all; one without limits still refuses what is exposed
     assert caught.value.reason in ("channel", "unprotected") and (not exposes or caught.value.reason == "unprotected")
     if not exposes:
-        Policy(text=math.inf).check(asked)
+        Policy(text=math.inf, delta=1e-6).check(asked)
+        if text.guarantee.sigma is not None:  # which has no ε without a δ
+            with pytest.raises(Refused, match="unprotected"):
+                Policy(text=math.inf).check(asked)
         return
     for some in range(len(exposes)):
         names = exposes[:some]
