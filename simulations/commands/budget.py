@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -288,6 +290,13 @@ Words = Annotated[
         "--words", help="Of a text: word vectors, a file or a checkpoint (default: minilm).", show_default=False
     ),
 ]
+Generator = Annotated[
+    str | None,
+    typer.Option(
+        "--generator", show_default=False,
+        help="Of a text that a model generates: its checkpoint, as for sanitize (default: the worst of all models).",
+    ),
+]  # fmt: skip
 Crowd = Annotated[
     int | None,
     typer.Option(
@@ -319,6 +328,7 @@ def plan_(
     tokens: Tokens = None,
     length: Length = None,
     words: Words = None,
+    generator: Generator = None,
     accept_unprotected: Public = None,
     crowd: Crowd = None,
     as_json: AsJson = False,
@@ -336,16 +346,17 @@ def plan_(
         raise UserError("--label-epsilon: the label is in the vector that privunit releases; leave it out")
     labels = plan.LABEL_EPSILONS if label_epsilon is None else (label_epsilon,)
     terms = plan.Terms(epsilon, delta, users, dropout, records, stages, labels, classes)
-    answer = _plan_of(terms, mechanism, dim, TextToPlan(tokens, length, words, accept_unprotected, crowd), out)
+    text = TextToPlan(tokens, length, words, generator, accept_unprotected, crowd)
+    answer = _plan_of(terms, mechanism, dim, text, out)
     if out is not None:
-        text = plan.experiment_file(answer, name=out.stem)
+        written = plan.experiment_file(answer, name=out.stem)
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        out.write_text(written, encoding="utf-8")
         answer["file"] = str(out)
     if as_json:
         return print_json(answer)
-    written = [] if out is None else [f"experiment file: {out}; run it with: sottovoce simulate {out}"]
-    _print([*_plan_for_people(answer), *written])
+    hint = [] if out is None else [f"experiment file: {out}; run it with: sottovoce simulate {out}"]
+    _print([*_plan_for_people(answer), *hint])
 
 
 def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path | None) -> dict[str, Any]:
@@ -357,8 +368,10 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
     if admit(mechanism).channel == "text":
         if out is not None:
             raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
-        build, said = text.by_epsilon(mechanism), progress_lines()
-        return plan.plan_text(terms, build, public=text.public, crowd=text.crowd, progress=said)
+        said = progress_lines()
+        with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+            build, among = text.by_epsilon(mechanism, progress=said)
+        return plan.plan_text(terms, build, public=text.public, crowd=text.crowd, progress=said) | {"among": among}
     if given := [name for name, value in asdict(text).items() if value is not None]:
         option = f"--{given[0].replace('_', '-')}"
         raise UserError(f"{option}: is about texts, and {mechanism} sanitizes none; leave it out")
@@ -396,7 +409,7 @@ def _plan_for_people(answer: Mapping[str, Any]) -> list[str]:
         )
     if answer["mechanism"] == "gaussian":
         lines.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
-    return lines
+    return [*lines, *([f"Drawn among {answer['among']}."] if of_text else [])]
 
 
 def _privunit_for_people(answer: Mapping[str, Any], shuffled: str) -> list[str]:
