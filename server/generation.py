@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
-from server.checkpoint import first_line, positions, weights
+from server.checkpoint import config_of, first_line, positions, tokenizer_of, weights
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
 from server.hub import reachable
@@ -46,9 +46,9 @@ def read_generator(checkpoint: str | Path) -> tuple[Any, Any]:
     logging.set_verbosity_error()  # a missing head is ours to report
     try:
         cached = not Path(source).is_absolute() and not reachable()
-        config = AutoConfig.from_pretrained(source, local_files_only=cached)
+        config = config_of(source, cached=cached)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
+        tokenizer = tokenizer_of(source, cached=cached)
         model, missing = weights(kind, source, cached=cached, attn_implementation="eager")
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         raise ValueError(f"generator: {checkpoint} cannot be read: {first_line(error)}") from error
