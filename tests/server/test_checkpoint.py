@@ -132,7 +132,8 @@ def test_code_that_a_checkpoint_brings_is_never_run_nor_asked_about(tmp_path: Pa
     folder, mark = tiny_bert(tmp_path / "bert"), tmp_path / "ran"
     (folder / "own.py").write_text(
         "from pathlib import Path\nfrom transformers import BertConfig, BertModel\n"
-        f"Path({str(mark)!r}).touch()\nclass Own(BertConfig):\n    model_type = 'own'\nclass Net(BertModel):\n    pass\n"
+        f"Path({str(mark)!r}).touch()\n"
+        "class Own(BertConfig):\n    model_type = 'own'\nclass Net(BertModel):\n    pass\n"
     )
     config = json.loads((folder / "config.json").read_text())
     own = {"AutoConfig": "own.Own", "AutoModel": "own.Net", "AutoModelForMaskedLM": "own.Net",
