@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mechanisms import checks
 from mechanisms.gaussian import MAX_DIM, Gaussian
 from mechanisms.guarantee import Guarantee
-from mechanisms.losses.loss import LossCells
+from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import language_model
@@ -122,7 +122,7 @@ class DpBart:
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Loss that dominates all texts whose states, divided by R, are lifted within `distance` (None: any two, 2)."""
-        return self.noise.privacy_loss(distance)
+        return self.noise.privacy_loss(checked_distance(self.name, distance, self.guarantee.diameter))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, states: NDArray[Any], writer: Writer) -> IntArray:
         """(n, L) or (n,): what the decoder writes of L tokens at most, of x nothing but its shape. states: (n,

@@ -12,8 +12,10 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
+from client.device.bundle import write_bundle
 from client.models import language_models
 from client.models import texts as client_texts
+from client.models import vocabulary as vocabularies
 from client.models.generator import Generator
 from client.models.reading import private_arguments
 from client.models.tokens import padded_word_ids
@@ -229,3 +231,20 @@ def test_a_causal_model_has_no_states(tmp_path):
     for ask in (lambda: model.states(["a"], WINDOW), lambda: model.writer(model.vocabulary, WINDOW)):
         with pytest.raises(ValueError, match="generator: the model is causal"):
             ask()
+
+
+def test_a_device_gets_both_parts_and_reckons_the_same_noise(bart, tmp_path):
+    """In its bundle; a device that finds the mechanism by its ε and δ comes to the σ and the digest of whoever asks."""
+    model = Generator(bart)
+    vocabularies.save(model.vocabulary, tmp_path / "words")
+    request, policy = asked(model), Policy(delta=1e-6, text=8.0, total=20.0)
+    made = write_bundle(
+        tmp_path / "bundle", request, policy, name="n", arm="a", made_by="m", vocabulary=tmp_path / "words",
+        masked_lm=bart,
+    )  # fmt: skip
+    assert made.masked_lm is not None and (made.masked_lm / "encoder.onnx").is_file()
+    assert made.request.digest("text") == request.digest("text") and made.policy == policy
+    with Ledger(tmp_path / "ledger") as ledger:
+        reply = Sanitizer(policy, ledger, SecureStreams()).answer(made.request, shard(made.masked_lm))
+    (release,) = reply.releases
+    assert release.guarantee == request.mechanism("text").guarantee and release.payload["w"].shape == (2, TOKENS)

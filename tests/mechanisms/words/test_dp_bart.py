@@ -18,6 +18,7 @@ from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.privacy_filter import cost
 from mechanisms.catalogue import build
 from mechanisms.gaussian import MAX_DIM, Gaussian
+from mechanisms.grid import SPACE
 from mechanisms.guarantee import gaussian_delta
 from mechanisms.mechanism import parameters
 from mechanisms.streams import SimulationStreams
@@ -73,6 +74,20 @@ def test_noise_is_that_of_the_claim_and_no_other():
     mechanism = bart()
     assert fits(mechanism, mechanism)
     assert not any(fits(wrong(mechanism, factor), mechanism) for factor in (2 / 3, 3 / 2))
+
+
+def test_states_inside_the_clip_are_what_the_noise_is_about():
+    """Each coordinate at its own value, as the lift leaves it; on the public grid, as all of the claim is about."""
+    mechanism, n = bart(clip=0.5), 20_000
+    inside = np.array([0.1, -0.5, 0.0, 0.3, -0.2, 0.4])
+    noisy = mechanism.noised(np.tile(inside, (n, 1)), rng=streams(n))
+    spread = mechanism.radius * mechanism.noise.sigma
+    for column, at in zip(noisy.T, inside, strict=True):
+        assert stats.kstest(column, stats.norm(at, spread).cdf).pvalue > ALARM / 6
+    steps = noisy / mechanism.radius / SPACE.step
+    assert np.abs(steps - np.rint(steps)).max() < 1e-6
+    turned = mechanism.noised(np.tile(-inside, (n, 1)), rng=streams(n))  # and is no other's
+    assert stats.kstest(turned[:, 1], stats.norm(inside[1], spread).cdf).pvalue < ALARM / 6
 
 
 def test_the_curve_that_is_measured_is_the_one_that_is_claimed():
