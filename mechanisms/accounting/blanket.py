@@ -48,8 +48,8 @@ _UNIT = 2.0**-53
 _SLACK = 3e-3
 #: More atoms than this are gathered in narrow bins first: how narrow, `_thin` says.
 _MANY, _NARROW = 2**14, 2048
-#: The same for the law by which tilt and window are chosen, where no exponent is above _MODERATE: any tilt and any window
-#: give a bound, and these are as good.
+#: The same for the law by which tilt and window are chosen, where no exponent is above _MODERATE: any tilt and any
+#: window give a bound, and these are as good.
 _SOME, _WIDE, _MODERATE = 2**10, 64, 32.0
 #: Log of the probability, under the tilted law, that S leaves the window.
 _LOG_OUTSIDE = -34.0

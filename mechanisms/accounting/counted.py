@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-#: The least and the largest share of δ that is set aside for the samplers. The least moves no ε by 1e-5 of itself, and is
-#: enough for most: a search that has to be made again takes as long as the first.
+#: The least and the largest share of δ that is set aside for the samplers. The least moves no ε by 1e-5 of itself, and
+#: is enough for most: a search that has to be made again takes as long as the first.
 _LEAST, _MOST = 1e-5, 0.5
 
 

@@ -14,6 +14,7 @@ from mechanisms.messages.batch import Batch
 from server.protocols.decoding import log_transition
 from server.protocols.models import TextModel
 from server.protocols.protocol import Channels, Conversation, Progress, Public, Text, Training
+from server.training.end_to_end import check
 from server.training.on_text import train_on_text
 
 if TYPE_CHECKING:
@@ -26,22 +27,36 @@ def sanitized_text(
     """One stage of all users. Nothing is written into `folder`."""
     del folder
     assert public.rewriter is not None
-    batch = None
+    dim, batch = training.bottleneck, None
+    checkpoint = start_of(public, channels, training, dim=dim, name="training.bottleneck", progress=progress)
     if channels.teaching:
         batch = yield channels.texts(public.rewriter, stage="train", split="train", label=True)
-    pipeline = trained_on(batch, public, channels, training, dim=training.bottleneck, progress=progress)
+    pipeline = trained_on(batch, public, channels, training, checkpoint=checkpoint, dim=dim, progress=progress)
     return None if pipeline is None else TextModel(channels, public.rewriter, pipeline)
 
 
+def start_of(
+    public: Public, channels: Channels, training: Training, *, dim: int | None, name: str, progress: Progress
+) -> str | Path:
+    """The checkpoint that training starts from, looked at before users are asked: what they release for a training
+    that cannot be is spent in vain. "" where there will be nothing to train on. dim, name: as of `end_to_end.check`."""
+    if not channels.teaching and (public.labels is None or not len(public.texts)):
+        return ""
+    assert public.rewriter is not None
+    checkpoint = public.rewriter.checkpoint(channels.text_of("train"), public.texts, progress=progress)
+    check(checkpoint, dim=dim, name=name, max_length=training.max_length)
+    return checkpoint
+
+
 def trained_on(
-    batch: Batch | None, public: Public, channels: Channels, training: Training, *, dim: int | None, progress: Progress,
-    mechanism: Mechanism | None = None,
+    batch: Batch | None, public: Public, channels: Channels, training: Training, *, checkpoint: str | Path,
+    dim: int | None, progress: Progress, mechanism: Mechanism | None = None,
 ) -> Pipeline | None:  # fmt: skip
     """A pipeline from labelled public text and released texts with labels; None where there is neither.
 
     Labelled public text joins what users release, sanitized as theirs is: a model that has to read sanitized
-    texts learns nothing from clean ones that it could not learn from these. mechanism: of embeddings of m' = dim that
-    users will be asked for under the encoder; its noise is then in the loop.
+    texts learns nothing from clean ones that it could not learn from these. checkpoint: of `start_of`.
+    mechanism: of embeddings of m' = dim that users will be asked for under the encoder; its noise is then in the loop.
     """
     assert public.rewriter is not None
     texts, labels, likelihood = _public(public, channels, training)
@@ -52,10 +67,9 @@ def trained_on(
     if not texts:
         return None
     return train_on_text(
-        public.rewriter.checkpoint(channels.text_of("train"), public.texts, progress=progress), texts, labels,
-        classes=channels.classes, dim=dim, label_transition=likelihood, mechanism=mechanism, epochs=training.epochs,
-        batch_size=training.batch_size, seed=training.seed, pooling=training.pooling, max_length=training.max_length,
-        progress=progress, **training.descent,
+        checkpoint, texts, labels, classes=channels.classes, dim=dim, label_transition=likelihood,
+        mechanism=mechanism, epochs=training.epochs, batch_size=training.batch_size, seed=training.seed,
+        pooling=training.pooling, max_length=training.max_length, progress=progress, **training.descent,
     )  # fmt: skip
 
 

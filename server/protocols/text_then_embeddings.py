@@ -15,7 +15,7 @@ from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import ENCODER, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Progress, Public, Publish, Training
 from server.protocols.public_maps import dim_of
-from server.protocols.sanitized_text import trained_on
+from server.protocols.sanitized_text import start_of, trained_on
 from server.training.head import train_head
 from server.training.sharpen import sharpened
 
@@ -29,9 +29,11 @@ def text_then_embeddings(
     """The trained checkpoint goes into `folder`, and, as clients run it, into `folder`/client."""
     assert public.rewriter is not None
     (mechanism,) = channels.embedding
+    dim = dim_of(mechanism)
+    checkpoint = start_of(public, channels, training, dim=dim, name="embedding.dim", progress=progress)
     batch = yield channels.texts(public.rewriter, stage="train-text", split="train", label=True, part=FIRST)
     pipeline = trained_on(
-        batch, public, channels, training, dim=dim_of(mechanism), mechanism=mechanism, progress=progress
+        batch, public, channels, training, checkpoint=checkpoint, dim=dim, mechanism=mechanism, progress=progress
     )
     if pipeline is None:
         return None

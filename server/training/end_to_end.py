@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from server.checkpoint import load
+from server.checkpoint import load, positions
 from server.maps import Maps
 from server.model import Pipeline
 from server.text_batches import Text, collate, epoch, seeded, tokenize, warmed
@@ -18,6 +18,19 @@ from server.text_batches import Text, collate, epoch, seeded, tokenize, warmed
 CENTRE = 512
 
 Loss = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
+
+
+def check(checkpoint: str | Path, *, dim: int | None, name: str, max_length: int) -> None:
+    """What a training needs of a checkpoint, before anybody is asked for what it trains on: ValueError, one line, where
+    `checkpoint.load` raises it, where m' = dim is not from 2 to the encoder's width, and where the encoder has no
+    places for max_length tokens. name: of the setting that dim comes from; None for dim is the whole width.
+    """
+    encoder, _ = load(checkpoint)
+    width, longest = int(encoder.config.hidden_size), positions(encoder) or max_length
+    if dim is not None and not 2 <= dim <= width:
+        raise ValueError(f"{name}: must be from 2 to the encoder's width {width}, got {dim}")
+    if not 3 <= max_length <= longest:
+        raise ValueError(f"encoder.max-length: must be from 3 to the encoder's {longest} places, got {max_length}")
 
 
 def started(

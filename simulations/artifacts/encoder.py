@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from server.checkpoint_files import resolve
 from simulations.artifacts.cache import folder_once
 from simulations.artifacts.provenance import made_by
 from simulations.corpora import builtin
 from simulations.corpora.corpus import Corpus
+from simulations.errors import UserError
+from simulations.experiment import DEFAULT_DIM, HALVES, TEXT_WAYS, Experiment
 from simulations.experiment import Encoder as EncoderSettings
-from simulations.experiment import Experiment
 from simulations.progress import Progress
 
 #: Built-in texts from which an int8 encoder takes its ranges: always these, so that it follows from the model alone.
@@ -58,6 +61,31 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
         export_encoder(checkpoint, folder, **export_settings(settings))
 
     return folder_once(f"encoders/{name}", make, progress=progress)
+
+
+def check_trained(experiment: Experiment) -> None:
+    """UserError, naming the setting, where texts are to train an encoder that has no room for what the experiment says.
+
+    Of a checkpoint on this machine; what a hub has, the protocol looks at before it asks anybody
+    (`server.training.end_to_end.check`). It is known without torch, by what the checkpoint says of itself.
+    """
+    if experiment.training.way not in TEXT_WAYS:
+        return
+    about = Path(resolve(experiment.encoder.model)) / "config.json"
+    if not about.is_file():
+        return
+    said = json.loads(about.read_text(encoding="utf-8"))
+    width, places = said.get("hidden_size"), said.get("max_position_embeddings")
+    asked = {"training.bottleneck": experiment.training.bottleneck}
+    if experiment.training.way == HALVES:
+        asked = {f'arm "{arm.name}": embedding.dim': (arm.dims or (DEFAULT_DIM,))[0] for arm in experiment.arms}
+    for where, dim in asked.items():
+        if isinstance(width, int) and isinstance(dim, int) and dim > width:
+            raise UserError(f"{where}: {dim} is above the encoder's width {width}; choose at most {width}")
+    if isinstance(places, int) and not 3 <= experiment.encoder.max_length <= places:
+        raise UserError(
+            f"encoder.max-length: must be from 3 to the encoder's {places} places, got {experiment.encoder.max_length}"
+        )
 
 
 def checkpoint_of(settings: EncoderSettings, folder: Path) -> str | Path:

@@ -16,7 +16,7 @@ from client.models.encoder import Encoder
 from server.protocols.protocol import Public, Text
 from server.protocols.public_maps import PublicMaps
 from simulations.artifacts.cache import CachedEmbeddings, embed
-from simulations.artifacts.encoder import checkpoint_of, encoder_folder
+from simulations.artifacts.encoder import check_trained, checkpoint_of, encoder_folder
 from simulations.artifacts.text_channel import prepare_rewriter, saved_rewriter
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
@@ -62,6 +62,7 @@ class CachedEncoder:
 def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress) -> Public:
     """The public part of an experiment's data as its training server has it. Raises UserError and ValueError, in one
     line."""
+    check_trained(experiment)
     encoder = None
     if experiment.training.way not in TEXT_WAYS:
         encoder = CachedEncoder(encoder_folder(experiment, corpus, progress=progress), progress=progress)

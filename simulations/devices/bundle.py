@@ -134,6 +134,8 @@ def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: P
     """What the arm's protocol asks of users first; of those who are asked nothing, what they ask its model by."""
     texts = arm.way == PUBLIC_ONLY and arm.text is not None  # whose question is the same, and its model takes an hour
     asking = replace(arm, way=None) if texts else arm
+    if isinstance(public.rewriter, StudyRewriter):  # what is asked does not wait for the training that comes of it
+        public = replace(public, rewriter=replace(public.rewriter, pretrain=None))
     with threadpool_limits(1, user_api="blas"):  # as a training server, whose maps must be these to the last bit
         protocol = protocol_of(experiment, asking, public, folder=Path(), progress=progress)
         try:

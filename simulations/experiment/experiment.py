@@ -15,7 +15,15 @@ from mechanisms.words.text import TextMechanism
 from server.training.descent import Descent
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.arm import CENTRALISED, PUBLIC_ONLY, Arm, curator_of, statistic_of, trial_text_of
+from simulations.experiment.arm import (
+    CENTRALISED,
+    PUBLIC_ONLY,
+    Arm,
+    curator_of,
+    released_text,
+    statistic_of,
+    trial_text_of,
+)
 from simulations.experiment.names import either, slug
 from simulations.experiment.pricing import check_arm, check_text
 from simulations.experiment.sections import (
@@ -88,10 +96,22 @@ class Experiment:
                 f'encoder.fine-tune-on-public: does not go with training.way = "{self.training.way}", where labelled '
                 "public text joins the users', sanitized like theirs; remove it"
             )
+        if self.training.way in TEXT_WAYS and self.encoder.layers:
+            raise UserError(
+                f'encoder.layers: does not go with training.way = "{self.training.way}", which trains the last one\'s '
+                "states; remove it"
+            )
         if self.text.pretrain and self.training.way not in TEXT_WAYS:
             raise UserError(f"text.pretrain: needs training.way = {either(TEXT_WAYS)}")
         if self.text.pretrain and public.fraction == 0:
             raise UserError("text.pretrain: needs public text, and data.public.fraction is 0")
+        for arm in self.arms if self.text.pretrain else ():
+            word = None if arm.text is None else released_text(arm, trial_text_of(arm), "train").word
+            if word is not None and word.reads:
+                raise UserError(
+                    f'arm "{arm.name}": text: {word.name} reads a {", ".join(word.reads)}, and text.pretrain restores '
+                    "what a mechanism without one makes of words; remove text.pretrain"
+                )
 
     def _check_users(self) -> None:
         users, stages = self.population.users, self.training.stages

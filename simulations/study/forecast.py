@@ -15,6 +15,7 @@ from client.models.tokens import sides_of, word_ids
 from mechanisms.words.text import TextMechanism
 from server.checkpoint_files import resolve
 from server.training.self_training import EPOCHS
+from simulations.artifacts.encoder import check_trained
 from simulations.artifacts.lengths import token_lengths
 from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.corpora.corpus import Corpus, Split
@@ -48,6 +49,7 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
     `simulations.experiment.ladder.of_experiment` has them. estimate: seconds and bytes, how that was found; None where
     the encoder is not on this machine. Reads the data; raises UserError where a run would.
     """
+    check_trained(experiment)
     split, holders, about = parts(experiment, progress=progress)
     rewriter = rewriter_to_price(experiment, split.public.texts)
     texts = {arm.name: rewriter.mechanism(arm) for arm in experiment.arms if rewriter and arm.text is not None}
