@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModel, AutoTokenizer
-from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
 from server.checkpoint_files import resolve
 from server.hub import reachable
 
 #: Weights that an encoder may lack, since what it gives does not depend on them.
 _UNUSED = "pooler."
+#: What configurations call their numbers of layers, and the most that are built.
+_DEPTHS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layer", "encoder_layers", "decoder_layers")
+_DEEPEST = 512
+#: A weight of one of an encoder's layers.
+_LAYER = re.compile(r"encoder\.(?:layers?|block)\.\d+\.")
+#: Beside a base model's place, changes to its weights.
+_ADAPTER = "adapter_config.json"
 
 
 def load(checkpoint: str | Path) -> tuple[Any, Any]:
@@ -27,7 +37,7 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
     logging.set_verbosity_error()  # weights that are missing are ours to report
     try:
         cached = not Path(source).is_absolute() and not reachable()
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
+        tokenizer = tokenizer_of(source, cached=cached)
         model, missing = weights(AutoModel, source, cached=cached)
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         if Path(source).is_absolute():
@@ -48,14 +58,37 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
     return model.float().eval(), tokenizer
 
 
+def config_of(source: str, *, cached: bool) -> Any:
+    """The configuration. ValueError where it is of a kind that `transformers` does not have, which code of the
+    checkpoint's own could tell, and that is never run; and of no layers, or too many to build."""
+    config = AutoConfig.from_pretrained(source, local_files_only=cached, trust_remote_code=False)
+    for name in _DEPTHS:
+        depth = getattr(config, name, None)
+        if depth is not None and not (isinstance(depth, int) and 1 <= depth <= _DEEPEST):
+            raise ValueError(f"its config.json says {name} = {depth!r}; 1 to {_DEEPEST} can be built")
+    return config
+
+
+def tokenizer_of(source: str, *, cached: bool) -> Any:
+    """The tokenizer. ValueError where its vocabulary is missing: `transformers` then makes one that knows no word."""
+    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached, trust_remote_code=False)
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise ValueError("its tokenizer knows no word; the file with its vocabulary is missing, or empty")
+    return tokenizer
+
+
 def weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any, frozenset[str]]:
     """(model, names of weights that the checkpoint lacks, which are random), by a class of `transformers`.
 
     Weights are read from safetensors, and only where a checkpoint has none of them, as older ones do, from
-    pytorch_model.bin by torch's reader that makes tensors and runs nothing (`weights_only`). source: of `resolve`.
-    cached: whether a hub's name is looked up on this machine alone. Raises whatever `from_pretrained` does.
+    pytorch_model.bin by torch's reader that makes tensors and runs nothing (`weights_only`). Nothing is read from
+    outside a folder. source: of `resolve`. cached: whether a hub's name is looked up on this machine alone. Raises
+    whatever `from_pretrained` does, and ValueError for weights that are not finite or of layers that the configuration
+    does not have, and for an adapter.
     """
-    given |= {"local_files_only": cached, "output_loading_info": True}
+    _refuse_what_lies_elsewhere(Path(source))
+    given |= {"local_files_only": cached, "output_loading_info": True, "trust_remote_code": False}
+    given |= {"config": config_of(source, cached=cached)}
     try:
         model, found = kind.from_pretrained(source, use_safetensors=True, **given)
     except OSError:
@@ -65,7 +98,31 @@ def weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any,
             if not Path(source).is_absolute() or (Path(source) / WEIGHTS_INDEX_NAME).is_file():
                 raise
             raise OSError(f"there are no weights; it needs a {SAFE_WEIGHTS_NAME} or a {WEIGHTS_NAME}") from None
+    more = [name for name in found["unexpected_keys"] if _LAYER.search(name)]
+    if more:
+        raise ValueError(f"its config.json has fewer layers than its weights: {min(more)} is of none")
+    broken = [name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise ValueError(f"its weights {broken[0]} are not finite")
     return model, frozenset(found["missing_keys"])
+
+
+def _refuse_what_lies_elsewhere(folder: Path) -> None:
+    """ValueError where weights, in parts or as changes to a base, are to be read from outside a local folder."""
+    if not folder.is_absolute():
+        return
+    if (folder / _ADAPTER).is_file():
+        raise ValueError(f"it holds an adapter ({_ADAPTER}); merge it into its base model first")
+    for index in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
+        if not (folder / index).is_file():
+            continue
+        try:
+            parts = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
+            outside = [part for part in parts if not isinstance(part, str) or Path(part).name != part]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise ValueError(f"its {index} names no parts of its weights") from None
+        if outside:
+            raise ValueError(f"its {index} names a part that is no file of this folder: {outside[0]!r}")
 
 
 def unknown_token(model: Any, tokenizer: Any) -> str | None:

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
-from server.checkpoint import first_line, positions, weights
+from server.checkpoint import config_of, first_line, positions, tokenizer_of, weights
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
 from server.hub import reachable
@@ -46,9 +46,9 @@ def read_generator(checkpoint: str | Path) -> tuple[Any, Any]:
     logging.set_verbosity_error()  # a missing head is ours to report
     try:
         cached = not Path(source).is_absolute() and not reachable()
-        config = AutoConfig.from_pretrained(source, local_files_only=cached)
+        config = config_of(source, cached=cached)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
+        tokenizer = tokenizer_of(source, cached=cached)
         model, missing = weights(kind, source, cached=cached, attn_implementation="eager")
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         raise ValueError(f"generator: {checkpoint} cannot be read: {first_line(error)}") from error
@@ -110,8 +110,12 @@ def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> d
     before, after = (plain(tokenizer, part) for part in prompt.split(PLACE))
     own = tokenizer("")["input_ids"]  # what the tokenizer puts around a text by itself
     two = bool(model.config.is_encoder_decoder)
+    pieces = min(len(tokenizer), model.get_input_embeddings().num_embeddings)
     end, first = tokenizer.eos_token_id, tokenizer.bos_token_id
-    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end or 0
+    if end is not None and end >= pieces:  # never written then
+        end = None
+    # a token for padding may have been added without a place in the model's table; nobody looks at what stands there
+    padding = next(token for token in (tokenizer.pad_token_id, end, 0) if token is not None and token < pieces)
     before = [*([first] if first is not None and first in own and first != end else []), *before]
     if two:
         after = [*after, *(i for i in own if i == end)]
@@ -124,13 +128,17 @@ def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> d
     if not len(before) + len(after) < max_length <= (longest or max_length) or history < _LEAST:
         raise ValueError(f"generator: max-length {max_length} leaves no room for a text in the prompt, or behind it")
     start = model.config.decoder_start_token_id if two else None
-    if two and start is None:
+    if two and not (isinstance(start, int) and 0 <= start < pieces):
         raise ValueError("generator: the checkpoint does not say which token its decoder starts with")
+    beyond = [token for token in (*before, *after) if token >= pieces]
+    if beyond:
+        unknown = tokenizer.convert_ids_to_tokens(beyond[0])
+        raise ValueError(f"generator: the prompt has a token that the model does not know: {unknown!r}")
     return {
         "before": before, "after": after, "start": start, "end": end, "padding": padding,
         "unknown": tokenizer.unk_token_id, "special": sorted(int(i) for i in tokenizer.all_special_ids),
         "spelling": _spelling(tokenizer), "max_length": max_length, "history": history,
-        "pieces": min(len(tokenizer), model.get_input_embeddings().num_embeddings),
+        "pieces": pieces,
     }  # fmt: skip
 
 
@@ -149,6 +157,11 @@ def plain(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
 
 
+def known(tokenizer: Any, about: dict[str, Any], text: str) -> list[int]:
+    """The same, of those that the model has."""
+    return [i for i in plain(tokenizer, text) if i < about["pieces"]]
+
+
 def _moments(
     model: Any, tokenizer: Any, about: dict[str, Any], texts: Sequence[str], seed: int
 ) -> Iterator[tuple[int, float, float]]:
@@ -156,7 +169,7 @@ def _moments(
     rng = np.random.default_rng([seed, 0])
     texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
     room = about["max_length"] - len(about["before"]) - len(about["after"])
-    encoded = [ids for ids in (plain(tokenizer, text) for text in texts) if ids]
+    encoded = [ids for ids in (known(tokenizer, about, text) for text in texts) if ids]
     for start in range(0, len(encoded), _BATCH):
         batch = encoded[start : start + _BATCH]
         prompts = [[*about["before"], *ids[:room], *about["after"]] for ids in batch]

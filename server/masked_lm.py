@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM
 from transformers.utils import logging
 
-from server.checkpoint import first_line, positions, unknown_token, weights
+from server.checkpoint import first_line, positions, tokenizer_of, unknown_token, weights
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
 from server.export import INPUTS
@@ -52,7 +52,7 @@ def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
     logging.set_verbosity_error()  # a missing head is ours to report
     try:
         cached = not Path(source).is_absolute() and not reachable()
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)
+        tokenizer = tokenizer_of(source, cached=cached)
         model, missing = weights(AutoModelForMaskedLM, source, cached=cached, attn_implementation="eager")
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         raise ValueError(f"masked-lm: {checkpoint} cannot be read: {first_line(error)}") from error

@@ -3,8 +3,6 @@ else."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from client.models.content import content_hash
+from client.models.described import LONGEST, fields, tried, whole
 from client.models.legible import legible
 from client.models.onnx import cores, session
 from client.store.text_column import Text
@@ -27,7 +26,8 @@ PRECISIONS = ("fp32", "int8")
 _TOKENS = 1024
 #: Texts that are tokenized at once: enough for full batches of every length, and a tokenized text is large.
 _CHUNK = 1 << 14
-_PROBE = (5, 7)  # texts, tokens
+#: Tokens of the texts that a graph is tried with, and the widest states there are.
+_PROBE, _WIDEST = 7, 2**16
 
 
 def identity(folder: Path | str) -> str:
@@ -56,14 +56,13 @@ class Encoder:
     def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
         folder = self.folder = Path(folder)
         self.identity = identity(folder)
-        try:
-            about = json.loads((folder / "encoder.json").read_text())
-            self.pooling, self.max_length, self.dim = about["pooling"], about["max_length"], about["dim"]
-            self.precision = about.get("precision", "fp32")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ValueError(f"encoder: {folder / 'encoder.json'} lacks pooling, max_length or dim") from None
+        about = fields("encoder", folder / "encoder.json", ("pooling", "max_length", "dim"), precision="fp32")
+        self.pooling, self.max_length, self.dim, self.precision = (about[name] for name in about)
+        for name, most in (("max_length", LONGEST), ("dim", _WIDEST)):
+            if not whole(about[name], 2, most):
+                raise ValueError(f"encoder: {folder / 'encoder.json'}: {name} must be from 2 to {most}")
         for value, known in ((self.pooling, _POOLINGS), (self.precision, PRECISIONS)):
-            if value not in known:
+            if not isinstance(value, str) or value not in known:
                 raise ValueError(f"encoder: {folder / 'encoder.json'}: {value!r} is not one of {', '.join(known)}")
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -109,20 +108,17 @@ class Encoder:
         return hidden[:, 0] if self.pooling == "cls" else hidden.mean(axis=1)
 
     def _refuse_a_dependence_on_the_batch(self) -> None:
-        ids = np.arange(math.prod(_PROBE)).reshape(_PROBE) % self._tokenizer.get_vocab_size()
-        ids, types = ids[:, : self.max_length], np.zeros(_PROBE, dtype=np.int64)[:, : self.max_length]
-        try:
-            together = self._embed(ids, types)
-            alone = [self._embed(ids[i : i + 1], types[i : i + 1]) for i in range(len(ids))]
-        except Exception:  # as above
-            raise ValueError(f"encoder: {self.folder} holds a model that does not run") from None
-        if together.shape != (len(ids), self.dim) or together.dtype != np.float32:
+        def embed(rows: NDArray[np.int64], length: int = min(_PROBE, self.max_length)) -> NDArray[np.float32]:
+            ids = (rows[:, None] * length + np.arange(length)) % self._tokenizer.get_vocab_size()
+            return self._embed(ids, np.zeros_like(ids))
+
+        made = tried("encoder", self.folder, embed)
+        if made.shape[1:] != (self.dim,) or made.dtype != np.float32:
             raise ValueError(f"encoder: {self.folder} holds a model that gives no float32 states of width {self.dim}")
-        if together.tobytes() != np.concatenate(alone).tobytes():
-            raise ValueError(
-                f"encoder: {self.folder} embeds a text otherwise alone than beside others (dynamic quantization does): "
-                "one user's text would show in another's embedding"
-            )
+        try:
+            embed(np.zeros(1, np.int64), self.max_length)
+        except Exception:  # the library's own
+            raise ValueError(f"encoder: {self.folder}: a text of max_length {self.max_length} does not run") from None
 
 
 @lru_cache(maxsize=1)

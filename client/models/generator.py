@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from client.models.content import content_hash
+from client.models.described import LONGEST, fields, numbers, tried, whole
 from client.models.legible import legible
 from client.models.onnx import session
 from client.models.pieces import Pieces, in_pieces
@@ -52,12 +53,10 @@ class Generator:
     def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
         folder = Path(folder)
         self.identity = identity(folder)
-        try:
-            about = json.loads((folder / "generator.json").read_text())
-            self._about: dict[str, Any] = {name: about[name] for name in _FIELDS}
-            self.low, self.high = float(about["low"]), float(about["high"])
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"generator: {folder / 'generator.json'} lacks one of {', '.join(_FIELDS)}") from None
+        self._about = fields("generator", folder / "generator.json", _FIELDS)
+        if why := _wrong(self._about):
+            raise ValueError(f"generator: {folder / 'generator.json'}: {why}")
+        self.low, self.high = float(self._about["low"]), float(self._about["high"])
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
             self._session = session(folder / "model.onnx", threads)
@@ -65,6 +64,31 @@ class Generator:
         except Exception:  # both libraries raise bare exceptions of their own
             raise ValueError(f"generator: {folder} holds a model or tokenizer that cannot be loaded") from None
         self._known: dict[str, Pieces] = {}
+        self._try(folder)
+
+    def _try(self, folder: Path) -> None:
+        """Raises ValueError unless texts short and long run, and a row is what it is alone."""
+        about = self._about
+        longest = about["max_length"] - len(about["before"]) - len(about["after"])
+
+        def logits(rows: NDArray[np.int64], length: int = min(2 * _STEP, longest), written: int = 3) -> Any:
+            ids = [((row * 7 + np.arange(max(length, written))) % about["pieces"]).tolist() for row in rows]
+            prompts = [[*about["before"], *each[:length], *about["after"]] for each in ids]
+            found = np.full((len(rows), about["pieces"]), np.nan, np.float32)
+            read: dict[int, NDArray[np.float32]] = {}
+            for batch, answer in self._next(read, prompts, np.arange(len(rows)), [each[:written] for each in ids]):
+                if answer.dtype != np.float32 or answer.shape != (len(batch), about["pieces"]):
+                    raise ValueError("these are no logits")
+                found[batch] = answer
+            return found
+
+        tried("generator", folder, logits)
+        try:
+            logits(np.zeros(1, np.int64), longest, about["history"])
+        except Exception:  # the library's own
+            raise ValueError(
+                f"generator: {folder}: {about['history']} tokens behind a prompt of {about['max_length']} do not run"
+            ) from None
 
     @property
     def end(self) -> str:
@@ -118,13 +142,7 @@ class Generator:
                 for at, row in zip(positions, rows, strict=True)
             ]
             table = np.full((len(rows), len(vocabulary)), -np.inf)
-            if self._encoder is None:
-                found = self._causal([[*prompts[row], *each] for row, each in zip(rows, drawn, strict=True)])
-            else:
-                self._read(read, prompts, rows.tolist())
-                shown = [(read[row], len(prompts[row])) for row in rows.tolist()]
-                found = self._in_two_parts(shown, [[self._about["start"], *each] for each in drawn])
-            for batch, logits in found:
+            for batch, logits in self._next(read, prompts, rows, drawn):
                 table[np.ix_(batch, there)] = logits[:, pieces.single[there]]
             return table
 
@@ -192,6 +210,17 @@ class Generator:
             )
         return self._known[vocabulary.identity]
 
+    def _next(
+        self, read: dict[int, NDArray[np.float32]], prompts: list[list[int]], rows: NDArray[np.int64],
+        drawn: Sequence[list[int]],
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:  # fmt: skip
+        """(which of the rows, their logits) behind these prompts, and behind what was drawn after each."""
+        if self._encoder is None:
+            return self._causal([[*prompts[row], *each] for row, each in zip(rows, drawn, strict=True)])
+        self._read(read, prompts, rows.tolist())
+        shown = [(read[row], len(prompts[row])) for row in rows.tolist()]
+        return self._in_two_parts(shown, [[self._about["start"], *each] for each in drawn])
+
     def _causal(self, inputs: Sequence[list[int]]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """(which inputs, their logits behind the last token), 32 of one width at once."""
         for batch, width in _alike([(len(ids),) for ids in inputs]):
@@ -239,6 +268,27 @@ class Generator:
         for row, each in enumerate(rows):
             ids[row, : len(each)] = each
         return ids
+
+
+def _wrong(about: dict[str, Any]) -> str:
+    """What of generator.json cannot be, in words; "" where nothing."""
+    pieces, low, high = (about[name] for name in ("pieces", "low", "high"))
+    if not whole(pieces, 1, 2**31 - 1):
+        return "pieces must be a whole number above 0"
+    for name in ("before", "after", "special"):
+        if not numbers(about[name], 2**31 if name == "special" else pieces):
+            return f"{name} must be a list of tokens of the model's"
+    for name in ("start", "end", "padding", "unknown"):
+        if not (whole(about[name], 0, 2**31 if name == "unknown" else pieces - 1) or (
+            about[name] is None and name != "padding"
+        )):  # fmt: skip
+            return f"{name} must be a token of the model's"
+    around = len(about["before"]) + len(about["after"])
+    if not (whole(about["max_length"], around + 1, LONGEST) and whole(about["history"], 1, LONGEST)):
+        return f"max_length must be from {around + 1}, behind the prompt, and history from 1, to {LONGEST}"
+    if not all(isinstance(each, int | float) and math.isfinite(each) for each in (low, high)) or not low < high:
+        return "low must be a number below high"
+    return "" if isinstance(about["spelling"], str) else "spelling must be text"
 
 
 def _alike(sizes: Sequence[tuple[int, ...]]) -> Iterator[tuple[NDArray[np.int64], list[int]]]:

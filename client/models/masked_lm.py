@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from client.models.content import content_hash
+from client.models.described import LONGEST, fields, numbers, tried, whole
 from client.models.onnx import session
 from client.models.pieces import Columns, Pieces, in_pieces
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -43,13 +44,11 @@ class MaskedLM:
     def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
         folder = Path(folder)
         self.identity = identity(folder)
-        try:
-            about = json.loads((folder / "masked_lm.json").read_text())
-            self._about: dict[str, Any] = {name: about[name] for name in _FIELDS}
-            self.low, self.high = float(about["low"]), float(about["high"])
-            self.max_length = int(about["max_length"])
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"masked-lm: {folder / 'masked_lm.json'} lacks one of {', '.join(_FIELDS)}") from None
+        self._about = fields("masked-lm", folder / "masked_lm.json", _FIELDS)
+        if why := _wrong(self._about):
+            raise ValueError(f"masked-lm: {folder / 'masked_lm.json'}: {why}")
+        self.low, self.high = float(self._about["low"]), float(self._about["high"])
+        self.max_length = int(self._about["max_length"])
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
             self._session = session(folder / "model.onnx", threads)
@@ -59,6 +58,32 @@ class MaskedLM:
         self._run_options = onnxruntime.RunOptions()
         self._run_options.only_execute_path_to_fetches = True
         self._known: dict[str, Pieces] = {}
+        self._try(folder)
+
+    def _try(self, folder: Path) -> None:
+        """Raises ValueError unless texts short and long run, and a row is what it is alone."""
+        pieces, about = self._tokenizer.get_vocab_size(), self._about
+        own = [i for name in ("before", "between", "after") for i in about[name]]
+        own += [about[name] for name in ("mask", "unknown", "padding")]
+
+        def made(output: str, length: int) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
+            def run(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+                ids = [[*own, *((row * 7 + np.arange(length)) % pieces).tolist()][:length] for row in rows]
+                ((_, (found,)),) = self._run([(each, length // 2, length - 1) for each in ids], output)
+                if found.dtype != np.float32 or len(found) != len(rows):
+                    raise ValueError("these are no rows")
+                return found
+
+            return run
+
+        for output in ("logits", "attention"):
+            tried("masked-lm", folder, made(output, min(4 * _STEP, self.max_length)))
+            try:
+                made(output, self.max_length)(np.zeros(1, np.int64))
+            except Exception:  # the library's own
+                raise ValueError(
+                    f"masked-lm: {folder}: a text of max_length {self.max_length} does not run"
+                ) from None
 
     def scores(self, x: NDArray[Any], vocabulary: Vocabulary) -> Scores:
         """What `DpMlm.sample` asks: raw logits of the vocabulary's words, given the original texts x, (n, L) word
@@ -187,6 +212,23 @@ class MaskedLM:
                     feeds["position_ids"][row, start : len(ids)] -= start - len(self._about["before"])
                 inputs_of_graph = {name: feeds[name] for name in self._inputs}
                 yield batch, self._session.run([output], inputs_of_graph, self._run_options)
+
+
+def _wrong(about: dict[str, Any]) -> str:
+    """What of masked_lm.json cannot be, in words; "" where nothing."""
+    for name in ("before", "between", "after", "special"):
+        if not numbers(about[name], 2**31):
+            return f"{name} must be a list of tokens"
+    for name in ("mask", "unknown", "padding"):
+        if not whole(about[name], 0, 2**31 - 1):
+            return f"{name} must be a token"
+    around = sum(len(about[name]) for name in ("before", "between", "after"))
+    if not whole(about["max_length"], around + 2, LONGEST):
+        return f"max_length must be from {around + 2}, around two texts, to {LONGEST}"
+    low, high = about["low"], about["high"]
+    if not all(isinstance(each, int | float) and math.isfinite(each) for each in (low, high)) or not low < high:
+        return "low must be a number below high"
+    return "" if all(about[name] in (0, 1) for name in ("segments", "aligned")) else "segments and aligned are 0 or 1"
 
 
 def _window(first: Columns, second: Columns, at: int, room: int) -> tuple[int, int]:

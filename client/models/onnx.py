@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import tempfile
 from pathlib import Path
 
 import onnxruntime
@@ -16,10 +18,25 @@ def cores() -> int:
 
 
 def session(path: Path, threads: int | None) -> onnxruntime.InferenceSession:
-    """The graph in a file. threads: at work on one run; None takes `cores()`. Raises what the library raises."""
+    """The graph in a file, and in that file alone: one with weights in other files, which its hash says nothing of, is
+    refused. threads: at work on one run; None takes `cores()`. Raises what the library raises."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = cores() if threads is None else threads
     # threads of several processes that spin beside each other take the cores from one another
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    if not _names_a_place(path):
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    with tempfile.TemporaryDirectory(prefix="sottovoce-") as nothing:  # in which none of the other files is found
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", nothing)
+        return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+
+
+def _names_a_place(path: Path) -> bool:
+    """Whether the word by which a graph names another file is in the file. It may be there by chance too: such a graph
+    is read through memory, which takes its size once more."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped, and is no graph
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.find(b"location") >= 0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from server.generation import PARAPHRASE, inputs_of, layout, plain, read_generator
+from server.generation import PARAPHRASE, inputs_of, known, layout, read_generator
 from server.text_batches import epoch, seeded, warmed
 
 #: Batches between two lines of progress.
@@ -69,9 +69,9 @@ def finetune_paraphraser(
 def _row(tokenizer: Any, about: dict[str, Any], text: str, paraphrase: str) -> tuple[list[int], list[int]]:
     """The prompt with a text, and the tokens that are to follow."""
     room = about["max_length"] - len(about["before"]) - len(about["after"])
-    written = plain(tokenizer, paraphrase)
+    written = known(tokenizer, about, paraphrase)
     target = [*written, *([about["end"]] if written and about["end"] is not None else [])]
-    return [*about["before"], *plain(tokenizer, text)[:room], *about["after"]], target[: about["history"]]
+    return [*about["before"], *known(tokenizer, about, text)[:room], *about["after"]], target[: about["history"]]
 
 
 def _loss(model: Any, about: dict[str, Any], rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:

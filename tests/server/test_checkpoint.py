@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from server.export import export_encoder
 from server.model import Pipeline
 from server.training.end_to_end import started
 from server.training.finetune import finetune
+from tests.support.paths import ROOT
 from tests.support.tiny_checkpoints import POSITIONS, bert_pickled, deberta_v3, roberta
 from tests.support.tiny_models import reviews, tiny_bert
 
@@ -121,3 +125,85 @@ def test_a_pickle_that_runs_something_is_refused_and_runs_nothing(old: bool, tmp
     with pytest.raises(ValueError, match="cannot be read"):
         load(folder)
     assert not mark.exists()
+
+
+def test_code_that_a_checkpoint_brings_is_never_run_nor_asked_about(tmp_path: Path) -> None:
+    """`transformers` would ask whether to run it, on standard input, which is where private texts come from."""
+    folder, mark = tiny_bert(tmp_path / "bert"), tmp_path / "ran"
+    (folder / "own.py").write_text(
+        "from pathlib import Path\nfrom transformers import BertConfig, BertModel\n"
+        f"Path({str(mark)!r}).touch()\n"
+        "class Own(BertConfig):\n    model_type = 'own'\nclass Net(BertModel):\n    pass\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    own = {"AutoConfig": "own.Own", "AutoModel": "own.Net", "AutoModelForMaskedLM": "own.Net",
+           "AutoModelForCausalLM": "own.Net"}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "own", "auto_map": own}))
+    asked = (
+        "from server import checkpoint, generation, masked_lm\n"
+        "for read in (checkpoint.load, masked_lm.read, generation.read_generator):\n"
+        f"    try:\n        read({str(folder)!r})\n        print('read')\n    except ValueError as error:\n"
+        "        print('refused', str(error).count('\\n'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", asked], input="y\ny\ny\na private text\n", capture_output=True, text=True, check=True,
+        cwd=ROOT,
+    )  # fmt: skip
+    assert done.stdout == "refused 0\n" * 3
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("index", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
+@pytest.mark.parametrize("part", ["../elsewhere/part", "/elsewhere/part", "within/part", 7])
+def test_a_part_that_lies_elsewhere_is_refused(index: str, part: object, tmp_path: Path) -> None:
+    """Neither read nor, in a folder within, left out of what the checkpoint is known by."""
+    folder = tiny_bert(tmp_path / "bert")
+    (folder / "model.safetensors").unlink()
+    (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": {"embeddings.LayerNorm.bias": part}}))
+    with pytest.raises(ValueError, match=r"names a part that is no file of this folder: "):
+        load(folder)
+    (folder / index).write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"names no parts of its weights$"):
+        load(folder)
+
+
+def test_a_tokenizer_without_its_vocabulary_is_refused(tmp_path: Path) -> None:
+    """`transformers` makes one that knows special tokens alone: every text would be the same."""
+    for make, file in ((bert_pickled, "vocab.txt"), (roberta, "vocab.json"), (deberta_v3, "spm.model")):
+        folder = make(tmp_path / make.__name__)
+        (folder / file).unlink()
+        with pytest.raises(ValueError, match=r"^encoder: .*(knows no word|cannot be read)"):
+            load(folder)
+    (tmp_path / "bert_pickled" / "vocab.txt").write_text("")
+    with pytest.raises(ValueError, match=r"knows no word; the file with its vocabulary is missing, or empty$"):
+        load(tmp_path / "bert_pickled")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_hidden_layers": -1}, r"says num_hidden_layers = -1; 1 to 512 can be built"),
+        ({"num_hidden_layers": 10**9}, r"says num_hidden_layers = 1000000000; 1 to 512 can be built"),
+        ({"num_hidden_layers": 1}, r"fewer layers than its weights: .*encoder\.layer\.1\."),
+        ({"num_hidden_layers": 3}, r"encoder\.layer\.2\..* is not among its weights"),
+    ],
+)
+def test_a_depth_that_is_not_that_of_the_weights_is_refused(changes: dict, said: str, tmp_path: Path) -> None:
+    folder = tiny_bert(tmp_path / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(ValueError, match=said):
+        load(folder)
+
+
+def test_weights_that_are_not_finite_and_an_adapter_are_refused(tmp_path: Path) -> None:
+    folder = bert_pickled(tmp_path / "bert")
+    kept = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    kept["bert.encoder.layer.1.output.dense.weight"][0, 0] = float("nan")
+    torch.save(kept, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"weights encoder\.layer\.1\.output\.dense\.weight are not finite"):
+        load(folder)
+    folder = tiny_bert(tmp_path / "base")
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds an adapter"):
+        load(folder)

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from client.models import generator as generators
 from client.models.generator import Generator
@@ -216,3 +216,22 @@ def test_an_empty_text_without_a_prompt_is_an_input_too(checkpoint, tmp_path):
     model = Generator(tmp_path / "made")
     scores = model.scores(["", "film"], model.vocabulary)
     assert np.isfinite(scores(np.zeros(2, np.int64), np.full((2, 1), NOTHING), np.arange(2))).all()
+
+
+def test_tokens_that_the_model_has_no_place_for_fail_no_text(tmp_path):
+    """One for padding that was added to the tokenizer alone is passed over; a prompt that needs one is refused."""
+    folder = tiny_generator(tmp_path / "model", "causal")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["one", "two", "three"])  # for which the model's table has room
+    tokenizer.add_special_tokens({"pad_token": "[OWN]"})
+    tokenizer.add_tokens(["zebra"])
+    tokenizer.save_pretrained(folder)
+    export_generator(folder, tmp_path / "made", public_texts=[*TEXTS, "zebra film"], seed=0, prompt=PROMPT)
+    about = json.loads((tmp_path / "made" / "generator.json").read_text())
+    assert about["padding"] < about["pieces"] < len(tokenizer)
+    model = Generator(tmp_path / "made")
+    texts = [" ".join(["film"] * n) for n in range(12)] + ["zebra", "[OWN] film", "zebra " * 3000]
+    asked = model.scores(texts, model.vocabulary)
+    assert np.isfinite(asked(np.zeros(15, np.int64), np.full((15, 1), NOTHING), np.arange(15))).all()
+    with pytest.raises(ValueError, match="the prompt has a token that the model does not know: 'zebra'"):
+        export_generator(folder, tmp_path / "out", public_texts=TEXTS, seed=0, prompt="zebra {text}")

@@ -1,0 +1,60 @@
+"""What a model's folder says of the model, and whether it is so: read and tried once, before a private text is.
+
+What cannot be read or run is refused here. Later it would be a text that decides whether a device answers, and that is
+an answer which nobody has charged for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Tokens that any model here is asked to take at once.
+LONGEST = 2**14
+_ROWS = 5
+
+
+def fields(kind: str, path: Path, names: Sequence[str], **absent: Any) -> dict[str, Any]:
+    """The fields of a JSON object in a file, and those of `absent`, each as it is there where the file has none.
+    ValueError, one line that begins with `kind`, where one of `names` is missing."""
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        return {name: about[name] for name in names} | {name: about.get(name, value) for name, value in absent.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError(f"{kind}: {path} lacks one of {', '.join(names)}") from None
+
+
+def whole(value: object, low: int, high: int) -> bool:
+    """Whether a value is a whole number from low to high."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def numbers(value: object, below: int) -> bool:
+    """Whether a value is a list of whole numbers from 0 to below `below`."""
+    return isinstance(value, list) and all(whole(each, 0, below - 1) for each in value)
+
+
+def tried(kind: str, folder: Path, run: Callable[[NDArray[np.int64]], NDArray[np.float32]]) -> NDArray[np.float32]:
+    """What `run` makes of rows 0 to 4 at once, (5, ...), which has to be what it makes of each alone, to the last bit.
+
+    Else, as with dynamic quantization, whose scale is that of a whole batch, one user's text would move another's
+    release. This finds kernels and graphs that are careless of rows; of one that is made to deceive it says nothing.
+    ValueError, one line, where they differ or the model does not run.
+    """
+    try:
+        together = run(np.arange(_ROWS))
+        alone = [run(np.array([row])) for row in range(_ROWS)]
+        same = together.tobytes() == np.concatenate(alone).tobytes() and len(together) == _ROWS
+    except Exception:  # the library raises bare exceptions of its own, and a graph of another form many others
+        raise ValueError(f"{kind}: {folder} holds a model that does not run") from None
+    if not same:
+        raise ValueError(
+            f"{kind}: {folder} reads a text otherwise alone than beside others (dynamic quantization does): "
+            "one user's text would show in another's release"
+        )
+    return together
