@@ -29,12 +29,12 @@ def finetune_paraphraser(
     a paraphrase where the model has no positions. A pair whose paraphrase has no tokens is left out.
     AdamW with linear warm-up and decay, gradients clipped to norm 1. Same arguments and thread count, same weights;
     global generators stay untouched. Raises ValueError, one line, where arguments do not fit, where the checkpoint
-    cannot be read, and where no pair is left.
+    cannot be read, where no pair is left, and where training ends in weights that are no numbers, which are not saved.
     """
-    if epochs < 1 or batch_size < 1 or not lr > 0:
-        raise ValueError(
-            f"paraphraser: epochs and batch-size must be at least 1 and lr above 0, got {epochs}, {batch_size}, {lr:g}"
-        )
+    if epochs < 1 or batch_size < 1:
+        raise ValueError(f"paraphraser: epochs and batch-size must be at least 1, got {epochs} and {batch_size}")
+    if not 0 < lr <= 1:  # also of what is not a number
+        raise ValueError(f"paraphraser: lr must be above 0 and at most 1, got {lr:g}")
     model, tokenizer = read_generator(checkpoint)
     about = layout(model, tokenizer, PARAPHRASE, max_length)
     rows = [row for row in (_row(tokenizer, about, *pair) for pair in pairs) if row[1]]
@@ -58,6 +58,8 @@ def finetune_paraphraser(
                 losses.append(float(loss.detach()))
                 if progress is not None and len(losses) % REPORT == 0:
                     progress(f"epoch {round_} of {epochs}: loss {float(np.mean(losses[-REPORT:])):.3f} a token")
+    if not all(bool(torch.isfinite(weights).all()) for weights in model.parameters()):
+        raise ValueError(f"paraphraser: training ended in weights that are no numbers; take a smaller lr than {lr:g}")
     if progress is not None:
         last = float(np.mean(losses[-REPORT:]))
         progress(f"{len(rows):,} pairs, {epochs} epochs: loss {last:.3f} a token at the end")

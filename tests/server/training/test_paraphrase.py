@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from scipy.special import log_softmax
 
 from client.models.generator import Generator
 from mechanisms.vocabulary import NOTHING
 from server.generation import PARAPHRASE, export_generator
-from server.training.paraphrase import finetune_paraphraser
+from server.training.paraphrase import _loss, finetune_paraphraser
 from simulations.commands import cli
 from tests.support.tiny_generators import KINDS, tiny_generator
 
@@ -68,6 +70,26 @@ def test_what_cannot_be_learned_is_refused(tmp_path: Path) -> None:
         finetune_paraphraser(source, [("a", "")], tmp_path / "out", seed=1)
     with pytest.raises(ValueError, match="epochs and batch-size must be at least 1"):
         finetune_paraphraser(source, PAIRS, tmp_path / "out", epochs=0, seed=1)
+
+
+@pytest.mark.parametrize("lr", [0.0, -1e-4, 1.01, 1e30, math.inf, math.nan])
+def test_no_learning_rate(lr: float, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^paraphraser: lr must be above 0 and at most 1, got ") as error:
+        finetune_paraphraser(tmp_path / "model", PAIRS, tmp_path / "out", lr=lr, seed=1)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they come about: of one step, for all that is looked at is where training ends."""
+    source = tiny_generator(tmp_path / "model", "causal")
+
+    def broken(*args: object, **given: object) -> torch.Tensor:
+        return _loss(*args, **given) * math.nan
+
+    monkeypatch.setattr("server.training.paraphrase._loss", broken)
+    with pytest.raises(ValueError, match=r"^paraphraser: training ended in weights that are no numbers; "):
+        finetune_paraphraser(source, PAIRS, tmp_path / "out", epochs=1, seed=1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
