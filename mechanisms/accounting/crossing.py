@@ -16,6 +16,8 @@ _NUDGE = 0.3
 #: The first two steps towards the other side: so much further than where the tangent or the chord crosses 0.
 _FURTHER = 1.3
 _LOOKS = 200
+#: Far above every log δ there is, and below what products of a few such numbers overflow at.
+_HIGHEST = 1e6
 
 
 def crossing(
@@ -24,13 +26,14 @@ def crossing(
     """(low, high) with excess(low) > 0 >= excess(high), high - low <= tolerance·high, in [0, top]; high is 0 where
     excess(0) <= 0, and low is then 0 too; None where excess(top) > 0.
 
-    excess: falling, or nearly. guess: where to begin, above 0 and below top. fall: about -excess'(guess), above 0.
+    excess: falling, or nearly; what is not a number counts as above 0. guess: where to begin, above 0 and below top.
+    fall: about -excess'(guess), above 0.
     """
     low, high, step = 0.0, top, 1.25
     seen: list[tuple[float, float]] = []
     widths = [math.inf, math.inf]
     for _ in range(_LOOKS):
-        value = excess(guess)
+        value = _height(excess(guess))
         seen.append((guess, value))
         if value > 0:
             low = guess
@@ -39,7 +42,7 @@ def crossing(
         above, below = any(v > 0 for _, v in seen), any(v <= 0 for _, v in seen)
         if above and not below and guess >= top * (1 - 1e-9):
             return None
-        if not above and len(seen) == 2 and excess(0.0) <= 0:
+        if not above and len(seen) == 2 and _height(excess(0.0)) <= 0:
             return 0.0, 0.0
         if high - low <= tolerance * high or guess < 1e-9:
             break
@@ -58,6 +61,11 @@ def crossing(
         guess = min(top, guess + away, guess * step) if above else max(guess - away, guess / step)
         step *= step
     return low, high
+
+
+def _height(value: float) -> float:
+    """A value that can be reckoned with: no infinite one, and _HIGHEST in place of what is not a number."""
+    return _HIGHEST if math.isnan(value) else min(max(value, -_HIGHEST), _HIGHEST)
 
 
 def _between(seen: Sequence[tuple[float, float]], low: float, high: float, nudge: float) -> float:

@@ -61,3 +61,21 @@ def test_no_shape_takes_it_from_its_bracket(shape: Callable[[float, float], floa
 def test_where_there_is_nothing_to_find() -> None:
     assert crossing(lambda e: 1.0 - 0.1 * e, 0.5, 3.0, fall=0.1, tolerance=1e-4) is None
     assert crossing(lambda e: -1.0 - e, 0.5, 3.0, fall=1.0, tolerance=1e-4) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_what_is_not_a_number_is_above(broken: float) -> None:
+    """Nobody knows that δ is small enough there, so no ε is claimed that rests on it."""
+    assert crossing(lambda e: broken, 1.0, 4.0, fall=1.0, tolerance=1e-4) is None
+    # at 0, and around where it crosses: the bracket's far end was seen to be a number, and not above 0
+    for hole in (lambda e: e == 0, lambda e: e < 1.2, lambda e: 0.7 < e < 1.3, lambda e: 1.1 < e < 1.2):
+        seen: dict[float, float] = {}
+
+        def excess(e: float, hole: Callable[[float], bool] = hole, seen: dict[float, float] = seen) -> float:
+            seen[e] = broken if hole(e) else 1.0 - e
+            return seen[e]
+
+        for guess in (0.3, 1.0, 1.15, 2.9):
+            seen.clear()
+            found = crossing(excess, guess, 4.0, fall=1.0, tolerance=1e-4)
+            assert found is not None and seen[found[1]] <= 0 < found[1]
