@@ -51,11 +51,13 @@ _MANY, _NARROW = 2**14, 2048
 #: The same for the law by which tilt and window are chosen, where no exponent is above _MODERATE: any tilt and any
 #: window give a bound, and these are as good.
 _SOME, _WIDE, _MODERATE = 2**10, 64, 32.0
+#: Of a tilted mass, at most: exponentials above it are no numbers.
+_EXPONENT = 700.0
 #: Log of the probability, under the tilted law, that S leaves the window.
 _LOG_OUTSIDE = -34.0
 #: Relative error allowed to masses and to scalar arithmetic; added to every answer.
 _ARITHMETIC = 1e-10
-#: Fewer blanket samples than this cannot hide anyone: the local bound is returned.
+#: Fewer blanket samples than this cannot hide anyone: the local bound is returned, and 0 as the optimistic twin.
 _FEWEST_SAMPLES = 1e-2
 
 
@@ -74,8 +76,8 @@ def blanket_delta(
     values, masses, outside = _atoms(cells, epsilon, pessimistic, slack)
     local = min(1.0, float(np.dot(masses, np.maximum(values, 0.0))) * (1 + _ARITHMETIC) + outside)
     gamma = math.exp(min(0.0, cells.log_gamma))
-    if pessimistic and n * gamma < _FEWEST_SAMPLES:
-        return local
+    if n * gamma < _FEWEST_SAMPLES:
+        return local if pessimistic else 0.0  # no transform tells a sum of so few from none
     if gamma == 0.0 or not (values > 0).any():
         return outside if pessimistic else 0.0
     if len(values) > _MANY:
@@ -117,6 +119,8 @@ def least_epsilon(
 
     def excess(epsilon: float) -> float:
         value = blanket_delta(cells, n, epsilon, pessimistic=pessimistic, slack=slack)
+        if math.isnan(value):  # `crossing` takes it for too much, which is the safe side of an upper bound alone
+            return math.nan if pessimistic else -math.inf
         return math.log(max(value, 1e-300)) - math.log(delta)
 
     top = min(local, 600.0)
@@ -211,21 +215,27 @@ def _log_positive_part(
     # one value of -n·largest outweighs the others whatever they are: what lies below changes no positive part
     values = np.maximum(values, -n * largest)
     rough = _thin(values, masses, True, _WIDE) if len(values) > _SOME else (values, masses)
+    if float(rough[0].max()) > 2 * largest:  # values far below 0 make the bins around it wider than it is
+        rough = values, masses
     theta = _tilt(*rough, gamma, n, largest)
     if theta * largest > _MODERATE:
         rough = values, masses
         theta = _tilt(*rough, gamma, n, largest)
     window = _window(*rough, gamma, n, theta, largest)
     above, below = window.above, window.below
+    if not math.isfinite(above):
+        return _nothing(pessimistic)
     if not math.isfinite(below):  # no Chernoff bound: what wraps in from below only adds, and the tilt makes it nothing
         if not pessimistic:
-            return -math.inf, -math.inf
+            return _nothing(pessimistic)
         below = max(above, window.spread)
     grid = _gridded(values, masses, gamma, n, replace(window, below=below), pessimistic)
 
     # from here on the gridded law, tilted
     step, offset = grid.step, grid.offset
     point: FloatArray = np.multiply(grid.index, step, dtype=np.float64) + offset
+    if theta * float(point.max()) > _EXPONENT:
+        return _nothing(pessimistic)
     tilted = grid.mass * np.exp(theta * point)
     log_growth = math.log1p(gamma * float(grid.mass @ np.expm1(theta * point)))
     size = int(next_fast_len(math.ceil((above + below) / step) + 64, real=True))
@@ -258,6 +268,11 @@ def _log_positive_part(
     error += missed
     base = n * log_growth
     return base + math.log(max(answer, 1e-300)), base + math.log(max(error, 1e-300))
+
+
+def _nothing(pessimistic: bool) -> tuple[float, float]:
+    """As `_log_positive_part`, where no number holds what it would take: no bound, above or below."""
+    return math.inf if pessimistic else -math.inf, -math.inf
 
 
 def _tilt(values: FloatArray, masses: FloatArray, gamma: float, n: int, largest: float) -> float:
