@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -121,6 +122,54 @@ class FromLogits:
             raise ValueError(f"{self.name}: expected scores {expected}, got {logits.shape}")
         weights = self._log_weights(logits)
         return categorical.sample(weights if lift is None else lift(weights), uniforms)
+
+
+@dataclass(frozen=True)
+class OfAnyVocabulary:
+    """A mechanism that draws from a model's logits, as it costs at worst whatever it draws among: its price where the
+    model, and so the number of its tokens, is not known. It is not to be drawn from.
+
+    **Theorem.** The exact worst loss of one draw (`FromLogits.privacy_loss`) rises with V: its derivative by V - 1 is
+    (e^ε - 1)/((1 + (V - 1)e^(ε/2))(V - 1 + e^(ε/2))) >= 0. It ends at ε, at which every one of them is pure LDP.
+    How far a sampler is from its mechanism has no bound over all V, so none is claimed: no δ of a crowd holds it, and
+    shuffling makes no ε less.
+    """
+
+    word: FromLogits
+
+    channel: ClassVar[str] = "text"
+    needs_prior: ClassVar[bool] = False
+    moves: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return self.word.name
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.word.reads
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Words that stand for those that it will draw among."""
+        return self.word.vocabulary
+
+    @property
+    def grid(self) -> None:
+        return None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return replace(self.word.guarantee, numeric_delta=1.0)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """That of pure LDP at ε, for any two contexts."""
+        if not checks.differs(self.name, distance):
+            return no_loss()
+        return pure_loss(self.word.epsilon)
+
+    def sample(self, x: NDArray[Any], *, rng: Any) -> IntArray:
+        raise NotImplementedError(f"{self.name}: its price alone is known; name its model to draw")
 
 
 def blocks(there: NDArray[np.bool_]) -> Iterator[IntArray]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from client.models import language_models
 from client.models.vocabulary import load
 from client.policy import Policy
 from mechanisms import catalogue, checks
@@ -14,13 +16,16 @@ from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.mechanism import Mechanism, parameters
+from mechanisms.words.language_model import FromLogits, OfAnyVocabulary
 from mechanisms.words.text import KEPT, TextMechanism
+from simulations.artifacts.generator import generator_folder, public_sentences
 from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
-from simulations.experiment import ANY_MODEL, Experiment, text_mechanism
+from simulations.experiment import ANY_MODEL, Experiment, stand_in, text_mechanism
 from simulations.experiment.ladder import PAPER, of_experiment
+from simulations.progress import Progress
 
 #: Ways of composing several releases, as `mechanisms.accounting.compose` calls them.
 METHODS = ("basic", "advanced", "renyi", "pld")
@@ -136,14 +141,16 @@ def texts_to_price(experiment: Experiment) -> dict[str, TextMechanism]:
 class TextToPlan:
     """What a plan for a text says beside its word mechanism; None: the default.
 
-    tokens: most of them. length: the ε of its length, or KEPT. words: word vectors, a file or a checkpoint.
-    accept_unprotected: what the text exposes and is declared public, as in a client's policy. crowd: how many users
-    delivered at the least agree in that.
+    tokens: most of them. length: the ε of its length, or KEPT. words: word vectors, a file or a checkpoint; generator:
+    of a mechanism that writes with a generating model, that model, whose own tokens it draws among where no words are
+    named. accept_unprotected: what the text exposes and is declared public, as in a client's policy. crowd: how many
+    users delivered at the least agree in that.
     """
 
     tokens: int | None = None
     length: str | None = None
     words: str | None = None
+    generator: str | None = None
     accept_unprotected: Sequence[str] | None = None
     crowd: int | None = None
 
@@ -152,16 +159,47 @@ class TextToPlan:
         """What is declared public, each with its reason. ValueError on what no client's policy takes."""
         return Policy(accept_unprotected=tuple(self.accept_unprotected or ())).declared
 
-    def by_epsilon(self, mechanism: str) -> Callable[[float], TextMechanism]:
-        """The text by the ε of its word mechanism, whose other parameters are the catalogue's defaults. UserError."""
+    def by_epsilon(self, mechanism: str, *, progress: Progress) -> tuple[Callable[[float], TextMechanism], str]:
+        """The text by the ε of its word mechanism, whose other parameters are the catalogue's defaults; and among what
+        it draws, in words: what a draw costs depends on how much that is. UserError."""
         spec: dict[str, Any] = {"mechanism": mechanism} | ({} if self.tokens is None else {"tokens": self.tokens})
         if self.length is not None:
             try:
                 spec["length"] = self.length if self.length == KEPT else float(self.length)
             except ValueError:
                 raise UserError(f"--length: must be an ε from 0 to 1000, or {KEPT}, got {self.length!r}") from None
-        vocabulary = load(vocabulary_folder(self.words or "minilm", tags="syntax" in mechanism))
-        return lambda epsilon: text_mechanism(spec | {"epsilon": epsilon}, vocabulary, model=ANY_MODEL)
+        kind = catalogue.admit(mechanism)
+        generates = bool(getattr(kind, "reads", ())) and language_models.kind_of(kind) != language_models.MASKED_LM
+        if self.generator is not None and not generates:
+            raise UserError(f"--generator: goes with a mechanism that generates, as dp-prompt; {mechanism} reads none")
+        model: Any = ANY_MODEL
+        if not generates or self.words is not None:
+            source = self.words or "minilm"
+            vocabulary = load(vocabulary_folder(source, tags="syntax" in mechanism))
+            among = f"{len(vocabulary):,} words of {source}"
+            among += ", which sanitize must be given too, as --words" if generates else ""
+        elif self.generator is not None:
+            name = language_models.kind_of(kind)
+            found: Any = language_models.load(
+                generator_folder(self.generator, public_sentences(), kind=name, seed=0, progress=progress), name
+            )
+            model, vocabulary = language_models.said(kind, found), found.vocabulary
+            among = f"{len(vocabulary):,} tokens of {self.generator}"
+        elif "scores" in kind.reads and not issubclass(kind, FromLogits):
+            raise UserError(f"--generator: is missing; what {mechanism} costs may depend on the model")
+        else:
+            return partial(_of_any_vocabulary, spec), _ANY_VOCABULARY
+        return lambda epsilon: text_mechanism(spec | {"epsilon": epsilon}, vocabulary, model=model), among
+
+
+#: Among what a mechanism draws whose model nobody has named.
+_ANY_VOCABULARY = "any vocabulary, at worst; with --generator FOLDER, among that model's own tokens"
+
+
+def _of_any_vocabulary(spec: dict[str, Any], epsilon: float) -> TextMechanism:
+    """A text by a generating model that is not known, at its worst over what models draw among."""
+    text = text_mechanism(spec | {"epsilon": epsilon}, stand_in(), model=ANY_MODEL)
+    return replace(text, word=OfAnyVocabulary(text.word)) if isinstance(text.word, FromLogits) else text
 
 
 def described(mechanism: Mechanism) -> str:

@@ -14,6 +14,17 @@ from simulations.artifacts.provenance import made_by
 from simulations.errors import UserError
 from simulations.progress import Progress
 
+#: Texts of the built-in corpus that a language model learns from where no others are named.
+_PUBLIC = 3000
+
+
+def public_sentences() -> Sequence[str]:
+    """Texts of the built-in corpus, for a language model where nobody names others."""
+    from simulations.corpora.builtin import builtin
+
+    found: Sequence[str] = builtin(task="sentiment", public=_PUBLIC, train=1, test=1, seed=0).public.texts
+    return found
+
 
 def generator_folder(
     checkpoint: str | Path, public_texts: Sequence[str | tuple[str, str]], *, kind: str, prompt: str | None = None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +13,7 @@ import typer
 
 from simulations.commands.ladder_table import LEGEND, assumptions, number, table
 from simulations.commands.options import AsJson, Set, print_json
+from simulations.commands.plan_table import lines as plan_lines
 from simulations.errors import UserError
 
 if TYPE_CHECKING:
@@ -288,6 +291,13 @@ Words = Annotated[
         "--words", help="Of a text: word vectors, a file or a checkpoint (default: minilm).", show_default=False
     ),
 ]
+Generator = Annotated[
+    str | None,
+    typer.Option(
+        "--generator", show_default=False,
+        help="Of a text that a model generates: its checkpoint, as for sanitize (default: the worst of all models).",
+    ),
+]  # fmt: skip
 Crowd = Annotated[
     int | None,
     typer.Option(
@@ -319,6 +329,7 @@ def plan_(
     tokens: Tokens = None,
     length: Length = None,
     words: Words = None,
+    generator: Generator = None,
     accept_unprotected: Public = None,
     crowd: Crowd = None,
     as_json: AsJson = False,
@@ -336,16 +347,17 @@ def plan_(
         raise UserError("--label-epsilon: the label is in the vector that privunit releases; leave it out")
     labels = plan.LABEL_EPSILONS if label_epsilon is None else (label_epsilon,)
     terms = plan.Terms(epsilon, delta, users, dropout, records, stages, labels, classes)
-    answer = _plan_of(terms, mechanism, dim, TextToPlan(tokens, length, words, accept_unprotected, crowd), out)
+    text = TextToPlan(tokens, length, words, generator, accept_unprotected, crowd)
+    answer = _plan_of(terms, mechanism, dim, text, out)
     if out is not None:
-        text = plan.experiment_file(answer, name=out.stem)
+        written = plan.experiment_file(answer, name=out.stem)
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        out.write_text(written, encoding="utf-8")
         answer["file"] = str(out)
     if as_json:
         return print_json(answer)
-    written = [] if out is None else [f"experiment file: {out}; run it with: sottovoce simulate {out}"]
-    _print([*_plan_for_people(answer), *written])
+    hint = [] if out is None else [f"experiment file: {out}; run it with: sottovoce simulate {out}"]
+    _print([*plan_lines(answer), *hint])
 
 
 def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path | None) -> dict[str, Any]:
@@ -357,8 +369,10 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
     if admit(mechanism).channel == "text":
         if out is not None:
             raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
-        build, said = text.by_epsilon(mechanism), progress_lines()
-        return plan.plan_text(terms, build, public=text.public, crowd=text.crowd, progress=said)
+        said = progress_lines()
+        with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+            build, among = text.by_epsilon(mechanism, progress=said)
+        return plan.plan_text(terms, build, public=text.public, crowd=text.crowd, progress=said) | {"among": among}
     if given := [name for name, value in asdict(text).items() if value is not None]:
         option = f"--{given[0].replace('_', '-')}"
         raise UserError(f"{option}: is about texts, and {mechanism} sanitizes none; leave it out")
@@ -369,48 +383,6 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
             raise UserError("--out: experiments are written for embeddings alone; put ε and p into a file of your own")
         return plan.plan_privunit(terms, dim=dim)
     return plan.plan(terms, mechanism=mechanism, dim=dim, progress=progress_lines())
-
-
-def _plan_for_people(answer: Mapping[str, Any]) -> list[str]:
-    shuffled, of_text = "no shuffler", "tokens" in answer
-    if answer["users"] is not None:
-        shuffled = f"{answer['users']:,} users invited, planned for {answer['delivered']:,} delivered"
-        if answer["crowd"] is None:
-            shuffled += " (none hides another: give --crowd)"
-        elif answer["crowd"] != answer["delivered"]:
-            shuffled += f", a crowd of {answer['crowd']:,}"
-    if "cap_probability" in answer:
-        return _privunit_for_people(answer, shuffled)
-    if of_text:
-        shuffled += f"; texts of at most {answer['tokens']} tokens"
-    largest = f"largest ε of {answer['mechanism']}"
-    lines = [
-        f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}", "",
-        f"{'label ε':>8}  {largest:>28}  {'its worst case':>14}  {'central ε':>9}",
-    ]  # fmt: skip
-    for split in answer["splits"]:
-        best = split["text_epsilon" if of_text else "embedding_epsilon"]
-        lines.append(
-            f"{number(split['label_epsilon']):>8}  {'none fits' if best is None else number(best):>28}  "
-            f"{number(split['worst_case']):>14}  {number(split['central_epsilon']):>9}"
-        )
-    if answer["mechanism"] == "gaussian":
-        lines.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
-    return lines
-
-
-def _privunit_for_people(answer: Mapping[str, Any], shuffled: str) -> list[str]:
-    lines = [f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}", ""]
-    if answer["local_epsilon"] is None:
-        return [*lines, "no privunit fits"]
-    n, dim = answer["delivered"], answer["dim"]
-    return [
-        *lines,
-        f"privunit of D = {dim}: ε = {answer['local_epsilon']:g}, cap probability p = {answer['cap_probability']:g}",
-        f"central ε = {answer['central_epsilon']:.4g}",
-        f"E cos = {answer['expected_cosine']:.4g}; a mean of {n:,} draws is off by at most {answer['noise']:.3g} (root",
-        f"mean square length); a trusted curator's Gaussian noise at this (ε, δ): {answer['curator_noise']:.3g}",
-    ]
 
 
 @app.command("optimal")

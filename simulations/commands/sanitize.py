@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 #: What mechanisms need of a vocabulary beside words and vectors.
 _NEEDS = {"santext+": "counts", "madlib-syntax": "tags"}
 _PROGRESS_SECONDS = 5.0
-#: Texts of the built-in corpus that a language model learns from where no others are named.
-_PUBLIC = 3000
 
 
 Out = Annotated[
@@ -244,19 +242,12 @@ def _generator(name: str, models: _Models, public_texts: Sequence[str] | None) -
     """The folder of a generating model that clients run; of a checkpoint, made with public texts and cached."""
     from client.models import language_models
     from mechanisms.catalogue import admit
-    from simulations.artifacts.generator import generator_folder
+    from simulations.artifacts.generator import generator_folder, public_sentences
 
     return generator_folder(
-        models.generator or "", _builtin() if public_texts is None else public_texts, prompt=models.prompt,
+        models.generator or "", public_sentences() if public_texts is None else public_texts, prompt=models.prompt,
         kind=language_models.kind_of(admit(name)), seed=0, progress=_say,
     )  # fmt: skip
-
-
-def _builtin() -> Sequence[str]:
-    """Texts of the built-in corpus, where no others are named."""
-    from simulations.corpora.builtin import builtin
-
-    return builtin(task="sentiment", public=_PUBLIC, train=1, test=1, seed=0).public.texts
 
 
 def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
@@ -265,6 +256,7 @@ def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
     if (folder / "masked_lm.json").is_file():
         return folder
     from simulations.artifacts.bundled_head import bundled_masked_lm
+    from simulations.artifacts.generator import public_sentences
     from simulations.artifacts.masked_lm import masked_lm_folder
     from simulations.artifacts.vocabulary import MINILM
 
@@ -272,7 +264,7 @@ def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
         _say(f"{name}: with the prediction head that comes with sottovoce; made ready once, in seconds")
         return bundled_masked_lm(progress=_say)
     if public_texts is None:
-        public_texts = _builtin()
+        public_texts = public_sentences()
     _say(f"{name}: preparing the language model, once; a prediction head that it lacks takes minutes")
     return masked_lm_folder(name, public_texts, seed=0, progress=_say)
 

@@ -17,6 +17,7 @@ from simulations.analysis import plan
 from simulations.commands import cli
 from simulations.experiment import load, text_mechanism
 from tests.support.budgets import answer, printed, rung
+from tests.support.tiny_generators import TOKENS, tiny_generator
 
 
 @pytest.fixture(autouse=True)
@@ -214,3 +215,61 @@ def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     }
     for path in paths:
         assert path.stat().st_size < 100_000 and imread(path).shape[1] > 1500
+
+
+GENERATED = ("--tokens", "4", "--length", "0", "--epsilon", "6", "--delta", "1e-6", "--label-epsilon", "0.001")
+
+
+@pytest.mark.parametrize("mechanism", ["dp-prompt", "dp-paraphrase"])
+def test_what_a_model_generates_is_planned_for_what_it_draws_among(
+    mechanism: str, capsys: pytest.CaptureFixture[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draw among few words costs less than one among many: four tokens planned over four words at a total of 6 cost
+    more than 8 over those of GPT-2. Where nobody names the model, a plan holds for each."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+    vocabulary.save(
+        Vocabulary(tuple("abcd"), np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)), place / "four"
+    )
+    model = str(tiny_generator(place / "model"))
+    asked = ("plan", "--mechanism", mechanism, *GENERATED)
+
+    def cost(epsilon: float, size: int) -> float:
+        """Of four tokens among so many, by the exact loss of a draw."""
+        words = Vocabulary(tuple(map(str, range(size))), np.zeros((size, 1), np.float32))
+        spec = {"mechanism": mechanism, "epsilon": epsilon, "low": 0.0, "high": 1.0, "tokens": 4, "length": 0.0}
+        text = text_mechanism(spec, words)
+        return rung([r.to_dict() for r in ladder(None, None, text=text, users=None, delta=1e-6)], "user")["epsilon"]
+
+    unnamed = answer(capsys, *asked)
+    (split,) = unnamed["splits"]
+    assert unnamed["among"].startswith("any vocabulary, at worst; with --generator FOLDER")
+    assert split["text_epsilon"] == pytest.approx((6 - 0.001) / 4, abs=0.01)
+    for size in (2, 4, 50_257):
+        assert cost(split["text_epsilon"], size) <= 6
+    own = answer(capsys, *asked, "--generator", model)
+    assert own["among"] == f"{len(TOKENS)} tokens of {model}"
+    planned = own["splits"][0]["text_epsilon"]
+    assert split["text_epsilon"] < planned and 5.9 < cost(planned, len(TOKENS)) <= 6
+    few = answer(capsys, *asked, "--words", "four")
+    assert few["among"] == "4 words of four, which sanitize must be given too, as --words"
+    planned = few["splits"][0]["text_epsilon"]
+    assert cost(planned, 4) <= 6 < 8 < cost(planned, 50_257)  # so it matters among what
+    people = printed(capsys, *asked, "--words", "four")
+    assert people.splitlines()[-1] == f"Drawn among {few['among']}."
+
+
+def test_a_shuffler_promises_nothing_for_a_model_that_nobody_has_named(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, shuffled = (
+        answer(capsys, "plan", "--mechanism", "dp-prompt", *GENERATED, *more)["splits"][0]
+        for more in ((), ("--users", "1000000"))
+    )
+    assert plain["text_epsilon"] == shuffled["text_epsilon"]
+
+
+def test_a_generator_is_for_what_generates(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    word_vectors(place)
+    for mechanism in ("santext", "dp-mlm", "purkayastha"):
+        words = () if mechanism == "purkayastha" else ("--words", "words")
+        given = ["plan", "--mechanism", mechanism, "--epsilon", "5", "--delta", "1e-6", "--generator", "model", *words]
+        assert cli.main(["budget", *given]) == 2
+        assert "--" in capsys.readouterr().err
