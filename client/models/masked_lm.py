@@ -76,14 +76,12 @@ class MaskedLM:
 
             return run
 
-        for output in ("logits", "attention"):
-            tried("masked-lm", folder, made(output, min(4 * _STEP, self.max_length)))
-            try:
+        tried("masked-lm", folder, made("logits", min(4 * _STEP, self.max_length)))
+        try:
+            for output in ("logits", "attention"):
                 made(output, self.max_length)(np.zeros(1, np.int64))
-            except Exception:  # the library's own
-                raise ValueError(
-                    f"masked-lm: {folder}: a text of max_length {self.max_length} does not run"
-                ) from None
+        except Exception:  # the library's own
+            raise ValueError(f"masked-lm: {folder}: a text of max_length {self.max_length} does not run") from None
 
     def scores(self, x: NDArray[Any], vocabulary: Vocabulary) -> Scores:
         """What `DpMlm.sample` asks: raw logits of the vocabulary's words, given the original texts x, (n, L) word
@@ -118,7 +116,8 @@ class MaskedLM:
 
         Averaged over heads and layers, the special tokens left out (Fu 2024, section 5); the attention that a word
         gets is that of its pieces together. 0 where there is NOTHING. A long text is read in stretches that fit, each
-        with a share according to its words.
+        with a share according to its words. Each is read by itself: the mean over layers and heads has other last bits
+        in a batch, and two words next to equal could change places by what others wrote.
         """
         pieces = self._pieces(vocabulary)
         texts = [self._columns(row, pieces) for row in np.asarray(x)]
@@ -131,7 +130,7 @@ class MaskedLM:
                 inputs.append((ids, len(ids), 0))
                 where.append((row, stretch))
         start = len(self._about["before"])
-        for batch, (attention,) in self._run(inputs, "attention"):
+        for batch, (attention,) in self._run(inputs, "attention", at_once=1):
             for matrix, i in zip(attention, batch, strict=True):
                 row, stretch = where[i]
                 ends = start + np.cumsum([len(texts[row][j]) for j in stretch])
@@ -187,14 +186,14 @@ class MaskedLM:
             yield stretch
 
     def _run(
-        self, inputs: Sequence[tuple[list[int], int, int]], output: str
+        self, inputs: Sequence[tuple[list[int], int, int]], output: str, *, at_once: int = _BATCH
     ) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.float32]]]]:
-        """(which inputs, their output), 32 of one width at once. inputs: (ids, start of the second text, place)."""
+        """(which inputs, their output), of one width at once. inputs: (ids, start of the second text, place)."""
         widths = np.array([-(-len(ids) // _STEP) * _STEP for ids, _, _ in inputs], dtype=np.int64)
         for width in np.unique(widths):
             alike = np.flatnonzero(widths == width)
-            for begin in range(0, len(alike), _BATCH):
-                batch = alike[begin : begin + _BATCH]
+            for begin in range(0, len(alike), at_once):
+                batch = alike[begin : begin + at_once]
                 shape = (len(batch), min(int(width), self.max_length))
                 feeds = {
                     "input_ids": np.full(shape, self._about["padding"], dtype=np.int64),

@@ -87,5 +87,8 @@ def test_dp_mlm_needs_no_training_on_a_new_machine(tmp_path, monkeypatch, capsys
     (made,) = (tmp_path / "cache" / "sottovoce" / "masked-lms").iterdir()
     vocabulary = vocabularies.load(vocabulary_folder("minilm"))
     x = np.array([tokens.word_ids("a fine film with a dull plot", vocabulary)])
-    scores = MaskedLM(made / "files").scores(x, vocabulary)(np.arange(7), np.repeat(x, 7, axis=0), np.zeros(7, int))
+    model = MaskedLM(made / "files")
+    scores = model.scores(x, vocabulary)(np.arange(7), np.repeat(x, 7, axis=0), np.zeros(7, int))
     assert (scores.argmax(axis=1) == x[0]).sum() >= 4  # it reads the text beside the mask; by chance, none
+    others = np.concatenate([x, np.random.default_rng(0).integers(0, len(vocabulary), (5, 7))])
+    assert (model.importance(others, vocabulary)[0] == model.importance(x, vocabulary)[0]).all()  # whoever is beside it
