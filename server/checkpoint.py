@@ -90,14 +90,18 @@ def weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any,
     given |= {"local_files_only": cached, "output_loading_info": True, "trust_remote_code": False}
     given |= {"config": config_of(source, cached=cached)}
     try:
-        model, found = kind.from_pretrained(source, use_safetensors=True, **given)
-    except OSError:
         try:
-            model, found = kind.from_pretrained(source, use_safetensors=False, weights_only=True, **given)
+            model, found = kind.from_pretrained(source, use_safetensors=True, **given)
         except OSError:
-            if not Path(source).is_absolute() or (Path(source) / WEIGHTS_INDEX_NAME).is_file():
-                raise
-            raise OSError(f"there are no weights; it needs a {SAFE_WEIGHTS_NAME} or a {WEIGHTS_NAME}") from None
+            model, found = kind.from_pretrained(source, use_safetensors=False, weights_only=True, **given)
+    except OSError:
+        if not Path(source).is_absolute() or (Path(source) / WEIGHTS_INDEX_NAME).is_file():
+            raise
+        raise OSError(f"there are no weights; it needs a {SAFE_WEIGHTS_NAME} or a {WEIGHTS_NAME}") from None
+    except RuntimeError as error:
+        if "ignore_mismatched_sizes" not in str(error):
+            raise
+        raise ValueError("its weights are of other sizes than its config.json says") from None
     more = [name for name in found["unexpected_keys"] if _LAYER.search(name)]
     if more:
         raise ValueError(f"its config.json has fewer layers than its weights: {min(more)} is of none")

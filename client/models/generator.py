@@ -59,6 +59,8 @@ class Generator:
         self.low, self.high = float(self._about["low"]), float(self._about["high"])
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self._tokenizer.no_padding()
+            self._tokenizer.no_truncation()
             self._session = session(folder / "model.onnx", threads)
             self._encoder = None if self._about["start"] is None else session(folder / ENCODER, threads)
         except Exception:  # both libraries raise bare exceptions of their own

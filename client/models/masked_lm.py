@@ -51,6 +51,8 @@ class MaskedLM:
         self.max_length = int(self._about["max_length"])
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self._tokenizer.no_padding()
+            self._tokenizer.no_truncation()
             self._session = session(folder / "model.onnx", threads)
         except Exception:  # both libraries raise bare exceptions of their own
             raise ValueError(f"masked-lm: {folder} holds a model or tokenizer that cannot be loaded") from None

@@ -30,9 +30,12 @@ from mechanisms.losses.categorical import from_profile
 from mechanisms.losses.loss import LossCells, no_loss
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 #: Points of ε at which a round's profile is taken.
 _POINTS = 72
+#: Every so many of them all truncations are looked at, and between them the two that are the best there.
+_APART = 4
 #: Share of δ that all rounds together may spend beyond the last of these points.
 _SHARE = 1e-2
 #: The δ, beside that share of one round, whose best truncations bound a round.
@@ -77,17 +80,26 @@ def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None
     top = min(math.inf if plain is None else plain, math.inf if last is None else last.epsilon)
     if top == 0:
         return no_loss()
-    cuts = [TruncatedBlanket(cells, 0.0, top), last, *(best_truncation(cells, n, cut) for cut in _CUTS)]
+    found = [TruncatedBlanket(cells, 0.0, top), last, *(best_truncation(cells, n, cut) for cut in _CUTS)]
+    cuts = [cut for cut in found if cut is not None]
     epsilons: FloatArray = np.linspace(0.0, 1.0, _POINTS) ** 1.5 * top  # denser where many rounds spend their δ
-    least = np.ones(_POINTS)
-    for cut in cuts:
-        if cut is None:
-            continue
-        price = np.array([cut.price(n, float(epsilon)) for epsilon in epsilons])
-        cheap = price < least  # elsewhere this truncation cannot be the best
-        bound = profile(cut.cells, n, epsilons[cheap].tolist(), slack=smallest * 3e-3) + price[cheap]
-        least[cheap] = np.minimum(least[cheap], bound)
-    return from_profile(*envelope(epsilons, least))
+    price = np.array([[cut.price(n, float(epsilon)) for epsilon in epsilons] for cut in cuts])
+    deltas = np.ones((len(cuts), _POINTS))
+
+    def look(cut: int, at: IntArray) -> None:
+        near = epsilons[at].tolist()
+        deltas[cut, at] = profile(cuts[cut].cells, n, near, slack=smallest * 3e-3) + price[cut, at]
+
+    some = np.unique(np.append(np.arange(0, _POINTS, _APART), _POINTS - 1))
+    for cut in range(len(cuts)):
+        look(cut, some[price[cut, some] < deltas[:, some].min(axis=0)])  # elsewhere this truncation cannot be the best
+    between = np.array([np.interp(epsilons, epsilons[some], np.log(row[some])) for row in deltas])
+    likely = np.argsort(between, axis=0)[:2]  # any of them gives a bound: only the likeliest are looked at
+    for cut in range(len(cuts)):
+        wanted = (likely == cut).any(axis=0) & (price[cut] < 1)
+        wanted[some] = False
+        look(cut, np.flatnonzero(wanted))
+    return from_profile(*envelope(epsilons, deltas.min(axis=0)))
 
 
 def envelope(epsilons: FloatArray, deltas: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from opacus import GradSampleModule
-from opacus.optimizers import DPOptimizer
 from torch.nn.functional import normalize
 
 from server.checkpoint import load as load_checkpoint
@@ -100,6 +98,9 @@ def noisy_steps(
     steps: DPSGD, model: Headed, rows: Sequence[Any], labels: Array, *, noise: float, seed: int
 ) -> Iterator[int]:
     """Trains the low-rank changes of `model`, in place; yields the number of each step. noise: in units of the clip."""
+    from opacus import GradSampleModule  # which takes seconds to import
+    from opacus.optimizers import DPOptimizer
+
     module = GradSampleModule(model)
     trained = [p for p in module.parameters() if p.requires_grad]
     optimizer = DPOptimizer(

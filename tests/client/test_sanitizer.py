@@ -155,7 +155,7 @@ def test_a_cohort_answers_as_its_users_would_alone(tmp_path, make, mechanism, di
     asked = request(**changes)
     policy = replace(REFERENCE, delta=1e-6)
     cohort = ask(make_node(tmp_path / "cohort", range(n), policy=policy), asked)
-    for i in range(n):
+    for i in range(0, n, 4):
         alone = ask(make_node(tmp_path / str(i), [i], policy=policy), asked)
         assert alone.users.tolist() == [i]
         for channel, values in payloads(alone).items():

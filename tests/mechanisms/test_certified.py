@@ -137,7 +137,7 @@ def test_a_draw_is_as_near_to_the_exact_one_as_it_says(
         monkeypatch.setattr(module, "certify", catch)
     x = np.random.default_rng(2).normal(size=(ROWS, mechanism.dim))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    for share in (2.0**-53, 0.5, 1 - 2.0**-53, None):
+    for share in (2.0**-53, 1 - 2.0**-53, None):
         mechanism.sample(x, rng=Chosen(chosen(k), share))
     off, said = np.array(caught).T
     assert (off <= said).all(), float((off / said).max())

@@ -186,9 +186,10 @@ def test_a_tokenizer_without_its_vocabulary_is_refused(tmp_path: Path) -> None:
         ({"num_hidden_layers": 10**9}, r"says num_hidden_layers = 1000000000; 1 to 512 can be built"),
         ({"num_hidden_layers": 1}, r"fewer layers than its weights: .*encoder\.layer\.1\."),
         ({"num_hidden_layers": 3}, r"encoder\.layer\.2\..* is not among its weights"),
+        ({"intermediate_size": 48}, r"its weights are of other sizes than its config\.json says$"),
     ],
 )
-def test_a_depth_that_is_not_that_of_the_weights_is_refused(changes: dict, said: str, tmp_path: Path) -> None:
+def test_a_size_that_is_not_that_of_the_weights_is_refused(changes: dict, said: str, tmp_path: Path) -> None:
     folder = tiny_bert(tmp_path / "bert")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
