@@ -14,9 +14,12 @@ import numpy as np
 from scipy.integrate import cumulative_trapezoid
 
 from mechanisms.catalogue import build
+from mechanisms.privunit import PrivUnit
 from mechanisms.streams import SimulationStreams
 
 DIM, EPSILON, ROWS, SLOW_ROWS, REPEATS = 16, 10.0, 100_000, 1_000, 7
+#: Coordinates of one vector a user, and a local ε that is usual there.
+WIDE, LOCAL = 64, 5.0
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -75,6 +78,13 @@ def main() -> None:
         print(f"{spec['mechanism']:<46}{speed:>14,.0f} sentences/s{ratio}")
     words = ROWS / seconds(lambda: streams().uniform(ROWS, DIM + 1))
     print(f"{'streams alone, 17 uniforms a sentence':<46}{words:>14,.0f} sentences/s")
+    wide = np.random.default_rng(2).normal(size=(ROWS, WIDE))
+    wide /= np.linalg.norm(wide, axis=1, keepdims=True)
+    vector = PrivUnit(WIDE, LOCAL)
+    speed = ROWS / seconds(lambda: vector.sample(wide, rng=streams()))
+    print(f"{f'privunit, {WIDE} coordinates':<46}{speed:>14,.0f} users/s")
+    words = ROWS / seconds(lambda: streams().uniform(ROWS, WIDE + 1))
+    print(f"{f'streams alone, {WIDE + 1} uniforms a user':<46}{words:>14,.0f} users/s")
 
 
 if __name__ == "__main__":
