@@ -96,10 +96,15 @@ class Experiment:
                 f'encoder.fine-tune-on-public: does not go with training.way = "{self.training.way}", where labelled '
                 "public text joins the users', sanitized like theirs; remove it"
             )
-        if self.training.way in TEXT_WAYS and self.encoder.layers:
+        if self.training.way in (*TEXT_WAYS, "paper") and self.encoder.layers:
             raise UserError(
                 f'encoder.layers: does not go with training.way = "{self.training.way}", which trains the last one\'s '
                 "states; remove it"
+            )
+        if self.training.way in ("sanitized-text", "paper") and self.encoder.precision != "fp32":
+            raise UserError(
+                f'encoder.precision: "{self.encoder.precision}" is of what users encode, and with training.way = '
+                f'"{self.training.way}" they encode nothing; remove it'
             )
         if self.text.pretrain and self.training.way not in TEXT_WAYS:
             raise UserError(f"text.pretrain: needs training.way = {either(TEXT_WAYS)}")

@@ -398,3 +398,12 @@ def test_the_file_is_priced_as_the_client_prices_it(
 def test_slugs_are_plain() -> None:
     assert slug("Purkayastha, ε = 0.5") == "purkayastha-eps-0-5"
     assert slug("naïve/../m'=16") == "naive-m-16"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [("encoder.precision=int8", "they encode nothing"), ("encoder.layers=[2, 3]", "trains the last one's states")],
+)
+def test_what_the_published_procedure_would_pass_over_is_refused(override: str, words: str, tmp_path: Path) -> None:
+    paper = ("training.way=paper", "training.acknowledge-not-private=true")
+    assert words in complaint(tmp_path, MINIMAL, *paper, override)
