@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,9 @@ _UNUSED = "pooler."
 #: What configurations call their numbers of layers, and the most that are built.
 _DEPTHS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layer", "encoder_layers", "decoder_layers")
 _DEEPEST = 512
-#: A weight of one of an encoder's layers.
+#: A weight of one of an encoder's layers, and of a layer of any model, with its number.
 _LAYER = re.compile(r"encoder\.(?:layers?|block)\.\d+\.")
+_NUMBERED = re.compile(r"(?:^|\.)(?:layers?|block|h)\.(\d+)\.")
 #: Beside a base model's place, changes to its weights.
 _ADAPTER = "adapter_config.json"
 
@@ -32,21 +35,17 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
     checkpoint lacks weights of the encoder.
     """
     source = resolve(checkpoint)
-    level = logging.get_verbosity()
-    logging.disable_progress_bar()  # the caller shows progress; a bar for each read of a file is noise
-    logging.set_verbosity_error()  # weights that are missing are ours to report
     try:
-        cached = not Path(source).is_absolute() and not reachable()
-        tokenizer = tokenizer_of(source, cached=cached)
-        model, missing = weights(AutoModel, source, cached=cached)
+        with quietly():
+            cached = not Path(source).is_absolute() and not reachable()
+            tokenizer = tokenizer_of(source, cached=cached)
+            model, missing = weights(AutoModel, source, cached=cached)
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         if Path(source).is_absolute():
             raise ValueError(f"encoder: {source} cannot be read: {first_line(error)}") from error
         raise ValueError(
             f"encoder: {source!r} is no folder here, and no model hub or cache gives it now; name a folder or minilm"
         ) from error
-    finally:
-        logging.set_verbosity(level)
     lacks = sorted(name for name in missing if not name.startswith(_UNUSED))
     if lacks:
         raise ValueError(f"encoder: {source} is no whole encoder: {lacks[0]} is not among its weights")
@@ -56,6 +55,19 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
     if stranger is not None:
         raise ValueError(f"encoder: {source} has a token that its model does not know: {stranger!r}")
     return model.float().eval(), tokenizer
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Inside, `transformers` shows no bars, since the caller shows progress, and no warnings: what is missing is ours
+    to report."""
+    level = logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
 
 
 def config_of(source: str, *, cached: bool) -> Any:
@@ -82,13 +94,14 @@ def weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any,
 
     Weights are read from safetensors, and only where a checkpoint has none of them, as older ones do, from
     pytorch_model.bin by torch's reader that makes tensors and runs nothing (`weights_only`). Nothing is read from
-    outside a folder. source: of `resolve`. cached: whether a hub's name is looked up on this machine alone. Raises
-    whatever `from_pretrained` does, and ValueError for weights that are not finite or of layers that the configuration
-    does not have, and for an adapter.
+    outside a folder. source: of `resolve`. cached: whether a hub's name is looked up on this machine alone. given:
+    more for `from_pretrained`, the `config` where it has been read. Raises whatever `from_pretrained` does, and
+    ValueError for weights that are not finite or of layers that the configuration does not have, and for an adapter.
     """
     _refuse_what_lies_elsewhere(Path(source))
     given |= {"local_files_only": cached, "output_loading_info": True, "trust_remote_code": False}
-    given |= {"config": config_of(source, cached=cached)}
+    if "config" not in given:
+        given["config"] = config_of(source, cached=cached)
     try:
         try:
             model, found = kind.from_pretrained(source, use_safetensors=True, **given)
@@ -102,7 +115,11 @@ def weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any,
         if "ignore_mismatched_sizes" not in str(error):
             raise
         raise ValueError("its weights are of other sizes than its config.json says") from None
-    more = [name for name in found["unexpected_keys"] if _LAYER.search(name)]
+    deepest = max((getattr(given["config"], name, None) or 0 for name in _DEPTHS), default=0)
+    more = [
+        name for name in found["unexpected_keys"]
+        if _LAYER.search(name) or any(0 < deepest <= int(number) for number in _NUMBERED.findall(name))
+    ]  # fmt: skip
     if more:
         raise ValueError(f"its config.json has fewer layers than its weights: {min(more)} is of none")
     broken = [name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all())]

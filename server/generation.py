@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import logging
 
 from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
-from server.checkpoint import config_of, first_line, positions, tokenizer_of, weights
+from server.checkpoint import config_of, first_line, positions, quietly, tokenizer_of, weights
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
 from server.hub import reachable
@@ -41,19 +40,15 @@ def read_generator(checkpoint: str | Path) -> tuple[Any, Any]:
     """(model, tokenizer) of a checkpoint that generates text, in float32 and evaluation mode, weights from safetensors
     only. Raises ValueError, one line, where it cannot be read or has no tokenizer.json."""
     source = resolve(checkpoint)
-    level = logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()  # a missing head is ours to report
     try:
-        cached = not Path(source).is_absolute() and not reachable()
-        config = config_of(source, cached=cached)
-        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        tokenizer = tokenizer_of(source, cached=cached)
-        model, missing = weights(kind, source, cached=cached, attn_implementation="eager")
+        with quietly():
+            cached = not Path(source).is_absolute() and not reachable()
+            config = config_of(source, cached=cached)
+            kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+            tokenizer = tokenizer_of(source, cached=cached)
+            model, missing = weights(kind, source, cached=cached, config=config, attn_implementation="eager")
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         raise ValueError(f"generator: {checkpoint} cannot be read: {first_line(error)}") from error
-    finally:
-        logging.set_verbosity(level)
     if missing:
         raise ValueError(f"generator: {checkpoint} does not generate text; {min(missing)} is not among its weights")
     if not getattr(tokenizer, "is_fast", False):

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import AutoModelForMaskedLM
-from transformers.utils import logging
 
-from server.checkpoint import first_line, positions, tokenizer_of, unknown_token, weights
+from server.checkpoint import first_line, positions, quietly, tokenizer_of, unknown_token, weights
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
 from server.export import INPUTS
@@ -47,17 +46,13 @@ def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
     cannot be read or its tokenizer has no mask.
     """
     source = resolve(checkpoint)
-    level = logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()  # a missing head is ours to report
     try:
-        cached = not Path(source).is_absolute() and not reachable()
-        tokenizer = tokenizer_of(source, cached=cached)
-        model, missing = weights(AutoModelForMaskedLM, source, cached=cached, attn_implementation="eager")
+        with quietly():
+            cached = not Path(source).is_absolute() and not reachable()
+            tokenizer = tokenizer_of(source, cached=cached)
+            model, missing = weights(AutoModelForMaskedLM, source, cached=cached, attn_implementation="eager")
     except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
         raise ValueError(f"masked-lm: {checkpoint} cannot be read: {first_line(error)}") from error
-    finally:
-        logging.set_verbosity(level)
     if not getattr(tokenizer, "is_fast", False) or tokenizer.mask_token_id is None:
         raise ValueError(f"masked-lm: {checkpoint} has no tokenizer.json with a mask token")
     stranger = unknown_token(model, tokenizer)

@@ -39,6 +39,19 @@ def numbers(value: object, below: int) -> bool:
     return isinstance(value, list) and all(whole(each, 0, below - 1) for each in value)
 
 
+def bounds(low: object, high: object) -> bool:
+    """Whether these are numbers, the first below the second, and as floats too: a whole number may be too large."""
+    return isinstance(low, int | float) and isinstance(high, int | float) and -1e300 < low < high < 1e300
+
+
+def longest(kind: str, folder: Path, what: str, run: Callable[[NDArray[np.int64]], object]) -> None:
+    """Run row 0 of the longest input that a folder says its model takes. ValueError, one line, where it does not."""
+    try:
+        run(np.zeros(1, np.int64))
+    except Exception:  # as in `tried`
+        raise ValueError(f"{kind}: {folder}: {what} does not run") from None
+
+
 def tried(kind: str, folder: Path, run: Callable[[NDArray[np.int64]], NDArray[np.float32]]) -> NDArray[np.float32]:
     """What `run` makes of rows 0 to 4 at once, (5, ...), which has to be what it makes of each alone, to the last bit.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, fields, tried, whole
+from client.models.described import LONGEST, fields, longest, tried, whole
 from client.models.legible import legible
 from client.models.onnx import cores, session
 from client.store.text_column import Text
@@ -115,10 +115,8 @@ class Encoder:
         made = tried("encoder", self.folder, embed)
         if made.shape[1:] != (self.dim,) or made.dtype != np.float32:
             raise ValueError(f"encoder: {self.folder} holds a model that gives no float32 states of width {self.dim}")
-        try:
-            embed(np.zeros(1, np.int64), self.max_length)
-        except Exception:  # the library's own
-            raise ValueError(f"encoder: {self.folder}: a text of max_length {self.max_length} does not run") from None
+        said = f"a text of max_length {self.max_length}"
+        longest("encoder", self.folder, said, partial(embed, length=self.max_length))
 
 
 @lru_cache(maxsize=1)

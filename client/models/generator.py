@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, fields, numbers, tried, whole
+from client.models.described import LONGEST, bounds, fields, longest, numbers, tried, whole
 from client.models.legible import legible
 from client.models.onnx import session
 from client.models.pieces import Pieces, in_pieces
@@ -71,9 +70,9 @@ class Generator:
     def _try(self, folder: Path) -> None:
         """Raises ValueError unless texts short and long run, and a row is what it is alone."""
         about = self._about
-        longest = about["max_length"] - len(about["before"]) - len(about["after"])
+        room = about["max_length"] - len(about["before"]) - len(about["after"])
 
-        def logits(rows: NDArray[np.int64], length: int = min(2 * _STEP, longest), written: int = 3) -> Any:
+        def logits(rows: NDArray[np.int64], length: int = min(2 * _STEP, room), written: int = 3) -> Any:
             ids = [((row * 7 + np.arange(max(length, written))) % about["pieces"]).tolist() for row in rows]
             prompts = [[*about["before"], *each[:length], *about["after"]] for each in ids]
             found = np.full((len(rows), about["pieces"]), np.nan, np.float32)
@@ -85,12 +84,8 @@ class Generator:
             return found
 
         tried("generator", folder, logits)
-        try:
-            logits(np.zeros(1, np.int64), longest, about["history"])
-        except Exception:  # the library's own
-            raise ValueError(
-                f"generator: {folder}: {about['history']} tokens behind a prompt of {about['max_length']} do not run"
-            ) from None
+        said = f"a prompt of max_length {about['max_length']} with a history of {about['history']} behind it"
+        longest("generator", folder, said, partial(logits, length=room, written=about["history"]))
 
     @property
     def end(self) -> str:
@@ -274,7 +269,7 @@ class Generator:
 
 def _wrong(about: dict[str, Any]) -> str:
     """What of generator.json cannot be, in words; "" where nothing."""
-    pieces, low, high = (about[name] for name in ("pieces", "low", "high"))
+    pieces = about["pieces"]
     if not whole(pieces, 1, 2**31 - 1):
         return "pieces must be a whole number above 0"
     for name in ("before", "after", "special"):
@@ -288,7 +283,7 @@ def _wrong(about: dict[str, Any]) -> str:
     around = len(about["before"]) + len(about["after"])
     if not (whole(about["max_length"], around + 1, LONGEST) and whole(about["history"], 1, LONGEST)):
         return f"max_length must be from {around + 1}, behind the prompt, and history from 1, to {LONGEST}"
-    if not all(isinstance(each, int | float) and math.isfinite(each) for each in (low, high)) or not low < high:
+    if not bounds(about["low"], about["high"]):
         return "low must be a number below high"
     return "" if isinstance(about["spelling"], str) else "spelling must be text"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, fields, numbers, tried, whole
+from client.models.described import LONGEST, bounds, fields, longest, numbers, tried, whole
 from client.models.onnx import session
 from client.models.pieces import Columns, Pieces, in_pieces
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -79,11 +78,8 @@ class MaskedLM:
             return run
 
         tried("masked-lm", folder, made("logits", min(4 * _STEP, self.max_length)))
-        try:
-            for output in ("logits", "attention"):
-                made(output, self.max_length)(np.zeros(1, np.int64))
-        except Exception:  # the library's own
-            raise ValueError(f"masked-lm: {folder}: a text of max_length {self.max_length} does not run") from None
+        for output in ("logits", "attention"):
+            longest("masked-lm", folder, f"a text of max_length {self.max_length}", made(output, self.max_length))
 
     def scores(self, x: NDArray[Any], vocabulary: Vocabulary) -> Scores:
         """What `DpMlm.sample` asks: raw logits of the vocabulary's words, given the original texts x, (n, L) word
@@ -226,8 +222,7 @@ def _wrong(about: dict[str, Any]) -> str:
     around = sum(len(about[name]) for name in ("before", "between", "after"))
     if not whole(about["max_length"], around + 2, LONGEST):
         return f"max_length must be from {around + 2}, around two texts, to {LONGEST}"
-    low, high = about["low"], about["high"]
-    if not all(isinstance(each, int | float) and math.isfinite(each) for each in (low, high)) or not low < high:
+    if not bounds(about["low"], about["high"]):
         return "low must be a number below high"
     return "" if all(about[name] in (0, 1) for name in ("segments", "aligned")) else "segments and aligned are 0 or 1"
 

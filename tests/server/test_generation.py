@@ -17,7 +17,7 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.text import TextMechanism
 from server.clipping import clip_bounds
-from server.generation import PARAPHRASE, export_generator
+from server.generation import PARAPHRASE, export_generator, read_generator
 from tests.support.tiny_generators import KINDS, TOKENS, WORDS, tiny_generator
 
 TEXTS = ["the film was good", "a bad book", "the book was a film and the film was bad", ""]
@@ -235,3 +235,12 @@ def test_tokens_that_the_model_has_no_place_for_fail_no_text(tmp_path):
     assert np.isfinite(asked(np.zeros(15, np.int64), np.full((15, 1), NOTHING), np.arange(15))).all()
     with pytest.raises(ValueError, match="the prompt has a token that the model does not know: 'zebra'"):
         export_generator(folder, tmp_path / "out", public_texts=TEXTS, seed=0, prompt="zebra {text}")
+
+
+def test_a_model_of_fewer_layers_than_its_weights_is_refused(tmp_path):
+    """It would write, by half of what it has learned."""
+    folder = tiny_generator(tmp_path / "model", "causal")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"n_layer": config["n_layer"] - 1}))
+    with pytest.raises(ValueError, match=r"fewer layers than its weights: .*h\.\d+\..* is of none$"):
+        read_generator(folder)

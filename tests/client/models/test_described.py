@@ -61,7 +61,8 @@ def test_one_whose_scale_is_that_of_the_batch_is_refused(name: str, made: dict[s
 HOSTILE: dict[str, list[Any]] = {
     "max_length": [-5, 0, 1, "abc", 64.5, None, True, 10**9, 10**30, 4096], "history": [0, -3, "x", None, 10**9, 4096],
     "padding": [500, -1, None, "x"], "before": [[10**6], [-99], "abc", [[1]]], "start": [10**5, "x", 1.5],
-    "end": ["x", -1, [1]], "special": [[[1]], 3, ["x"]], "pieces": [0, -1, "x", 3, 10**6], "low": ["x", None, 1e400],
+    "end": ["x", -1, [1]], "special": [[[1]], 3, ["x"]], "pieces": [0, -1, "x", 3, 10**6],
+    "low": ["x", None, 1e400, -(10**400)], "high": [10**400, float("nan"), -1e9],
     "dim": [0, -1, "x", 10**30, None], "mask": [-1, "x", 10**6], "unknown": [-1, "x"], "spelling": [3],
     "pooling": [["mean"], 3, "max"], "precision": [["fp32"], None], "segments": ["x", 2],
 }  # fmt: skip
