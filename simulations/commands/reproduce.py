@@ -24,6 +24,13 @@ def command(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few arms and sentences: minutes, to see that it runs.")
     ] = False,
+    users: Annotated[
+        int | None,
+        typer.Option(
+            "--users", min=100, metavar="N", show_default=False,
+            help="Training sentences that users hold, one each; 2,000 take an hour or two a paper on two cores.",
+        ),
+    ] = None,
     data: Annotated[
         Path, typer.Option("--data", help="The folder with sst2, cola, ... in it.")
     ] = Path("../shared/data"),
@@ -37,20 +44,22 @@ def command(
 ) -> None:
     """Run what can be run here of a paper, and print its numbers beside ours, with why they differ."""
     from simulations.errors import UserError
-    from simulations.papers.definition import chosen, load_paper
+    from simulations.papers.definition import USERS, chosen, load_paper
     from simulations.papers.run import reproduce, text
     from simulations.study.simulate import simulate
 
-    paper, progress = load_paper(name), progress_lines()
+    if quick and users is not None:
+        raise UserError("--quick: has a size of its own; leave --users out")
+    paper, progress, users = load_paper(name), progress_lines(), users or USERS
     items = chosen(paper, table)
     if page is not None and not page.is_dir():
         raise UserError(f"--page {page}: there is no such folder")
     out.mkdir(parents=True, exist_ok=True)
     found = reproduce(
-        paper, items, quick=quick, data=data, out=out, progress=progress,
+        paper, items, quick=quick, data=data, out=out, progress=progress, users=users,
         run=lambda study, folder: simulate(study, folder, progress=progress),
     )  # fmt: skip
-    written = text(paper, items, found, quick=quick)
+    written = text(paper, items, found, quick=quick, users=users)
     if page is not None:
         (page / f"{paper.name}.md").write_text(written, encoding="utf-8")
     if as_json:

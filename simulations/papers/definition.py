@@ -14,8 +14,10 @@ from simulations.errors import UserError
 from simulations.experiment import BOTH, Experiment, from_table
 
 _FOLDER = Path(__file__).parent
-#: Training sentences that are held by users, and test sentences: of a run, and of one that only shows that it runs.
-_USERS, _QUICK_USERS, _TESTS, _QUICK_TESTS = 8000, 400, 300, 150
+#: Training sentences that are held by users where nobody says how many, and test sentences; then those of a run that
+#: only shows that it runs. A paper's tables take an hour or two so on two cores, without a GPU.
+USERS, TESTS = 2000, 600
+QUICK_USERS, QUICK_TESTS = 400, 150
 #: Where each task's files lie in the data folder, and what they hold (shared/data/README.md).
 _TASKS: dict[str, dict[str, Any]] = {
     "sst2": {"path": "sst2", "text": "sentence", "label": "label"},
@@ -106,18 +108,21 @@ def arms_of(item: Item, *, quick: bool) -> list[Mapping[str, Any]]:
     return [arm for arm in item.arms if not quick or arm.get("quick", False)]
 
 
-def experiment_of(paper: Paper, item: Item, *, quick: bool, data: Path, rows: int) -> Experiment:
-    """The study of an item with arms. rows: of its training file. Raises UserError."""
+def experiment_of(
+    paper: Paper, item: Item, *, quick: bool, data: Path, rows: int, users: int = USERS
+) -> Experiment:
+    """The study of an item with arms. rows: of its training file, of which so many `users` hold one each, or, of a
+    smaller file, as many as there are; a quick run has its own number. Raises UserError."""
     task, arms = dict(_TASKS[item.task]), arms_of(item, quick=quick)
     folder = data / task.pop("path")
     measures = [] if item.measure == "accuracy" else [item.measure]
-    users = min(_QUICK_USERS if quick else _USERS, int(rows * 0.9))
+    users = min(QUICK_USERS if quick else users, int(rows * 0.9))
     why = "as published: the paper's mechanism, with what it shows"
     return from_table({
         "name": f"{paper.name} {item.name}",
         "data": task | {
             "source": "files", "path": str(folder), "train": "train.tsv", "test": "dev.tsv", "measures": measures,
-            "test-limit": _QUICK_TESTS if quick else _TESTS, "overlap": "the data as published",
+            "test-limit": QUICK_TESTS if quick else TESTS, "overlap": "the data as published",
             "public": {"fraction": 0.05, "labels": False},
         },
         "population": {"users": users},

@@ -12,15 +12,21 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment, slug
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
-from simulations.papers.definition import Item, Paper, arms_of, experiment_of, training_file
+from simulations.papers.definition import (
+    QUICK_TESTS,
+    QUICK_USERS,
+    TESTS,
+    USERS,
+    Item,
+    Paper,
+    arms_of,
+    experiment_of,
+    training_file,
+)
 from simulations.progress import Progress
 
 #: Runs an experiment into a folder; returns its results.
 Runner = Callable[[Experiment, Path], Mapping[str, Any]]
-WAYS_OF_RUNNING = {
-    True: "a quick run of 400 training sentences, 150 test sentences, one epoch and one seed, which shows that it runs",
-    False: "a run of 8,000 training sentences, or what there are, 300 test sentences, three epochs, one seed",
-}
 
 
 @dataclass(frozen=True)
@@ -32,11 +38,22 @@ class Found:
     why: str = ""
 
 
+def how_run(*, quick: bool, users: int = USERS) -> str:
+    """The size of a run, in words."""
+    if quick:
+        return (
+            f"a quick run of {QUICK_USERS} training sentences, {QUICK_TESTS} test sentences, one epoch and one seed, "
+            "which shows that it runs"
+        )
+    return f"a run of {users:,} training and {TESTS} test sentences, or what there are, three epochs, one seed"
+
+
 def reproduce(
-    paper: Paper, items: Sequence[Item], *, quick: bool, data: Path, out: Path, run: Runner, progress: Progress
-) -> list[Found]:
+    paper: Paper, items: Sequence[Item], *, quick: bool, data: Path, out: Path, run: Runner, progress: Progress,
+    users: int = USERS,
+) -> list[Found]:  # fmt: skip
     """Runs each item that has arms, in a folder of `out` of its own, where one that is finished is not run again. An
-    item whose data are not here says so. Raises UserError where a run does."""
+    item whose data are not here says so. users: as `experiment_of` takes it. Raises UserError where a run does."""
     found = []
     for item in items:
         if not item.arms:
@@ -48,7 +65,8 @@ def reproduce(
         if not file.is_file():
             found.append(Found(item.name, why=f"{file} is not here; name the folder of the data with --data"))
             continue
-        folder = out / f"{slug(paper.name)}-{slug(item.name)}{'-quick' if quick else ''}"
+        size = "-quick" if quick else "" if users == USERS else f"-{users}"
+        folder = out / f"{slug(paper.name)}-{slug(item.name)}{size}"
         known = folder / "results.json"
         if known.is_file():
             results: Mapping[str, Any] = json.loads(known.read_text(encoding="utf-8"))
@@ -56,7 +74,7 @@ def reproduce(
             with file.open("rb") as lines:
                 rows = sum(1 for _ in lines) - 1
             progress(f"{paper.name}, {item.name}: {len(arms_of(item, quick=quick))} arms")
-            results = run(experiment_of(paper, item, quick=quick, data=data, rows=rows), folder)
+            results = run(experiment_of(paper, item, quick=quick, data=data, rows=rows, users=users), folder)
         found.append(_beside(item, results, quick=quick))
     return found
 
@@ -79,12 +97,13 @@ def _beside(item: Item, results: Mapping[str, Any], *, quick: bool) -> Found:
 
 
 
-def text(paper: Paper, items: Sequence[Item], found: Sequence[Found], *, quick: bool) -> str:
+def text(paper: Paper, items: Sequence[Item], found: Sequence[Found], *, quick: bool, users: int = USERS) -> str:
     """A page in Markdown: every item with what shows it, then the paper's numbers beside ours, with the reasons."""
-    how = WAYS_OF_RUNNING[quick]
+    how = how_run(quick=quick, users=users)
     shown = [[item.name, item.what, item.status, _by(paper, item)] for item in items]
     table = markdown_table(["item", "what it shows", "status", "by"], shown)
-    made_by = f"`sottovoce reproduce {paper.name}{' --quick' if quick else ''}`"
+    size = " --quick" if quick else "" if users == USERS else f" --users {users}"
+    made_by = f"`sottovoce reproduce {paper.name}{size}`"
     lines = [f"# {paper.title}", "", f"{made_by} made this page, by {how}.", "", table]
     by_name = {item.name: item for item in items}
     for each in found:
