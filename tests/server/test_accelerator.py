@@ -253,6 +253,35 @@ def test_what_is_lent_comes_back_whatever_happens() -> None:
             assert not any(away(one, large))
 
 
+def test_a_model_goes_once_however_many_batches_there_are(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = masked_lm.load(made / "masked")
+    attack: list[MaskAttack] = []
+    rng = np.random.default_rng(0)
+    pipeline = started(made / "bert", TEXTS, dim=4, classes=2, rng=rng, pooling="mean", max_length=40)
+    many = TEXTS * 6
+    works: dict[str, tuple[int, Callable[[], object]]] = {
+        "embed": (2, lambda: pipeline.embed(TEXTS, batch_size=3)),
+        "perplexity": (2, lambda: pseudo_perplexity(many, made / "masked", progress=lambda line: None)),
+        "bounds": (2, lambda: masked_lm.bounds_of(model, tokenizer, many, seed=1, max_length=40)),
+        "accuracy": (2, lambda: masked_accuracy(made / "masked", many, paired=True, seed=1, max_length=40)),
+        "attack": (1, lambda: attack.append(MaskAttack(made / "masked", VOCABULARY))),
+        "guesses": (0, lambda: [attack[0].guesses(np.tile(SENT, (4, 1))), attack[0].log_probs(SENT, 1)]),
+    }
+    moves = []
+    to = torch.nn.Module.to
+
+    def counted(self: torch.nn.Module, *args: Any, **given: Any) -> torch.nn.Module:
+        moves.append(args)
+        return to(self, *args, **given)
+
+    with stand_in_gpu():
+        monkeypatch.setattr(torch.nn.Module, "to", counted)
+        for name, (expected, work) in works.items():
+            moves.clear()
+            work()
+            assert len(moves) == expected, name
+
+
 def test_a_training_that_fails_leaves_its_model_on_the_cpu(made: Path) -> None:
     kept = []
 
