@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
 from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
+from server.accelerator import beside, lent
 from server.checkpoint import config_of, first_line, positions, quietly, tokenizer_of, weights
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
@@ -165,16 +166,17 @@ def _moments(
     texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
     room = about["max_length"] - len(about["before"]) - len(about["after"])
     encoded = [ids for ids in (known(tokenizer, about, text) for text in texts) if ids]
-    for start in range(0, len(encoded), _BATCH):
-        batch = encoded[start : start + _BATCH]
-        prompts = [[*about["before"], *ids[:room], *about["after"]] for ids in batch]
-        written = [ids[: min(_WRITTEN, about["history"])] for ids in batch]
-        begin = [0 if about["start"] is not None else len(prompt) - 1 for prompt in prompts]
-        with torch.no_grad():
-            logits = model(**inputs_of(about, prompts, written), use_cache=False).logits[:, :, : about["pieces"]]
-        for row, first, ids in zip(logits, begin, written, strict=True):
-            each = row[first : first + len(ids)].double()
-            yield each.numel(), float(each.sum()), float((each**2).sum())
+    with lent(model), torch.no_grad():
+        for start in range(0, len(encoded), _BATCH):
+            batch = encoded[start : start + _BATCH]
+            prompts = [[*about["before"], *ids[:room], *about["after"]] for ids in batch]
+            written = [ids[: min(_WRITTEN, about["history"])] for ids in batch]
+            begin = [0 if about["start"] is not None else len(prompt) - 1 for prompt in prompts]
+            given = beside(model, inputs_of(about, prompts, written))
+            logits = model(**given, use_cache=False).logits[:, :, : about["pieces"]]
+            for row, first, ids in zip(logits, begin, written, strict=True):
+                each = row[first : first + len(ids)].double()
+                yield each.numel(), float(each.sum()), float((each**2).sum())
 
 
 def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[list[int]]) -> dict[str, torch.Tensor]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForMaskedLM
 
+from server.accelerator import beside, lent, place
 from server.checkpoint import first_line, positions, quietly, tokenizer_of, unknown_token, weights
 from server.checkpoint_files import resolve
 from server.clipping import clip_bounds
@@ -163,10 +164,12 @@ def inputs_of(
 def logits_at(
     model: Any, inputs: dict[str, torch.Tensor], rows: torch.Tensor, columns: torch.Tensor
 ) -> torch.Tensor:
-    """The logits (p, pieces) at p places (row, column) of `inputs_of`, as far as the model knows the inputs."""
-    takes = inspect.signature(model.forward).parameters
-    known = {name: value for name, value in inputs.items() if name in takes}
-    with only_at(model, lambda hidden: (rows, columns)):
+    """The logits (p, pieces) at p places (row, column) of `inputs_of`, as far as the model knows the inputs; where the
+    model lies."""
+    takes, where = inspect.signature(model.forward).parameters, place(model)
+    known = beside(model, {name: value for name, value in inputs.items() if name in takes})
+    at = rows.to(where), columns.to(where)
+    with only_at(model, lambda hidden: at):
         logits: torch.Tensor = model(**known, return_dict=True).logits[:, 0]
     return logits
 
@@ -180,7 +183,7 @@ def _moments(
     room = (about["max_length"] - len(about["before"]) - len(about["between"]) - len(about["after"])) // 2
     encoded = [tokenizer(text, add_special_tokens=False)["input_ids"][:room] for text in texts]
     encoded = [ids for ids in encoded if ids]
-    with torch.no_grad():
+    with lent(model), torch.no_grad():
         for start in range(0, len(encoded), _BATCH):
             batch = encoded[start : start + _BATCH]
             at = [int(rng.integers(len(ids))) for ids in batch]

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from server.accelerator import beside, lent
 from server.card import model_card
 from server.checkpoint import load
 from server.export import POOLINGS
@@ -53,7 +54,7 @@ class Pipeline(torch.nn.Module):
     def maps(self) -> Maps:
         """The maps and the head as they are now."""
         names = ("mean", "m1", "m2", "head_w", "head_b")
-        return Maps(**{name: getattr(self, name).detach().numpy().copy() for name in names})
+        return Maps(**{name: getattr(self, name).detach().cpu().numpy().copy() for name in names})
 
     def forward(
         self, inputs: Mapping[str, torch.Tensor], noise: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -70,10 +71,10 @@ class Pipeline(torch.nn.Module):
         out = np.empty((len(rows), len(self.mean)), np.float32)
         training = self.training
         self.eval()
-        with torch.no_grad():
+        with lent(self), torch.no_grad():
             for start in range(0, len(order), batch_size):
                 at = order[start : start + batch_size]
-                out[at] = self._embeddings(collate(self.tokenizer, [rows[i] for i in at])).numpy()
+                out[at] = self._embeddings(collate(self.tokenizer, [rows[i] for i in at])).cpu().numpy()
         self.train(training)
         return out
 
@@ -111,4 +112,5 @@ class Pipeline(torch.nn.Module):
         return cls(encoder, tokenizer, Maps.load(folder), pooling=pooling, max_length=max_length).eval()
 
     def _embeddings(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        inputs = beside(self, inputs)
         return pool(self.encoder(**inputs).last_hidden_state, inputs["attention_mask"], self.pooling)

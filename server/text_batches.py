@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from server import accelerator
+
 Text = str | tuple[str, str]
 #: What learning rates do behind their warm-up.
 SCHEDULES = ("linear", "constant")
@@ -50,10 +52,13 @@ def epoch(lengths: Sequence[int], batch_size: int, rng: np.random.Generator) -> 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch's dropout and initialisation follow `seed`; outside, the global generator is as it
-    was."""
-    with torch.random.fork_rng(devices=[]):
+    """Inside, torch's dropout and initialisation follow `seed`, those on a GPU too; outside, the global generators are
+    as they were. ValueError where `accelerator.device` raises it."""
+    where = accelerator.device()
+    with torch.random.fork_rng(devices=[] if where.type == "cpu" else [where], device_type="cuda"):
         torch.random.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        if where.type != "cpu":
+            torch.cuda.manual_seed(seed)
         yield
 
 

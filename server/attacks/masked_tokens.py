@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from server.accelerator import device
 from server.checkpoint import positions
 from server.masked_lm import inputs_of, layout, load, logits_at
 
@@ -32,6 +33,8 @@ class MaskAttack:
 
     def __init__(self, checkpoint: str | Path, vocabulary: Vocabulary) -> None:
         self._model, tokenizer = load(checkpoint)
+        where = device()
+        self._model.to(where)  # for good: nobody else has it, and it is asked for a few words at a time
         self._about = layout(self._model, tokenizer)
         special = set(self._about["special"])
         spelled = tokenizer(list(vocabulary.words), add_special_tokens=False)["input_ids"]
@@ -42,7 +45,7 @@ class MaskAttack:
             pieces.setdefault(piece, word)
         if not pieces:
             raise ValueError(f"masked-lm: no word of the vocabulary is a single piece of {checkpoint}")
-        self._columns = torch.tensor(list(pieces), dtype=torch.int64)
+        self._columns = torch.tensor(list(pieces), dtype=torch.int64, device=where)
         self.words = np.array(list(pieces.values()), dtype=np.int64)
         longest = positions(self._model) or 512
         self._room = longest - len(self._about["before"]) - len(self._about["after"])
@@ -93,7 +96,7 @@ class MaskAttack:
         inputs, starts = inputs_of(self._about, [(None, ids) for ids, _ in masked])
         columns = torch.tensor([start + at for start, (_, at) in zip(starts, masked, strict=True)])
         logits = logits_at(self._model, inputs, torch.arange(len(masked)), columns)
-        return logits[:, self._columns].double().numpy()
+        return logits[:, self._columns].double().cpu().numpy()
 
 
 class MaskedPrior:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from server.accelerator import lent
 from server.checkpoint import load, positions
 from server.maps import Maps
 from server.model import Pipeline
@@ -63,20 +64,21 @@ def fit(
     AdamW, linear warm-up over a share of the steps, decay to 0 or none (`text_batches.warmed`), weight decay of the
     encoder alone, gradients clipped to norm 1. noise: acts on what
     M1 gives. rng: decides the order of rows. said: what `progress` calls this. Same arguments and thread count, same
-    weights; global generators stay untouched.
+    weights; global generators stay untouched. On a GPU where there is one (`server.accelerator`), which gives other
+    weights than a CPU; the pipeline is back afterwards, though not yet when `after_epoch` sees it.
     """
     rows = tokenize(pipeline.tokenizer, texts, pipeline.max_length)
     lengths = [len(r["input_ids"]) for r in rows]
-    own = [pipeline.mean, pipeline.m1, pipeline.m2, pipeline.head_w, pipeline.head_b]
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": pipeline.encoder.parameters(), "lr": encoder_lr, "weight_decay": weight_decay},
-            {"params": own, "lr": maps_lr, "weight_decay": 0.0},
-        ],
-        fused=True,  # a step over all embeddings of a vocabulary is a quarter of the time otherwise
-    )
-    rates = warmed(optimizer, epochs * -(-len(rows) // batch_size), warm_up=warm_up, schedule=schedule)
-    with seeded(seed):
+    with lent(pipeline), seeded(seed):
+        own = [pipeline.mean, pipeline.m1, pipeline.m2, pipeline.head_w, pipeline.head_b]
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": pipeline.encoder.parameters(), "lr": encoder_lr, "weight_decay": weight_decay},
+                {"params": own, "lr": maps_lr, "weight_decay": 0.0},
+            ],
+            fused=True,  # a step over all embeddings of a vocabulary is a quarter of the time otherwise
+        )
+        rates = warmed(optimizer, epochs * -(-len(rows) // batch_size), warm_up=warm_up, schedule=schedule)
         for done in range(1, epochs + 1):
             pipeline.train()
             total = 0.0

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from server.accelerator import beside, lent
 from server.checkpoint import load
 from server.export import POOLINGS
 from server.model import pool
@@ -39,7 +40,8 @@ def finetune(
 
     AdamW, linear warm-up over a tenth of the steps and decay to 0, gradients clipped to norm 1. The folder is
     a checkpoint that `export_encoder` takes. Same arguments and thread count, same weights; global generators
-    stay untouched. Raises ValueError where arguments do not fit and where `checkpoint.load` does.
+    stay untouched. On a GPU where there is one (`server.accelerator`). Raises ValueError where arguments do
+    not fit and where `checkpoint.load` does.
     """
     y = checked(texts, labels, classes, epochs, batch_size)
     if pooling not in POOLINGS:
@@ -50,25 +52,26 @@ def finetune(
     rng = np.random.default_rng([seed, 0])
     with seeded(seed):
         head = torch.nn.Linear(model.config.hidden_size, classes)
-        optimizer = torch.optim.AdamW(
-            [{"params": model.parameters(), "lr": lr}, {"params": head.parameters(), "lr": HEAD_LR}]
-        )
-        schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
-        model.train()
-        for done in range(1, epochs + 1):
-            total = 0.0
-            for at in epoch(lengths, batch_size, rng):
-                inputs = collate(tokenizer, [rows[i] for i in at])
-                embedding = pool(model(**inputs).last_hidden_state, inputs["attention_mask"], pooling)
-                loss = torch.nn.functional.cross_entropy(head(embedding), y[at])
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_([*model.parameters(), *head.parameters()], 1.0)
-                optimizer.step()
-                schedule.step()
-                total += float(loss.detach()) * len(at)
-            if progress is not None:
-                progress(f"fine-tuning encoder, epoch {done} of {epochs}: loss {total / len(rows):.3f}")
+        with lent(model, head):
+            optimizer = torch.optim.AdamW(
+                [{"params": model.parameters(), "lr": lr}, {"params": head.parameters(), "lr": HEAD_LR}]
+            )
+            schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
+            model.train()
+            for done in range(1, epochs + 1):
+                total = 0.0
+                for at in epoch(lengths, batch_size, rng):
+                    inputs = beside(model, collate(tokenizer, [rows[i] for i in at]))
+                    embedding = pool(model(**inputs).last_hidden_state, inputs["attention_mask"], pooling)
+                    loss = torch.nn.functional.cross_entropy(head(embedding), y[at].to(embedding.device))
+                    optimizer.zero_grad()
+                    loss.backward()
+                    torch.nn.utils.clip_grad_norm_([*model.parameters(), *head.parameters()], 1.0)
+                    optimizer.step()
+                    schedule.step()
+                    total += float(loss.detach()) * len(at)
+                if progress is not None:
+                    progress(f"fine-tuning encoder, epoch {done} of {epochs}: loss {total / len(rows):.3f}")
     model.eval().save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     return Path(folder)

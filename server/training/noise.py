@@ -39,21 +39,22 @@ class Noise:
         self.step = 0
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """Unit rows (n, m') -> one draw for each, same shape and type."""
+        """Unit rows (n, m') -> one draw for each, same shape, type and place. The mechanism draws on the CPU, in
+        float64, wherever z lies."""
         n = len(z)
         rows = self.streams.rows(
             np.arange(n), np.zeros(n, np.int64), stage=self.stage, channel="embedding", step=self.step
         )
         self.step += 1
-        at = z.detach().double()
+        at = z.detach().cpu().double()
         at = at / at.norm(dim=1, keepdim=True)
         draw = torch.from_numpy(self.mechanism.sample(at.numpy(), rng=rows))
         if self.mechanism.grid != SPHERE:
-            return z + (draw - at).to(z.dtype)
+            return z + (draw - at).to(z)
         cosine = (draw * at).sum(1, keepdim=True)
         tangent = draw - cosine * at
         sine = tangent.norm(dim=1, keepdim=True)
-        toward = (tangent / sine.clamp_min(1e-12)).to(z.dtype)
+        toward = (tangent / sine.clamp_min(1e-12)).to(z)
         moved = toward - (toward * z).sum(1, keepdim=True) * z
         unit = moved / moved.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        return cosine.to(z.dtype) * z + sine.to(z.dtype) * unit
+        return cosine.to(z) * z + sine.to(z) * unit

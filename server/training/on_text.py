@@ -65,8 +65,8 @@ def train_on_text(
 
     def loss(logits: torch.Tensor, at: np.ndarray) -> torch.Tensor:
         if likelihood is None:
-            return torch.nn.functional.cross_entropy(logits, y[at])
-        return -torch.logsumexp(torch.log_softmax(logits, dim=1) + log[at], dim=1).mean()
+            return torch.nn.functional.cross_entropy(logits, y[at].to(logits.device))
+        return -torch.logsumexp(torch.log_softmax(logits, dim=1) + log[at].to(logits.device), dim=1).mean()
 
     rng = np.random.default_rng([seed, 0])
     pipeline = started(

@@ -61,8 +61,8 @@ def train_paper(
     )
     noise = Noise(mechanism, seed=seed, stage="paper")
     return fit(
-        pipeline, texts, lambda logits, at: torch.nn.functional.cross_entropy(logits, y[at]), epochs=epochs,
-        batch_size=batch_size, encoder_lr=encoder_lr, maps_lr=maps_lr, seed=seed, rng=rng, noise=noise,
-        warm_up=warm_up, schedule=schedule, weight_decay=weight_decay,
-        said="trusted simulation", progress=progress, after_epoch=after_epoch,
+        pipeline, texts, lambda logits, at: torch.nn.functional.cross_entropy(logits, y[at].to(logits.device)),
+        epochs=epochs, batch_size=batch_size, encoder_lr=encoder_lr, maps_lr=maps_lr, seed=seed, rng=rng, noise=noise,
+        warm_up=warm_up, schedule=schedule, weight_decay=weight_decay, said="trusted simulation", progress=progress,
+        after_epoch=after_epoch,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from server.accelerator import beside, lent
 from server.generation import PARAPHRASE, inputs_of, known, layout, read_generator
 from server.text_batches import epoch, seeded, warmed
 
@@ -28,8 +29,9 @@ def finetune_paraphraser(
     of its paraphrase and, where the model has one, the token that ends it; a text is cut where the prompt has no room,
     a paraphrase where the model has no positions. A pair whose paraphrase has no tokens is left out.
     AdamW with linear warm-up and decay, gradients clipped to norm 1. Same arguments and thread count, same weights;
-    global generators stay untouched. Raises ValueError, one line, where arguments do not fit, where the checkpoint
-    cannot be read, where no pair is left, and where training ends in weights that are no numbers, which are not saved.
+    global generators stay untouched. On a GPU where there is one (`server.accelerator`). Raises ValueError, one line,
+    where arguments do not fit, where the checkpoint cannot be read, where no pair is left, and where training ends in
+    weights that are no numbers, which are not saved.
     """
     if epochs < 1 or batch_size < 1:
         raise ValueError(f"paraphraser: epochs and batch-size must be at least 1, got {epochs} and {batch_size}")
@@ -40,12 +42,12 @@ def finetune_paraphraser(
     rows = [row for row in (_row(tokenizer, about, *pair) for pair in pairs) if row[1]]
     if not rows:
         raise ValueError("paraphraser: no pair has a paraphrase; give public texts and their paraphrases")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
-    schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
     rng = np.random.default_rng([seed, 0])
     lengths = [len(prompt) + len(target) for prompt, target in rows]
     losses: list[float] = []
-    with seeded(seed):
+    with lent(model), seeded(seed):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
+        schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
         model.train()
         for round_ in range(1, epochs + 1):
             for at in epoch(lengths, batch_size, rng):
@@ -79,8 +81,9 @@ def _row(tokenizer: Any, about: dict[str, Any], text: str, paraphrase: str) -> t
 def _loss(model: Any, about: dict[str, Any], rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
     """The mean cross-entropy of each token that is to follow, given those before it."""
     prompts, targets = [prompt for prompt, _ in rows], [target for _, target in rows]
-    given = inputs_of(about, prompts, [target[:-1] for target in targets])
+    given = beside(model, inputs_of(about, prompts, [target[:-1] for target in targets]))
     logits = model(**given, use_cache=False).logits
     first = [0 if about["start"] is not None else len(prompt) - 1 for prompt in prompts]
     each = [row[at : at + len(target)] for row, at, target in zip(logits, first, targets, strict=True)]
-    return torch.nn.functional.cross_entropy(torch.cat(each), torch.tensor([i for target in targets for i in target]))
+    said = torch.tensor([i for target in targets for i in target], device=logits.device)
+    return torch.nn.functional.cross_entropy(torch.cat(each), said)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from server.accelerator import lent
 from server.masked_lm import ALIGNED, inputs_of, layout, logits_at, read
 from server.text_batches import epoch, seeded, warmed
 from server.training.finetune import HEAD_LR
@@ -59,7 +60,8 @@ def pretrain(
     so that words that the public texts lack keep their places.
     AdamW, head 1e-3, encoder `lr` (None: 5e-5, and 2e-4 for one that never had a head), linear warm-up and decay,
     gradients clipped to norm 1. Same arguments and thread count, same weights; global generators stay untouched.
-    Raises ValueError, one line, where arguments do not fit and where the checkpoint cannot be read.
+    On a GPU where there is one (`server.accelerator`). Raises ValueError, one line, where arguments do not fit and
+    where the checkpoint cannot be read.
     """
     if steps < 1 or batch_size < 1:
         raise ValueError(f"pretraining: steps and batch-size must be at least 1, got {steps} and {batch_size}")
@@ -69,28 +71,29 @@ def pretrain(
             setattr(model.config, ALIGNED, True)
         about = layout(model, tokenizer)
         rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
-        optimizer = _optimizer(model, lr if lr is not None else LR if whole else BARE_LR)
-        schedule = warmed(optimizer, steps)
-        rng = np.random.default_rng([seed, 0])
-        lengths = [len(row) for row in rows]
-        model.train()
-        losses: list[float] = []
-        start = time.monotonic()
-        batches = chain.from_iterable(epoch(lengths, batch_size, rng) for _ in count())
-        for done, at in enumerate(islice(batches, steps), 1):
-            double = paired and bool(rng.random() < PAIRED)  # whole batches: neither waits for the other's length
-            logits, targets = _predictions(model, about, [rows[j] for j in at], rng, double, _training_kinds)
-            loss = torch.nn.functional.cross_entropy(logits, targets)
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            losses.append(float(loss.detach()))
-            if progress is not None and (done in (FIRST, steps) or len(losses) == REPORT):
-                left = _duration((time.monotonic() - start) / done * (steps - done))
-                progress(f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}, {left} left")
-                losses = []
+        with lent(model):
+            optimizer = _optimizer(model, lr if lr is not None else LR if whole else BARE_LR)
+            schedule = warmed(optimizer, steps)
+            rng = np.random.default_rng([seed, 0])
+            lengths = [len(row) for row in rows]
+            model.train()
+            losses: list[float] = []
+            start = time.monotonic()
+            batches = chain.from_iterable(epoch(lengths, batch_size, rng) for _ in count())
+            for done, at in enumerate(islice(batches, steps), 1):
+                double = paired and bool(rng.random() < PAIRED)  # whole batches: neither waits for the other's length
+                logits, targets = _predictions(model, about, [rows[j] for j in at], rng, double, _training_kinds)
+                loss = torch.nn.functional.cross_entropy(logits, targets)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                losses.append(float(loss.detach()))
+                if progress is not None and (done in (FIRST, steps) or len(losses) == REPORT):
+                    left = _duration((time.monotonic() - start) / done * (steps - done))
+                    progress(f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}, {left} left")
+                    losses = []
     model.eval().save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     return Path(folder)
@@ -122,11 +125,11 @@ def masked_accuracy(
     rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
     rng = np.random.default_rng([seed, 1])
     right, answers = 0, []
-    with torch.no_grad():
+    with lent(model), torch.no_grad():
         for start in range(0, len(rows), 32):
             logits, targets = _predictions(model, about, rows[start : start + 32], rng, paired, np.zeros_like)
             right += int((logits.argmax(dim=1) == targets).sum())
-            answers.append(targets.numpy())
+            answers.append(targets.cpu().numpy())
     every = np.concatenate(answers)
     return right / len(every), float(np.bincount(every).max() / len(every))
 
@@ -167,7 +170,7 @@ def _predictions(
     model: Any, about: dict[str, Any], rows: list[list[tuple[Word, Word]]], rng: np.random.Generator, paired: bool,
     kinds: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Logits (p, pieces) at the pieces of the chosen words, and what stood there, (p,)."""
+    """Logits (p, pieces) at the pieces of the chosen words, and what stood there, (p,), where the model lies."""
     pairs: list[tuple[Sequence[int] | None, Sequence[int]]] = []
     places: list[tuple[int, int]] = []
     targets: list[int] = []
@@ -190,4 +193,5 @@ def _predictions(
     inputs, starts = inputs_of(about, pairs)
     row_of = torch.tensor([i for i, _ in places])
     column = torch.tensor([starts[i] + j for i, j in places])
-    return logits_at(model, inputs, row_of, column), torch.tensor(targets)
+    logits = logits_at(model, inputs, row_of, column)
+    return logits, torch.tensor(targets, device=logits.device)

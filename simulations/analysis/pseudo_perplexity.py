@@ -43,6 +43,7 @@ class PseudoPerplexity:
 def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str, *, progress: Progress) -> PseudoPerplexity:
     """Of all texts together by a masked language model with a prediction head; of a text that is longer than the model
     reads, its beginning. UserError, one line, where the checkpoint cannot be read, or no text has a piece."""
+    from server.accelerator import lent
     from server.checkpoint import positions
     from server.masked_lm import layout, load
 
@@ -58,11 +59,12 @@ def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str, *, progress:
         raise UserError("pseudo-perplexity: no text has a word that the masked language model reads")
     waiting.sort(key=lambda each: len(pieces[each[0]]))  # rows of a batch are alike in length
     found = np.zeros(len(texts))
-    for at in range(0, len(waiting), _BATCH):
-        batch = waiting[at : at + _BATCH]
-        np.add.at(found, [row for row, _ in batch], _log_probs(model, about, pieces, batch))
-        if at // _SAID_EVERY != (at + _BATCH) // _SAID_EVERY:
-            progress(f"{at + _BATCH:,} of {len(waiting):,} pieces masked")
+    with lent(model):
+        for at in range(0, len(waiting), _BATCH):
+            batch = waiting[at : at + _BATCH]
+            np.add.at(found, [row for row, _ in batch], _log_probs(model, about, pieces, batch))
+            if at // _SAID_EVERY != (at + _BATCH) // _SAID_EVERY:
+                progress(f"{at + _BATCH:,} of {len(waiting):,} pieces masked")
     counts = np.array([len(ids) for ids in pieces], dtype=np.float64)
     mean = found.sum() / counts.sum()
     value, n = math.exp(-mean), int((counts > 0).sum())
@@ -82,4 +84,4 @@ def _log_probs(model: Any, about: Any, pieces: Sequence[Sequence[int]], batch: S
     with torch.no_grad():
         logits = logits_at(model, inputs, torch.arange(len(batch)), columns).double()
     truth = torch.tensor([pieces[row][at] for row, at in batch])
-    return torch.log_softmax(logits, dim=1)[torch.arange(len(batch)), truth].numpy()
+    return torch.log_softmax(logits, dim=1).cpu()[torch.arange(len(batch)), truth].numpy()

@@ -28,6 +28,7 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "onnx", "onnx
 
 def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress) -> Path:
     """The exported encoder, fine-tuned on the public part first if the experiment says so; made once, then cached."""
+    from server.accelerator import device
     from server.checkpoint_files import fingerprint
     from server.export import export_encoder
 
@@ -36,7 +37,7 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
     if settings.fine_tune_on_public:
         made_from += [
             settings.fine_tune_epochs, settings.fine_tune_lr, experiment.training.batch_size, experiment.seed,
-            list(public.texts), public.labels.tolist(),
+            list(public.texts), public.labels.tolist(), device().type,
         ]  # fmt: skip
     if settings.layers:
         made_from += [["layers", *settings.layers]]

@@ -42,13 +42,14 @@ def generator_folder(
         if prompt is not None:
             raise UserError(f"{checkpoint}: was exported with a prompt of its own; name its checkpoint, or no prompt")
         return folder
+    from server.accelerator import device
     from server.checkpoint_files import fingerprint
     from server.generation import PARAPHRASE, PROMPT, export_generator
 
     texts = [side for text in public_texts for side in ((text,) if isinstance(text, str) else text)]
     if prompt is None:
         prompt = PROMPT if kind == language_models.GENERATOR else PARAPHRASE
-    about = [fingerprint(checkpoint), texts, prompt, seed, made_by(("server.generation",), LIBRARIES)]
+    about = [fingerprint(checkpoint), texts, prompt, seed, made_by(("server.generation",), LIBRARIES), device().type]
     name = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
 
     def make(place: Path) -> None:

@@ -38,6 +38,7 @@ def masked_lm_folder(
     The sanitizer's length mechanism is left aside, so that words stay in their places. Each side of a pair is a text:
     clients read it by itself.
     """
+    from server.accelerator import device
     from server.checkpoint_files import fingerprint
     from server.masked_lm import export_masked_lm, read
     from server.training.pretrain import pretrain
@@ -49,7 +50,7 @@ def masked_lm_folder(
     about = [fingerprint(model), texts, seed, None if kept is None else parameters(kept), steps, max_length]
     # only what it is taught to restore depends on how mechanisms draw
     drawn = ["simulations.artifacts.masked_lm"] if kept is not None else []
-    about.append(made_by(("server.masked_lm", "server.training.pretrain", *drawn), LIBRARIES))
+    about += [made_by(("server.masked_lm", "server.training.pretrain", *drawn), LIBRARIES), device().type]
     name = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
 
     def make(folder: Path) -> None:

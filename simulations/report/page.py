@@ -269,12 +269,7 @@ def _again(run: Finished) -> Markup:
     commands += ["sottovoce audit --out again/audit"] if run.audit is not None else []
     commands.append("sottovoce report again")
     said = [f"{name} {version}" for name, version in versions.items()]
-    made = f"Encoder: {encoder.get('model', 'none')}, SHA-256 {encoder.get('sha256') or 'not known'}."
-    commands = [f"sottovoce simulate {run.folder}/experiment.toml --out again"]
-    commands += ["sottovoce attack again"] if run.attacks is not None else []
-    commands += ["sottovoce audit --out again/audit"] if run.audit is not None else []
-    commands.append("sottovoce report again")
-    said = [f"{name} {version}" for name, version in versions.items()]
+    said += [f"models trained on {where}"] if (where := run.results.get("trained_on")) else []
     made = f"Encoder: {encoder.get('model', 'none')}, SHA-256 {encoder.get('sha256') or 'not known'}."
     if not run.has_run:
         commands = [f"sottovoce check {run.folder}", f"sottovoce simulate {run.folder} --out run",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechanisms.messages.request import Request
 from simulations.errors import Interrupted, Terminated, UserError
-from simulations.experiment import Experiment, load, to_toml
+from simulations.experiment import RELEASE_ONCE, Experiment, load, to_toml
 from simulations.output.atomic import whole
 
 if TYPE_CHECKING:
@@ -41,6 +41,15 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
 
 
+def trained_on(experiment: Experiment) -> str | None:
+    """Where models are trained here, "cpu" or "cuda" (`server.accelerator`); None where a run may train none that would
+    go to a GPU, so that its result is the same with one. ValueError where the environment names what is not there."""
+    from server.accelerator import device  # torch
+
+    here = device().type
+    return here if experiment.training.way != RELEASE_ONCE or experiment.encoder.fine_tune_on_public else None
+
+
 class Journal:
     """What a run has done so far, in the folder of the run; it need not exist yet. publish: puts the folder, as it is
     now, where it is kept besides (`simulations.study.published`)."""
@@ -49,11 +58,11 @@ class Journal:
         self.folder = run / UNFINISHED
         self._publish = publish
 
-    def check_code(self) -> None:
-        """Remembers the code, packages and working folder of a run that begins; raises UserError where a run that
-        goes on had others."""
+    def check_code(self, trained_on: str | None = None) -> None:
+        """Remembers the code, packages and working folder of a run that begins, and where its models are trained
+        (`trained_on`); raises UserError where a run that goes on had others."""
         known = _read(self.folder / "code.json")
-        now = {"code": _code(), "versions": versions()}
+        now = {"code": _code(), "versions": versions(), "trained_on": trained_on}
         if known is None:
             _write(self.folder / "code.json", now | {"cwd": os.getcwd()})
             return
@@ -67,6 +76,12 @@ class Journal:
             raise UserError(
                 f"{self.folder.parent}: was started by other code of Sottovoce; go back to it, or run the experiment "
                 "anew into another folder"
+            )
+        if known.get("trained_on") != trained_on:
+            raise UserError(
+                f"{self.folder.parent}: was started with models trained on {known.get('trained_on')}, and here they "
+                f"would be on {trained_on} (SOTTOVOCE_DEVICE): no result would be the same; resume where the run was "
+                "started, or run the experiment anew into another folder"
             )
 
     def check_data(self, experiment: Experiment, public: Public, held: Held) -> None:

@@ -19,7 +19,7 @@ from simulations.study.centralised import CentralisedArm
 from simulations.study.collect import FlowerUsers
 from simulations.study.comparison import differences
 from simulations.study.evaluation import Answers, chance, read_answers, write_answers
-from simulations.study.journal import Journal, versions
+from simulations.study.journal import Journal, trained_on, versions
 from simulations.study.partition import hand_out
 from simulations.study.prepare import Held, Prepared, prepare
 from simulations.transport.engine import run_on_flower
@@ -44,7 +44,8 @@ def run(
     """
     start = time.perf_counter()
     journal = Journal(out, publish)
-    journal.check_code()
+    processor = trained_on(experiment)
+    journal.check_code(processor)
     (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
     prepared = prepare(experiment, progress=progress)
     journal.check_data(experiment, prepared.public, prepared.held)
@@ -55,9 +56,9 @@ def run(
     if unfinished:
         lines |= _run_arms(experiment, unfinished, prepared, out, journal, progress, engine)
     answers = {arm.name: read_answers(_answers(out, arm)) for arm in experiment.arms}
-    return results(
-        experiment, prepared, [lines[arm.name] for arm in experiment.arms], answers, seconds=time.perf_counter() - start
-    )
+    seconds = time.perf_counter() - start
+    told = results(experiment, prepared, [lines[arm.name] for arm in experiment.arms], answers, seconds=seconds)
+    return told | {"trained_on": processor}
 
 
 def _answers(out: Path, arm: Arm) -> Path:

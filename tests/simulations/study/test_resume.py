@@ -28,6 +28,7 @@ from simulations.experiment import Experiment, slug
 from simulations.study import journal as resume
 from simulations.study.journal import Journal, refuse_unfinished, resumed, started
 from simulations.study.run import run
+from tests.support.stand_in_gpu import stand_in_gpu
 from tests.support.studies import (
     NODES,
     PRIOR,
@@ -374,6 +375,25 @@ def test_what_would_give_other_bits(
     with pytest.raises(UserError, match=words):
         go_on(place / "run", monkeypatch)
     assert ledger_rows(place / "run.part" / "nodes", "first") == before
+
+
+def test_models_trained_elsewhere(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was begun on a GPU goes on on one; a run that trains no such model may go on anywhere."""
+    paper = experiment(ARMS[0], training={"way": "paper", "acknowledge-not-private": True})
+    monkeypatch.delenv("SOTTOVOCE_DEVICE", raising=False)
+    with stand_in_gpu():
+        there, anywhere = resume.trained_on(paper), resume.trained_on(STUDY)
+    monkeypatch.setenv("SOTTOVOCE_DEVICE", "cpu")
+    here = resume.trained_on(paper)
+    assert (there, here, anywhere) == ("cuda", "cpu", None) == ("cuda", "cpu", resume.trained_on(STUDY))
+    Journal(place).check_code(there)
+    Journal(place).check_code(there)
+    with pytest.raises(UserError) as refused:
+        Journal(place).check_code(here)
+    assert str(refused.value) == (
+        f"{place}: was started with models trained on cuda, and here they would be on cpu (SOTTOVOCE_DEVICE): no "
+        "result would be the same; resume where the run was started, or run the experiment anew into another folder"
+    )
 
 
 def test_other_packages(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
