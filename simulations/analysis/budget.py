@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -159,19 +159,27 @@ class TextToPlan:
         """What is declared public, each with its reason. ValueError on what no client's policy takes."""
         return Policy(accept_unprotected=tuple(self.accept_unprotected or ())).declared
 
-    def by_epsilon(self, mechanism: str, *, progress: Progress) -> tuple[Callable[[float], TextMechanism], str]:
-        """The text by the ε of its word mechanism, whose other parameters are the catalogue's defaults; and among what
-        it draws, in words: what a draw costs depends on how much that is. UserError."""
+    def by_epsilon(
+        self, mechanism: str, *, delta: float, progress: Progress
+    ) -> tuple[Callable[[float], TextMechanism], str]:
+        """The text by the ε of its word mechanism, at `delta` where that has one, other parameters the catalogue's
+        defaults; and among what it draws, in words: what a draw costs depends on how much that is. UserError."""
         spec: dict[str, Any] = {"mechanism": mechanism} | ({} if self.tokens is None else {"tokens": self.tokens})
         if self.length is not None:
             try:
                 spec["length"] = self.length if self.length == KEPT else float(self.length)
             except ValueError:
                 raise UserError(f"--length: must be an ε from 0 to 1000, or {KEPT}, got {self.length!r}") from None
-        kind = catalogue.admit(mechanism)
+        kind: Any = catalogue.admit(mechanism)
+        if "delta" in (field.name for field in fields(kind)):
+            spec["delta"] = delta
         generates = bool(getattr(kind, "reads", ())) and language_models.kind_of(kind) != language_models.MASKED_LM
         if self.generator is not None and not generates:
             raise UserError(f"--generator: goes with a mechanism that generates, as dp-prompt; {mechanism} reads none")
+        if getattr(kind, "whole", False):  # what its noise costs no model changes
+            if self.words is not None or self.generator is not None:
+                raise UserError(f"--generator and --words: what {mechanism} costs depends on neither; leave them out")
+            return partial(_of_any_vocabulary, spec), f"at once, by one draw of the whole text at δ = {delta:g}"
         model: Any = ANY_MODEL
         if not generates or self.words is not None:
             source = self.words or "minilm"

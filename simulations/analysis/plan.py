@@ -123,8 +123,9 @@ def plan_text(
             return _central(target, None, response, build(e), public, crowd)
 
         def fitting(e: float) -> bool:
-            worst = worst_case(e) + response.guarantee.worst_case()
-            if worst * terms.records * terms.stages <= terms.epsilon:
+            worst, releases = worst_case(e) + response.guarantee.worst_case(), terms.records * terms.stages
+            # where the ε of one holds at some δ alone, that of several at this δ may be more than so many times it
+            if (releases == 1 or text.guarantee.sigma is None) and worst * releases <= terms.epsilon:
                 return True  # and the ladder, which takes its time, says no more than that
             central = cost(e)
             return central is not None and central <= terms.epsilon

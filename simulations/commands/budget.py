@@ -371,7 +371,7 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
             raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
         said = progress_lines()
         with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
-            build, among = text.by_epsilon(mechanism, progress=said)
+            build, among = text.by_epsilon(mechanism, delta=terms.delta, progress=said)
         return plan.plan_text(terms, build, public=text.public, crowd=text.crowd, progress=said) | {"among": among}
     if given := [name for name, value in asdict(text).items() if value is not None]:
         option = f"--{given[0].replace('_', '-')}"

@@ -266,7 +266,7 @@ class Encoder(Section):
     precision: str = setting(values.choice("fp32", "int8"), "fp32")
     fine_tune_on_public: bool = setting(values.flag, False)
     fine_tune_epochs: int = setting(values.whole(1), 4)
-    fine_tune_lr: float = setting(values.number(above=True), 5e-5)
+    fine_tune_lr: float = setting(values.number(above=True, below=1.0), 5e-5)
 
 
 #: m' of a pipeline whose users release texts: Du et al. 2023, section 4.2, take it for all main results.
@@ -293,7 +293,7 @@ class Training(Section):
     way: str = setting(values.choice(*WAYS), RELEASE_ONCE)
     epochs: int = setting(values.whole(1), 5)
     batch_size: int = setting(values.whole(1), 32)
-    lr: float = setting(values.number(above=True), 5e-5)
+    lr: float = setting(values.number(above=True, below=1.0), 5e-5)
     schedule: str = setting(values.choice("linear", "constant"), "linear")
     warm_up: float = setting(values.number(below=1.0), 0.1)
     weight_decay: float = setting(values.number(below=1.0), 0.01)
