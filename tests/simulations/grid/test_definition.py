@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulations.errors import UserError
-from simulations.experiment import load
+from simulations.experiment import load, trial_text_of
 from simulations.experiment.ladder import of_experiment
 from simulations.grid.definition import bundled, load_study
 
@@ -123,8 +123,12 @@ def test_files_that_are_none() -> None:
 
 
 @pytest.mark.parametrize("name", bundled())
-def test_bundled_studies_load(name: str) -> None:
-    assert load_study(name).runs
+def test_bundled_studies_load_and_name_the_models_that_their_arms_read(name: str) -> None:
+    runs = load_study(name).runs
+    assert runs
+    for experiment in (run.experiment for run in runs):
+        texts = [trial_text_of(arm) for arm in experiment.arms if arm.text is not None]
+        assert experiment.text.masked_lm != "none" or not any(text.word.reads for text in texts)
 
 
 @pytest.mark.slow
