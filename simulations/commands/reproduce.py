@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulations.commands.options import AsJson, print_json
-from simulations.progress import progress_lines
+from simulations.progress import Progress, progress_lines
+
+if TYPE_CHECKING:
+    from simulations.experiment import Experiment
 
 # Nothing here may import NumPy or matplotlib before the command runs: `--help` must answer at once.
 
@@ -35,7 +39,8 @@ def command(
         Path, typer.Option("--data", help="The folder with sst2, cola, ... in it.")
     ] = Path("../shared/data"),
     out: Annotated[
-        Path, typer.Option("--out", help="Where the runs' folders are; finished ones are not run again.")
+        Path,
+        typer.Option("--out", help="Where the runs' folders are; finished ones are not run again, others go on."),
     ] = Path("runs"),
     page: Annotated[
         Path | None, typer.Option("--page", metavar="FOLDER", help="Write PAPER.md there too.", show_default=False)
@@ -46,7 +51,6 @@ def command(
     from simulations.errors import UserError
     from simulations.papers.definition import USERS, chosen, load_paper
     from simulations.papers.run import reproduce, text
-    from simulations.study.simulate import simulate
 
     if quick and users is not None:
         raise UserError("--quick: has a size of its own; leave --users out")
@@ -57,7 +61,7 @@ def command(
     out.mkdir(parents=True, exist_ok=True)
     found = reproduce(
         paper, items, quick=quick, data=data, out=out, progress=progress, users=users,
-        run=lambda study, folder: simulate(study, folder, progress=progress),
+        run=lambda study, folder: _gone_on(study, folder, progress),
     )  # fmt: skip
     written = text(paper, items, found, quick=quick, users=users)
     if page is not None:
@@ -67,3 +71,13 @@ def command(
         shown = {each.item: [dict(zip(keys, row, strict=True)) for row in each.rows] for each in found}
         return print_json({"paper": paper.name, "quick": quick, "items": shown})
     print(written, end="")
+
+
+def _gone_on(study: Experiment, folder: Path, progress: Progress) -> Mapping[str, Any]:
+    """The study's results; of one that was stopped, its unfinished arms alone are run."""
+    from simulations.study.journal import begun
+    from simulations.study.simulate import resume, simulate
+
+    if begun(folder):
+        return resume(folder, progress=progress)
+    return simulate(study, folder, progress=progress)

@@ -120,3 +120,38 @@ def test_items_are_named_by_their_number_or_words() -> None:
         chosen(PAPER, "7")
     with pytest.raises(UserError, match="nobody-2020: is none of the papers"):
         load_paper("nobody-2020")
+
+
+def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A paper takes hours: what has begun is resumed, and the page says how many sentences there were."""
+    done: list[tuple[str, str]] = []
+
+    def finished(folder: Path) -> dict[str, Any]:
+        arms = [arm["name"] for arm in chosen(load_paper("yue-2021"), "Table 1, SST-2")[0].arms]
+        return {"arms": [{"name": name, "accuracy": 0.5, "accuracy_se": 0.02} for name in arms]}
+
+    def simulate(study: Any, folder: Path, *, progress: Any) -> dict[str, Any]:
+        done.append((f"{study.population.users} users", folder.name))
+        return finished(folder)
+
+    def resume(folder: Path, *, progress: Any) -> dict[str, Any]:
+        done.append(("resumed", folder.name))
+        return finished(folder)
+
+    monkeypatch.setattr("simulations.study.simulate.simulate", simulate)
+    monkeypatch.setattr("simulations.study.simulate.resume", resume)
+    asked = ["reproduce", "yue-2021", "--table", "SST-2", "--data", str(data), "--out", str(tmp_path / "runs")]
+    assert cli.main([*asked, "--users", "300", "--page", str(tmp_path)]) == 0
+    begun = tmp_path / "runs" / "yue-2021-table-1-sst-2.part" / "unfinished"
+    begun.mkdir(parents=True)
+    (begun / "code.json").write_text("{}")
+    assert cli.main(asked) == 0
+    assert done == [("300 users", "yue-2021-table-1-sst-2-300"), ("resumed", "yue-2021-table-1-sst-2")]
+    page = (tmp_path / "yue-2021.md").read_text(encoding="utf-8")
+    assert "`sottovoce reproduce yue-2021 --users 300` made this page, by a run of 300 training and" in page
+    capsys.readouterr()
+    for wrong in (["--quick", "--users", "300"], ["--users", "99"]):
+        assert cli.main([*asked, *wrong]) == 2
+        assert "--users" in capsys.readouterr().err
