@@ -35,8 +35,9 @@ Progress = Callable[[str], None]
 
 #: Kept by whoever serves a node's folder: its lock, and the node id that the SuperLink knows it by.
 MARK = "served"
-#: Seconds between two questions for messages.
-_POLL = 0.5
+#: Seconds between two questions for messages: at most so many after the last message; by what factor they grow with
+#: each question in vain, so that an idle device wakes, and a SuperLink is asked, seldom; and where that ends.
+_POLL, _SLOWER, _SELDOM = 0.5, 1.1, 10.0
 #: Seconds before a SuperLink that is not there is tried again: first, and at most.
 _AGAIN = (0.5, 10.0)
 #: Runs whose code is remembered to be this client's, or not.
@@ -97,9 +98,12 @@ class _Server:
             mark.flush()
             heart.start()
             self._progress(f"node {self._fleet.node_id} at {self._address}, with the client {identity()[:16]}")
-            while not self._stop.wait(_POLL):
+            longest = _POLL
+            # by chance, or devices that have answered together would ask together ever after
+            while not self._stop.wait(longest * (1 + secrets.randbelow(2**32) / 2**32) / 2):
+                longest = min(longest * _SLOWER, _SELDOM)
                 while self._one():
-                    pass
+                    longest = _POLL
         except _Stopped:
             pass
         except Rejected:
