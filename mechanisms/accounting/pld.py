@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.accounting.crossing import crossing
 from mechanisms.losses.loss import LossCells, check_delta
 
 FloatArray = NDArray[np.float64]
@@ -22,6 +23,8 @@ FloatArray = NDArray[np.float64]
 _POINTS = 2**18
 #: Mass that discretization may cut off at either end; it goes to the safe side.
 _CUT = 1e-18
+#: Atoms above which dp-accounting keeps a distribution as an array: it makes one of a table by many look-ups.
+_DENSE = 1000
 #: Relative error of a fast Fourier transform of N points is below 8·u·log2 N (Higham 2002, Theorem 24.2).
 _FFT = 8 * 2.0**-53
 
@@ -59,13 +62,17 @@ class ComposedLoss:
             low, high = high, 2 * high
             if high > 1e12:
                 return math.inf
-        while high - low > 1e-9 * max(high, 1e-3):
-            middle = (low + high) / 2
-            if self.delta(middle) > delta:
-                low = middle
-            else:
-                high = middle
-        return high if self.pessimistic else low
+
+        def excess(epsilon: float) -> float:
+            found = self.delta(epsilon)
+            if min(found, delta) <= 0:  # which has no logarithm
+                return 1.0 if found > delta else -1.0
+            return math.log(found) - math.log(delta)
+
+        fall = -math.log(max(delta, 1e-300)) / high
+        bracket = crossing(excess, (low + high) / 2, high, fall=max(fall, 1e-3), tolerance=1e-9)
+        assert bracket is not None  # δ(high) is small enough
+        return bracket[1] if self.pessimistic else bracket[0]
 
 
 def to_pld(cells: LossCells, interval: float, *, pessimistic: bool = True) -> Any:
@@ -97,8 +104,13 @@ def to_pld(cells: LossCells, interval: float, *, pessimistic: bool = True) -> An
     lowest = int(place.min()) if len(place) else 0
     weights = np.bincount((place - lowest).astype(np.int64), weights=masses) if len(place) else np.zeros(0)
     atoms = np.flatnonzero(weights)
-    table = dict(zip((atoms + lowest).tolist(), weights[atoms].tolist(), strict=True)) or {0: 0.0}
-    return library.PrivacyLossDistribution(pmf.create_pmf(table, interval, infinite, pessimistic))
+    if len(atoms) > _DENSE:  # as `create_pmf` makes of such a table, number by number
+        first, last = int(atoms[0]), int(atoms[-1])
+        made = pmf.DensePLDPmf(interval, lowest + first, weights[first : last + 1], infinite, pessimistic)
+    else:
+        table = dict(zip((atoms + lowest).tolist(), weights[atoms].tolist(), strict=True)) or {0: 0.0}
+        made = pmf.create_pmf(table, interval, infinite, pessimistic)
+    return library.PrivacyLossDistribution(made)
 
 
 def compose(

@@ -368,3 +368,31 @@ def test_loss_distributions_refuse_what_they_cannot_convolve():
     ):
         with pytest.raises(ValueError, match=r"^[^\n]+$"):
             call()
+
+
+@pytest.mark.parametrize("pessimistic", [True, False])
+def test_a_distribution_of_many_atoms_is_what_dp_accounting_makes_of_its_table(
+    pessimistic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number by number: it is built as an array at once, since the table's look-ups took most of the time."""
+    cells = gaussian_loss(0.7)
+    at_once = pld.to_pld(cells, 1e-3, pessimistic=pessimistic)._pmf_remove
+    monkeypatch.setattr(pld, "_DENSE", 10**9)
+    of_table = pld.to_pld(cells, 1e-3, pessimistic=pessimistic)._pmf_remove
+    assert type(at_once) is type(of_table) and at_once.size > 10_000
+    for name, value in vars(of_table).items():
+        np.testing.assert_array_equal(vars(at_once)[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-300, 1e-6, 0.3])
+def test_the_least_epsilon_is_on_the_safe_side_and_a_little_less_is_not(delta: float) -> None:
+    """Of Gaussian noise and of ten randomized responses: seen on either side of δ, 2e-9 apart."""
+    for losses in ([(gaussian_loss(1.0), 1)], [(RandomizedResponse(1.0, classes=2).privacy_loss(), 10)]):
+        for pessimistic in (True, False):
+            composed = pld.compose(losses, pessimistic=pessimistic)
+            found = composed.epsilon(delta)
+            if math.isinf(found):
+                assert composed.delta(math.inf) > delta
+                continue
+            high, low = (found, found * (1 - 2e-9)) if pessimistic else (found * (1 + 2e-9), found)
+            assert composed.delta(high) <= delta < composed.delta(low)
