@@ -55,7 +55,7 @@ def audited(made: tuple[planted.Draws, dict[str, Any]], draws: int, **options: A
 
 @pytest.mark.parametrize("name", each(planted.FAULTS))
 def test_a_planted_fault_is_found_with_a_pair_that_was_searched_for(name: str) -> None:
-    results = audited(planted.FAULTS[name], 40_000)
+    results = audited(planted.FAULTS[name], 24_000)
     found = {entry["about"]: entry for entry in results["entries"]}
     broken = found["beside a known draw" if name == "seed reused" else "a draw"]
     assert broken["verdict"] == "violated" and len(results["certificates"]) == results["violated"]
@@ -66,7 +66,7 @@ def test_a_planted_fault_is_found_with_a_pair_that_was_searched_for(name: str) -
 
 @pytest.mark.parametrize("name", each(planted.SOUND))
 def test_a_sound_one_holds_and_no_bound_is_above_its_claim(name: str) -> None:
-    results = audited(planted.SOUND[name], 24_000 if name in ("shuffler", "text") else 40_000)
+    results = audited(planted.SOUND[name], 24_000)
     assert results["violated"] == 0 and results["certificates"] == []
     for entry in results["entries"]:
         assert entry["measured_at_delta"] <= entry["claimed_at_delta"]
