@@ -58,7 +58,7 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[] if where.type == "cpu" else [where], device_type="cuda"):
         torch.random.set_rng_state(torch.Generator().manual_seed(seed).get_state())
         if where.type != "cpu":
-            torch.cuda.manual_seed(seed)
+            torch.cuda.set_rng_state(torch.Generator(where).manual_seed(seed).get_state(), where)
         yield
 
 

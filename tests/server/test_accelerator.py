@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +204,10 @@ def test_dropout_there_follows_the_seed_and_no_generator_is_touched(
     with stand_in_gpu() as gpu:
         first, second = tuned_twice(made, tmp_path / "a", gpu)
         assert all((first[name] == second[name]).all() for name in first)
-        used = torch.cuda.manual_seed
-        monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: used(seed) if seed > 1 else None)
+        used, turns = torch.cuda.set_rng_state, count()  # a training seeds the generator, and then puts it back
+        monkeypatch.setattr(
+            torch.cuda, "set_rng_state", lambda state, device: used(state, device) if next(turns) % 2 else None
+        )
         first, second = tuned_twice(made, tmp_path / "b", gpu)  # who forgets the seed is found
         assert any((first[name] != second[name]).any() for name in first)
 

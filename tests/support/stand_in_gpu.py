@@ -168,8 +168,10 @@ def stand_in_gpu(deaf: str | None = None) -> Iterator[StandIn]:
         "is_available": lambda: True, "current_device": lambda: 0, "manual_seed": seed,
         "get_rng_state": lambda device=None: stand_in.chance, "set_rng_state": set_state,
     }  # fmt: skip
+    generator = torch.Generator
     with pytest.MonkeyPatch.context() as patch:
         for name, value in fakes.items():
             patch.setattr(torch.cuda, name, value)
+        patch.setattr(torch, "Generator", lambda device=None: generator())  # one of the GPU's is a CPU's here
         with stand_in:
             yield stand_in
