@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from simulations.commands.options import AsJson, print_json
-from simulations.progress import Progress, progress_lines
-
-if TYPE_CHECKING:
-    from simulations.experiment import Experiment
+from simulations.progress import progress_lines
 
 # Nothing here may import NumPy or matplotlib before the command runs: `--help` must answer at once.
 
@@ -32,7 +28,7 @@ def command(
         int | None,
         typer.Option(
             "--users", min=100, metavar="N", show_default=False,
-            help="Training sentences that users hold, one each; 2,000 take an hour or two a paper on two cores.",
+            help="Training sentences that users hold, one each; 2,000 take half an hour or more a paper on two cores.",
         ),
     ] = None,
     data: Annotated[
@@ -51,6 +47,7 @@ def command(
     from simulations.errors import UserError
     from simulations.papers.definition import USERS, chosen, load_paper
     from simulations.papers.run import reproduce, text
+    from simulations.study.simulate import gone_on
 
     if quick and users is not None:
         raise UserError("--quick: has a size of its own; leave --users out")
@@ -61,7 +58,7 @@ def command(
     out.mkdir(parents=True, exist_ok=True)
     found = reproduce(
         paper, items, quick=quick, data=data, out=out, progress=progress, users=users,
-        run=lambda study, folder: _gone_on(study, folder, progress),
+        run=lambda study, folder: gone_on(study, folder, progress=progress),
     )  # fmt: skip
     written = text(paper, items, found, quick=quick, users=users)
     if page is not None:
@@ -71,13 +68,3 @@ def command(
         shown = {each.item: [dict(zip(keys, row, strict=True)) for row in each.rows] for each in found}
         return print_json({"paper": paper.name, "quick": quick, "items": shown})
     print(written, end="")
-
-
-def _gone_on(study: Experiment, folder: Path, progress: Progress) -> Mapping[str, Any]:
-    """The study's results; of one that was stopped, its unfinished arms alone are run."""
-    from simulations.study.journal import begun
-    from simulations.study.simulate import resume, simulate
-
-    if begun(folder):
-        return resume(folder, progress=progress)
-    return simulate(study, folder, progress=progress)

@@ -43,18 +43,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(file: Path, out: str, actors: int, ray_address: str | None = None) -> None:
-    from simulations.experiment import load
-    from simulations.output.remote import is_url
-    from simulations.study.journal import begun
-    from simulations.study.published import unfinished_at
-    from simulations.study.simulate import resume, simulate
+    from simulations.study.simulate import gone_on
 
     progress = progress_lines()
     where: dict[str, Any] = {"actors": actors} if ray_address is None else {"ray_address": ray_address, "share": actors}
-    if unfinished_at(out) if is_url(out) else begun(Path(out)):
-        resume(out, progress=progress, **where)
-    else:
-        simulate(load(file), out, progress=progress, **where)
+    gone_on(file, out, progress=progress, **where)
 
 
 def _terminate(number: int, frame: Any) -> None:

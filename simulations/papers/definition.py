@@ -15,7 +15,7 @@ from simulations.experiment import BOTH, Experiment, from_table
 
 _FOLDER = Path(__file__).parent
 #: Training sentences that are held by users where nobody says how many, and test sentences; then those of a run that
-#: only shows that it runs. A paper's tables take an hour or two so on two cores, without a GPU.
+#: only shows that it runs. A paper's tables take half an hour or more so on two cores.
 USERS, TESTS = 2000, 600
 QUICK_USERS, QUICK_TESTS = 400, 150
 #: Where each task's files lie in the data folder, and what they hold (shared/data/README.md).

@@ -65,8 +65,8 @@ def reproduce(
         if not file.is_file():
             found.append(Found(item.name, why=f"{file} is not here; name the folder of the data with --data"))
             continue
-        size = "-quick" if quick else "" if users == USERS else f"-{users}"
-        folder = out / f"{slug(paper.name)}-{slug(item.name)}{size}"
+        # its size is in its name: a run of another size, also of another default, is not taken for this one
+        folder = out / f"{slug(paper.name)}-{slug(item.name)}-{'quick' if quick else users}"
         known = folder / "results.json"
         if known.is_file():
             results: Mapping[str, Any] = json.loads(known.read_text(encoding="utf-8"))

@@ -10,8 +10,8 @@ from typing import Any
 from simulations.experiment import Experiment, load
 from simulations.output.remote import is_url
 from simulations.progress import Progress
-from simulations.study.journal import resumed, started
-from simulations.study.published import resumed_at, started_at, url_of
+from simulations.study.journal import begun, resumed, started
+from simulations.study.published import resumed_at, started_at, unfinished_at, url_of
 from simulations.transport.engine import check_address, run_on_flower
 
 # `run` is imported where it is called: it loads torch, and a mistake in an experiment must be said at once.
@@ -61,6 +61,13 @@ def resume(
             return _results(study, part, progress, engine, publish)
     with resumed(Path(out)) as (part, study):
         return _results(study, part, progress, engine)
+
+
+def gone_on(experiment: Experiment | Path | str, out: Path | str, **how: Any) -> dict[str, Any]:
+    """`resume` where a run into `out` was stopped after it had begun, else `simulate`; how: what both take."""
+    if unfinished_at(str(out)) if is_url(out) else begun(Path(out)):
+        return resume(out, **how)
+    return simulate(experiment, out, **how)
 
 
 def _results(

@@ -87,7 +87,7 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
 
     found = reproduce(PAPER, PAPER.items, quick=False, data=data, out=tmp_path, run=run, progress=QUIET)
     assert asked == [
-        ("made-up Table 1, A", 450, "made-up-table-1-a"), ("made-up Table 1, B", 450, "made-up-table-1-b"),
+        ("made-up Table 1, A", 450, "made-up-table-1-a-2000"), ("made-up Table 1, B", 450, "made-up-table-1-b-2000"),
     ]  # fmt: skip
     page = text(PAPER, PAPER.items, found, quick=False)
     for line in ("| some | 0.500 | 0.750 ± 0.020 |", "| none | 0.800 | 0.250 |", "- smaller", "- rounded"):
@@ -101,7 +101,7 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
 
 
 def test_what_is_finished_is_not_run_again(data: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "made-up-table-1-a"
+    folder = tmp_path / "made-up-table-1-a-2000"
     folder.mkdir()
     (folder / "results.json").write_text('{"arms": [{"name": "none", "accuracy": 0.5, "accuracy_se": null}]}')
 
@@ -125,7 +125,7 @@ def test_items_are_named_by_their_number_or_words() -> None:
 def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A paper takes hours: what has begun is resumed, and the page says how many sentences there were."""
+    """A paper may take hours: what has begun is resumed, and the page says how many sentences there were."""
     done: list[tuple[str, str]] = []
 
     def finished(folder: Path) -> dict[str, Any]:
@@ -144,11 +144,11 @@ def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
     monkeypatch.setattr("simulations.study.simulate.resume", resume)
     asked = ["reproduce", "yue-2021", "--table", "SST-2", "--data", str(data), "--out", str(tmp_path / "runs")]
     assert cli.main([*asked, "--users", "300", "--page", str(tmp_path)]) == 0
-    begun = tmp_path / "runs" / "yue-2021-table-1-sst-2.part" / "unfinished"
+    begun = tmp_path / "runs" / "yue-2021-table-1-sst-2-2000.part" / "unfinished"
     begun.mkdir(parents=True)
     (begun / "code.json").write_text("{}")
     assert cli.main(asked) == 0
-    assert done == [("300 users", "yue-2021-table-1-sst-2-300"), ("resumed", "yue-2021-table-1-sst-2")]
+    assert done == [("300 users", "yue-2021-table-1-sst-2-300"), ("resumed", "yue-2021-table-1-sst-2-2000")]
     page = (tmp_path / "yue-2021.md").read_text(encoding="utf-8")
     assert "`sottovoce reproduce yue-2021 --users 300` made this page, by a run of 300 training and" in page
     capsys.readouterr()
