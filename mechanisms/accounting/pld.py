@@ -71,8 +71,9 @@ class ComposedLoss:
 
         fall = -math.log(max(delta, 1e-300)) / high
         bracket = crossing(excess, (low + high) / 2, high, fall=max(fall, 1e-3), tolerance=1e-9)
-        assert bracket is not None  # δ(high) is small enough
-        return bracket[1] if self.pessimistic else bracket[0]
+        if bracket is not None:  # else it crosses within a hair of high; both ends were seen on their sides of δ
+            low, high = bracket
+        return high if self.pessimistic else low
 
 
 def to_pld(cells: LossCells, interval: float, *, pessimistic: bool = True) -> Any:
