@@ -135,6 +135,7 @@ def experiment_of(
         "shuffle": {"enabled": False},
         "policy": {
             "text": math.inf, "embedding": math.inf, "label": math.inf,
+            "total-delta": 1e-3,  # of both sides' words, whose sampler has a δ of its own
             "accept-unprotected": [f"{name}: {why}" for name in ("label", *EXPOSURES)],
         },
         "arm": [_arm(arm) for arm in arms],

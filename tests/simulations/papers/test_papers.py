@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import typer
 
+from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.commands import cli
 from simulations.errors import UserError
 from simulations.papers.definition import Item, Paper, arms_of, chosen, experiment_of, load_paper, papers
 from simulations.papers.run import reproduce, text
 from tests.docs.test_commands import fault
-from tests.support.paths import ROOT
+from tests.support.paths import DATA, ROOT
 
 ALL = papers()
 QUIET: Any = lambda line: None  # noqa: E731
@@ -41,6 +42,18 @@ def test_every_item_is_run_or_shown_or_says_why_not(name: str) -> None:
                 assert [arm.name for arm in study.arms] == [arm["name"] for arm in arms]
                 assert all(0 <= arm["theirs"] <= 1 for arm in arms)
     assert any(arms_of(item, quick=True) for item in paper.items)
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="shared/data is missing: the vocabularies of the papers' runs")
+@pytest.mark.parametrize("name", ALL)
+def test_no_user_refuses_a_text_of_a_whole_run(name: str) -> None:
+    """What a text costs depends on the vocabulary, which is there only once a run has begun: an item of pairs was
+    refused after the items before it had run."""
+    paper = load_paper(name)
+    for item in paper.items:
+        if item.arms:
+            study = experiment_of(paper, item, quick=False, data=DATA, rows=2490)
+            assert (rewriter_to_price(study, ["a sentence"]) is None) == (study.training.way == "paper"), item.name
 
 
 @pytest.mark.parametrize("name", ALL)
