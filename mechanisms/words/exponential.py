@@ -41,8 +41,8 @@ _CELL, _EXACT_ROWS, _EXACT_COLUMNS = 64, 16, 4096
 #: Rows of a product in float32: few for a sentence, more for many words; and what a product costs beside its rows, in
 #: rows (it reads all outputs).
 _FEW, _MANY, _CALL = 24, 120, 45
-#: Draws treated at once, bytes of the proposal weights of all words, which are kept where they fit, and of those of the
-#: words that are treated at once where they do not.
+#: Draws treated at once, bytes of the proposal weights of all words, which are kept where they fit, and of those of a
+#: product of many rows.
 _CHUNK, _REMEMBERED, _AT_ONCE = 8192, 2**26, 2**24
 #: Bytes of distances of the rows that were asked for last, which a geometry remembers.
 _LAST = 2**22
@@ -93,7 +93,7 @@ class Exponential:
         drawn = np.empty(len(x), dtype=np.int64)
         words, first = np.unique(inputs, return_index=True)
         first = np.append(first, len(inputs))
-        at_once = max(_FEW, _AT_ONCE // self.geometry.row_bytes)
+        at_once = self.geometry.at_once if self._kept is None else max(1, len(words))
         for some in range(0, len(words), at_once):
             stops = first[some : some + at_once + 1]
             proposals, places = self._proposals(words[some : some + at_once])
@@ -122,46 +122,48 @@ class Exponential:
         return categorical.log_normalize(self.log_weights(x))
 
     def _proposals(self, words: IntArray) -> tuple[_Proposals, IntArray]:
-        """Proposals of these words, rising and each once, among others perhaps; and the row of each."""
+        """Proposals of these words, rising and each once, among others perhaps; and the row of each. At most `at_once`
+        words where those of all words are too much to be kept."""
         if self._kept is None:
-            made, places = self._empty(len(words)), np.arange(len(words))
-            self._fill(made, words, places)
-            return made, places
+            order = self.geometry.arranged(words)
+            places = np.empty_like(order)
+            places[order] = np.arange(len(order))
+            return self._made(words[order]), places
         kept, there = self._kept
         new = words[~there[words]]
-        self._fill(kept, new, new)
+        new = new[self.geometry.arranged(new)]
+        for at in range(0, len(new), self.geometry.at_once):
+            some = new[at : at + self.geometry.at_once]
+            made = self._made(some)
+            kept.weights[some], kept.ends[some], kept.offsets[some] = made.weights, made.ends, made.offsets
         there[new] = True
         return kept, words
 
     @cached_property
     def _kept(self) -> tuple[_Proposals, NDArray[np.bool_]] | None:
         """Room for the proposals of all words, and which of them are there; None where that is too much."""
-        n = len(self.geometry.points)
-        return (self._empty(n), np.zeros(n, dtype=bool)) if n * self.geometry.row_bytes <= _REMEMBERED else None
+        n, padded = len(self.geometry.points), self.geometry.padded
+        if n * self.geometry.row_bytes > _REMEMBERED:
+            return None
+        room = _Proposals(np.empty((n, padded), np.float32), np.empty((n, padded // _CELL)), np.empty(n))
+        return room, np.zeros(n, dtype=bool)
 
-    def _empty(self, rows: int) -> _Proposals:
-        padded = self.geometry.padded
-        return _Proposals(np.empty((rows, padded), np.float32), np.empty((rows, padded // _CELL)), np.empty(rows))
-
-    def _fill(self, held: _Proposals, words: IntArray, places: IntArray) -> None:
-        """Put the proposals of these words into these rows."""
-        step = self.geometry.at_once
-        for at in range(0, len(words), step):
-            some, rows = words[at : at + step], places[at : at + step]
-            weights = self.geometry.lowered(some)
-            offsets = np.zeros(len(weights), dtype=np.float32)
-            # a word that is no output has no weight of 1: the nearest output gets one
-            far = ~self.geometry.own[some]
-            if far.any():
-                lowered = weights[far] * np.float32(1 - _SLACK)
-                offsets[far] = lowered[:, : len(self.geometry.outputs)].min(axis=1)
-                weights[far] = np.maximum(lowered - offsets[far, None], 0)
-            weights *= np.float32(-self.epsilon / 2 * (1 - _SLACK))
-            np.exp(weights, out=weights)
-            weights[:, len(self.geometry.outputs) :] = 0
-            # cells are wide enough for all their weights, however float32 sums them
-            cells = weights.reshape(len(weights), -1, _CELL).sum(axis=2).astype(np.float64) * (1 + 2 * _CELL * _SINGLE)
-            held.weights[rows], held.ends[rows], held.offsets[rows] = weights, np.cumsum(cells, axis=1), offsets
+    def _made(self, words: IntArray) -> _Proposals:
+        """Proposals of these words, in rows of their order."""
+        weights = self.geometry.lowered(words)
+        offsets = np.zeros(len(weights), dtype=np.float32)
+        # a word that is no output has no weight of 1: the nearest output gets one
+        far = ~self.geometry.own[words]
+        if far.any():
+            lowered = weights[far] * np.float32(1 - _SLACK)
+            offsets[far] = lowered[:, : len(self.geometry.outputs)].min(axis=1)
+            weights[far] = np.maximum(lowered - offsets[far, None], 0)
+        weights *= np.float32(-self.epsilon / 2 * (1 - _SLACK))
+        np.exp(weights, out=weights)
+        weights[:, len(self.geometry.outputs) :] = 0
+        # cells are wide enough for all their weights, however float32 sums them
+        cells = weights.reshape(len(weights), -1, _CELL).sum(axis=2).astype(np.float64) * (1 + 2 * _CELL * _SINGLE)
+        return _Proposals(weights, np.cumsum(cells, axis=1), offsets.astype(np.float64))
 
     @cached_property
     def _far(self) -> float:
@@ -306,7 +308,7 @@ class Geometry:
 
         But for the rounding of the last operation, the root.
         """
-        low = np.empty((len(x), self.padded), dtype=np.float32)
+        low = None
         kinds = x % len(self._places[_FEW])
         left = [np.flatnonzero(kinds == kind) for kind in range(len(self._places[_FEW]))]
         while any(map(len, left)):
@@ -322,13 +324,32 @@ class Geometry:
             here = np.concatenate(chosen)
             factors = np.zeros((shape, self.points.shape[1]), dtype=np.float32)
             factors[rows] = self._centred[x[here]] * np.float32(-2)
-            low[here] = np.matmul(factors, self._columns.T)[rows]
+            product: SingleArray = np.matmul(factors, self._columns.T)
+            if len(here) == len(x):  # one product has them all, and in this order if they were `arranged`
+                wanted = rows[np.argsort(here)]
+                low = product[: len(x)] if np.array_equal(wanted, np.arange(len(x))) else product[wanted]
+            else:
+                low = np.empty((len(x), self.padded), dtype=np.float32) if low is None else low
+                low[here] = product[rows]
+        if low is None:
+            return np.empty((0, self.padded), dtype=np.float32)
         low += self._column_squares  # of the columns that fill up, nothing is read
         own: FloatArray = self.squares[x] * (1 - self._single_error)
         low += own.astype(np.float32)[:, None]
         np.maximum(low, 0, out=low)
         np.sqrt(low, out=low)
         return low
+
+    def arranged(self, x: IntArray) -> IntArray:
+        """In which order rows x, each once, are best asked for, `at_once` in one call: a product's own. (n,) -> (n,)."""
+        shape = max(self._places)
+        places, turns = self._places[shape], np.empty(len(x), dtype=np.int64)
+        kinds = x % len(places)
+        for kind, rows in enumerate(places):
+            mine = np.flatnonzero(kinds == kind)
+            number, at = np.divmod(np.arange(len(mine)), len(rows))
+            turns[mine] = number * shape + rows[at]
+        return np.argsort(turns)
 
     @cached_property
     def _places(self) -> dict[int, list[IntArray]]:
