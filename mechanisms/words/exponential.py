@@ -341,7 +341,7 @@ class Geometry:
         return low
 
     def arranged(self, x: IntArray) -> IntArray:
-        """In which order rows x, each once, are best asked for, `at_once` in one call: a product's own. (n,) -> (n,)."""
+        """In which order rows x, each once, are best asked for, `at_once` in a call: a product's own. (n,) -> (n,)."""
         shape = max(self._places)
         places, turns = self._places[shape], np.empty(len(x), dtype=np.int64)
         kinds = x % len(places)

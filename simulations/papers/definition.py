@@ -39,7 +39,8 @@ class Item:
     of those that a run takes; quick: which of them a quick one takes. command: what else shows it; cannot: why nothing
     does; missing: what is not built yet; one of the four is there. differences: why numbers are not the paper's. note:
     words about the command. training: keys of an experiment's table of that name, where they are not the usual ones.
-    measured: the page of docs/ that has the same of more users and seeds.
+    measured: the page of docs/ that has the same of more users and seeds. hours: why its arms take so long that a run
+    of the whole paper leaves them out; "" where it takes them.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Item:
     cannot: str = ""
     missing: str = ""
     measured: str = ""
+    hours: str = ""
     training: Mapping[str, Any] = field(default_factory=dict)
 
     @property

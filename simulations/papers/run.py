@@ -53,7 +53,8 @@ def reproduce(
     users: int = USERS,
 ) -> list[Found]:  # fmt: skip
     """Runs each item that has arms, in a folder of `out` of its own, where one that is finished is not run again. An
-    item whose data are not here says so. users: as `experiment_of` takes it. Raises UserError where a run does."""
+    item whose data are not here says so, and so does one that takes hours, unless it is the only one or finished.
+    users: as `experiment_of` takes it. Raises UserError where a run does."""
     found = []
     for item in items:
         if not item.arms:
@@ -70,6 +71,9 @@ def reproduce(
         known = folder / "results.json"
         if known.is_file():
             results: Mapping[str, Any] = json.loads(known.read_text(encoding="utf-8"))
+        elif item.hours and len(items) > 1:
+            found.append(Found(item.name, why=f'{item.hours}; it is run by itself, with --table "{item.name}"'))
+            continue
         else:
             with file.open("rb") as lines:
                 rows = sum(1 for _ in lines) - 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +126,33 @@ def test_what_is_finished_is_not_run_again(data: Path, tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="has no arm some; remove its folder"):
         reproduce(PAPER, PAPER.items[:1], quick=False, data=data, out=tmp_path, run=never, progress=QUIET)
+
+
+def test_what_takes_hours_is_run_by_itself_and_then_shown(data: Path, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def run(study: Any, folder: Path) -> dict[str, Any]:
+        asked.append(study.name)
+        results = {"arms": [{"name": arm.name, "accuracy": 0.75, "accuracy_se": 0.02} for arm in study.arms]}
+        folder.mkdir()
+        (folder / "results.json").write_text(json.dumps(results))
+        return results
+
+    first = PAPER.items[0]
+    paper = replace(PAPER, items=(replace(first, hours="many words"), replace(first, name="Table 3, C")))
+
+    def rows(items: Sequence[Item]) -> list[int]:
+        found = reproduce(paper, items, quick=False, data=data, out=tmp_path, run=run, progress=QUIET)
+        assert not found[0].rows or not found[0].why
+        assert found[0].rows or 'Not run: many words; it is run by itself, with --table "Table 1, A".' in (
+            text(paper, items, found, quick=False).splitlines()
+        )
+        return [len(each.rows) for each in found]
+
+    assert rows(paper.items) == [0, 2]
+    assert rows(chosen(paper, "Table 1, A")) == [2]
+    assert rows(paper.items) == [2, 2]
+    assert asked == ["made-up Table 3, C", "made-up Table 1, A"]
 
 
 def test_items_are_named_by_their_number_or_words() -> None:
