@@ -31,11 +31,13 @@ Runner = Callable[[Experiment, Path], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Found:
-    """What came of an item: of each arm its name, the paper's number, ours and its error; why there is none."""
+    """What came of an item: of each arm its name, the paper's number, ours and its error; why there is none. chance:
+    the accuracy of always guessing the commonest class of our test sentences."""
 
     item: str
     rows: list[tuple[str, float, float | None, float | None]] = field(default_factory=list)
     why: str = ""
+    chance: float | None = None
 
 
 def how_run(*, quick: bool, users: int = USERS) -> str:
@@ -96,7 +98,7 @@ def _beside(item: Item, results: Mapping[str, Any], *, quick: bool) -> Found:
             measured = line["measures"]["sanitized"][item.measure] or {}
             ours, error = measured.get("value"), measured.get("error")
         rows.append((arm["name"], arm["theirs"], ours, error))
-    return Found(item.name, rows)
+    return Found(item.name, rows, chance=results["chance"])
 
 
 
@@ -118,7 +120,10 @@ def text(paper: Paper, items: Sequence[Item], found: Sequence[Found], *, quick: 
             continue
         none = any(ours is None or not is_finite(ours) for _, _, ours, _ in each.rows)
         rows = [[name, f"{theirs:.3f}", _shown(ours, error)] for name, theirs, ours, error in each.rows]
-        lines += [markdown_table(["arm", "paper", "ours"], rows), "", "Why they differ:", ""]
+        lines += [markdown_table(["arm", "paper", "ours"], rows), ""]
+        if item.measure == "accuracy":
+            lines += [f"Always guessing the commonest class of our test sentences is right of {each.chance:.3f}.", ""]
+        lines += ["Why they differ:", ""]
         lines += [f"- {reason}" for reason in (*item.differences, how)]
         lines += ["- –: all guesses are of one class, of which there is no correlation"] if none else []
         if item.measured:

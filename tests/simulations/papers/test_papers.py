@@ -97,7 +97,7 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
     def run(study: Any, folder: Path) -> dict[str, Any]:
         asked.append((study.name, study.population.users, folder.name))
         measures = {"sanitized": {"spearman": {"value": 0.25, "error": math.nan}}}
-        return {"arms": [
+        return {"chance": 0.6, "arms": [
             {"name": arm.name, "accuracy": 0.75, "accuracy_se": 0.02, "measures": measures} for arm in study.arms
         ]}  # fmt: skip
 
@@ -106,6 +106,7 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
         ("made-up Table 1, A", 450, "made-up-table-1-a-2000"), ("made-up Table 1, B", 450, "made-up-table-1-b-2000"),
     ]  # fmt: skip
     page = text(PAPER, PAPER.items, found, quick=False)
+    assert page.count("commonest class of our test sentences is right of 0.600.") == 1  # of a correlation there is none
     for line in ("| some | 0.500 | 0.750 ± 0.020 |", "| none | 0.800 | 0.250 |", "- smaller", "- rounded"):
         assert line in page.splitlines()
     assert "| Figure 2 | a picture | cannot be | no numbers |" in page
@@ -133,7 +134,8 @@ def test_what_takes_hours_is_run_by_itself_and_then_shown(data: Path, tmp_path: 
 
     def run(study: Any, folder: Path) -> dict[str, Any]:
         asked.append(study.name)
-        results = {"arms": [{"name": arm.name, "accuracy": 0.75, "accuracy_se": 0.02} for arm in study.arms]}
+        arms = [{"name": arm.name, "accuracy": 0.75, "accuracy_se": 0.02} for arm in study.arms]
+        results = {"chance": 0.6, "arms": arms}
         folder.mkdir()
         (folder / "results.json").write_text(json.dumps(results))
         return results
@@ -173,7 +175,7 @@ def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
 
     def finished(folder: Path) -> dict[str, Any]:
         arms = [arm["name"] for arm in chosen(load_paper("yue-2021"), "Table 1, SST-2")[0].arms]
-        return {"arms": [{"name": name, "accuracy": 0.5, "accuracy_se": 0.02} for name in arms]}
+        return {"chance": 0.6, "arms": [{"name": name, "accuracy": 0.5, "accuracy_se": 0.02} for name in arms]}
 
     def simulate(study: Any, folder: Path, *, progress: Any) -> dict[str, Any]:
         done.append((f"{study.population.users} users", folder.name))
