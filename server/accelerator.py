@@ -47,16 +47,24 @@ def lent(*modules: torch.nn.Module) -> Iterator[None]:
     there = device()
     away = [(module, where) for module in modules if (where := place(module)) != there]
     try:
-        for module, _ in away:
-            module.to(there)
+        with memory_said():
+            for module, _ in away:
+                module.to(there)
+            yield
+    finally:
+        for module, where in away:  # also one of which a part alone had room there
+            module.to(where)
+
+
+@contextmanager
+def memory_said() -> Iterator[None]:
+    """Inside, a GPU whose memory does not do is a ValueError of one line."""
+    try:
         yield
     except torch.cuda.OutOfMemoryError as error:
         raise ValueError(
             f"{VARIABLE}: the GPU's memory does not do; take smaller batches or shorter texts, or set it to cpu"
         ) from error
-    finally:
-        for module, where in away:  # also one of which a part alone had room there
-            module.to(where)
 
 
 def place(module: torch.nn.Module) -> torch.device:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from server.accelerator import device
+from server.accelerator import device, memory_said
 from server.checkpoint import positions
 from server.masked_lm import inputs_of, layout, load, logits_at
 
@@ -34,7 +34,8 @@ class MaskAttack:
     def __init__(self, checkpoint: str | Path, vocabulary: Vocabulary) -> None:
         self._model, tokenizer = load(checkpoint)
         where = device()
-        self._model.to(where)  # for good: nobody else has it, and it is asked for a few words at a time
+        with memory_said():
+            self._model.to(where)  # for good: nobody else has it, and it is asked for a few words at a time
         self._about = layout(self._model, tokenizer)
         special = set(self._about["special"])
         spelled = tokenizer(list(vocabulary.words), add_special_tokens=False)["input_ids"]
@@ -95,8 +96,9 @@ class MaskAttack:
     def _logits(self, masked: list[tuple[list[int], int]]) -> FloatArray:
         inputs, starts = inputs_of(self._about, [(None, ids) for ids, _ in masked])
         columns = torch.tensor([start + at for start, (_, at) in zip(starts, masked, strict=True)])
-        logits = logits_at(self._model, inputs, torch.arange(len(masked)), columns)
-        return logits[:, self._columns].double().cpu().numpy()
+        with memory_said():
+            logits = logits_at(self._model, inputs, torch.arange(len(masked)), columns)
+            return logits[:, self._columns].double().cpu().numpy()
 
 
 class MaskedPrior:

@@ -256,6 +256,18 @@ def test_what_is_lent_comes_back_whatever_happens() -> None:
             assert not any(away(one, large))
 
 
+def test_an_attack_that_asks_for_too_much_says_so_in_one_line(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model is not lent: it stays where it is, and it is asked for a batch at a time."""
+    attack = MaskAttack(made / "masked", VOCABULARY)
+
+    def large(*args: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr("server.attacks.masked_tokens.logits_at", large)
+    with pytest.raises(ValueError, match=rf"^{VARIABLE}: the GPU's memory does not do; [^\n]*$"):
+        attack.log_probs(SENT, 2)
+
+
 def test_a_model_goes_once_however_many_batches_there_are(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = masked_lm.load(made / "masked")
     attack: list[MaskAttack] = []
