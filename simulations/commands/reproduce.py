@@ -39,7 +39,8 @@ def command(
         typer.Option("--out", help="Where the runs' folders are; finished ones are not run again, others go on."),
     ] = Path("runs"),
     page: Annotated[
-        Path | None, typer.Option("--page", metavar="FOLDER", help="Write PAPER.md there too.", show_default=False)
+        Path | None,
+        typer.Option("--page", metavar="FOLDER", help="Write PAPER.md of all tables there too.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -51,6 +52,8 @@ def command(
 
     if quick and users is not None:
         raise UserError("--quick: has a size of its own; leave --users out")
+    if page is not None and table is not None:
+        raise UserError("--page: is made of all tables; leave --table out, since finished runs are not run again")
     paper, progress, users = load_paper(name), progress_lines(), users or USERS
     items = chosen(paper, table)
     if page is not None and not page.is_dir():

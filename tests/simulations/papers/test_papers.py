@@ -188,15 +188,24 @@ def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
     monkeypatch.setattr("simulations.study.simulate.simulate", simulate)
     monkeypatch.setattr("simulations.study.simulate.resume", resume)
     asked = ["reproduce", "yue-2021", "--table", "SST-2", "--data", str(data), "--out", str(tmp_path / "runs")]
-    assert cli.main([*asked, "--users", "300", "--page", str(tmp_path)]) == 0
+    assert cli.main([*asked, "--users", "300"]) == 0
+    said = "`sottovoce reproduce yue-2021 --users 300` made this page, by a run of 300 training and"
+    assert said in capsys.readouterr().out
     begun = tmp_path / "runs" / "yue-2021-table-1-sst-2-2000.part" / "unfinished"
     begun.mkdir(parents=True)
     (begun / "code.json").write_text("{}")
     assert cli.main(asked) == 0
     assert done == [("300 users", "yue-2021-table-1-sst-2-300"), ("resumed", "yue-2021-table-1-sst-2-2000")]
-    page = (tmp_path / "yue-2021.md").read_text(encoding="utf-8")
-    assert "`sottovoce reproduce yue-2021 --users 300` made this page, by a run of 300 training and" in page
     capsys.readouterr()
     for wrong in (["--quick", "--users", "300"], ["--users", "99"]):
         assert cli.main([*asked, *wrong]) == 2
         assert "--users" in capsys.readouterr().err
+    assert cli.main([*asked, "--page", str(tmp_path)]) == 2 and not (tmp_path / "yue-2021.md").exists()
+    assert "--page: is made of all tables" in capsys.readouterr().err
+
+
+def test_a_page_is_written_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of no data at all: every table says so."""
+    asked = ["reproduce", "du-2023", "--data", str(tmp_path / "none"), "--out", str(tmp_path / "runs")]
+    assert cli.main([*asked, "--page", str(tmp_path)]) == 0
+    assert (tmp_path / "du-2023.md").read_text(encoding="utf-8") == capsys.readouterr().out
