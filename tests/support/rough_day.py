@@ -1,8 +1,7 @@
 """A deployment of real processes on a rough day: faults of every kind, drawn at random from a seed, and what is left.
 
-Eight devices (`device serve`, each with a clock of its own), a SuperLink, its gateway, a shuffler and a training
-server, each under a supervisor; TCP lines of the test between devices and gateway, and between training server and
-shuffler.
+Devices (`device serve`, each with a clock of its own), a SuperLink, its gateway, a shuffler and a training server, each
+under a supervisor; TCP lines of the test between devices and gateway, and between training server and shuffler.
 `Day` is the deployment in a `with`; `Day.through` has it live through so many seconds of faults, and `Day.findings`
 says what was wrong in the end: nothing.
 """
@@ -45,7 +44,7 @@ from tests.support.rough_checks import Gathered, Held, Owner, Told, lost, slope,
 from tests.support.rough_server import STAGES, TIMEOUT, asked, stage_name
 from tests.support.supervised_party import Party
 
-DEVICES, USERS, RECORDS = 8, 5, 2
+USERS, RECORDS = 5, 2
 #: Seconds within which a device's answers leave, so that a stage lasts long enough for something to happen to it.
 WINDOW = 3.0
 #: Seconds that a fault lasts; between two of them, on a short day; by which a slow line is late, and a clock wrong.
@@ -64,10 +63,10 @@ _CLI = [sys.executable, "-m", "simulations.commands.cli"]
 
 
 class Day:
-    """The deployment, in a folder. seed: of what happens when."""
+    """The deployment, in a folder. seed: of what happens when. devices: how many, of USERS users each."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.dice = folder, random.Random(seed)
+    def __init__(self, folder: Path, seed: int, *, devices: int) -> None:
+        self.folder, self.dice, self.n = folder, random.Random(seed), devices
         self.told, self.held = Told(), list[Held]()
         self.happened: list[str] = []
         self.full: set[int] = set()
@@ -81,9 +80,9 @@ class Day:
 
     def __enter__(self) -> Day:
         folder = self.folder
-        make_keys(folder, nodes=DEVICES, hosts={})
+        make_keys(folder, nodes=self.n, hosts={})
         self.devices = [
-            [(user * DEVICES + i, record) for user in range(USERS) for record in range(RECORDS)] for i in range(DEVICES)
+            [(user * self.n + i, record) for user in range(USERS) for record in range(RECORDS)] for i in range(self.n)
         ]
         key = read_key(folder / "server" / "seal.pub")
         for i, owners in enumerate(self.devices):
@@ -135,7 +134,7 @@ class Day:
         add(SHUFFLER, [*_CLI, *shuffler], files["shuffler"], self._look_into_the_store)
         server = [sys.executable, "-m", "tests.support.rough_server", files["server"]]
         add(SERVER, [*server, f"127.0.0.1:{self.lines[SERVER].port}"], files["server"])
-        for i in range(DEVICES):
+        for i in range(self.n):
             device = [sys.executable, "-m", "tests.support.skewed", self._clock(i), "device", "serve", self._node(i)]
             there = ["--superlink", f"127.0.0.1:{self.lines[DEVICE].port}", "--root-certificates", ca]
             add(f"{DEVICE} {i}", [*device, *there, "--key", self._node(i) / "node.key"], self._node(i))
@@ -146,7 +145,7 @@ class Day:
         address, ca = f"127.0.0.1:{self._ports[SUPERLINK]}", self.folder / "ca" / "ca.pem"
         wait_until(lambda: answers(self._ports[SUPERLINK]))
         enrolled = {}
-        for i in range(DEVICES):
+        for i in range(self.n):
             number = superlink.register(address, ca, self._node(i) / "node.pub")
             enrolled[str(number)] = {str(user): RECORDS for user, _ in self.devices[i]}
         signed = enrolment.tokens(enrolled, read_key(self.folder / "enrolment" / "sign.key"))
@@ -187,7 +186,7 @@ class Day:
         self._over.set()
 
     def _happens(self, what: str, whose: str) -> None:
-        i = self.dice.randrange(DEVICES)
+        i = self.dice.randrange(self.n)
         party = self.parties[f"{DEVICE} {i}" if whose == DEVICE else whose]
         lasts = self.dice.uniform(*LASTS)
         self.happened.append(f"{self._minutes() * 60:6.1f} s  {what}: {party.name}, {lasts:.1f} s")
@@ -289,7 +288,7 @@ class Day:
     def findings(self) -> list[str]:
         """What is wrong; nothing. Once `through` has ended."""
         charged: dict[tuple[str, int, int, str], list[bytes]] = {}
-        for i in range(DEVICES):
+        for i in range(self.n):
             with load_node(self._node(i)).ledger("") as ledger:
                 for row in ledger.rows():
                     charged.setdefault((row.stage, row.user, row.record, row.channel), []).append(row.payload)

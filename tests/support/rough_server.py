@@ -27,7 +27,7 @@ def stage_name(k: int) -> str:
 
 def asked(k: int) -> Request:
     """What devices are asked in stage k. Another question each time, since they may be asked once each."""
-    return request(arm="", stage=stage_name(k), minimum_users=20)
+    return request(arm="", stage=stage_name(k), minimum_users=10)
 
 
 def main(folder: Path, shuffler: str) -> int:

@@ -1,4 +1,4 @@
-"""A deployment of eight devices and four stages while everything fails that can: what was acknowledged is there once,
+"""A deployment of several devices and four stages while everything fails that can: what was acknowledged is there once,
 what left was charged, and no party grows."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from mechanisms.messages.sealed import Sealed
 from simulations.shuffler.store import Store
 from tests.support.rough_checks import SETTLING, Gathered, Held, Sample, Told, lost, slope, twice, uncharged
-from tests.support.rough_day import BETWEEN, DEVICES, FAULTS, Day, read_store
+from tests.support.rough_day import BETWEEN, FAULTS, Day, read_store
 
 #: Of what happens when.
 SEED = 19
@@ -23,11 +23,11 @@ MOST = 400.0
 
 
 def check(
-    folder: Path, *, seconds: float, settling: float = SETTLING, between: tuple[float, float] = BETWEEN
+    folder: Path, *, devices: int, seconds: float, settling: float = SETTLING, between: tuple[float, float] = BETWEEN
 ) -> dict[str, float]:
     """By how many MB a minute the memory of each party grew, once its process was `settling` seconds old. seconds,
     between: as in `Day.through`."""
-    with Day(folder, SEED) as day:
+    with Day(folder, SEED, devices=devices) as day:
         try:
             day.through(seconds, between)
             found = day.findings()
@@ -43,18 +43,18 @@ def check(
 @pytest.mark.slow
 @pytest.mark.xdist_group("deployment")
 def test_a_rough_day(tmp_path: Path) -> None:
-    """Two minutes: each fault at least once. Processes are still loading by then (30 to 120 MB a minute on a busy
-    machine): slopes are printed, and what is bounded is how much any party ever has."""
-    check(tmp_path, seconds=0.0)
+    """Four devices, a minute: each fault at least once. Processes are still loading by then (30 to 120 MB a minute on a
+    busy machine): slopes are printed, and what is bounded is how much any party ever has."""
+    check(tmp_path, devices=4, seconds=0.0)
 
 
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.xdist_group("deployment")
 def test_a_long_rough_day(tmp_path: Path) -> None:
-    """Half an hour, of processes that are a minute old."""
-    slopes = check(tmp_path, seconds=1800.0, settling=60.0, between=(2.0, 16.0))
-    assert len(slopes) >= DEVICES and max(slopes.values()) < 2.0, slopes
+    """Eight devices, half an hour, of processes that are a minute old."""
+    slopes = check(tmp_path, devices=8, seconds=1800.0, settling=60.0, between=(2.0, 16.0))
+    assert len(slopes) >= 8 and max(slopes.values()) < 2.0, slopes
 
 
 # -- what is checked shows what is wrong ----------------------------------------------------------------------------

@@ -52,18 +52,25 @@ def service(keys: Path, application: Any, party: str = SUPERLINK, connections: i
         yield https.address(listener)
 
 
-@pytest.fixture
-def seen() -> list[tuple[str, dict[str, str], bytes]]:
+@pytest.fixture(scope="module")
+def written() -> list[tuple[str, dict[str, str], bytes]]:
     return []
 
 
 @pytest.fixture
-def superlink(keys: Path, seen: list[Any]) -> Iterator[str]:
+def seen(written: list[Any]) -> list[Any]:
+    """What a test's calls have made of the SuperLink that all tests share."""
+    written.clear()
+    return written
+
+
+@pytest.fixture(scope="module")
+def superlink(keys: Path, written: list[Any]) -> Iterator[str]:
     """Whatever is asked, is answered, and written down."""
 
     async def any_(request: Request) -> Response:
         body = await request.body()
-        seen.append((request.url.path, dict(request.headers), body))
+        written.append((request.url.path, dict(request.headers), body))
         status = int(request.headers.get("wanted", "200"))
         return Response(b"answer to " + body[:100], status, {"secret-of-flowers": "1"}, "application/protobuf")
 
@@ -71,7 +78,7 @@ def superlink(keys: Path, seen: list[Any]) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def passing(keys: Path, superlink: str) -> Iterator[str]:
     with service(keys, gateway.application(superlink, keys / "ca" / "ca.pem")) as address:
         yield address
