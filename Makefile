@@ -34,8 +34,10 @@ lint: env
 
 # A process a core, and one that has room beside them while others wait for parties and Ray; each on one thread: the
 # matrices of these tests are small, and threads that wait for each other cost more than they give. Ray's workers would
-# give way to the other tests. tests/conftest.py has the order.
-TESTS = OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
+# give way to the other tests. tests/conftest.py has the order. Folders of tests, 1.3 GB in all, are in memory where there
+# is room for them: ledgers are synced to their disk thousands of times.
+MEMORY = $(shell [ -w /dev/shm ] && [ "$$(df -k --output=avail /dev/shm | tail -n 1)" -gt 8000000 ] && echo TMPDIR=/dev/shm)
+TESTS = $(MEMORY) OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
 
 fast: env
 	$(TESTS) -m "not slow"

@@ -128,7 +128,8 @@ def test_any_number_of_processes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [80, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.soak  # shown of fewer users in tests/system/test_simulation.py
+@pytest.mark.parametrize("nodes", [80, 1000])
 def test_supernodes_of_one_user_each(nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cohort = in_this_process(tmp_path / "cohort", study(1, nodes))
     assert made(tmp_path / "single", study(nodes, nodes), run_on_flower, monkeypatch) == cohort

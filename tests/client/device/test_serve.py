@@ -94,7 +94,9 @@ def test_a_run_that_ships_other_code_is_refused_and_its_code_never_runs(link, fa
     assert ran.exists()  # or this test would show nothing
 
 
-@pytest.mark.parametrize("moment", ["asked", "charged", "answered"])
+@pytest.mark.parametrize(
+    "moment", ["charged", *(pytest.param(other, marks=pytest.mark.soak) for other in ("asked", "answered"))]
+)  # every write and every send: tests/system/test_kills.py
 def test_killed_at_any_moment_it_repeats_what_left_at_no_new_cost(link, fab, tmp_path, moment):
     key, node_id = link.node(tmp_path / "keys")
     node = make_node(tmp_path / "node", seed=None)

@@ -131,6 +131,7 @@ def test_the_texts_of_the_encoders_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # that it is MiniLM: tests/server/test_model.py
 def test_the_encoder_beside_plain_transformers() -> None:
     texts, _ = bench_encoder.phrases(None, 48, seed=1)
     found = bench_encoder.run(texts, seed=1, repeats=1, progress=lambda _line: None)
@@ -140,6 +141,7 @@ def test_the_encoder_beside_plain_transformers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # a round without an encoder: test_round.py
 def test_a_round_whose_users_encode(tmp_path: Path) -> None:
     texts, _ = bench_encoder.phrases(None, 200, seed=1)
     found = bench_encoder.round_with_encoding(
