@@ -13,7 +13,6 @@ from server.maps import Maps
 from server.training.head import train_head
 from server.training.noise import sanitize_public
 from server.training.principal import pca_maps
-from server.training.public_maps import learn_maps
 from server.training.sharpen import sharpened
 
 #: Share of the public rows that choose among candidates for m'.
@@ -53,6 +52,8 @@ class PublicMaps:
     def _fit(self, mechanism: Mechanism) -> Maps:
         dim = dim_of(mechanism)
         if self.learned:
+            from server.training.public_maps import learn_maps  # torch, which a deployment's other parties do without
+
             return learn_maps(
                 self.embeddings, self.labels, classes=self.classes, mechanism=mechanism, dim=dim, seed=self.seed
             )
@@ -65,6 +66,8 @@ class PublicMaps:
     def _held_out_accuracy(self, mechanism: Mechanism) -> float:
         """Sanitized accuracy on held-out public rows: what may be looked at to choose m'."""
         if mechanism not in self._accuracy:
+            from server.training.public_maps import learn_maps  # torch, as above
+
             assert self.labels is not None
             order = np.random.default_rng([self.seed, 1]).permutation(len(self.embeddings))
             cut = int(len(order) * HELD_OUT)

@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
-from server.export import export_encoder
 from server.maps import Maps
 from server.protocols.decoding import decoded_statistics, statistic_mean
 from server.protocols.models import ENCODER, STUDENT, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Encoding, Progress, Public, Publish, Training
 from server.protocols.public_maps import dim_of
 from server.training.descent import Descent
-from server.training.finetune import finetune
 from server.training.principal import pca_maps
 from server.training.self_training import EPOCHS, RATE, pseudo_labels
 from server.training.sharpen import factored, sharpened
@@ -63,6 +61,9 @@ def statistics(
             return None
         if not training.self_training:
             break
+        from server.export import export_encoder  # torch, which a head on statistics alone does without
+        from server.training.finetune import finetune
+
         last = number + 1 == training.rounds
         believed = pseudo_labels(maps, embeddings, public.labels)
         place = folder if last else folder / f"round-{number + 1}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from mechanisms.grid import SPHERE
 from mechanisms.streams import SimulationStreams
+
+if TYPE_CHECKING:
+    import torch
 
 
 def sanitize_public(mechanism: Any, z: NDArray[np.float64], *, seed: int, stage: str) -> NDArray[np.float64]:
@@ -41,6 +43,8 @@ class Noise:
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
         """Unit rows (n, m') -> one draw for each, same shape, type and place. The mechanism draws on the CPU, in
         float64, wherever z lies."""
+        import torch  # whoever sanitizes public rows alone, above, loads none
+
         n = len(z)
         rows = self.streams.rows(
             np.arange(n), np.zeros(n, np.int64), stage=self.stage, channel="embedding", step=self.step

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.stop_words import STOP_WORDS
-from server.checkpoint import load
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -37,6 +36,8 @@ class Pieces:
     @lru_cache(maxsize=1)
     def of(cls, checkpoint: str, texts: tuple[str, ...]) -> Pieces:
         """ValueError where the checkpoint cannot be read, or public texts hold nothing to guess."""
+        from server.checkpoint import load  # torch, which a report on attacks does without
+
         model, tokenizer = load(checkpoint)
         table = model.get_input_embeddings().weight.detach().numpy()
         rows = tokenizer(list(texts), add_special_tokens=False)["input_ids"]

@@ -362,6 +362,16 @@ def test_help_answers_without_heavy_imports() -> None:
     assert "demo" in done.stdout and "simulate" in done.stdout
 
 
+def test_what_trains_nothing_loads_no_torch() -> None:
+    """It takes seconds: who reports, attacks, hands out, deploys or runs a study loads it when something is trained."""
+    modules = (
+        "simulations.attacks.run", "simulations.deployment.predict", "simulations.deployment.training_server",
+        "simulations.devices.bundle", "simulations.grid.run", "simulations.report.page", "simulations.study.run",
+    )  # fmt: skip
+    program = f"import sys, {', '.join(modules)}\nsys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 def test_the_command_itself_exits_with_2() -> None:
     command = [sys.executable, "-m", "simulations.commands.cli", "simulate", "absent.toml"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
