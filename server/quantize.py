@@ -12,15 +12,21 @@ public text. Tables of embeddings are kept in 8 bits a number with a scale for e
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # as in client/models/onnx.py, which says why
+
+import onnxruntime
+
+onnxruntime.disable_telemetry_events()
 
 WEIGHT_LEVELS, STATE_LEVELS, TABLE_LEVELS = 64, 255, 127
 

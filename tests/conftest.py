@@ -14,6 +14,8 @@ import pytest
 
 #: The same results on every machine: what is about a GPU says so itself.
 os.environ.setdefault("SOTTOVOCE_DEVICE", "cpu")
+#: Some tests load ONNX Runtime by themselves.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist puts the group into a test's name

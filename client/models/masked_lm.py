@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from client.models.content import content_hash
 from client.models.described import LONGEST, bounds, fields, longest, numbers, tried, whole
-from client.models.onnx import session
+from client.models.onnx import reached_alone, session
 from client.models.pieces import Columns, Pieces, in_pieces
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.language_model import Scores
@@ -56,8 +55,7 @@ class MaskedLM:
         except Exception:  # both libraries raise bare exceptions of their own
             raise ValueError(f"masked-lm: {folder} holds a model or tokenizer that cannot be loaded") from None
         self._inputs = [i.name for i in self._session.get_inputs()]
-        self._run_options = onnxruntime.RunOptions()
-        self._run_options.only_execute_path_to_fetches = True
+        self._run_options = reached_alone()
         self._known: dict[str, Pieces] = {}
         self._try(folder)
 

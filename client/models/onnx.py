@@ -1,4 +1,9 @@
-"""How ONNX Runtime is started on a client: quiet, on so many threads, and without threads that spin while they wait."""
+"""How ONNX Runtime is started on a client: quiet, on so many threads, and without threads that spin while they wait.
+
+Its builds for Linux keep an identity of the device and write down, for their makers, what they have run: how many
+inferences of which batch sizes took how long, which errors there were. That is a function of private texts which no
+ledger knows, so it is turned off before anything is loaded. Nothing else on a client imports the library.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,11 @@ import os
 import tempfile
 from pathlib import Path
 
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # read once, while the library is loaded; processes of this one inherit it
+
 import onnxruntime
+
+onnxruntime.disable_telemetry_events()  # for a process in which somebody else has loaded it before
 
 
 def cores() -> int:
@@ -30,6 +39,13 @@ def session(path: Path, threads: int | None) -> onnxruntime.InferenceSession:
     with tempfile.TemporaryDirectory(prefix="sottovoce-") as nothing:  # in which none of the other files is found
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", nothing)
         return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+
+
+def reached_alone() -> onnxruntime.RunOptions:
+    """Options of a run that computes what its outputs need, and no more."""
+    options = onnxruntime.RunOptions()
+    options.only_execute_path_to_fetches = True
+    return options
 
 
 def _names_a_place(path: Path) -> bool:
