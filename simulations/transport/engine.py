@@ -94,10 +94,13 @@ def run_on_flower(
         check_address(address)
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
+    from flwr.supercore import telemetry
 
     from client.app import app as seen_nodes
     from simulations.transport.keeper import app as lent_nodes
 
+    # It reads the variable when it is imported, which whoever comes here from Python has done before.
+    telemetry.FLWR_TELEMETRY_ENABLED = QUIET["FLWR_TELEMETRY_ENABLED"]
     client_app = app or (seen_nodes if address is None else lent_nodes)
     # What the job makes stays in this process: the ServerApp runs in a thread of it.
     outcome: list[T] = []
