@@ -11,6 +11,7 @@ import pytest
 
 from simulations.benchmarks import deployment as bench_deployment
 from simulations.benchmarks import encoder as bench_encoder
+from simulations.benchmarks import rows
 from simulations.benchmarks import run as bench
 from simulations.benchmarks.deployment import Size
 from simulations.benchmarks.run import Asked
@@ -151,6 +152,16 @@ def test_a_round_whose_users_encode(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_row_takes() -> None:
+    """Each step on a thousand rows, beside two hundred."""
+    steps = {step: rows.measured(step, (200, 1000), 1) for step in rows.STEPS}
+    assert {name for step in steps.values() for name in step["per_second"]} == {
+        "seal", "take one by one", "take", "close", "give", "open"}  # fmt: skip
+    assert steps["shuffling"]["disk"] > 112e6  # bytes of a million sealed rows, at least
+
+
+@pytest.mark.slow
+@pytest.mark.soak  # two deployments of real processes, as tests/system/test_deployment.py has one
 def test_what_a_deployment_carries(tmp_path: Path) -> None:
     """Four nodes on a SuperLink, which answer both stages, and six on another; every step on a thousand rows."""
     sizes = Size(sealing=(200, 1000), shuffling=(200, 1000), opening=(200, 1000), asked=4, held=6)
