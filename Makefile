@@ -25,7 +25,7 @@ demo: env
 	$(BIN)/sottovoce demo
 
 test: lint
-	$(TESTS) -m "not soak"
+	$(call TESTS,"not soak")
 
 lint: env
 	$(BIN)/ruff check .
@@ -34,20 +34,24 @@ lint: env
 
 # A process a core, and one that has room beside them while others wait for parties and Ray; each on one thread: the
 # matrices of these tests are small, and threads that wait for each other cost more than they give. Ray's workers would
-# give way to the other tests. tests/conftest.py has the order. Folders of tests, 1.3 GB in all, are in memory where there
-# is room for them: ledgers are synced to their disk thousands of times.
-MEMORY = $(shell [ -w /dev/shm ] && [ "$$(df -k --output=avail /dev/shm | tail -n 1)" -gt 8000000 ] && echo TMPDIR=/dev/shm)
-TESTS = $(MEMORY) OMP_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
+# give way to the other tests. tests/conftest.py has the order. What tests write, 1.3 GB in all, is in memory where there is
+# room for it: ledgers are synced to their disk thousands of times. It goes with a run that passes, and stays with another.
+define TESTS
+	@memory=$$(df -k --output=avail /dev/shm 2> /dev/null | tail -n 1); at=$${TMPDIR:-/tmp}; \
+	if [ "$${memory:-0}" -gt 8000000 ] && [ -w /dev/shm ]; then at=/dev/shm; fi; \
+	place=$$(mktemp -d "$$at/sv.XXXXXX") && TMPDIR=$$place OMP_NUM_THREADS=1 RAY_worker_niceness=0 \
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder -m $(1) && { rm -rf "$$place" || true; }
+endef
 
 fast: env
-	$(TESTS) -m "not slow"
+	$(call TESTS,"not slow")
 
 slow: env
-	$(TESTS) -m "slow and not soak"
+	$(call TESTS,"slow and not soak")
 
 # Sweeps of kills and fuzz in full, of which `make test` runs a fixed part; before a release.
 soak: env
-	$(TESTS) -m soak
+	$(call TESTS,soak)
 
 bench: env
 	$(BIN)/python -m tests.benchmarks.door
