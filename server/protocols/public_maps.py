@@ -50,14 +50,9 @@ class PublicMaps:
         return self._maps[mechanism]
 
     def _fit(self, mechanism: Mechanism) -> Maps:
-        dim = dim_of(mechanism)
         if self.learned:
-            from server.training.public_maps import learn_maps  # torch, which a deployment's other parties do without
-
-            return learn_maps(
-                self.embeddings, self.labels, classes=self.classes, mechanism=mechanism, dim=dim, seed=self.seed
-            )
-        maps = pca_maps(self.embeddings, dim=dim, classes=self.classes)
+            return self._learned_on(self.embeddings, self.labels, mechanism)
+        maps = pca_maps(self.embeddings, dim=dim_of(mechanism), classes=self.classes)
         if self.labels is None:
             return maps
         noisy = sanitize_public(mechanism, maps.project(self.embeddings), seed=self.seed, stage="public-head")
@@ -66,21 +61,23 @@ class PublicMaps:
     def _held_out_accuracy(self, mechanism: Mechanism) -> float:
         """Sanitized accuracy on held-out public rows: what may be looked at to choose m'."""
         if mechanism not in self._accuracy:
-            from server.training.public_maps import learn_maps  # torch, as above
-
             assert self.labels is not None
             order = np.random.default_rng([self.seed, 1]).permutation(len(self.embeddings))
             cut = int(len(order) * HELD_OUT)
             held, rest = order[:cut], order[cut:]
-            learned = learn_maps(
-                self.embeddings[rest], self.labels[rest], classes=self.classes, mechanism=mechanism,
-                dim=dim_of(mechanism), seed=self.seed,
-            )  # fmt: skip
+            learned = self._learned_on(self.embeddings[rest], self.labels[rest], mechanism)
             maps = sharpened(learned, public=self.embeddings[rest])
             z = np.tile(maps.project(self.embeddings[held]), (DRAWS, 1))
             guesses = maps.predict(sanitize_public(mechanism, z, seed=self.seed, stage="choose-dim"))
             self._accuracy[mechanism] = float(np.mean(guesses == np.tile(self.labels[held], DRAWS)))
         return self._accuracy[mechanism]
+
+    def _learned_on(self, embeddings: NDArray[np.float32], labels: Any, mechanism: Mechanism) -> Maps:
+        from server.training.public_maps import learn_maps  # torch, which a deployment's other parties do without
+
+        return learn_maps(
+            embeddings, labels, classes=self.classes, mechanism=mechanism, dim=dim_of(mechanism), seed=self.seed
+        )
 
 
 def dim_of(mechanism: Any) -> int:
