@@ -99,6 +99,22 @@ def test_mlflow_reads_it(tmp_path: Path) -> None:
     assert run.info.status == "FINISHED" and runs["no noise, seed 1"].data.params["protected"] == "False"
 
 
+@pytest.mark.parametrize(("set_by_user", "told"), [(None, "true"), ("false", "false")])
+def test_mlflow_is_told_to_report_nothing_before_it_is_imported(
+    set_by_user: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in, which breaks off once it has been told: 3.17 itself has no telemetry client then, and one without."""
+    name = "MLFLOW_DISABLE_TELEMETRY"
+    (tmp_path / "mlflow.py").write_text(f"import os\nraise RuntimeError(os.environ.get({name!r}))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mlflow", raising=False)
+    monkeypatch.setenv(name, set_by_user or "")  # what was set before comes back after the test
+    if set_by_user is None:
+        monkeypatch.delenv(name)
+    with pytest.raises(RuntimeError, match=f"^{told}$"):
+        tracker(f"mlflow:{tmp_path}")
+
+
 @installed("tensorboard")
 @pytest.mark.slow
 def test_tensorboard_reads_it(tmp_path: Path) -> None:
