@@ -9,7 +9,7 @@ export RAY_USAGE_STATS_ENABLED = 0
 # Where the shell forbids it, every process would compile torch and Flower anew: three seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env demo test fast slow soak lint bench results house docs notebooks head clean
+.PHONY: env demo test fast slow soak lint collect bench results house docs notebooks head clean
 
 env: $(STAMP)
 
@@ -24,7 +24,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: env
 	$(BIN)/sottovoce demo
 
-test: lint
+# The checks keep one core busy. Beside them one process imports what the tests do, so that the three that run them find it
+# compiled; what cannot be imported they report.
+test: env
+	@$(MAKE) --no-print-directory -j 2 lint collect
 	$(call TESTS,"not soak")
 
 lint: env
@@ -32,14 +35,19 @@ lint: env
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+collect: env
+	@$(BIN)/python -m pytest -qq --collect-only -m "not soak" > /dev/null 2>&1 || true
+
 # A process a core, and one that has room beside them while others wait for parties and Ray; each on one thread: the
 # matrices of these tests are small, and threads that wait for each other cost more than they give. Ray's workers would
-# give way to the other tests. tests/conftest.py has the order. What tests write, 1.3 GB in all, is in memory where there is
+# give way to the other tests. Memory that a test gives back is kept for the next, not asked for again: a twentieth of
+# what accounting takes. tests/conftest.py has the order. What tests write, 1.3 GB in all, is in memory where there is
 # room for it: ledgers are synced to their disk thousands of times. It goes with a run that passes, and stays with another.
 define TESTS
 	@memory=$$(df -k --output=avail /dev/shm 2> /dev/null | tail -n 1); at=$${TMPDIR:-/tmp}; \
 	if [ "$${memory:-0}" -gt 8000000 ] && [ -w /dev/shm ]; then at=/dev/shm; fi; \
 	place=$$(mktemp -d "$$at/sv.XXXXXX") && TMPDIR=$$place OMP_NUM_THREADS=1 RAY_worker_niceness=0 \
+	MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000 \
 	$(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder -m $(1) && { rm -rf "$$place" || true; }
 endef
 

@@ -40,6 +40,10 @@ RANDOMIZED = {"mechanism": "randomized-response", "epsilon": 3.0}
 PRIOR = {"mechanism": "randomized-response-prior", "epsilon": 3.0}
 
 
+#: By how and from what they are learned; the public rows are the same in every study of these.
+_MAPS: dict[tuple[bool, bool, int], PublicMaps] = {}
+
+
 def experiment(*arms: dict[str, Any], **sections: dict[str, Any]) -> Experiment:
     """60 users on 6 nodes, 40 test users; sections' keys are added to, or replace, those of the table."""
     table: dict[str, dict[str, Any]] = {
@@ -83,8 +87,10 @@ def prepared(study: Experiment) -> Prepared:
     )  # fmt: skip
     rows = np.tile(np.arange(TEST, dtype=np.int64), repeats)
     labels = public.labels if study.data.public.labels else None
-    maps = PublicMaps(
-        h_public, labels, classes=CLASSES, learned=study.training.maps == "learned", seed=study.seed
+    learned = study.training.maps == "learned"
+    maps = _MAPS.setdefault(
+        (learned, labels is None, study.seed),
+        PublicMaps(h_public, labels, classes=CLASSES, learned=learned, seed=study.seed),
     )
     known = zip([*public.texts, *train.texts, *test.texts], [*h_public, *h_train, *h_test], strict=True)
     held = Held(
