@@ -1,8 +1,8 @@
 """In which order the tests run, and which of them share a process.
 
 One session runs them all, a file of fast tests in one process (they share what its fixtures make), the slow ones after
-them: first the groups, which are long and wait more than they work, and then the others one by one, which fill what is
-left of the time.
+them: first the groups, which are long and wait more than they work, and then the others one by one, those of whole
+commands before those that take a second or two: no process shall work long after the others have ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _turn(item: pytest.Item) -> int:
     if not item.get_closest_marker("slow"):
         return 0
-    return 1 if item.get_closest_marker("xdist_group") else 2
+    if item.get_closest_marker("xdist_group"):
+        return 1
+    return 2 if item.path.is_relative_to(Path(__file__).parent / "system") else 3
 
 
 def pytest_collection_finish() -> None:
