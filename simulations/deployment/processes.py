@@ -35,6 +35,8 @@ UP = "deploy up"
 _HELD = ".up"
 #: Seconds that a process has to end by itself, and then to be gone once it was killed.
 GRACE, GONE = 10.0, 10.0
+#: Seconds that a process may take to become another program.
+_BEGINS = 1.0
 _POLL = 0.1
 _PROC = Path("/proc")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -280,12 +282,18 @@ def _listed(folder: Path) -> list[Process]:
 
 def _started(pid: int) -> int | None:
     """When the process of that number was started; None where there is none that is alive."""
+    state, fields = _stat(pid)
+    return None if state in "ZX" else int(fields[18])
+
+
+def _stat(pid: int) -> tuple[str, list[str]]:
+    """What the system says of a process: its state, and what follows from field 4 on (proc(5)); "X" of none."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
-        return None
+        return "X", []
     state, *fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
-    return None if state in "ZX" else int(fields[18])
+    return state, fields
 
 
 @cache
@@ -294,10 +302,25 @@ def _boot() -> str:
 
 
 def _environment(pid: int) -> list[bytes]:
+    end = time.monotonic() + _BEGINS
     try:
-        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        while not (known := (_PROC / str(pid) / "environ").read_bytes()) and _begins(pid):
+            if time.monotonic() > end:
+                break
+            time.sleep(0.001)
     except OSError:
         return []  # it has ended, or is another user's
+    return known.split(b"\0")
+
+
+def _begins(pid: int) -> bool:
+    """Whether a process that showed no environment will: while it becomes another program it has none for a moment, in
+    which it would be nobody's. A thread of the system's has no memory, and some programs are started with nothing."""
+    state, fields = _stat(pid)
+    if state in "ZX" or fields[19] == "0":
+        return False
+    start, end = fields[46:48]
+    return end == "0" or start != end
 
 
 def _holds(pid: int, file: Path) -> bool:

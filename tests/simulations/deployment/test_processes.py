@@ -214,6 +214,41 @@ def test_strangers_are_let_live(folder: Path, tmp_path: Path) -> None:
             one.wait()
 
 
+def test_one_that_becomes_another_program_just_now_is_found(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux shows no environment for the moment between the new program's memory and its arguments: 1 of 400 that were
+    looked at as soon as they had been started. A stand-in of /proc holds one still in it."""
+    system = tmp_path / "proc"
+
+    def shows(pid: int, *, memory: int, environment: bytes, ends: tuple[int, int]) -> None:
+        (system / str(pid)).mkdir(parents=True, exist_ok=True)
+        known = {19: 7, 20: memory, 47: ends[0], 48: ends[1]}
+        fields = " ".join(str(known.get(number, 1)) for number in range(1, 50))
+        (system / str(pid) / "stat").write_text(f"{pid} (a) b) S {fields}")
+        (system / str(pid) / "environ").write_bytes(environment)
+
+    ours, moments = f"A=1\0{MARK}={mark_of(folder)}\0".encode(), []
+
+    def moment(seconds: float) -> None:
+        moments.append(seconds)
+        shows(1, memory=4096, environment=ours, ends=(100, 100 + len(ours)))
+
+    boot = parties._boot()
+    monkeypatch.setattr(parties, "_PROC", system)
+    monkeypatch.setattr(parties, "_boot", lambda: boot)
+    monkeypatch.setattr(parties.time, "sleep", moment)
+    shows(1, memory=4096, environment=b"", ends=(0, 0))
+    shows(2, memory=0, environment=b"", ends=(0, 0))  # a thread of the system's
+    shows(3, memory=4096, environment=b"", ends=(100, 100))  # started with nothing
+    assert [one.pid for one in running(folder)] == [1] and len(moments) == 1
+
+    shows(1, memory=4096, environment=b"", ends=(0, 0))
+    monkeypatch.setattr(parties.time, "sleep", moments.append)
+    monkeypatch.setattr(parties, "_BEGINS", 0.01)
+    assert running(folder) == [] and len(moments) > 2  # one that is held there is not waited for without end
+
+
 def test_a_copy_of_the_folder_stops_nothing_of_the_first(folder: Path, tmp_path: Path) -> None:
     ours = started(folder)
     process = ours.start("good", "good", SLEEP)
