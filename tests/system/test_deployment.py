@@ -25,6 +25,7 @@ import pytest
 from client.device.bundle import open_bundle
 from client.node import load_node
 from server.protocols.drive import Collected
+from simulations.commands import cli
 from simulations.deployment.processes import COMMANDS, MARK, command_of, mark_of, running, stop
 from simulations.deployment.training_server import RemoteShuffler
 from simulations.errors import UserError
@@ -248,21 +249,33 @@ def test_a_training_server_needs_nothing_that_users_hold(deployed: Deployed) -> 
 
 
 def test_the_command_scores_as_up_did(deployed: Deployed) -> None:
-    server, origins = deployed.folder / "server" / "run", deployed.folder / "shuffler" / "origins"
-    out = ["--server", server, "--origins", origins, "--out", "scored", "--json"]
-    done = deployed.run("deploy", "score", "study.toml", "--arm", "a", *out)
+    done = deployed.run("deploy", "score", *scoring(deployed), "--out", "scored", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == deployed.results
-    done = deployed.run("deploy", "score", "study.toml", "--arm", "a", *out[:3], "nowhere", *out[4:5], "other")
-    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("sottovoce: --origins nowhere/test.npy: ")
-    about = server / "models" / "a" / "model.json"
+
+
+def scoring(deployed: Deployed, *, origins: Path | None = None) -> list[str]:
+    server, whose = deployed.folder / "server" / "run", origins or deployed.folder / "shuffler" / "origins"
+    return ["study.toml", "--arm", "a", "--server", str(server), "--origins", str(whose)]
+
+
+def test_what_does_not_belong_together_is_not_scored(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(deployed.place)
+    monkeypatch.setenv("XDG_CACHE_HOME", deployed.environment["XDG_CACHE_HOME"])
+    assert cli.main(["deploy", "score", *scoring(deployed, origins=Path("nowhere")), "--out", "other"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("sottovoce: --origins nowhere/test.npy: ")
+    about = deployed.folder / "server" / "run" / "models" / "a" / "model.json"
     kept = about.read_text()
     about.write_text(kept.replace('["bad", "good"]', '["good", "bad"]'))
     try:
-        done = deployed.run("deploy", "score", "study.toml", "--arm", "a", *out[:5], "turned")
+        assert cli.main(["deploy", "score", *scoring(deployed), "--out", "turned"]) == 2
     finally:
         about.write_text(kept)
-    assert done.returncode == 2 and "its classes are good, bad, and those of the study's data bad, good" in done.stderr
+    said = capsys.readouterr().err
+    assert "its classes are good, bad, and those of the study's data bad, good" in said
+    assert not (deployed.place / "other").exists() and not (deployed.place / "turned").exists()
 
 
 def test_down_leaves_no_process(deployed: Deployed) -> None:
