@@ -62,7 +62,12 @@ def accounted(
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         def run() -> dict[str, dict[str, Any]]:
-            answered = call_next(message, context)
+            try:
+                answered = call_next(message, context)
+            except SystemExit:  # its words are the app's, and Ray would say them to the server
+                raise Refused("failed") from None
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt from None
             if answered.has_error():
                 raise Refused("failed")
             return _content(answered.content)

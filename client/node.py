@@ -37,6 +37,8 @@ _DEVICE = {*_FOLDERS, "randomness", "policy", "seal", "model_seal", "publisher"}
 _SIMULATION = {*_FOLDERS, "simulation"}
 _SEALS = ("seal", "model_seal")
 _KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
+#: Between the name of an arm and the end of the name of the ledger of its stand-ins.
+_STAND_INS = ".stand-ins"
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Node:
         no such thing. Raises Refused for an arm that the node does not have."""
         if not self.policy(arm).stand_ins:
             return None
-        return Ledger(self.ledger_path(arm).with_suffix(".stand-ins.sqlite"), durable=not self.simulated)
+        return Ledger(self.ledger_path(arm).with_suffix(f"{_STAND_INS}.sqlite"), durable=not self.simulated)
 
     def shard(self, split: str) -> Shard:
         """The node's records of a split, "train" or "test"."""
@@ -217,6 +219,8 @@ def _simulation(values: Any, path: Path) -> tuple[int, dict[str, Policy]]:
     seed, arms = values.get("seed"), values.get("arms")
     if type(seed) is not int or not isinstance(arms, dict):
         raise ValueError(f"node: {path}: a simulation needs an integer seed and a table of arms")
+    if any(arm.endswith(_STAND_INS) for arm in arms):  # its ledger would be that of another arm's stand-ins
+        raise ValueError(f"node: {path}: the name of an arm cannot end in {_STAND_INS}")
     policies = {arm: Policy.from_dict(policy) for arm, policy in arms.items()}
     for name in {name for policy in policies.values() for name in policy.mechanisms}:
         admit(name)  # by its place too: whoever runs the simulation has named it

@@ -142,9 +142,11 @@ class _Server:
         # drawn from the operating system's generator, before the question is looked at
         leaves = time.monotonic() + self._within() * (1 + secrets.randbelow(2**32) / 2**32) / 2
         reply = self._reply(message, tree) if self._ours(run) else Message(Error(*REFUSALS["code"]), reply_to=message)
-        about, objects = self._fleet.parts(reply)
         if self._stop.wait(max(0.0, leaves - time.monotonic())):
             raise _Stopped
+        # made anew: a message says to the microsecond when it was made, and that would be how long the answer took
+        reply = Message(reply.error if reply.has_error() else reply.content, reply_to=message)
+        about, objects = self._fleet.parts(reply)
         session, wanted = self._patiently(lambda: self._fleet.announce(about))
         for name in wanted:
             if name in objects:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 #: Tokens that any model here is asked to take at once.
 LONGEST = 2**14
@@ -42,6 +43,12 @@ def numbers(value: object, below: int) -> bool:
 def bounds(low: object, high: object) -> bool:
     """Whether these are numbers, the first below the second, and as floats too: a whole number may be too large."""
     return isinstance(low, int | float) and isinstance(high, int | float) and -1e300 < low < high < 1e300
+
+
+def last_token(tokenizer: Tokenizer) -> int:
+    """The largest number of a token that a text may have: a model's table of tokens has to reach that far."""
+    own = tokenizer.encode("").ids  # what is put around each text, which may be no token of the vocabulary
+    return max([*tokenizer.get_vocab(with_added_tokens=True).values(), *own], default=0)
 
 
 def longest(kind: str, folder: Path, what: str, run: Callable[[NDArray[np.int64]], object]) -> None:

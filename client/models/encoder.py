@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, fields, longest, tried, whole
+from client.models.described import LONGEST, fields, last_token, longest, tried, whole
 from client.models.legible import legible
 from client.models.onnx import cores, session
 from client.store.text_column import Text
@@ -77,8 +77,9 @@ class Encoder:
 
     def encode(self, texts: Sequence[Text]) -> NDArray[np.float32]:
         """Embeddings of texts or (first, second) pairs, as far as they are `legible`, (n, m) float32, in the order
-        given. The same text has the same bits in any list."""
-        embeddings = np.empty((len(texts), self.dim), dtype=np.float32)
+        given; 0 of one without a token, where the tokenizer puts none around it. The same text has the same bits in any
+        list."""
+        embeddings = np.zeros((len(texts), self.dim), dtype=np.float32)
         with ThreadPoolExecutor(self.threads) as pool:
             run = map if self.threads == 1 else pool.map
             for start in range(0, len(texts), _CHUNK):
@@ -91,8 +92,10 @@ class Encoder:
     def _batches(self, texts: Sequence[Text]) -> Iterator[tuple[NDArray[np.int64], list[Encoding]]]:
         """Places of texts of one length in tokens, and these texts; longest first: the last to be at work are short."""
         encodings = self._tokenizer.encode_batch([legible(text) for text in texts])
+        for encoding in encodings:  # the tokenizer cuts nothing where what it puts around a text is longer
+            encoding.truncate(self.max_length)
         lengths = np.array([len(e) for e in encodings])
-        for length in np.unique(lengths)[::-1].tolist():
+        for length in np.unique(lengths[lengths > 0])[::-1].tolist():
             rows = np.flatnonzero(lengths == length)
             for part in np.array_split(rows, -(-len(rows) // max(1, _TOKENS // length))):
                 yield part, [encodings[i] for i in part]
@@ -117,6 +120,9 @@ class Encoder:
             raise ValueError(f"encoder: {self.folder} holds a model that gives no float32 states of width {self.dim}")
         said = f"a text of max_length {self.max_length}"
         longest("encoder", self.folder, said, partial(embed, length=self.max_length))
+        last = last_token(self._tokenizer)
+        one = np.full((1, 1), last)
+        longest("encoder", self.folder, f"its tokenizer's token {last}", lambda _: self._embed(one, np.zeros_like(one)))
 
 
 @lru_cache(maxsize=1)

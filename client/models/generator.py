@@ -200,10 +200,11 @@ class Generator:
 
     def _pieces(self, vocabulary: Vocabulary) -> Pieces:
         if vocabulary.identity not in self._known:
-            unknown = () if self._about["unknown"] is None else (self._about["unknown"],)
+            most, of = self._about["pieces"], self._about["unknown"]
+            unknown = () if of is None or of >= most else (of,)
             special = frozenset(self._about["special"]) - {self._about["end"]}
             self._known[vocabulary.identity] = in_pieces(
-                "generator", vocabulary, self._tokenizer, special=special, unknown=unknown
+                "generator", vocabulary, self._tokenizer, special=special, unknown=unknown, most=most
             )
         return self._known[vocabulary.identity]
 

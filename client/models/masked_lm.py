@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, bounds, fields, longest, numbers, tried, whole
+from client.models.described import LONGEST, bounds, fields, last_token, longest, numbers, tried, whole
 from client.models.onnx import reached_alone, session
 from client.models.pieces import Columns, Pieces, in_pieces
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -78,6 +78,9 @@ class MaskedLM:
         tried("masked-lm", folder, made("logits", min(4 * _STEP, self.max_length)))
         for output in ("logits", "attention"):
             longest("masked-lm", folder, f"a text of max_length {self.max_length}", made(output, self.max_length))
+        last = last_token(self._tokenizer)
+        said = f"its tokenizer's token {last}"
+        longest("masked-lm", folder, said, lambda _: list(self._run([([last], 1, 0)], "logits")))
 
     def scores(self, x: NDArray[Any], vocabulary: Vocabulary) -> Scores:
         """What `DpMlm.sample` asks: raw logits of the vocabulary's words, given the original texts x, (n, L) word

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +25,12 @@ class Pieces:
 
 
 def in_pieces(
-    owner: str, vocabulary: Vocabulary, tokenizer: Tokenizer, *, special: frozenset[int], unknown: tuple[int, ...]
-) -> Pieces:
-    """special: pieces that no word is. unknown: what stands for a word that has no others. A vocabulary of pieces is
-    looked up by name. ValueError, which begins with `owner`, where no word is a single piece."""
+    owner: str, vocabulary: Vocabulary, tokenizer: Tokenizer, *, special: frozenset[int], unknown: tuple[int, ...],
+    most: float = math.inf,
+) -> Pieces:  # fmt: skip
+    """special: pieces that no word is. unknown: what stands for a word that has no others. most: how many pieces the
+    model has, where its tokenizer may know more. A vocabulary of pieces is looked up by name. ValueError, which begins
+    with `owner`, where no word is a single piece."""
     by_name = bool(vocabulary.pieces) or json.loads(tokenizer.to_str())["model"]["type"] in ("WordPiece", "WordLevel")
     ids: Columns = []
     single = np.full(len(vocabulary), -1, dtype=np.int64)
@@ -38,7 +41,7 @@ def in_pieces(
     for word_id, word in enumerate(vocabulary.words):
         named = tokenizer.token_to_id(word) if by_name else None
         pieces = (named,) if named is not None else tuple(encodings[word_id].ids) if encodings else ()
-        if not pieces or special & set(pieces):
+        if not pieces or special & set(pieces) or max(pieces) >= most:
             pieces = unknown
         elif len(pieces) == 1:
             single[word_id] = pieces[0]

@@ -202,6 +202,23 @@ def test_an_exception_and_an_apps_own_error_are_a_constant_text(app, ledger):
     assert refused(app(asks(), context(3)), "failed") and rows(ledger) == []
 
 
+def test_an_app_that_ends_the_process_ends_it_in_no_words_of_its_own(ledger):
+    """In a simulation, Ray says to the server what an actor has died of."""
+    def ends(asked, context, call_next):
+        raise KeyboardInterrupt("no: HIV")
+
+    app = quickstart([accounted(ledger, POLICY, RELEASES, instead=INSTEAD), ends])
+    with pytest.raises(KeyboardInterrupt) as ended:
+        app(asks(), context(3))
+    assert ended.value.args == () and ended.value.__cause__ is None and ended.value.__suppress_context__
+
+    def leaves(asked, context, call_next):
+        raise SystemExit("no: HIV")
+
+    app = quickstart([accounted(ledger, POLICY, RELEASES, instead=INSTEAD), leaves])
+    assert refused(app(asks(), context(3)), "failed") and rows(ledger) == []
+
+
 def answering(ledger, **values):
     """An app that answers these arrays, whatever it is asked."""
     def says(asked, context, call_next):

@@ -227,3 +227,9 @@ def test_an_experiment_gives_them_to_its_clients() -> None:
 
     study = load("labelled-demo", ["policy.stand-ins=3"])
     assert [client_policy(study, arm).stand_ins for arm in study.arms] == [0 if a.reference else 3 for a in study.arms]
+
+
+def test_no_arm_shares_a_ledger_with_the_stand_ins_of_another(tmp_path: Path) -> None:
+    write_node(tmp_path, seed=7, arms={"a": replace(OPEN, stand_ins=2), "a.stand-ins": OPEN})
+    with pytest.raises(ValueError, match=r"^node: .*: the name of an arm cannot end in \.stand-ins$"):
+        load_node(tmp_path)

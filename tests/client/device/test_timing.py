@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,15 +129,19 @@ def test_an_encoded_record_that_cannot_be_kept_is_encoded_later(
 
 
 class Waits(threading.Event):
-    """Waits for nothing, and remembers for how long it would have."""
+    """Waits for nothing but `seconds`, and remembers for how long it would have, and when that was over."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.0) -> None:
         super().__init__()
         self.long: list[float] = []
+        self.over: list[float] = []
+        self._seconds = seconds
 
     def wait(self, timeout: float | None = None) -> bool:
         if timeout is not None and timeout > 100.0:
             self.long.append(timeout)
+            super().wait(self._seconds)
+            self.over.append(time.time())
             return self.is_set()
         return super().wait(timeout)
 
@@ -149,18 +154,21 @@ def test_every_answer_leaves_at_a_moment_drawn_before(
     policy = Policy(embedding=100.0, label=9.0, total=1000.0, window=3000.0)
     folder = make_node(tmp_path / "node", seed=None, policy=policy)
     monkeypatch.setattr("client.device.serve.secrets", SimpleNamespace(randbelow=lambda below: below // 2))
-    waits = Waits()
+    waits = Waits(0.3)
     asked: Any = request(arm="other" if what == "refused" else "")
+    sent = message(asked)
     if what == "other code":
-        fake.send(message(asked), fab=b"no archive")
+        fake.send(sent, fab=b"no archive")
     else:
-        fake.send(message(asked), damage=(lambda data: data[:5]) if what == "malformed" else None)
+        fake.send(sent, damage=(lambda data: data[:5]) if what == "malformed" else None)
     where = {"superlink": fake.address, "root_certificates": keys / "ca.pem", "key": keys / "node.key"}
     served = Served(folder, stop=waits, **where)
     served.until(lambda: fake.replies)
     served.end()
-    (left,) = waits.long
+    (left,), (over,) = waits.long, waits.over
     assert 2150.0 < left <= 2250.0 and fake.replies[0].HasField("error") == (what != "answered")
+    about = fake.replies[0].metadata  # which says when the answer was made, and what is left of the question's time
+    assert about.created_at >= over and about.ttl <= sent.metadata.created_at + sent.metadata.ttl - over
 
 
 def test_the_window_is_that_of_the_policy_as_it_is_now(fake: Fake, keys: Path, tmp_path: Path) -> None:

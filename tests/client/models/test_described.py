@@ -12,10 +12,13 @@ import numpy as np
 import onnx
 import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
+from tokenizers import Tokenizer
 
 from client.models.encoder import Encoder
 from client.models.generator import Generator
 from client.models.masked_lm import MaskedLM
+from client.models.pieces import in_pieces
+from mechanisms.vocabulary import Vocabulary
 from server.export import export_encoder
 from server.generation import export_generator
 from server.masked_lm import export_masked_lm
@@ -101,6 +104,39 @@ def test_weights_in_another_file_are_refused(name: str, made: dict[str, Path], t
     assert (folder / "w.bin").is_file()
     with pytest.raises(ValueError, match=r"^[^\n]* holds a model or tokenizer that cannot be loaded$"):
         read(folder)
+
+
+@pytest.mark.parametrize("name", ["encoder", "masked-lm"])
+def test_a_tokenizer_that_knows_more_than_its_model_is_refused(
+    name: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    """Or the one text that has the word would be the one that nobody answers about."""
+    read, _ = READS[name]
+    folder = tmp_path / "wide"
+    shutil.copytree(made[name], folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    assert "film" in tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"]["film"] = 5000
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ValueError, match=rf"^{name}: [^\n]*: its tokenizer's token 5000 does not run$"):
+        read(folder)
+
+
+def test_a_word_of_tokens_that_the_model_lacks_is_an_unknown_one(made: dict[str, Path], tmp_path: Path) -> None:
+    """A generator's tokenizer may know more than its model, as T5's does; a word of several tokens, once it was drawn,
+    would else stand before the next one as tokens that there are none of."""
+    folder = tmp_path / "wide"
+    shutil.copytree(made["causal"], folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens(["zz", "yy"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    pieces = json.loads((folder / "generator.json").read_text())["pieces"]
+    words = Vocabulary(("film", "zzyy", "zz"), np.zeros((3, 1), np.float32))
+    known = in_pieces("generator", words, tokenizer, special=frozenset(), unknown=(0,), most=pieces)
+    assert known.ids[1:] == [(0,), (0,), (0,)] and known.single[0] >= 0 and known.single[1:].tolist() == [-1, -1]
+    ask = Generator(folder).scores(["a film"], words)
+    positions, there, rows = np.array([1]), np.array([[1, 3, 3]]), np.array([0])
+    assert np.isfinite(ask(positions, there, rows)[0, 0])
 
 
 def test_a_graph_that_names_a_place_by_chance_is_read(made: dict[str, Path], tmp_path: Path) -> None:

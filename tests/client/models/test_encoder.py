@@ -22,26 +22,43 @@ M = 6
 TABLE = np.random.default_rng(1).normal(size=(len(WORDS), M)).astype(np.float32)
 
 
-def make_encoder(folder, pooling="mean", max_length=5):
+AROUND = ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+
+
+def make_encoder(folder, pooling="mean", max_length=5, around=AROUND, more=()):
+    """around: what the tokenizer puts around a text and a pair, or None. more: further words of the tokenizer, of which
+    the table lacks the last. A text of more than max_length tokens does not run."""
     folder.mkdir(parents=True, exist_ok=True)
     make = onnx.helper
     value = make.make_tensor_value_info
     graph = make.make_graph(
-        [make.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])],
+        [
+            make.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
+            make.make_node("Squeeze", ["length"], ["many"]),
+            make.make_node("Range", ["zero", "many", "one"], ["places"]),
+            make.make_node("Gather", ["at", "places"], ["positions"]),
+            make.make_node("Gather", ["table", "input_ids"], ["words"]),
+            make.make_node("Add", ["words", "positions"], ["last_hidden_state"]),
+        ],
         "tiny",
         [value("input_ids", onnx.TensorProto.INT64, ["batch", "length"])],
         [value("last_hidden_state", onnx.TensorProto.FLOAT, ["batch", "length", M])],
-        [onnx.numpy_helper.from_array(TABLE, "table")],
+        [
+            onnx.numpy_helper.from_array(np.asarray(each), name)
+            for name, each in {
+                "table": np.concatenate([TABLE, np.ones((len(more[1:]), M), np.float32)]),
+                "at": np.zeros((max_length, M), np.float32), "zero": np.int64(0), "one": np.int64(1),
+            }.items()
+        ],
     )
     model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, str(folder / "model.onnx"))
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*WORDS, *more])}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
+    if around is not None:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=around[0], pair=around[1], special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
     tokenizer.save(str(folder / "tokenizer.json"))
     about = {"pooling": pooling, "max_length": max_length, "dim": M}
     (folder / "encoder.json").write_text(json.dumps(about))
@@ -71,6 +88,26 @@ def test_cls_pooling_and_no_texts(tmp_path):
     encoder = Encoder(make_encoder(tmp_path, pooling="cls"), threads=1)
     np.testing.assert_array_equal(encoder.encode(["a", "b c"]), np.stack([TABLE[2], TABLE[2]]))
     assert encoder.encode([]).shape == (0, M)
+
+
+def test_no_text_decides_whether_it_can_be_encoded(tmp_path):
+    """Whether a device answers would tell of it: one without a token, and long ones under more tokens around a text
+    than there is room for, of which the tokenizer then cuts nothing."""
+    bare, none = Encoder(make_encoder(tmp_path / "bare", around=None), threads=1), np.zeros(M)
+    np.testing.assert_array_equal(bare.encode(["", "a", "  ", ("", "")]), [none, mean("a"), none, none])
+    long = "a b c d " * 40
+    prompt = ("[CLS] [CLS] [CLS] [SEP] [SEP] [SEP] $A", "[CLS] [CLS] [SEP] [SEP] $A [SEP] [SEP] $B")
+    asked = Encoder(make_encoder(tmp_path / "prompt", max_length=4, around=prompt), threads=1)
+    for texts in (["a", long, ""], [("a", "b"), (long, long)]):
+        made = asked.encode(texts)
+        np.testing.assert_array_equal(made, np.broadcast_to(made[0], made.shape))
+    pairs = Encoder(make_encoder(tmp_path / "pairs", max_length=2), threads=1).encode([("a", "b"), (long, long)])
+    assert np.isfinite(pairs).all()
+
+
+def test_a_tokenizer_that_knows_more_than_the_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"^encoder: [^\n]*: its tokenizer's token 47 does not run$"):
+        Encoder(make_encoder(tmp_path / "e", more=[f"w{i}" for i in range(40)]))
 
 
 def test_the_same_list_gives_the_same_bits(tmp_path):
