@@ -99,7 +99,8 @@ class Guarantee:
         if not set(self.exposes) <= set(declared):
             return math.inf
         if self.sigma is not None:
-            return gaussian_epsilon(self.diameter / self.sigma, delta)
+            least = delta * math.exp(-self.numeric_epsilon)  # densities off by that factor raise a δ by it
+            return gaussian_epsilon(self.diameter / self.sigma, least) + self.numeric_epsilon
         if self.epsilon == 0:
             return self.offset + self.numeric_epsilon
         return self.epsilon * self.diameter + self.offset + self.numeric_epsilon

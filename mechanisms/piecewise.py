@@ -112,7 +112,7 @@ def _width(epsilon: float, levels: int) -> int:
     w = np.arange(1, levels // 2 + 1, dtype=np.float64)
     if not epsilon:
         return len(w)
-    odds = math.expm1(min(epsilon, 100.0))
+    odds = math.expm1(min(max(epsilon, 1e-100), 100.0))  # beyond these only its square would leave float's range
     share = w * odds / (w * odds + levels)
     inside = (w**2 - 1) / 12 + ((levels - w) / 2) ** 2
     variance = ((1 - share) * (levels**2 - 1) / 12 + share * inside) / (share * (levels - w) / 2) ** 2

@@ -65,9 +65,10 @@ class PrivUnit:
         most = float(expit(self.epsilon))
         chosen = best_cap_probability(self.dim, self.epsilon) if self.cap_probability is None else self.cap_probability
         value = checks.real(self.name, "cap_probability", chosen, 0, 1)
-        if not 0 < value <= most:
+        if not 0 < value <= most or value == 1:  # which e^ε/(1 + e^ε) rounds to
             raise ValueError(
-                f"{self.name}: cap_probability must be above 0 and at most e^ε/(1 + e^ε) = {most:.4g}, got {value:g}"
+                f"{self.name}: cap_probability must be above 0, below 1 and at most e^ε/(1 + e^ε) = {most:.4g}, "
+                f"got {value:g}"
             )
         object.__setattr__(self, "cap_probability", value)
 

@@ -208,6 +208,7 @@ def ledger_rung(
     total = sum(each)
     used = delta * sum(g.sigma is not None for g in listed)
     in_clear = tuple(dict.fromkeys(g.protects for g, e in zip(listed, each, strict=True) if math.isinf(e)))
+    note += _drawn(math.fsum(g.numeric_delta for g in listed))
     return Rung(name, total, min(1.0, used), unit, neighbours, note, pure, metric_statement(listed), in_clear)
 
 
@@ -368,8 +369,13 @@ def _composed(
     if sum(count for _, count in counted) > len(releases) and statement != "inf":
         shares = [f"{count} × ({_statement([m])})" for m, count in counted]
         statement = " + ".join(shares)
-    note = f"{note}; samplers within {exact.sampler_delta:.1e} of their mechanisms, in total variation"
+    note += _drawn(exact.sampler_delta)
     return Rung(name, min(exact.epsilon, pure), exact.delta, name, neighbours, note, pure, statement)
+
+
+def _drawn(distance: float) -> str:
+    """How far the samplers of a rung are from their mechanisms."""
+    return f"; samplers within {min(1.0, distance):.1e} of their mechanisms, in total variation"
 
 
 def _taken_apart(counted: Iterable[tuple[Mechanism, int]]) -> list[tuple[Mechanism, int]]:

@@ -162,7 +162,7 @@ def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     epsilon, delta = target.one_record
     numeric = sum(g.numeric_epsilon for g in guarantees)
     cells = None if target.users is None or target.users == 1 else _cells(tuple(mechanisms))
-    if cells is None or target.users is None or epsilon < numeric:
+    if cells is None or target.users is None or not numeric <= epsilon <= 700:  # as far as `blanket_delta` goes
         return False
     samplers = price(epsilon, target.users * sum(g.numeric_delta for g in guarantees))
     return blanket_delta(cells, target.users, epsilon - numeric) * math.exp(numeric) + samplers <= delta

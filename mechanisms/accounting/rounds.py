@@ -27,7 +27,7 @@ from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
 from mechanisms.accounting.truncated import TruncatedBlanket, best_truncation
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import from_profile
-from mechanisms.losses.loss import LossCells, no_loss
+from mechanisms.losses.loss import LossCells
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -78,8 +78,8 @@ def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None
     if plain is None and last is None:
         return None
     top = min(math.inf if plain is None else plain, math.inf if last is None else last.epsilon)
-    if top == 0:
-        return no_loss()
+    if top == 0:  # not nothing: with more rounds beside it, that δ adds up
+        return from_profile(np.zeros(1), np.array([smallest]))
     found = [TruncatedBlanket(cells, 0.0, top), last, *(best_truncation(cells, n, cut) for cut in _CUTS)]
     cuts = [cut for cut in found if cut is not None]
     epsilons: FloatArray = np.linspace(0.0, 1.0, _POINTS) ** 1.5 * top  # denser where many rounds spend their δ

@@ -77,11 +77,14 @@ class Release:
         return self.mechanisms()
 
 
+#: Channels that `ladder_of_release` knows.
+_OF_A_LADDER = ("embedding", "label", "statistic", "answer")
+
+
 def local(released: Sequence[Mechanism], *, times: int, delta: float) -> dict[str, Any]:
     """{"mechanisms", "times", "delta", "worst_case", "epsilon", "methods", "sampler_delta"} of so many releases of one
     user, without a shuffler: ε at delta by each of METHODS, and the least of these."""
-    parts = [(mechanism, times) for mechanism in released]
-    methods = {method: compose(parts, delta=delta, method=method).epsilon for method in METHODS}
+    methods = {method: composed(released, times=times, delta=delta, method=method) for method in METHODS}
     return {
         "mechanisms": [described(mechanism) for mechanism in released],
         "times": times,
@@ -91,6 +94,13 @@ def local(released: Sequence[Mechanism], *, times: int, delta: float) -> dict[st
         "methods": methods,
         "sampler_delta": sum(m.guarantee.numeric_delta for m in released) * times,
     }
+
+
+def composed(released: Sequence[Mechanism], *, times: int, delta: float, method: str) -> float:
+    """ε at delta of so many releases by each of the mechanisms, by a method of METHODS."""
+    # densities off by e^(±numeric) raise a δ by that factor, and what is said here is at delta
+    least = delta * math.exp(-times * math.fsum(m.guarantee.numeric_epsilon for m in released))
+    return compose([(mechanism, times) for mechanism in released], delta=least, method=method).epsilon
 
 
 def shuffled(released: Sequence[Mechanism], *, users: int, honest: float, delta: float) -> dict[str, Any]:
@@ -108,10 +118,17 @@ def shuffled(released: Sequence[Mechanism], *, users: int, honest: float, delta:
 def ladder_of_release(
     released: Sequence[Mechanism], *, users: int | None, records: int, stages: int, delta: float
 ) -> dict[str, Any]:
-    """{"delta", "users", "ladder"}; arguments as in `mechanisms.accounting.ladder.ladder`, rungs as dicts."""
+    """{"delta", "users", "ladder"}; arguments as in `mechanisms.accounting.ladder.ladder`, rungs as dicts. UserError
+    for a release that no ladder here is of: what is left would be too little."""
     channels = {mechanism.channel: mechanism for mechanism in released}
+    if other := next((m for m in released if m.channel not in _OF_A_LADDER or m is not channels[m.channel]), None):
+        raise UserError(
+            f"budget ladder: {other.name}: no ladder is of a {other.channel} by it beside what else is named; "
+            "`budget local` says what it costs"
+        )
     rungs = ladder(
         channels.get("embedding"), channels.get("label"), statistic=channels.get("statistic"),
+        answer=channels.get("answer"),
         records=records, stages=stages, users=users, delta=delta,
     )  # fmt: skip
     return {"delta": delta, "users": users, "ladder": [rung.to_dict() for rung in rungs]}

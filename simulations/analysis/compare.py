@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mechanisms.accounting.compose import compose
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace
-from simulations.analysis.budget import described
+from simulations.analysis.budget import composed, described
 from simulations.errors import UserError
 
 #: Answers this near each other differ by discretization alone.
@@ -44,7 +43,7 @@ def compare(
     (mechanism,) = released
     if sampling is not None and not (isinstance(mechanism, Gaussian) and 0 < sampling < 1):
         raise UserError("--sampling: a share above 0 and below 1, of gaussian alone")
-    ours = None if sampling is not None else compose([(mechanism, times)], delta=delta, method="pld").epsilon
+    ours = None if sampling is not None else composed(released, times=times, delta=delta, method="pld")
     event, relation = _event(mechanism, sampling)
     answers = []
     for name, accountant, one_by_one in _ACCOUNTANTS:

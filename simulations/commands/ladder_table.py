@@ -8,7 +8,7 @@ from typing import Any
 LEGEND = (
     "",
     "ε at δ: least that is proved, from exact loss distributions; worst case: the theorems alone, δ = 0. –: there is",
-    "nothing of the kind, or no amplification is shown.",
+    "nothing of the kind, or no amplification is shown. Numbers are rounded to the nearest; --json has all digits.",
 )
 
 

@@ -7,6 +7,8 @@ import mpmath
 import numpy as np
 import pytest
 
+from mechanisms.accounting.ladder import ledger_rung
+from mechanisms.accounting.privacy_filter import cost
 from mechanisms.composition import Budget, compose_basic, metric_statement
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import SPACE, SPHERE, Grid
@@ -268,3 +270,15 @@ def test_a_digest_depends_on_every_public_parameter():
     assert len({digest(base | change) for change in changes} | {digest(base)}) == len(changes) + 1
     with pytest.raises(ValueError):
         digest({"a": math.nan})
+
+
+def test_gaussian_noise_from_a_sampler_that_is_only_near_costs_what_it_adds():
+    """Densities within e^(±a) of the theorem's: (ε, δ) becomes (ε + a, e^a·δ), so that at δ it is ε(e^-a·δ) + a."""
+    exact, near = (Guarantee(math.inf, "euclidean", 2.0, "sequence", sigma=2.0, numeric_epsilon=a) for a in (0.0, 0.5))
+    for delta in (1e-3, 1e-6, 1e-12):
+        epsilon = near.worst_case(delta)
+        assert epsilon == pytest.approx(exact.worst_case(delta * math.exp(-0.5)) + 0.5, rel=1e-9)
+        assert math.exp(0.5) * gaussian_delta(1.0, epsilon - 0.5) <= delta
+        assert cost(near, delta).epsilon >= epsilon > exact.worst_case(delta) + 0.5
+        rung = ledger_rung("user", [near] * 2, delta=delta, unit="user", neighbours="", note="from the ledger")
+        assert rung.epsilon >= 2 * epsilon and rung.delta == 2 * delta

@@ -152,6 +152,29 @@ def test_an_equal_guarantee_and_loss_are_accepted(tmp_path, path):
     assert isinstance(made.guarantee, Guarantee)
 
 
+NOISE = """
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.gaussian import gaussian_loss
+
+@dataclass(frozen=True)
+class Noise(OwnMechanism):
+    dim: int
+    sigma: float
+    diameter: float = 2.0
+    guarantee = property(lambda self: Guarantee(float("inf"), "euclidean", self.diameter, "sequence", sigma=self.sigma))
+    privacy_loss = lambda self, distance=None: gaussian_loss((2.0 if distance is None else distance) / self.sigma)
+""" + SAMPLE
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 2.0, 20.0])
+def test_gaussian_noise_of_ones_own_is_accepted_with_the_loss_that_is_here(tmp_path, path, sigma):
+    path(write_package(tmp_path, more=NOISE))
+    spec = {"mechanism": "quiet.noise:Noise", "sigma": sigma}
+    assert build(spec, channel="embedding", dim=4).guarantee.worst_case(1e-6) > 0
+    with pytest.raises(ValueError, match="must not be the smaller"):
+        build(spec | {"diameter": 1.98}, channel="embedding", dim=4)
+
+
 def test_a_name_of_two_packages_is_ambiguous(tmp_path, path):
     path(write_package(tmp_path / "a"))
     write_package(tmp_path / "b", points=POINTS.replace("Installed", "Coin"))

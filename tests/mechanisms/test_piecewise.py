@@ -78,3 +78,9 @@ def test_the_blanket_and_the_loss_are_those_of_the_table(epsilon: float) -> None
         assert loss.delta(nats) == pytest.approx(np.maximum(p - math.exp(nats) * q, 0).sum(), abs=1e-9)
         every = np.maximum(table[:, None] - math.exp(nats) * table[None], 0).sum(axis=2)
         assert every.max() <= loss.delta(nats) + 1e-12
+
+
+def test_the_window_of_a_tiny_epsilon_is_that_of_a_small_one(recwarn: pytest.WarningsRecorder) -> None:
+    for levels in (2, 11, 51):
+        assert Piecewise(1e-200, levels).window == Piecewise(1e-12, levels).window
+    assert not recwarn.list

@@ -153,7 +153,8 @@ def test_the_best_cap_is_the_best() -> None:
 
 @pytest.mark.parametrize(
     "bad", [{"dim": 1}, {"dim": 8193}, {"epsilon": -1.0}, {"epsilon": 101.0}, {"epsilon": math.nan},
-            {"cap_probability": 0.0}, {"cap_probability": 0.99}, {"cap_probability": "half"}, {"dim": 4.0}],
+            {"cap_probability": 0.0}, {"cap_probability": 0.99}, {"cap_probability": "half"}, {"dim": 4.0},
+            {"epsilon": 50.0, "cap_probability": 1.0}],
 )  # fmt: skip
 def test_parameters_are_refused_in_one_line(bad: dict) -> None:
     with pytest.raises(ValueError, match=r"^privunit: [^\n]+$"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -95,3 +96,13 @@ def test_the_least_noise_costs_what_was_asked_for_and_hardly_less() -> None:
         descent_epsilon(1.0, rate=1.5, steps=1, delta=DELTA)
     with pytest.raises(ValueError, match="noise must be"):
         descent_epsilon(-1.0, rate=0.5, steps=1, delta=DELTA)
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(0.3, 1e-6), (1.0, 1e-6), (30.0, 1e-6), (1.0, 0.3)])
+def test_a_rare_sample_keeps_enough_digits_and_a_rarer_one_is_refused(noise: float, rate: float) -> None:
+    """δ(0), 60 digits: q·(2Φ(1/σ) - 1), since the pair is q·(N(1, σ²) - N(-1, σ²)) apart."""
+    with mpmath.workdps(60):
+        exact = float(mpmath.mpf(rate) * mpmath.erf(1 / (mpmath.mpf(noise) * mpmath.sqrt(2))))
+    assert exact * (1 - 1e-8) <= replaced_loss(noise, rate).delta(0.0) <= exact * (1 + 1e-3)
+    with pytest.raises(ValueError, match="rate must be from 1e-06 to 1, got 1e-12"):
+        replaced_loss(noise, 1e-12)

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from mechanisms import Purkayastha
-from mechanisms.accounting.rounds import envelope, profile, rounds_epsilon
+from mechanisms.accounting.blanket import blanket_delta
+from mechanisms.accounting.rounds import envelope, profile, round_loss, rounds_epsilon
 from mechanisms.accounting.truncated import truncated_epsilon
+from mechanisms.randomized_response import RandomizedResponse
 from tests.support.rings import ring, ring_cells, shuffled
 
 DELTA = 1e-6
@@ -86,3 +88,13 @@ def test_rounds_compose():
     singly = rounds_epsilon([(cells, 67_349, 1)] * 4, DELTA)
     assert singly == pytest.approx(four, rel=0.01)
     assert rounds_epsilon([(Purkayastha(16, 50.0).blanket(), 10, 1)], DELTA) is None
+
+
+def test_a_round_that_costs_next_to_nothing_is_not_free_beside_another():
+    """Its δ(0) is within its share of δ, and no less than it says: two rounds of two kinds cost more than one."""
+    faint, loud = RandomizedResponse(0.02, 2).blanket(), RandomizedResponse(2.0, 2).blanket()
+    share = 0.1 * 1e-2 / 2
+    assert 0 < blanket_delta(faint, 400, 0.0) <= share and round_loss(faint, 400, share).delta(0.0) == share
+    alone, both = (rounds_epsilon(rounds, 0.1) for rounds in ([(loud, 20, 1)], [(loud, 20, 1), (faint, 400, 1)]))
+    assert both > alone
+    assert rounds_epsilon([(faint, 400, 2)], 0.1) == 0.0

@@ -15,11 +15,13 @@ from client.node import write_node
 from client.policy import Policy
 from client.store.ledger import Charge, Ledger
 from mechanisms import Identity, Purkayastha, RandomizedResponse
+from mechanisms.accounting.compose import compose
 from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText
 from mechanisms.words.text import TextMechanism
 from server.card import model_card
+from simulations.analysis.budget import local
 from simulations.commands import cli
 from simulations.experiment import Arm, Experiment, bundled, load, text_mechanism
 from simulations.experiment.ladder import PAPER, Spent, of_experiment, of_run
@@ -388,3 +390,14 @@ def test_what_is_no_ledger(content: bytes, capsys: pytest.CaptureFixture[str], p
     (place / "bad.sqlite").write_bytes(content)
     assert cli.main(["budget", "ladder", "--ledger", "bad.sqlite"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_is_said_at_delta_is_proved_at_delta() -> None:
+    """Ten thousand draws from tables, whose densities are off by e^(±numeric), have a δ larger by that factor."""
+    purkayastha = Purkayastha(16, 4.0)
+    plain = compose([(purkayastha, 10_000)], delta=1e-6)
+    assert plain.delta > 1e-6 * (1 + 1e-4)
+    said = local([purkayastha], times=10_000, delta=1e-6)
+    assert said["epsilon"] > plain.epsilon and said["methods"]["pld"] >= said["epsilon"]
+    least = 1e-6 * math.exp(-10_000 * purkayastha.guarantee.numeric_epsilon)
+    assert compose([(purkayastha, 10_000)], delta=least).delta <= 1e-6 * (1 + 1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,43 @@ def test_a_table_of_the_file_is_read_back(tmp_path):
                         "arm": [{"name": "a", "embedding": SIGNS, "label": COIN}]})  # fmt: skip
     (tmp_path / "s.toml").write_text(to_toml(study))
     assert load(tmp_path / "s.toml") == study
+
+
+ANSWER = """
+
+@dataclass(frozen=True)
+class Says(OwnMechanism):
+    epsilon: float
+    classes: int
+    metric: ClassVar[str] = "discrete"
+    channel: ClassVar[str] = "answer"
+
+    def sample(self, x, *, rng):
+        return x
+
+
+@dataclass(frozen=True)
+class Writes(OwnMechanism):
+    epsilon: float
+    metric: ClassVar[str] = "discrete"
+    channel: ClassVar[str] = "text"
+    numeric_delta: ClassVar[float] = 0.0
+
+    def sample(self, x, *, rng):
+        return x
+"""
+
+
+def test_a_ladder_leaves_out_nothing_that_is_released(tmp_path, monkeypatch, capsys):
+    """A release of a channel that was not looked for was dropped, and the ladder of the rest was printed."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "quiet"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(write_package(tmp_path / "more", more=ANSWER)))
+    asked = ["budget", "ladder", "--mechanism", "quiet.noise:Says", "--epsilon", "3", "--classes", "4", "--users", "9"]
+    assert main([*asked, "--json"]) == 0
+    rungs = {rung["rung"]: rung for rung in json.loads(capsys.readouterr().out)["ladder"]}
+    assert rungs["answer"]["worst_case"] == rungs["user"]["worst_case"] == 3.0
+    for wrong in ([*asked, "--label-epsilon", "1"], [*asked[:3], "quiet.noise:Writes", *asked[4:6], "--users", "9"]):
+        assert main(wrong) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.count("\n") == 1 and "sottovoce: " in said.err
