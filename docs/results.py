@@ -3,8 +3,8 @@
 tables.toml says of every table which commands it comes from, and with which seeds. A job that is finished is kept, with
 what it printed and how long it took, and not run again while its command is the same: so this may be stopped at any
 time, and goes on where it was; a simulation within its run. A kept job does not know of newer code: `rm -r` its folder.
-What `sottovoce summarize` prints takes the place of the table below the marker; where `hand` says why it cannot, it
-lies beside the runs.
+What `sottovoce summarize` prints takes the place of the table below the marker, in columns of the page's own where the
+manifest has `rows`; where `hand` says why neither can be, it lies beside the runs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3, 4, 5)
+
+#: In a cell of a table's own: what `summarize` says in that column of an arm, of the first job or that of the number.
+CELL = re.compile(r"\{(?:(\d+):)?([^{}|]+)\|([^{}|]+)\}")
 
 #: Runs a command of `sottovoce` given by its words, standard output into a file; returns the exit code.
 Runner = Callable[[Sequence[str], Path], int]
@@ -32,12 +36,17 @@ Runner = Callable[[Sequence[str], Path], int]
 @dataclass(frozen=True)
 class Table:
     """A line of the manifest. jobs: commands, `{seed}` in a command for each of the seeds, `{data}` for the folder that
-    holds a folder of that name. hand: why the table is not replaced by itself; None where it is."""
+    holds a folder of that name. runs: the table whose jobs these are. head, rows: a table of columns of its own, with
+    `{arm|column}` or `{job:arm|column}` (`CELL`) in cells; none for the one that `summarize` prints. hand: why neither
+    takes the place of what the page has; None where it does."""
 
     name: str
     page: str
+    runs: str
     jobs: tuple[str, ...] = ()
     seeds: tuple[int, ...] = SEEDS
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
     hand: str | None = None
 
     def commands(self) -> Iterator[tuple[int, str, list[str]]]:
@@ -49,13 +58,19 @@ class Table:
 
 
 def manifest(path: Path) -> dict[str, Table]:
-    """The tables by name. ValueError on two of one name."""
+    """The tables by name; one with `of = "NAME"` is made of the jobs of that table, which stands before it. ValueError
+    on two of one name, and on rows that are not as long as their head."""
     found: dict[str, Table] = {}
     for entry in tomllib.loads(path.read_text(encoding="utf-8"))["table"]:
-        entry |= {key: tuple(entry[key]) for key in ("jobs", "seeds") if key in entry}
-        table = Table(**entry)
+        if (of := entry.pop("of", None)) is not None:
+            entry |= {"jobs": found[of].jobs, "seeds": found[of].seeds}
+        lists = {key: tuple(entry[key]) for key in ("jobs", "seeds", "head") if key in entry}
+        rows = tuple(tuple(row) for row in entry.get("rows", ()))
+        table = Table(**entry | lists | {"rows": rows, "runs": of or entry["name"]})
         if table.name in found:
             raise ValueError(f"{path}: two tables are called {table.name}")
+        if any(len(row) != len(table.head) for row in rows):
+            raise ValueError(f"{path}: a row of {table.name} has another number of cells than its head")
         found[table.name] = table
     return found
 
@@ -87,6 +102,30 @@ def first_table(text: str) -> list[str]:
     if first == last:
         raise ValueError("the command printed no table")
     return lines[first:last]
+
+
+def laid_out(table: Table, said: Mapping[int, str]) -> list[str]:
+    """The lines of a table with columns of its own; those of numbers are set to the right. said: what `summarize`
+    printed of each job. ValueError where it has no such arm or column."""
+    known: dict[int, dict[tuple[str, str], str]] = {}
+    for number, text in said.items():
+        head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in first_table(text))
+        known[number] = {
+            (row[0].removesuffix(" †"), column): cell for row in rows for column, cell in zip(head, row, strict=True)
+        }
+
+    def value(cell: re.Match[str]) -> str:
+        job, arm, column = int(cell[1] or 0), cell[2].strip(), cell[3].strip()
+        try:
+            return known[job][arm, column]
+        except KeyError:
+            raise ValueError(f"job {job} has no column {column!r} of an arm {arm!r}") from None
+
+    columns = list(zip(*table.rows, strict=True))
+    numbers = [all(re.match(r"$|[\d.∞–]", cell) or CELL.search(cell) for cell in column) for column in columns]
+    lines = [table.head, ["---:" if right else "---" for right in numbers]]
+    lines += [[CELL.sub(value, cell) for cell in row] for row in table.rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def finished(folder: Path, words: Sequence[str]) -> float | None:
@@ -133,18 +172,20 @@ def make(table: Table, *, pages: Path, out: Path, data: Path | None, runner: Run
     """All jobs of a table, then the table; whether its page changed. ValueError, one line, where a thing is missing."""
     runs: dict[int, list[str]] = {}
     for number, name, words in table.commands():
-        folder = job(out / table.name / name, words, data, runner)
+        folder = job(out / table.runs / name, words, data, runner)
         if (folder / "run").is_dir():
             runs.setdefault(number, []).append(str(folder / "run"))
+    said: dict[int, str] = {}
     for number, folders in runs.items():
-        said = out / table.name / f"summary-{number}.md"
-        if (code := runner(["summarize", *folders], said)) != 0:
-            raise ValueError(f"sottovoce summarize ended with {code}; {said} has what it said")
+        path = out / table.runs / f"summary-{number}.md"
+        if (code := runner(["summarize", *folders], path)) != 0:
+            raise ValueError(f"sottovoce summarize ended with {code}; {path} has what it said")
+        said[number] = path.read_text(encoding="utf-8")
     if table.hand is not None:
         return False
-    said, path = out / table.name / "summary-0.md", pages / table.page
+    path = pages / table.page
     before = path.read_text(encoding="utf-8")
-    after = replaced(before, table.name, first_table(said.read_text(encoding="utf-8")))
+    after = replaced(before, table.name, laid_out(table, said) if table.rows else first_table(said[0]))
     if after != before:
         part = path.with_name(f".{path.name}.part")
         part.write_text(after, encoding="utf-8")
@@ -163,7 +204,7 @@ def sottovoce(words: Sequence[str], output: Path) -> int:
 def listed(tables: Sequence[Table], out: Path) -> Iterator[str]:
     """A line for each table: how many of its jobs are finished, how long they took, and how it gets into its page."""
     for table in tables:
-        took = [finished(out / table.name / name, words) for _, name, words in table.commands()]
+        took = [finished(out / table.runs / name, words) for _, name, words in table.commands()]
         known = [seconds for seconds in took if seconds is not None]
         said = f"{len(known)} of {len(took)} jobs" + (f", {sum(known):,.0f} s" if known else "")
         yield f"{table.page:15} {table.name:26} {said:22} {table.hand or 'by itself'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ import tomli_w
 import typer
 
 from simulations.commands import cli
+from simulations.experiment.toml import document
 from simulations.study.summary import summarize
 from tests.docs.test_commands import fault
 from tests.simulations.study.test_summary import arm, run
@@ -59,6 +61,35 @@ def test_every_command_of_the_manifest_is_there(results: ModuleType) -> None:
         assert table.hand or table.jobs
         assert [why for line in table.jobs if (why := fault(line, root)) is not None] == [], table.name
         assert table.hand or len(table.seeds) >= 5
+
+
+#: What `summarize` says of an arm in one column: a mean with its errors, a number, a range, or that there is none.
+SAID = r"(?:[-+]?\d\.\d{3}(?: ± \d\.\d{3})?(?: \(\d\.\d{3}\))?|\d[\d,.]*(?:–\d[\d,.]*)?|∞|–)"
+
+
+def test_a_table_with_columns_of_its_own_stands_in_its_page_as_the_manifest_has_it(results: ModuleType) -> None:
+    laid = [table for table in results.manifest(ROOT / "docs" / "tables.toml").values() if table.rows]
+    assert len(laid) >= 3
+    for table in laid:
+        lines = (ROOT / "docs" / table.page).read_text(encoding="utf-8").split("\n")
+        at = lines.index(results.marker(table.name)) + 2
+        shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[at : at + 2 + len(table.rows)]]
+        assert shown[0] == list(table.head) and not lines[at + len(shown)].startswith("|"), table.name
+        for row, cells in zip(table.rows, shown[2:], strict=True):
+            for cell, there in zip(row, cells, strict=True):
+                form = SAID.join(map(re.escape, results.CELL.sub("\0", cell).split("\0")))
+                assert re.fullmatch(form, there), (table.name, there)
+
+
+def test_what_a_table_of_its_own_names_is_in_its_experiments(results: ModuleType, tmp_path: Path) -> None:
+    """Or a day of runs would end in a line about a name."""
+    _, columns = summarize([run(tmp_path, 1, 0, arms=[arm("a", 0.5)])]).split("| arm | ")[:2]
+    known = {"arm", *columns.split("\n")[0].removesuffix(" |").split(" | ")}
+    for table in results.manifest(ROOT / "docs" / "tables.toml").values():
+        arms = [{one["name"] for one in document(line.split()[1])["arm"]} for line in table.jobs if table.rows]
+        for cell in chain.from_iterable(table.rows):
+            for job, name, column in results.CELL.findall(cell):
+                assert name in arms[int(job or 0)] and column in known, (table.name, cell)
 
 
 MANIFEST = """
@@ -116,6 +147,45 @@ def test_a_table_is_made_from_its_jobs_which_are_kept(results: ModuleType, place
     assert not results.make(tables["aside"], **given) and (place / "page.md").read_text() == page
     assert "2 of 2 jobs" in next(results.listed([tables["tiny"]], place / "out"))
     assert (place / "out" / "aside" / "summary-1.md").is_file()
+
+
+OWN = """
+[[table]]
+name = "own"
+page = "page.md"
+of = "tiny"
+head = ["", "there", "users"]
+rows = [["of **a**, {a|accuracy, sanitized}", "**{a|accuracy, on device}**", ".9"], ["all", "", "{0:a|users}"]]
+"""
+
+
+def test_a_table_has_columns_of_its_own_from_the_jobs_of_another(results: ModuleType, place: Path) -> None:
+    (place / "tables.toml").write_text(MANIFEST + OWN)
+    (place / "page.md").write_text(f"{PAGE}\n<!-- table: own -->\n\n| | old |\n| --- | --- |\n| a | b |\n")
+    tables, said = results.manifest(place / "tables.toml"), []
+    given = {"pages": place, "out": place / "out", "data": Path("data"), "runner": pretending(said, place)}
+    assert results.make(tables["own"], **given)
+    assert [words[0] for words in said] == ["simulate", "simulate", "summarize"] and not (place / "out/own").exists()
+    tail = (place / "page.md").read_text().split("<!-- table: own -->\n\n")[1].splitlines()
+    assert tail[:3] == [
+        "|  | there | users |", "| --- | ---: | ---: |",
+        "| of **a**, 0.750 ± 0.050 (0.010) | **0.900 ± 0.000** | .9 |",
+    ]  # fmt: skip
+    assert re.fullmatch(r"\| all \|  \| [\d,]+ \|", tail[3]) and "old" in (place / "page.md").read_text()
+
+
+def test_a_table_of_its_own_names_what_there_is(results: ModuleType, place: Path) -> None:
+    said = {0: "of a\n\n| arm | users |\n| --- | ---: |\n| a † | 3 |\n", 1: "| arm | m' |\n| --- | --- |\n| a | 2–4 |"}
+    table = {"name": "own", "page": "page.md", "runs": "own", "head": ("x", "y")}
+    assert results.laid_out(results.Table(**table, rows=(("a", "{a|users}"), ("b", "{1:a|m'}"))), said) == [
+        "| x | y |", "| --- | ---: |", "| a | 3 |", "| b | 2–4 |"
+    ]  # fmt: skip
+    for cell, where in (("{b|users}", "job 0 .*'users' of an arm 'b'"), ("{a|ε}", "'ε'"), ("{2:a|users}", "job 2 ")):
+        with pytest.raises(ValueError, match=where):
+            results.laid_out(results.Table(**table, rows=(("a", cell),)), said)
+    (place / "tables.toml").write_text(MANIFEST + OWN.replace(', "users"]', "]"))
+    with pytest.raises(ValueError, match="a row of own has another number of cells"):
+        results.manifest(place / "tables.toml")
 
 
 def test_what_is_not_finished_is_done_again_and_no_more(results: ModuleType, place: Path) -> None:
