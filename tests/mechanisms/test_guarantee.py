@@ -282,3 +282,9 @@ def test_gaussian_noise_from_a_sampler_that_is_only_near_costs_what_it_adds():
         assert cost(near, delta).epsilon >= epsilon > exact.worst_case(delta) + 0.5
         rung = ledger_rung("user", [near] * 2, delta=delta, unit="user", neighbours="", note="from the ledger")
         assert rung.epsilon >= 2 * epsilon and rung.delta == 2 * delta
+
+
+def test_a_ledgers_rung_says_how_far_its_samplers_are():
+    loose = Guarantee(3.0, "discrete", 1.0, "token", numeric_delta=8e-6)
+    rung = ledger_rung("user", [loose] * 100, delta=1e-6, unit="user", neighbours="", note="from the ledger")
+    assert rung.assumption == "from the ledger; samplers within 8.0e-04 of their mechanisms, in total variation"
