@@ -122,7 +122,7 @@ def laid_out(table: Table, said: Mapping[int, str]) -> list[str]:
             raise ValueError(f"job {job} has no column {column!r} of an arm {arm!r}") from None
 
     columns = list(zip(*table.rows, strict=True))
-    numbers = [all(re.match(r"$|[\d.∞–]", cell) or CELL.search(cell) for cell in column) for column in columns]
+    numbers = [all(re.match(r"(none)?$|[\d.∞–]", cell) or CELL.search(cell) for cell in column) for column in columns]
     lines = [table.head, ["---:" if right else "---" for right in numbers]]
     lines += [[CELL.sub(value, cell) for cell in row] for row in table.rows]
     return [f"| {' | '.join(cells)} |" for cells in lines]
