@@ -2,7 +2,11 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+MADE := $(VENV)/.made
+LINTERS := $(VENV)/.linters
+TORCH := $(VENV)/.torch
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
@@ -11,31 +15,43 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: env demo test fast slow soak lint collect bench results house docs notebooks head clean
 
-env: $(STAMP)
+env:
+	@$(MAKE) --no-print-directory -j 2 $(STAMP)
 
-# torch goes first and alone: the pinned CPU build keeps every later package from pulling in CUDA. Of 40,000 modules a
-# few thousand are ever imported: those are compiled then, not all of them here.
-$(STAMP): pyproject.toml constraints.txt
+# torch, half of the work, is unpacked beside what a client and the checks need; the rest comes after both, since most of
+# it needs torch: the pinned CPU build keeps every later package from pulling in CUDA. Of 40,000 modules a few thousand are
+# ever imported: those are compiled then, not all of them here.
+$(MADE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[simulation,dev]'
+	touch $@
+
+$(LINTERS): $(MADE)
+	$(PIP) -e '.[dev]'
+	touch $@
+
+$(TORCH): $(MADE)
+	$(PIP) --no-deps "$$(grep '^torch==' constraints.txt)"
+	touch $@
+
+$(STAMP): $(LINTERS) $(TORCH)
+	$(PIP) -e '.[simulation,dev]'
 	touch $@
 
 demo: env
 	$(BIN)/sottovoce demo
 
-# The checks keep one core busy. Beside them one process imports what the tests do, so that the three that run them find it
-# compiled; what cannot be imported they report.
-test: env
+# The checks keep one core busy while the rest is unpacked. Then one process imports what the tests do, so that the three
+# that run them find it compiled; what cannot be imported they report.
+test:
 	@$(MAKE) --no-print-directory -j 2 lint collect
 	$(call TESTS,"not soak")
 
-lint: env
+lint: $(LINTERS)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-collect: env
+collect: $(STAMP)
 	@$(BIN)/python -m pytest -qq --collect-only -m "not soak" > /dev/null 2>&1 || true
 
 # A process a core, and one that has room beside them while others wait for parties and Ray; each on one thread: the

@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
-from scipy.stats import beta
+from scipy.special import betainccinv, betaincinv, ndtri
 
 FloatArray = NDArray[np.float64]
 Outputs = NDArray[Any]
@@ -45,7 +44,7 @@ def low(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray:
     """Clopper and Pearson's lower bound of a probability; above it with probability at most alpha. Array in and out."""
     k = np.asarray(successes, dtype=np.float64)
     with np.errstate(invalid="ignore"):
-        bound = beta.ppf(alpha, k, trials - k + 1)
+        bound = betaincinv(k, trials - k + 1, alpha)
     return np.where(k > 0, bound, 0.0)
 
 
@@ -53,7 +52,7 @@ def high(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray
     """Its upper bound."""
     k = np.asarray(successes, dtype=np.float64)
     with np.errstate(invalid="ignore"):
-        bound = beta.isf(alpha, k + 1, trials - k)
+        bound = betainccinv(k + 1, trials - k, alpha)
     return np.where(k < trials, bound, 1.0)
 
 
@@ -219,13 +218,18 @@ def _rates(found: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatAr
     first, second = (part[of] for part in found.chosen)
     own, other = (-second, -first) if swapped else (first, second)
     own, other = np.sort(own), np.sort(other)
-    each = _EVENTS // 4
-    ranks = np.concatenate([np.geomspace(1, len(own), each), np.linspace(1, len(own), each)])
-    ranks = np.unique(ranks.astype(np.int64))
+    ranks = _ranks(len(own))
     thresholds = np.unique(np.concatenate([own[-ranks], other[-ranks]]))
     hits = len(own) - np.searchsorted(own, thresholds, side="left")
     misses = len(other) - np.searchsorted(other, thresholds, side="left")
     return thresholds, low(hits, len(own), alpha / 2), high(misses, len(other), alpha / 2)
+
+
+@lru_cache(maxsize=64)
+def _ranks(n: int) -> NDArray[np.int64]:
+    """Of which of n sorted draws the thresholds are, 1 for the largest: half evenly spaced, half ever rarer."""
+    each = _EVENTS // 4
+    return np.unique(np.concatenate([np.geomspace(1, n, each), np.linspace(1, n, each)]).astype(np.int64))
 
 
 # --- scores

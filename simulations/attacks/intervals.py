@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scipy.optimize import brentq
-from scipy.special import rel_entr
-from scipy.stats import beta, binom
+from scipy.special import betainc, rel_entr
+
+from server.attacks.audit import high, low
 
 #: The probability of any alarm in a run whose theorems are true.
 FAMILY = 1e-3
@@ -37,7 +38,8 @@ def beyond(success: float, observations: int, weight: float, bound: float) -> fl
     if bound <= 0:
         return 0.0
     if _counts(success, observations, weight):
-        return float(binom.sf(round(success * observations) - 1, observations, bound))
+        right = round(success * observations)
+        return float(betainc(right, observations - right + 1, bound))  # of so many or more, binomial
     return math.exp(-observations * _apart(success * weight, bound * weight))
 
 
@@ -46,9 +48,7 @@ def interval(success: float, observations: int, weight: float, level: float = LE
     side = (1 - level) / 2
     if _counts(success, observations, weight):
         right = round(success * observations)
-        low = beta.ppf(side, right, observations - right + 1) if right else 0.0
-        high = beta.isf(side, right + 1, observations - right) if right < observations else 1.0
-        return float(low), float(high)
+        return float(low(right, observations, side)), float(high(right, observations, side))
     return _lowest(success, observations, weight, side), 1 - _lowest(1 - success, observations, weight, side)
 
 

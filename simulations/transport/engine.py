@@ -152,7 +152,9 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
 
     options: dict[str, Any] = {"address": address or "local", "runtime_env": {"env_vars": environment}}
     if address is None:
-        options |= {"include_dashboard": False, "num_cpus": actors}
+        # No workers before somebody asks for one: Flower's actors have an environment, and start others.
+        own = {"prestart_worker_first_driver": False}
+        options |= {"include_dashboard": False, "num_cpus": actors, "_system_config": own}
     ours = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)

@@ -116,7 +116,9 @@ def test_a_program_that_does_not_do_as_it_should_is_one_line(
     name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    asked = ["audit", "--command", command(name), "--draws", "20000", "--timeout", "0.7", "--out", str(out)]
+    asked = ["audit", "--command", command(name), "--draws", "20000", "--out", str(out)]
+    if name == "!hangs":  # the others may take long to start on a busy machine
+        asked += ["--timeout", "0.7"]
     assert main(asked) == 2
     *_, line = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sottovoce: ")]
     assert said in line and not out.exists()
