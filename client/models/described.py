@@ -45,18 +45,20 @@ def bounds(low: object, high: object) -> bool:
     return isinstance(low, int | float) and isinstance(high, int | float) and -1e300 < low < high < 1e300
 
 
-def last_token(tokenizer: Tokenizer) -> int:
-    """The largest number of a token that a text may have: a model's table of tokens has to reach that far."""
-    own = tokenizer.encode("").ids  # what is put around each text, which may be no token of the vocabulary
-    return max([*tokenizer.get_vocab(with_added_tokens=True).values(), *own], default=0)
-
-
 def longest(kind: str, folder: Path, what: str, run: Callable[[NDArray[np.int64]], object]) -> None:
     """Run row 0 of the longest input that a folder says its model takes. ValueError, one line, where it does not."""
     try:
         run(np.zeros(1, np.int64))
     except Exception:  # as in `tried`
         raise ValueError(f"{kind}: {folder}: {what} does not run") from None
+
+
+def last_token(kind: str, folder: Path, tokenizer: Tokenizer, run: Callable[[int], object]) -> None:
+    """Run the largest number of a token that a text may have: a model's table of tokens has to reach that far.
+    ValueError, one line, where it does not."""
+    own = tokenizer.encode("").ids  # what is put around each text, which may be no token of the vocabulary
+    last = max([*tokenizer.get_vocab(with_added_tokens=True).values(), *own], default=0)
+    longest(kind, folder, f"its tokenizer's token {last}", lambda _: run(last))
 
 
 def tried(kind: str, folder: Path, run: Callable[[NDArray[np.int64]], NDArray[np.float32]]) -> NDArray[np.float32]:

@@ -120,9 +120,8 @@ class Encoder:
             raise ValueError(f"encoder: {self.folder} holds a model that gives no float32 states of width {self.dim}")
         said = f"a text of max_length {self.max_length}"
         longest("encoder", self.folder, said, partial(embed, length=self.max_length))
-        last = last_token(self._tokenizer)
-        one = np.full((1, 1), last)
-        longest("encoder", self.folder, f"its tokenizer's token {last}", lambda _: self._embed(one, np.zeros_like(one)))
+        first = np.zeros((1, 1), dtype=np.int64)
+        last_token("encoder", self.folder, self._tokenizer, lambda last: self._embed(first + last, first))
 
 
 @lru_cache(maxsize=1)

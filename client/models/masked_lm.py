@@ -78,9 +78,7 @@ class MaskedLM:
         tried("masked-lm", folder, made("logits", min(4 * _STEP, self.max_length)))
         for output in ("logits", "attention"):
             longest("masked-lm", folder, f"a text of max_length {self.max_length}", made(output, self.max_length))
-        last = last_token(self._tokenizer)
-        said = f"its tokenizer's token {last}"
-        longest("masked-lm", folder, said, lambda _: list(self._run([([last], 1, 0)], "logits")))
+        last_token("masked-lm", folder, self._tokenizer, lambda last: list(self._run([([last], 1, 0)], "logits")))
 
     def scores(self, x: NDArray[Any], vocabulary: Vocabulary) -> Scores:
         """What `DpMlm.sample` asks: raw logits of the vocabulary's words, given the original texts x, (n, L) word

@@ -143,6 +143,12 @@ def test_what_has_no_guarantee_fits_nothing() -> None:
     assert not fits([Gaussian.calibrated(2.0, DELTA, 4)], Target(1.9, DELTA, None))
 
 
+def test_beyond_what_a_blanket_is_asked_the_local_budget_counts() -> None:
+    target = Target(800.0, 1e-6, 1000)
+    assert fits([RandomizedResponse(790.0, 2)], target)
+    assert not fits([RandomizedResponse(600.0, 2)] * 2, target)
+
+
 def test_group_factor_is_a_sum_of_powers() -> None:
     for k in (1, 2, 7):
         assert group_factor(0.3, k) == pytest.approx(sum(math.exp(0.3 * i) for i in range(k)))
