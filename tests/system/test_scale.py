@@ -41,6 +41,7 @@ from tests.support.studies import (
     experiment,
     ledger_rows,
     prepared,
+    run_in_process,
     use_folder,
 )
 from tests.support.tiny_models import tiny_bert
@@ -334,6 +335,7 @@ def stop(process: subprocess.Popen[str], moment: str, how: signal.Signals, *, co
     return rest
 
 
+TOLD = r"^sottovoce: interrupted; .* continue it with: sottovoce simulate --resume run\n"
 KILLED = [
     ("starting Flower on Ray", signal.SIGKILL),  # all is handed out
     ("randomized: stage train-1", signal.SIGKILL),  # within an arm
@@ -343,33 +345,48 @@ KILLED = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "moments",
-    [[("prior: learning maps", signal.SIGTERM)], pytest.param(KILLED, marks=pytest.mark.soak)],
-    ids=["once", "at every moment"],
-)
-def test_a_command_that_is_killed_at_several_moments_goes_on(
-    moments: list[tuple[str, signal.Signals]], command: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+@pytest.fixture
+def whole(tmp_path: Path, command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the command's study gives that nobody stops, in this process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "whole").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        (tmp_path / "whole").mkdir()
         results = run(load(tmp_path / "small.toml"), tmp_path / "whole", progress=lambda line: None, engine=here(patch))
-        expected = bits(tmp_path / "whole", results)
+        return bits(tmp_path / "whole", results)
 
+
+@pytest.mark.slow
+def test_a_command_that_is_stopped_between_two_arms_goes_on_without_flower(
+    whole: dict[str, Any], command: Callable[..., subprocess.Popen[str]], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    said = stop(command("small.toml", "--out", "run"), "prior: learning maps", signal.SIGTERM, code=143)
+    assert re.search(TOLD, said, re.M) and "Stack trace" not in said and "SIGTERM" not in said
+    assert not (tmp_path / "run").exists() and (tmp_path / "run.part").is_dir()
+    run_in_process(monkeypatch)
+    assert cli.main(["simulate", "--resume", str(tmp_path / "run"), "--json"]) == 0
+    printed, said = capsys.readouterr()
+    assert "finished before: randomized" in said
+    assert bits(tmp_path / "run", json.loads(printed)) == whole
+    assert not (tmp_path / "run.part").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_a_command_that_is_killed_at_several_moments_goes_on(
+    whole: dict[str, Any], command: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
     arguments: tuple[str, ...] = ("small.toml", "--out", "run")
-    for moment, how in moments:
+    for moment, how in KILLED:
         said = stop(command(*arguments), moment, how, code=143 if how == signal.SIGTERM else None)
         arguments = ("--resume", "run")
         if how != signal.SIGKILL:
-            told = r"^sottovoce: interrupted; .* continue it with: sottovoce simulate --resume run\n"
-            assert re.search(told, said, re.M) and "Stack trace" not in said and "SIGTERM" not in said
+            assert re.search(TOLD, said, re.M) and "Stack trace" not in said and "SIGTERM" not in said
     assert not (tmp_path / "run").exists() and (tmp_path / "run.part").is_dir()
     last = command("--resume", "run", "--json")
     printed, said = last.communicate(timeout=SECONDS)
     assert last.returncode == 0 and "finished before: randomized" in said
-    assert bits(tmp_path / "run", json.loads(printed)) == expected
+    assert bits(tmp_path / "run", json.loads(printed)) == whole
     assert not (tmp_path / "run.part").exists()
 
 
