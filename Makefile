@@ -14,9 +14,9 @@ unexport PYTHONDONTWRITEBYTECODE
 env: $(STAMP)
 
 # uv, which Flower brings along, unpacks on all cores: seconds, where pip takes most of a minute. It reads nothing of where
-# pip was told that packages are: FROM says it in uv's words. Where that is not enough, pip does it all, torch first and
-# alone: its pinned CPU build keeps every later package from pulling in CUDA. Of 40,000 modules a few thousand are ever
-# imported: those are compiled then, not all of them here.
+# pip was told that packages are: FROM says it in uv's words, and of several places the best match counts, as with pip. Where
+# that is not enough, pip does it all, torch first and alone: its pinned CPU build keeps every later package from pulling in
+# CUDA. Of 40,000 modules a few thousand are ever imported: those are compiled then, not all of them here.
 PIP := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --index-strategy unsafe-best-match
 FROM := awk -F "='|'$$" 'BEGIN { \

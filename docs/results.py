@@ -37,8 +37,8 @@ Runner = Callable[[Sequence[str], Path], int]
 class Table:
     """A line of the manifest. jobs: commands, `{seed}` in a command for each of the seeds, `{data}` for the folder that
     holds a folder of that name. runs: the table whose jobs these are. head, rows: a table of columns of its own, with
-    `{arm|column}` or `{job:arm|column}` (`CELL`) in cells; none for the one that `summarize` prints. hand: why neither
-    takes the place of what the page has; None where it does."""
+    `{arm|column}` or `{job:arm|column}` (`CELL`) in cells; none for what `summarize` prints. together: all jobs'
+    runs are summarized as one job's. hand: why neither takes the place of what the page has; None where it does."""
 
     name: str
     page: str
@@ -47,6 +47,7 @@ class Table:
     seeds: tuple[int, ...] = SEEDS
     head: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    together: bool = False
     hand: str | None = None
 
     def commands(self) -> Iterator[tuple[int, str, list[str]]]:
@@ -174,7 +175,7 @@ def make(table: Table, *, pages: Path, out: Path, data: Path | None, runner: Run
     for number, name, words in table.commands():
         folder = job(out / table.runs / name, words, data, runner)
         if (folder / "run").is_dir():
-            runs.setdefault(number, []).append(str(folder / "run"))
+            runs.setdefault(0 if table.together else number, []).append(str(folder / "run"))
     said: dict[int, str] = {}
     for number, folders in runs.items():
         path = out / table.runs / f"summary-{number}.md"

@@ -14,6 +14,7 @@ from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.comparison import KINDS, gap
 from simulations.study.figures import over_seeds
+from simulations.study.over_runs import mean_accuracy, mean_difference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +34,7 @@ def by_labels(runs: Sequence[Results]) -> Groups:
 
 def labels_table(groups: Groups) -> str:
     """Markdown: a row for each number of public labels, each arm's mean accuracy on the device ± standard error over
-    seeds, and what users added to that of the public-only arm, paired by seed and test text."""
+    seeds and in brackets by test text, and what users added to that of the public-only arm, paired by seed and text."""
     first = next(iter(groups.values()))[0]
     arms = [arm["name"] for arm in first["arms"]]
     alone = _alone(first)
@@ -41,11 +42,11 @@ def labels_table(groups: Groups) -> str:
     shown = [arm["name"] + (" †" if trust.unprotected(arm) else "") for arm in first["arms"]]
     rows = [["public labels", *shown, *(f"{name}: users added" for name in added)]]
     for number, runs in groups.items():
-        accuracies = [_said(_accuracies(runs, name), ".3f") for name in arms]
-        gains = [_said([_gain(run, name, alone) for run in runs], "+.3f") for name in added]
+        accuracies = [mean_accuracy([_arm(run, name) for run in runs], KINDS[_DEVICE]) for name in arms]
+        gains = [mean_difference([gap(run, name, alone, _DEVICE) for run in runs]) for name in added]
         rows.append([_number(number), *accuracies, *gains])
     seeds = ", ".join(str(run["seed"]) for run in next(iter(groups.values())))
-    said = f"{first['name']}, seeds {seeds}: accuracy on the device, mean ± standard error over seeds"
+    said = f"{first['name']}, seeds {seeds}: accuracy on the device, mean ± standard error over seeds (and by text)"
     lines = [said, "", markdown_table(rows[0], rows[1:])]
     return "\n".join(lines + (["", f"† {trust.UNPROTECTED}"] if shown != arms else []))
 
@@ -79,12 +80,11 @@ def _number(number: int | None) -> str:
 
 
 def _accuracies(runs: Sequence[Results], name: str) -> list[float | None]:
-    return [next(arm for arm in run["arms"] if arm["name"] == name)[KINDS[_DEVICE]] for run in runs]
+    return [_arm(run, name)[KINDS[_DEVICE]] for run in runs]
 
 
-def _gain(run: Results, name: str, alone: str | None) -> float | None:
-    pair = None if alone is None else gap(run, name, alone, _DEVICE)
-    return pair and pair["difference"]
+def _arm(run: Results, name: str) -> Mapping[str, Any]:
+    return next(arm for arm in run["arms"] if arm["name"] == name)
 
 
 def _moments(values: Sequence[float | None]) -> tuple[float, float] | None:
@@ -93,10 +93,3 @@ def _moments(values: Sequence[float | None]) -> tuple[float, float] | None:
     if len(known) < len(values):
         return None
     return fmean(known), stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
-
-
-def _said(values: Sequence[float | None], form: str) -> str:
-    moments = _moments(values)
-    if moments is None:
-        return "–"
-    return f"{moments[0]:{form}}" + (f" ± {moments[1]:.3f}" if len(values) > 1 else "")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
 from simulations.output.markdown import table as markdown_table
-from simulations.output.numbers import is_finite
 from simulations.study import measures, trust
 from simulations.study.comparison import added, gap, matrices
 from simulations.study.figures import over_seeds
 from simulations.study.frontier import frontier_figure
 from simulations.study.journal import refuse_unfinished
+from simulations.study.over_runs import mean_accuracy, mean_difference
 from simulations.study.public_labels import by_labels, labels_figure, labels_table
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def summarize(folders: Sequence[Path | str]) -> str:
     for arms in zip(*(run["arms"] for run in runs), strict=True):
         first = arms[0]
         lines.append(
-            f"| {first['name']}{' †' if trust.unprotected(*arms) else ''} | {_accuracy(arms, 'accuracy')} | "
-            f"{_added(runs, first['name'])} | {_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
+            f"| {first['name']}{' †' if trust.unprotected(*arms) else ''} | {mean_accuracy(arms, 'accuracy')} | "
+            f"{_added(runs, first['name'])} | {mean_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
             f"{_worst(arms)} | {_label(arms)} | "
             f"{_trust(arms) if trusted else ''}{_range(arms, 'delivered')} |"
         )
@@ -166,22 +166,14 @@ def figure(folders: Sequence[Path]) -> Figure:
 def _added(runs: Sequence[Results], name: str) -> str:
     """What users added to an arm; "–" where it has no baseline."""
     pairs = [added(run).get(name) for run in runs]
-    return _gap([pair and pair["sanitized"] for pair in pairs])
+    return mean_difference([pair and pair["sanitized"] for pair in pairs])
 
 
 def _matrices(runs: Sequence[Results]) -> list[tuple[str, list[list[str]]]]:
     """As `simulations.study.comparison.matrices`, over all runs."""
     return matrices(
-        runs[0], most=_MOST, cell=lambda arm, less, kind: _gap([gap(run, arm, less, kind) for run in runs])
+        runs[0], most=_MOST, cell=lambda arm, less, kind: mean_difference([gap(run, arm, less, kind) for run in runs])
     )
-
-
-def _gap(pairs: Sequence[Mapping[str, float] | None]) -> str:
-    """The mean of one difference in every run, with its errors; "–" where a run lacks it."""
-    there = [pair for pair in pairs if pair is not None]
-    if len(there) < len(pairs):
-        return "–"
-    return _errors([p["difference"] for p in there], [p["error"] for p in there], "+.3f")
 
 
 def _results(folder: Path) -> dict[str, Any]:
@@ -192,19 +184,6 @@ def _results(folder: Path) -> dict[str, Any]:
         return {key: results.get(key) for key in ("name", "seed", "arms", "way_sentence", "differences", "measures")}
     except (OSError, ValueError, AttributeError):
         raise UserError(f"{folder}: holds no readable results.json; name the folder of a finished run") from None
-
-
-def _accuracy(arms: Sequence[dict[str, Any]], key: str) -> str:
-    values = [arm[key] for arm in arms]
-    return "–" if any(value is None for value in values) else _errors(values, [arm.get(f"{key}_se") for arm in arms])
-
-
-def _errors(values: Sequence[float], by_text: Sequence[float | None], form: str = ".3f") -> str:
-    """Mean ± standard error over the runs, and in brackets the mean of the errors by text, where they are known."""
-    over_runs = f" ± {stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
-    known = [error for error in by_text if is_finite(error)]
-    texts = f" ({fmean(known):.3f})" if len(known) == len(by_text) else ""
-    return f"{fmean(values):{form}}{over_runs}{texts}"
 
 
 def _range(arms: Sequence[dict[str, Any]], key: str) -> str:

@@ -149,6 +149,16 @@ def test_a_table_is_made_from_its_jobs_which_are_kept(results: ModuleType, place
     assert (place / "out" / "aside" / "summary-1.md").is_file()
 
 
+def test_jobs_may_be_runs_of_one_summary(results: ModuleType, place: Path) -> None:
+    jobs = '"simulate tiny --set seed=1", "simulate tiny --set seed=2"'
+    manifest = MANIFEST.replace('"simulate {data}/tiny.toml --set seed={seed}"', jobs)
+    (place / "tables.toml").write_text(manifest.replace("seeds = [1, 2]", "together = true"))
+    (table, _), said = results.manifest(place / "tables.toml").values(), []
+    assert results.make(table, pages=place, out=place / "out", data=None, runner=pretending(said, place))
+    assert [words[0] for words in said] == ["simulate", "simulate", "summarize"] and len(said[-1]) == 3
+    assert "| a | 0.750 ± 0.050 (0.010) | – |" in (place / "page.md").read_text()
+
+
 OWN = """
 [[table]]
 name = "own"

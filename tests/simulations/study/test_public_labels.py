@@ -19,10 +19,12 @@ from simulations.study.summary import read, summarize
 def run(at: Path, seed: int, labelled: int | None, alone: float | None, users: float, *, users_too: int = 9) -> Path:
     """A finished run of two arms; `alone` is None where there is no label."""
     arms = [
-        {"name": name, "accuracy_clean_test": accuracy, "reference": False, "way": way}
-        for name, accuracy, way in (("alone", alone, "public-only"), ("users", users, "statistics"))
+        {"name": name, "accuracy_clean_test": accuracy, "accuracy_clean_test_se": error, "reference": False, "way": way}
+        for name, accuracy, error, way in (
+            ("alone", alone, 0.004 * seed, "public-only"), ("users", users, 0.015, "statistics")
+        )
     ]  # fmt: skip
-    gap = None if alone is None else {"difference": users - alone, "error": 0.01}
+    gap = None if alone is None else {"difference": users - alone, "error": 0.01 * seed}
     results: dict[str, Any] = {
         "name": "study", "seed": seed, "arms": arms, "way_sentence": None,
         "differences": [{"arm": "users", "less": "alone", "users_added": True, "sanitized": None, "on_device": gap}],
@@ -48,12 +50,13 @@ def folders(tmp_path: Path) -> list[Path]:
 
 def test_a_row_for_each_number_and_gains_paired_by_seed(folders: list[Path]) -> None:
     lines = summarize(folders).splitlines()
-    assert lines[0] == "study, seeds 1, 2: accuracy on the device, mean ± standard error over seeds"
+    assert lines[0] == "study, seeds 1, 2: accuracy on the device, mean ± standard error over seeds (and by text)"
     assert lines[2] == "| public labels | alone | users | users: users added |"
-    # by hand: .78 and .82; .70 and .72; gains of .08 and .10
+    # by hand: .78 and .82; .70 and .72; gains of .08 and .10; by text the mean of both seeds
     assert lines[4:] == [
-        "| 0 | – | 0.770 ± 0.020 | – |", "| 1,000 | 0.710 ± 0.010 | 0.800 ± 0.020 | +0.090 ± 0.010 |",
-        "| all | 0.810 ± 0.010 | 0.830 ± 0.020 | +0.020 ± 0.010 |",
+        "| 0 | – | 0.770 ± 0.020 (0.015) | – |",
+        "| 1,000 | 0.710 ± 0.010 (0.006) | 0.800 ± 0.020 (0.015) | +0.090 ± 0.010 (0.015) |",
+        "| all | 0.810 ± 0.010 (0.006) | 0.830 ± 0.020 (0.015) | +0.020 ± 0.010 (0.015) |",
     ]  # fmt: skip
 
 
