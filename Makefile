@@ -14,18 +14,20 @@ unexport PYTHONDONTWRITEBYTECODE
 env: $(STAMP)
 
 # uv, which Flower brings along, unpacks on all cores: seconds, where pip takes most of a minute. It reads nothing of where
-# pip was told that packages are: FROM says it in uv's words, and of several places the best match counts, as with pip. Where
-# that is not enough, pip does it all, torch first and alone: its pinned CPU build keeps every later package from pulling in
-# CUDA. Of 40,000 modules a few thousand are ever imported: those are compiled then, not all of them here.
+# pip was told that packages are, or that it may ask nobody: FROM says it in uv's words, unseen, for an address may hold a
+# password; of several places the best match counts, as with pip. Where that is not enough, pip does it all, torch first and
+# alone: its pinned CPU build keeps every later package from pulling in CUDA. Of 40,000 modules a few thousand are ever
+# imported: those are compiled then, not all of them here.
 PIP := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --index-strategy unsafe-best-match
 FROM := awk -F "='|'$$" 'BEGIN { \
 	said["find-links"] = "--find-links="; said["index-url"] = "--default-index="; said["extra-index-url"] = "--index=" } \
-	{ sub(/.*\./, "", $$1); n = split($$2, each, / |\\n/); for (i = 1; i <= n; i++) if ($$1 in said) print said[$$1] each[i] }'
+	{ sub(/.*\./, "", $$1); n = split($$2, each, / |\\n/); for (i = 1; i <= n; i++) if ($$1 in said) print said[$$1] each[i] } \
+	$$1 == "no-index" && tolower($$2) ~ /^(1|y|yes|t|true|on)$$/ { print "--no-index" }'
 ALL := -c constraints.txt -e '.[simulation,dev]'
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	@from=$$($(BIN)/pip config list | $(FROM)); set -x; \
+	@from=$$($(BIN)/pip config list | $(FROM)); \
 	{ $(PIP) "$$(grep '^uv==' constraints.txt)" && $(UV) $$from $(ALL); } || \
 	{ $(PIP) "$$(grep '^torch==' constraints.txt)" && $(PIP) $(ALL); }
 	touch $@
