@@ -134,7 +134,7 @@ def test_a_probe_on_frozen_embeddings_finds_it_neither_easy_nor_hopeless(seed, m
         vectors = minilm.encode(texts)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
-    split = builtin(public=0, train=800, test=500, seed=seed)
+    split = builtin(public=0, train=1_500, test=500, seed=seed)
     train, test = embed(split.train.texts), embed(split.test.texts)
     scores = {
         task: LogisticRegression(C=10, max_iter=2_000)
