@@ -9,7 +9,7 @@ export RAY_USAGE_STATS_ENABLED = 0
 # Where the shell forbids it, every process would compile torch and Flower anew: three seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env demo test fast slow soak lint collect bench results house docs notebooks head clean
+.PHONY: env demo test fast slow soak lint collect checked bench results house docs notebooks head clean
 
 env: $(STAMP)
 
@@ -35,10 +35,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: env
 	$(BIN)/sottovoce demo
 
-# The checks keep one core busy. Beside them one process imports what the tests do, so that the three that run them find it
-# compiled; what cannot be imported they report.
+# The checks keep one core busy. Beside them and after them a process imports what the tests do, so that the three that run
+# them find it compiled; what cannot be imported they report.
 test: env
-	@$(MAKE) --no-print-directory -j 2 lint collect
+	@$(MAKE) --no-print-directory -j 2 collect checked
 	$(call TESTS,"not soak")
 
 lint: env
@@ -46,8 +46,12 @@ lint: env
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+COLLECT := $(BIN)/python -m pytest -qq --collect-only -m "not soak"
 collect: env
-	@$(BIN)/python -m pytest -qq --collect-only -m "not soak" > /dev/null 2>&1 || true
+	@$(COLLECT) $(filter-out tests/simulations/, $(wildcard tests/*/)) > /dev/null 2>&1 || true
+
+checked: lint
+	@$(COLLECT) tests/simulations > /dev/null 2>&1 || true
 
 # A process a core, and one that has room beside them while others wait for parties and Ray; each on one thread: the
 # matrices of these tests are small, and threads that wait for each other cost more than they give. Ray's workers would

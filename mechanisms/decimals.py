@@ -19,6 +19,9 @@ _DIGITS = 80
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
 _ROOT_TWO_PI = Context(prec=_DIGITS).sqrt(Context(prec=_DIGITS).multiply(2, PI))
 _HALF = Decimal("0.5")
+#: Binary digits below the point, where a number is a whole multiple of 1/_ONE: 86 decimal ones.
+_BITS = 288
+_ONE = Decimal(2**_BITS)
 #: Newton doubles the digits of a float64 start, which has twelve or more, at each step.
 _STEPS = 3
 
@@ -45,14 +48,15 @@ def normal_quantile(u: Decimal) -> Decimal:
 
 
 def _odd_series(x: Decimal, square: Decimal) -> Decimal:
-    """Of x >= 0, whose square is given."""
-    term, total, k = x, x, 1
-    smallest = Decimal(10) ** (-_DIGITS)
-    while term > smallest:
+    """Of x in [0, 12], whose square is given: in whole multiples of 1/_ONE, which takes half the time of decimals. What
+    is cut off a term, at most two of these, grows as the terms do, at most by a factor of 1e32 in all."""
+    term = total = int(x * _ONE)
+    multiplier, k = int(square * _ONE), 1
+    while term:
         k += 2
-        term *= square / k
+        term = (term * multiplier >> _BITS) // k
         total += term
-    return total
+    return Decimal(total) / _ONE
 
 
 def gamma_quantile(shape: int, u: Decimal) -> Decimal:

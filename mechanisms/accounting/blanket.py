@@ -372,10 +372,10 @@ def _rounding(
     fft_error = 8 * _UNIT * math.log2(size)
     off = 2 * fft_error * scale * total + 8 * _UNIT * np.abs(factor)
     largest = np.minimum(np.abs(1 + factor) + off, 1.0)
-    kept = _lives(largest, n - 1)
-    wrong = np.zeros_like(largest)
-    wrong[kept] = n * off[kept] * largest[kept] ** (n - 1)
-    wrong += 4 * _UNIT * (1 + n * np.abs(logs)) * np.abs(power) + fft_error * np.abs(power)
+    alive = _lives(largest, n - 1)  # and with it whatever has a power: it is no larger
+    off, largest = off[alive], largest[alive]
+    there = np.abs(power[alive])
+    wrong = n * off * largest ** (n - 1) + 4 * _UNIT * (1 + n * np.abs(logs[alive])) * there + fft_error * there
     return 2 * float(wrong.sum()) / size
 
 

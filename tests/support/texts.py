@@ -23,6 +23,8 @@ from tests.support.studies import PUBLIC, TEST, experiment
 from tests.support.tiny_models import WORDS, reviews, tiny_bert
 
 TOKENS = 8
+#: In which a prediction head learns something of a few words.
+STEPS = 100
 SANTEXT = {"mechanism": "santext", "epsilon": 6.0, "tokens": TOKENS}
 PLUS = {"mechanism": "santext+", "epsilon": 6.0, "w": 0.5, "p": 0.3, "tokens": TOKENS}
 RANDOM = {"mechanism": "random", "tokens": TOKENS}
@@ -91,6 +93,8 @@ def text_prepared(study: Experiment, shared: Path) -> Prepared:
 def _made(study: Experiment, kind: str) -> Path:
     public = reviews(PUBLIC, 1)[0]
     if kind == language_models.MASKED_LM:
-        return masked_lm_folder(study.encoder.model, public, seed=1, max_length=64, progress=lambda line: None)
+        return masked_lm_folder(
+            study.encoder.model, public, seed=1, steps=STEPS, max_length=64, progress=lambda line: None
+        )
     source = getattr(study.text, kind)
     return generator_folder(source, public, kind=kind, seed=1, progress=lambda line: None)

@@ -355,7 +355,8 @@ def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
     from tests.support.tiny_models import reviews, tiny_bert
 
     public = reviews(40, seed=1)[0]
-    folder = masked_lm_folder(tiny_bert(Path("bert")), public, seed=0, max_length=64, progress=lambda _: None)
+    bert = tiny_bert(Path("bert"))
+    folder = masked_lm_folder(bert, public, seed=0, steps=100, max_length=64, progress=lambda _: None)
     Path("in.txt").write_text("\n".join(TEXTS))
     options = ["--words", "bert", "--masked-lm", str(folder), "--tokens", "4", "--explain"]
     capsys.readouterr()
