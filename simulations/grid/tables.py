@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
@@ -23,6 +23,7 @@ from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.comparison import KINDS, gap
 from simulations.study.frontier import pareto, study_figure
+from simulations.study.over_runs import standard_error
 from simulations.study.references import remarks
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _accuracy(values: Sequence[float | None]) -> str:
 
 def _error(values: Sequence[float]) -> float | None:
     """The standard error of a mean over seeds; None of one value, and of one that is not finite."""
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 and all(map(math.isfinite, values)) else None
+    return standard_error(values) if all(map(math.isfinite, values)) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tel
 from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.figures import over_seeds
+from simulations.study.over_runs import standard_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,7 +170,5 @@ def _accuracy(same: Sequence[Arm]) -> tuple[float, float] | None:
     values = [arm.get("accuracy_clean_test") for arm in same]
     if not all(is_finite(value) for value in values):
         return None
-    if len(values) > 1:
-        return fmean(values), stdev(values) / math.sqrt(len(values))
-    error = same[0].get("accuracy_clean_test_se")
-    return values[0], error if is_finite(error) else 0.0
+    error = standard_error(values) if len(values) > 1 else same[0].get("accuracy_clean_test_se")
+    return fmean(values), error if is_finite(error) else 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from simulations.output.numbers import is_finite
+from simulations.study.over_runs import standard_error
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -135,7 +136,7 @@ def _mean(values: Sequence[Mapping[str, float] | None]) -> str:
     if not all(value is not None and is_finite(value["value"]) for value in values):
         return "–"
     there = [value["value"] for value in values if value is not None]
-    error = stdev(there) / math.sqrt(len(there)) if len(there) > 1 else (values[0] or {}).get("error")
+    error = standard_error(there) if len(there) > 1 else (values[0] or {}).get("error")
     return f"{fmean(there):.3f}" + (f" ± {error:.3f}" if is_finite(error) else "")
 
 

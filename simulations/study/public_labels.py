@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from simulations.experiment import PUBLIC_ONLY
@@ -14,7 +14,7 @@ from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.comparison import KINDS, gap
 from simulations.study.figures import over_seeds
-from simulations.study.over_runs import mean_accuracy, mean_difference
+from simulations.study.over_runs import mean_accuracy, mean_difference, standard_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,4 +92,4 @@ def _moments(values: Sequence[float | None]) -> tuple[float, float] | None:
     known = [value for value in values if value is not None and is_finite(value)]
     if len(known) < len(values):
         return None
-    return fmean(known), stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
+    return fmean(known), standard_error(known) or 0.0

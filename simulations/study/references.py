@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from simulations.experiment import CENTRALISED
 from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.comparison import gap, shown
+from simulations.study.over_runs import standard_error
 
 Results = Mapping[str, Any]
 Arm = Mapping[str, Any]
@@ -57,6 +57,5 @@ def _below(runs: Sequence[Results], name: str, other: str) -> dict[str, float] |
         return None
     values = [pair["difference"] for pair in known]
     by_text = [pair["error"] for pair in known if is_finite(pair["error"])]
-    over_runs = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    error = max(fmean(by_text) if by_text else 0.0, over_runs)
+    error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
     return {"difference": fmean(values), "error": error} if fmean(values) > error else None

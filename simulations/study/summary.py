@@ -7,7 +7,7 @@ import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
@@ -17,7 +17,7 @@ from simulations.study.comparison import added, gap, matrices
 from simulations.study.figures import over_seeds
 from simulations.study.frontier import frontier_figure
 from simulations.study.journal import refuse_unfinished
-from simulations.study.over_runs import mean_accuracy, mean_difference
+from simulations.study.over_runs import mean_accuracy, mean_difference, standard_error
 from simulations.study.public_labels import by_labels, labels_figure, labels_table
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def figure(folders: Sequence[Path]) -> Figure:
             values = [arm[key] for arm in arms]
             if all(value is not None for value in values):
                 means.append(fmean(values))
-                errors.append(stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0)
+                errors.append(standard_error(values) or 0.0)
                 shown.append(row - 0.12 if key == "accuracy" else row + 0.12)  # or one would hide the other
         style = {"fmt": marker, "color": colour, "markerfacecolor": face, "markersize": 6, "capsize": 3}
         axes.errorbar(means, shown, xerr=errors, label=label, **style)
