@@ -32,12 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
 
 
-def _turn(item: pytest.Item) -> int:
+def _turn(item: pytest.Item) -> tuple[int, bool]:
+    """pytest-xdist gives a process its next group, or test, while the last two of a group run: the longest of all comes
+    first in its group, or what was given with it would wait for it when all others have ended."""
     if not item.get_closest_marker("slow"):
-        return 0
+        return 0, False
     if item.get_closest_marker("xdist_group"):
-        return 1
-    return 2 if item.path.is_relative_to(Path(__file__).parent / "system") else 3
+        return 1, item.name != "test_a_rough_day"
+    return 2 if item.path.is_relative_to(Path(__file__).parent / "system") else 3, False
 
 
 def pytest_collection_finish() -> None:
