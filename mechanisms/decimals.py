@@ -48,8 +48,9 @@ def normal_quantile(u: Decimal) -> Decimal:
 
 
 def _odd_series(x: Decimal, square: Decimal) -> Decimal:
-    """Of x in [0, 12], whose square is given: in whole multiples of 1/_ONE, which takes half the time of decimals. What
-    is cut off a term, at most two of these, grows as the terms do, at most by a factor of 1e32 in all."""
+    """Of x in [0, 12], whose square is given: in whole multiples of 1/_ONE, which takes half the time of decimals. A
+    term is off by two of these at most, and by the 1e-80 or so of itself that x and the square are rounded to; what was
+    cut off grows as the terms do, at most by a factor of 1e32 in all."""
     term = total = int(x * _ONE)
     multiplier, k = int(square * _ONE), 1
     while term:
