@@ -201,27 +201,42 @@ def block_edges(low: int, high: int, blocks: int) -> FloatArray:
 
 
 def binomial_masses(trials: int, p: float, edges: FloatArray) -> FloatArray:
-    """P(e_i <= Bin(trials, p) < e_{i+1}) for each block; differences of whichever tail is the smaller."""
+    """P(e_i <= Bin(trials, p) < e_{i+1}) for each block; differences of the lower tail up to the mean, of the upper one
+    beyond."""
     if trials == 0 or p >= 1:
         return np.ones(1)
-    upper = np.where(edges <= 0, 1.0, betainc(np.maximum(edges, 1e-300), np.maximum(trials - edges + 1, 1e-300), p))
-    upper = np.where(edges > trials, 0.0, upper)
-    lower = np.where(edges > trials, 1.0, _lower(np.full_like(edges, trials), np.clip(edges - 1, 0, trials - 0.5), p))
-    lower = np.where(edges <= 0, 0.0, lower)
-    left = edges[1:] <= trials * p
-    mass: FloatArray = np.where(left, np.diff(lower), -np.diff(upper))
+    below = int(np.searchsorted(edges, trials * p, side="right"))  # so many edges are not above the mean
+    left, right = edges[:below], edges[max(below - 1, 0) :]
+    lower = np.where(left <= 0, 0.0, _lower(np.full_like(left, trials), np.clip(left - 1, 0, trials - 0.5), p))
+    upper = betainc(np.maximum(right, 1e-300), np.maximum(trials - right + 1, 1e-300), p)
+    upper = np.where(right > trials, 0.0, np.where(right <= 0, 1.0, upper))
+    mass: FloatArray = np.concatenate([np.diff(lower), -np.diff(upper)])
     return np.maximum(mass, 0.0)
 
 
 def fair_binomial_pmf(n: FloatArray, k: FloatArray) -> FloatArray:
     """P(Bin(n, 1/2) = k) for whole 0 <= k <= n, to 1e-11 relatively (Stirling's series above n = 1000)."""
+    mass: FloatArray = np.empty(n.shape)
+    small = n < 1000
+    for those, log_mass in ((small, _by_gamma), (~small, _by_stirling)):
+        if those.any():
+            mass[those] = np.exp(log_mass(n[those], k[those]))
+    return mass
+
+
+def _by_gamma(n: FloatArray, k: FloatArray) -> FloatArray:
+    """log P(Bin(n, 1/2) = k), by the gamma function."""
+    log_mass: FloatArray = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) - n * math.log(2)
+    return log_mass
+
+
+def _by_stirling(n: FloatArray, k: FloatArray) -> FloatArray:
+    """log P(Bin(n, 1/2) = k), by Stirling's series."""
     x = (2 * k - n) / n
     near = np.maximum(np.minimum(k, n - k), 1.0)
-    stirling = 0.5 * np.log(2 / (math.pi * n * np.maximum(1 - x * x, 1 / n))) - n * _entropy_gap(x)
-    stirling += _stirling(n) - _stirling(near) - _stirling(np.maximum(n - near, 1.0))
-    small = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) - n * math.log(2)
-    mass: FloatArray = np.exp(np.where(n < 1000, small, stirling))
-    return mass
+    log_mass: FloatArray = 0.5 * np.log(2 / (math.pi * n * np.maximum(1 - x * x, 1 / n))) - n * _entropy_gap(x)
+    log_mass += _stirling(n) - _stirling(near) - _stirling(np.maximum(n - near, 1.0))
+    return log_mass
 
 
 def _entropy_gap(x: FloatArray) -> FloatArray:

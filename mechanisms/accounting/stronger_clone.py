@@ -25,7 +25,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from scipy.special import betainc, logsumexp, xlogy
+from scipy.special import betainc, xlogy
 
 from mechanisms.accounting.clone_pair import (
     LARGEST_EPSILON,
@@ -95,13 +95,12 @@ def renyi_divergence(local_epsilon: float, users: int, order: float) -> float:
         raise ValueError(f"Rényi divergence: the order must be above 1 and finite, got {order}")
     if not 0 <= local_epsilon <= LARGEST_EPSILON:
         raise ValueError(f"Rényi divergence: ε0 must be in [0, {LARGEST_EPSILON}], got {local_epsilon}")
-    x, log_weight = _points(local_epsilon, users)
-    tilt = math.tanh(local_epsilon / 2)
-    # 1 - τX at X = 1 is 1 - τ = 2/(e^ε0 + 1), lost to rounding where ε0 is large
-    rest = 2 / (math.exp(local_epsilon) + 1) + tilt * (1 - x)
-    up = order * np.log1p(tilt * x) + (1 - order) * np.log(rest)
-    down = order * np.log(rest) + (1 - order) * np.log1p(tilt * x)
-    log_moment = float(logsumexp(log_weight + np.logaddexp(up, down) - math.log(2)))
+    up, ratio, log_weight = _integrand(local_epsilon, users)
+    # of either sign of X, at its exponent's height: the smaller share is the other one's e^-(2α - 1)·log ratio
+    height = log_weight + up + (order - 1) * ratio
+    top = float(height.max())
+    terms = np.exp(height - top) * (1 + np.exp((1 - 2 * order) * ratio)) / 2
+    log_moment = top + math.log(float(terms.sum()))
     return min(local_epsilon, (max(log_moment, 0.0) + _ROUNDING) / (order - 1))
 
 
@@ -111,6 +110,16 @@ def _pair(local_epsilon: float) -> ClonePair:
 
 
 @lru_cache(maxsize=8)
+def _integrand(local_epsilon: float, users: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Of the points of `_points`: log(1 + τX), log((1 + τX)/(1 - τX)) and the log weights, for any order."""
+    x, log_weight = _points(local_epsilon, users)
+    tilt = math.tanh(local_epsilon / 2)
+    up = np.log1p(tilt * x)
+    # 1 - τX at X = 1 is 1 - τ = 2/(e^ε0 + 1), lost to rounding where ε0 is large
+    down = np.log(2 / (math.exp(local_epsilon) + 1) + tilt * (1 - x))
+    return up, up - down, log_weight
+
+
 def _points(local_epsilon: float, users: int) -> tuple[FloatArray, FloatArray]:
     """Points X >= 0 and log weights (adding up to 1) of a law of |D|/N above the pair's in convex order."""
     pair = _pair(local_epsilon)
