@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
+from mechanisms.accounting.convex_order import gathered_near, gathered_on_grid, spread_on_grid, thinned
 from mechanisms.accounting.crossing import crossing
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -46,7 +47,7 @@ _MAX_POINTS = 2**20
 _UNIT = 2.0**-53
 #: Share of δ spent on outputs with the largest U: it moves ε by about a ten-thousandth, and bounds L.
 _SLACK = 3e-3
-#: More atoms than this are gathered in narrow bins first: how narrow, `_thin` says.
+#: More atoms than this are gathered in narrow bins first: how narrow, `thinned` says.
 _MANY, _NARROW = 2**14, 2048
 #: The same for the law by which tilt and window are chosen, where no exponent is above _MODERATE: any tilt and any
 #: window give a bound, and these are as good.
@@ -81,7 +82,7 @@ def blanket_delta(
     if gamma == 0.0 or not (values > 0).any():
         return outside if pessimistic else 0.0
     if len(values) > _MANY:
-        values, masses = _thin(values, masses, pessimistic, _NARROW)
+        values, masses = thinned(values, masses, pessimistic, _NARROW)
     log_sum, log_error = _log_positive_part(values, masses, gamma, n, pessimistic)
     log_users = math.log(n) + math.log(gamma)
     if pessimistic:
@@ -214,14 +215,7 @@ def _log_positive_part(
     largest = float(values.max())
     # one value of -n·largest outweighs the others whatever they are: what lies below changes no positive part
     values = np.maximum(values, -n * largest)
-    rough = _thin(values, masses, True, _WIDE) if len(values) > _SOME else (values, masses)
-    if float(rough[0].max()) > 2 * largest:  # values far below 0 make the bins around it wider than it is
-        rough = values, masses
-    theta = _tilt(*rough, gamma, n, largest)
-    if theta * largest > _MODERATE:
-        rough = values, masses
-        theta = _tilt(*rough, gamma, n, largest)
-    window = _window(*rough, gamma, n, theta, largest)
+    theta, window = _placed(values, masses, gamma, n, largest)
     above, below = window.above, window.below
     if not math.isfinite(above):
         return _nothing(pessimistic)
@@ -239,7 +233,7 @@ def _log_positive_part(
     tilted = grid.mass * np.exp(theta * point)
     log_growth = math.log1p(gamma * float(grid.mass @ np.expm1(theta * point)))
     size = int(next_fast_len(math.ceil((above + below) / step) + 64, real=True))
-    dense = np.bincount(np.mod(grid.index, size), weights=tilted, minlength=size)
+    dense = np.bincount(_wrapped(grid.index, size), weights=tilted, minlength=size)
     total = float(tilted.sum())
     scale = gamma * math.exp(-log_growth)
     factor = scale * (rfft(dense) - total)  # characteristic function less 1, without cancellation near 1
@@ -249,9 +243,10 @@ def _log_positive_part(
     bottom = -math.floor((below + n * offset) / step) - 16
     slots = np.arange(bottom, bottom + size)
     reached = slots * step + n * offset
-    slots, reached = slots[reached > 0], reached[reached > 0]
+    first = int(np.searchsorted(reached, 0.0, side="right"))
+    reached = reached[first:]
     weight = reached * np.exp(-theta * reached)
-    chances = law[np.mod(slots, size)]
+    chances = np.roll(law, -bottom)[first:]
     answer = float((np.maximum(chances, 0.0) if pessimistic else chances) @ weight)
 
     def escapes(sign: float, edge: float) -> float:  # Chernoff: log probability that S is beyond the edge
@@ -270,9 +265,28 @@ def _log_positive_part(
     return base + math.log(max(answer, 1e-300)), base + math.log(max(error, 1e-300))
 
 
+def _wrapped(index: IntArray, size: int) -> IntArray:
+    """index modulo size."""
+    if not -size <= index.min() <= index.max() < size:
+        index = np.mod(index, size)
+    return np.where(index < 0, index + size, index)
+
+
 def _nothing(pessimistic: bool) -> tuple[float, float]:
     """As `_log_positive_part`, where no number holds what it would take: no bound, above or below."""
     return math.inf if pessimistic else -math.inf, -math.inf
+
+
+def _placed(values: FloatArray, masses: FloatArray, gamma: float, n: int, largest: float) -> tuple[float, _Window]:
+    """θ and the window, by a law of fewer atoms where that serves."""
+    rough = thinned(values, masses, True, _WIDE) if len(values) > _SOME else (values, masses)
+    if float(rough[0].max()) > 2 * largest:  # values far below 0 make the bins around it wider than it is
+        rough = values, masses
+    theta = _tilt(*rough, gamma, n, largest)
+    if theta * largest > _MODERATE:
+        rough = values, masses
+        theta = _tilt(*rough, gamma, n, largest)
+    return theta, _window(*rough, gamma, n, theta, largest)
 
 
 def _tilt(values: FloatArray, masses: FloatArray, gamma: float, n: int, largest: float) -> float:
@@ -328,20 +342,20 @@ def _gridded(
     finest = (window.above + window.below) / (_MAX_POINTS // (1 if pessimistic or len(values) > 8 else 4) - 64)
     step = max(step, finest)
     if pessimistic:
-        return _Gridded(*_split(values, masses, step), step, 0.0)
+        return _Gridded(*spread_on_grid(values, masses, step), step, 0.0)
     offset = 0.0
     if gamma == 1.0 and len(values) > 8:  # exactly n terms: the grid may start anywhere, S moves by n·offset
         rest = max(0.0, 1.0 - float(masses.sum()))
         values, masses = np.append(values, 0.0), np.append(masses, rest)
         for _ in range(8):  # until the last run's mean is a grid point
-            index, mass, lost = _merge(values - offset, masses, step)
+            index, mass, lost = gathered_on_grid(values - offset, masses, step)
             if n * lost <= 2e-4 * window.deviation:
                 break
             offset += lost / float(mass[-1])
-    step, (index, mass, lost) = _merged(values - offset, masses, step)
+    step, (index, mass, lost) = gathered_near(values - offset, masses, step)
     # a finer grid until what the last run loses no longer moves the sum
     while n * gamma * lost > 2e-3 * window.deviation and step > 1.25 * finest:
-        step, (index, mass, lost) = _merged(values - offset, masses, max(step / 4, finest))
+        step, (index, mass, lost) = gathered_near(values - offset, masses, max(step / 4, finest))
     return _Gridded(index, mass, step, offset)
 
 
@@ -387,29 +401,6 @@ def _growth(masses: FloatArray, values: FloatArray, gamma: float, t: float) -> f
     return math.log1p(max(excess, -1 + 1e-14)) if math.isfinite(excess) else math.inf
 
 
-def _thin(values: FloatArray, masses: FloatArray, pessimistic: bool, bins: int) -> tuple[FloatArray, FloatArray]:
-    """Fewer atoms, in the safe direction: on the ends of bins, or at their means (optimistic)."""
-    spread = math.sqrt(float(masses @ values**2) / float(masses.sum()))
-    # narrow near 0 and wide far out: a bin is 1/bins of the spread plus of the value itself
-    scaled = np.arcsinh(values / spread) * bins
-    place = np.floor(scaled)
-    first = place.min()
-    slot = (place - first).astype(np.int64)
-    size = int(slot.max()) + 2
-    if not pessimistic:
-        mass: FloatArray = np.bincount(slot, weights=masses, minlength=size).astype(np.float64)
-        moment = np.bincount(slot, weights=masses * values, minlength=size)
-        used = mass > 0
-        return moment[used] / mass[used], mass[used]
-    edge = np.sinh((first + np.arange(size)) / bins) * spread
-    low, high = np.minimum(edge[slot], values), np.maximum(edge[slot + 1], values)
-    share = (values - low) / (high - low)
-    mass = np.bincount(slot, weights=masses * (1 - share), minlength=size).astype(np.float64)
-    mass += np.bincount(slot + 1, weights=masses * share, minlength=size)
-    used = mass > 0
-    return edge[used], mass[used]
-
-
 def _saddle(values: FloatArray, masses: FloatArray) -> float:
     """θ >= 0 with Σ masses·values·e^(θ·values) = 0; 0 where the mean is not negative already."""
     if float(masses @ values) >= 0:
@@ -428,68 +419,3 @@ def _saddle(values: FloatArray, masses: FloatArray) -> float:
         if high - low < 1e-6 * high:
             break
     return high
-
-
-def _split(values: FloatArray, masses: FloatArray, step: float) -> tuple[IntArray, FloatArray]:
-    """Each value on its two neighbours k·step, mean kept: larger in the convex order. (index, mass)."""
-    scaled = values / step
-    index = np.floor(scaled)
-    share = scaled - index
-    first = int(index.min())
-    place = (index - first).astype(np.int64)
-    size = int(place.max()) + 2
-    if size <= 2**23:
-        mass: FloatArray = np.bincount(place, weights=masses * (1 - share), minlength=size).astype(np.float64)
-        mass += np.bincount(place + 1, weights=masses * share, minlength=size)
-        used = np.flatnonzero(mass)
-        return (used + first).astype(np.int64), mass[used]
-    return np.concatenate([place, place + 1]) + first, np.concatenate([masses * (1 - share), masses * share])
-
-
-def _merged(values: FloatArray, masses: FloatArray, step: float) -> tuple[float, tuple[IntArray, FloatArray, float]]:
-    """A step, at most a quarter wider, and `_merge` on it. A few atoms are put near grid points by the step."""
-    if len(values) > 8:
-        return step, _merge(values, masses, step)
-    steps = step * np.linspace(1.0, 1.25, 4001)
-    scaled = values / steps[:, None]
-    step = float(steps[np.argmin(((scaled - np.floor(scaled)) @ masses) * steps)])
-    index = np.floor(values / step)
-    return step, (index.astype(np.int64), masses, float(masses @ (values - index * step)))
-
-
-def _merge(values: FloatArray, masses: FloatArray, step: float) -> tuple[IntArray, FloatArray, float]:
-    """Runs of values, from the largest down, whose mean is a grid point: smaller in the convex order.
-
-    The last run ends where the values do; its mean is rounded down. (index, mass, mean lost by this).
-    """
-    lost = 0.0
-    order = np.argsort(-values)
-    value = (values[order] / step).tolist()
-    mass = masses[order].tolist()
-    indices: list[int] = []
-    sizes: list[float] = []
-    at, left, count = 0, mass[0], len(mass)
-    while at < count:
-        target = math.floor(value[at])
-        size, moment = 0.0, 0.0  # moment: Σ mass·(value - target), above 0 until the run is balanced
-        balanced = False
-        while at < count:
-            gap = value[at] - target
-            if gap < 0 and moment + left * gap <= 0:
-                used = min(left, moment / -gap)
-                size, left, balanced = size + used, left - used, True
-                break
-            size, moment = size + left, moment + left * gap
-            at += 1
-            left = mass[at] if at < count else 0.0
-            if moment <= 0:
-                balanced = True
-                break
-        if size > 0:
-            indices.append(target)
-            sizes.append(size)
-            lost += 0.0 if balanced else moment * step
-        if at < count and left <= 0:
-            at += 1
-            left = mass[at] if at < count else 0.0
-    return np.array(indices, dtype=np.int64), np.array(sizes), lost
