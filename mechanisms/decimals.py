@@ -41,10 +41,40 @@ def normal_quantile(u: Decimal) -> Decimal:
     tail = min(u, 1 - u)
     z = Decimal(float(ndtri(float(tail))))
     square = z * z
-    density = (-square / 2).exp() / _ROOT_TWO_PI
+    density = _exp_minus(square / 2) / _ROOT_TWO_PI
     h = (tail - _HALF) / density + _odd_series(-z, square)
     z += h * (1 + h * (z / 2 + h * ((2 * square + 1) / 6 + h * (6 * square + 7) * z / 24)))
     return z if u <= _HALF else -z
+
+
+def _exp_minus(y: Decimal) -> Decimal:
+    """e^(-y) of y in [0, 72], in a quarter of the time of decimals, to 1e-78 of itself: y, and what comes of it, are
+    rounded to eighty digits. y = k·log 2 - i/2^8 - j/2^16 - rest, and the powers of e of i and j are remembered; what
+    is cut off here, in whole multiples of 1/_ONE, is less than fifty of these."""
+    log_two, coarse, fine = _powers()
+    scaled = int(y * _ONE)
+    halvings = -(-scaled // log_two)
+    i, rest = divmod(halvings * log_two - scaled, 1 << _BITS - 8)
+    j, rest = divmod(rest, 1 << _BITS - 16)
+    term = total = coarse[i] * fine[j] >> _BITS
+    k = 0
+    while term:
+        k += 1
+        term = (term * rest >> _BITS) // k
+        total += term
+    return Decimal(total) / (1 << _BITS + halvings)
+
+
+@lru_cache(maxsize=1)
+def _powers() -> tuple[int, list[int], list[int]]:
+    """log 2, e^(i/2^8) below 2, and e^(j/2^16) up to j = 255, in whole multiples of 1/_ONE."""
+    with localcontext(Context(prec=_DIGITS + 20)):
+        log_two = Decimal(2).ln()
+        coarse, fine = (
+            [int((Decimal(i) / 2**bits).exp() * _ONE) for i in range(most)]
+            for bits, most in ((8, math.ceil(256 * math.log(2))), (16, 256))
+        )
+        return int(log_two * _ONE), coarse, fine
 
 
 def _odd_series(x: Decimal, square: Decimal) -> Decimal:

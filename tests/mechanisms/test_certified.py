@@ -65,6 +65,15 @@ def test_decimals_against_mpmath() -> None:
             assert abs(sine - mpmath.sin(angle)) < 1e-50 and abs(cosine - mpmath.cos(angle)) < 1e-50
 
 
+def test_powers_of_e_against_mpmath() -> None:
+    """At the ends of what a normal asks for, and so often between them that every remembered power has its share."""
+    rng = np.random.default_rng(1)
+    with mpmath.workdps(100), decimals.precise():
+        for y in (0.0, 2.0**-200, 72.0, *rng.uniform(0, 72, 5000), *rng.uniform(0, 0.01, 100)):
+            power = mpmath.mpf(str(decimals._exp_minus(Decimal(y))))
+            assert abs(power * mpmath.exp(mpmath.mpf(y)) - 1) < 1e-77, y
+
+
 def test_scipy_is_as_exact_as_is_relied_on() -> None:
     with decimals.precise():
         for u in points():
