@@ -25,7 +25,7 @@ FloatArray = NDArray[np.float64]
 
 #: Buckets of what a sequence holds, and of what stands in its first places.
 _BUCKETS, _PLACES = 16, 3
-#: Items whose buckets are remembered.
+#: Words and whole numbers whose names are remembered.
 _REMEMBERED = 100_000
 #: Coordinates of a vector whose grids are looked at.
 _GRIDS = 16
@@ -39,7 +39,7 @@ class Reader:
 
     claim: Claim
     size: int | None = None
-    _buckets: dict[Any, int] = field(default_factory=dict)
+    _names: dict[tuple[type, Any], float] = field(default_factory=dict)
 
     def rows(self, draws: Any, times: Sequence[float] | None = None) -> FloatArray:
         """(n, 1 + f) of n draws, and of the seconds that each took. UserError for a draw that is not of its kind."""
@@ -49,7 +49,7 @@ class Reader:
         if kind in ("number", "vector"):
             found = self._numbers(draws)
         elif kind == "category":
-            found = np.array([[_hash(self._category(draw)), draw is None] for draw in draws], dtype=np.float64)
+            found = np.array([[self._name(self._category(draw)), draw is None] for draw in draws], dtype=np.float64)
         else:
             found = np.array([self._sequence(draw) for draw in draws], dtype=np.float64)
         if times is not None:
@@ -104,20 +104,21 @@ class Reader:
             length = len(items)
         held, placed = [0.0] * _BUCKETS, [0.0] * (_PLACES * _BUCKETS)
         for at, item in enumerate(items):
-            bucket = self._bucket(item)
+            bucket = int(self._name(item)) % _BUCKETS
             held[bucket] += 1
             if at < _PLACES:
                 placed[at * _BUCKETS + bucket] = 1.0
         return [_hash(draw), draw is None, length, len(items), *held, *placed]
 
-    def _bucket(self, item: Any) -> int:
-        known = (type(item), item) if isinstance(item, str | int | float | bool) else None
-        if known not in self._buckets:
-            bucket = int(_hash(item)) % _BUCKETS
-            if known is None or len(self._buckets) >= _REMEMBERED:
-                return bucket
-            self._buckets[known] = bucket
-        return self._buckets[known]
+    def _name(self, value: Any) -> float:
+        if not isinstance(value, str | int):  # 0.0 and -0.0 are equal, and are not one draw
+            return _hash(value)
+        known = type(value), value
+        if known not in self._names:
+            if len(self._names) >= _REMEMBERED:
+                return _hash(value)
+            self._names[known] = _hash(value)
+        return self._names[known]
 
 
 def _hash(value: Any) -> float:
