@@ -19,6 +19,7 @@ from client.shard import records_path
 from mechanisms.messages.refusals import REFUSALS
 from simulations.commands import cli
 from simulations.experiment import from_table, slug
+from simulations.output.jsonable import json_ready
 from simulations.study.run import run
 from simulations.transport.engine import run_on_flower
 from tests.support.studies import PRIOR, PURKAYASTHA, RANDOMIZED, LocalGrid, ledger_rows, use_folder
@@ -128,16 +129,6 @@ def test_what_starts_ray_runs_one_after_another(request: pytest.FixtureRequest) 
 
 
 @pytest.mark.slow
-def test_cohorts_and_single_users_release_the_same_bits(cohorts: Finished, shared: Path, tmp_path: Path) -> None:
-    single = finish(tmp_path / "out", table(shared / "bert", population={"users-per-node": 1}))
-    assert len(list((single.out / "nodes").iterdir())) == USERS > len(list((cohorts.out / "nodes").iterdir()))
-    assert len(cohorts.releases()) == len(ARMS) * (2 * USERS + TEST)
-    assert single.releases() == cohorts.releases()
-    assert single.weights() == cohorts.weights()
-    assert single.lines() == cohorts.lines()
-
-
-@pytest.mark.slow
 def test_another_seed_gives_other_releases(cohorts: Finished, shared: Path, tmp_path: Path) -> None:
     other = finish(tmp_path / "out", table(shared / "bert", seed=2), in_this_process)
     ours, theirs = cohorts.releases(), other.releases()
@@ -148,11 +139,11 @@ def test_another_seed_gives_other_releases(cohorts: Finished, shared: Path, tmp_
 
 
 @pytest.mark.slow
-def test_the_command_prints_one_object_and_repeats_a_run_bit_for_bit(
+def test_the_command_prints_one_object_and_single_users_release_the_bits_of_cohorts(
     cohorts: Finished, shared: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "small.toml"
-    file.write_text(tomli_w.dumps(table(shared / "bert")), encoding="utf-8")
+    file.write_text(tomli_w.dumps(table(shared / "bert", population={"users-per-node": 1})), encoding="utf-8")
     out = tmp_path / "out"
     assert cli.main(["simulate", str(file), "--out", str(out), "--json"]) == 0
     printed = capfd.readouterr().out
@@ -178,8 +169,12 @@ def test_the_command_prints_one_object_and_repeats_a_run_bit_for_bit(
     assert {p.name for p in out.iterdir()} == left
     assert json.loads((out / "results.json").read_text()) == results
 
-    again = Finished(out, results)
-    assert again.releases() == cohorts.releases() and again.weights() == cohorts.weights()
+    single = Finished(out, results)
+    assert len(list((out / "nodes").iterdir())) == USERS > len(list((cohorts.out / "nodes").iterdir()))
+    assert len(cohorts.releases()) == len(ARMS) * (2 * USERS + TEST)
+    assert single.releases() == cohorts.releases()
+    assert single.weights() == cohorts.weights()
+    assert single.lines() == json_ready(cohorts.lines())
 
 
 def kill_readers(fifo: Path, times: int, killed: list[int]) -> None:
