@@ -21,7 +21,6 @@ from client.models import language_models
 from client.policy import Policy, Refused
 from client.shard import Shard
 from client.store.ledger import Charge, Ledger, LedgerError, Recalled
-from client.store.text_column import TextColumn
 from mechanisms.accounting.privacy_filter import FREE, Account
 from mechanisms.guarantee import Guarantee
 from mechanisms.messages.release import Release
@@ -292,7 +291,6 @@ class _Values:
     def __init__(self, request: Request, shard: Shard, channel: str) -> None:
         self._request, self._shard, self._channel = request, shard, channel
         self._embeddings: Any = None
-        self._texts = TextColumn.of(shard.texts) if channel == "text" else None
         if channel in ("embedding", "statistic", "answer"):
             self._embeddings = shard.embeddings(request.encoder)
             if request.mean is None or self._embeddings.width != len(request.mean):
@@ -301,8 +299,8 @@ class _Values:
     def of(self, part: _Answering) -> Any:
         """Values of these rows, as `client.draw.draw` takes them."""
         labels: Any = self._shard.labels
-        if self._texts is not None:
-            return list(self._texts.take(part.rows))
+        if self._channel == "text":
+            return [self._shard.texts[i] for i in part.rows]
         if self._channel == "label":
             return labels[part.rows]
         embeddings = self._embeddings.take(part.rows)
