@@ -266,7 +266,7 @@ def _log_positive_part(
 
 
 def _wrapped(index: IntArray, size: int) -> IntArray:
-    """index modulo size."""
+    """index modulo size; most lie next to 0, where a sum takes a fraction of what a remainder of integers does."""
     if not -size <= index.min() <= index.max() < size:
         index = np.mod(index, size)
     return np.where(index < 0, index + size, index)
