@@ -78,15 +78,20 @@ def comma_separated(lines: Iterable[Line], place: str) -> Iterator[tuple[int, li
             yield start, row
             start = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{place}: line {max(start, reader.line_num)}: is not valid CSV: {error}") from None
+        alone = str(error).startswith("new-line character")
+        why = "a line ends in \\r alone; end lines with \\n or \\r\\n" if alone else f"is not valid CSV: {error}"
+        raise UserError(f"{place}: line {max(start, reader.line_num)}: {why}") from None
 
 
 def separator(first: str) -> str:
     """What stands between the cells of a CSV file, by its first line: commas; where these divide nothing, semicolons,
-    as spreadsheets write them where a comma is in numbers, or tabs."""
+    as spreadsheets write them where a comma is in numbers, or tabs. A line that is no CSV is left to its reader."""
     for mark in (",", ";", "\t"):
-        if len(next(csv.reader([first], delimiter=mark), [])) > 1:
-            return mark
+        try:
+            if len(next(csv.reader([first], delimiter=mark), [])) > 1:
+                return mark
+        except csv.Error:
+            pass
     return ","
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,19 @@ def test_a_column_is_its_list(tmp_path: Path, texts: list, monkeypatch: pytest.M
         with pytest.raises(IndexError):
             column[len(texts)]
     assert "one" not in repr(made)
+
+
+def test_long_texts_are_taken_in_the_memory_that_they_need() -> None:
+    """It took two numbers for each byte: 850 MB for a text of 50."""
+    column = TextColumn.of(["a" * 2**22, "short", "b" * 2**22])
+    for rows, kept in (([2, 0], 2), ([0, 1, 2], 2), ([0], 1)):
+        tracemalloc.start()
+        try:
+            taken = column.take(np.array(rows))
+            assert tracemalloc.get_traced_memory()[1] < (kept + 0.25) * 2**22
+        finally:
+            tracemalloc.stop()
+        assert taken == [column[row] for row in rows]
 
 
 def test_what_lies_behind_the_last_text_is_not_read(tmp_path: Path) -> None:

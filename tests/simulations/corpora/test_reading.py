@@ -128,6 +128,9 @@ def test_headers(tmp_path: Path) -> None:
     for suffix, header in ((".tsv", b"text\tlabel\ra\t1\n"), (".csv", b'text,"label\nof"\na,1\n')):
         refused("line 1: a name holds the end of a line", lambda s=suffix, h=header: read(tmp_path, s, h))
         refused("line 1: a name holds the end of a line", lambda s=suffix: rewritten(tmp_path / f"a{s}"))
+    for header in (b"text,label\rgood,1\rbad,0\r", b"text\rgood\r", b"text;label\rgood;1\n"):
+        refused(r"line 1: a line ends in \\r alone", lambda h=header: read(tmp_path, ".csv", h))
+        refused(r"line 1: a line ends in \\r alone", lambda: rewritten(tmp_path / "a.csv"))
     for suffix, header in ((".tsv", b"text\ttext\tlabel\n"), (".csv", b"text,text,label\n")):
         refused('names column "text" twice', lambda s=suffix, h=header: read(tmp_path, s, h))
         refused('names column "text" twice', lambda s=suffix: rewritten(tmp_path / f"a{s}"))
