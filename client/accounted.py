@@ -153,7 +153,7 @@ class Accountant:
                     ]  # fmt: skip
                     ledger.commit(charges)
                     recalled = self._recalled(ledger, due, person)  # what leaves is what lies on the ledger
-        return self._content(kind, due, recalled)
+        return self._content(due, recalled)
 
     def _recalled(self, ledger: Ledger, due: list[_Due], person: NDArray[np.int64]) -> list[Recalled]:
         """What of it is on the ledger. Raises Refused where the user cannot pay for the rest."""
@@ -185,7 +185,7 @@ class Accountant:
                     raise Refused("unaccounted")
 
     def _content(
-        self, kind: str, due: list[_Due], recalled: list[Recalled]
+        self, due: list[_Due], recalled: list[Recalled]
     ) -> tuple[dict[str, dict[str, NDArray[Any]]], dict[str, dict[str, float]]]:
         arrays: dict[str, dict[str, NDArray[Any]]] = {}
         numbers: dict[str, dict[str, float]] = {}

@@ -78,10 +78,6 @@ class Pipeline(torch.nn.Module):
         self.train(training)
         return out
 
-    def predict_released(self, z: NDArray[Any]) -> NDArray[np.int64]:
-        """Decoded releases (n, m') -> classes (n,)."""
-        return self.maps().predict(z)
-
     def save_pretrained(self, folder: str | Path, *, about: Mapping[str, Any]) -> None:
         """Write the encoder and tokenizer (config, safetensors), maps.safetensors, pipeline.json and
         README.md.

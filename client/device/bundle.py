@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from client.device.records import encode_records
-from client.embed import SanitizedEncoder
 from client.models import encoder as encoders
 from client.models import language_models as models
 from client.models import vocabulary as vocabularies
@@ -132,14 +131,6 @@ class Bundle:
     def model_seal(self) -> bytes | None:
         """The public key of the model that users ask, 32 bytes; None where a question leaves in clear within TLS."""
         return None if self.manifest["model_seal"] is None else bytes.fromhex(self.manifest["model_seal"])
-
-    def sanitized_encoder(self) -> SanitizedEncoder:
-        """What the bundle's own question takes of a text's embedding, for a program of one's own, which charges by
-        itself. ValueError where it asks for none."""
-        if self.encoder is None or "embedding" not in self.request.channels:
-            raise ValueError(f"bundle: {self.folder} asks for no embeddings")
-        mechanism = self.request.mechanism("embedding")
-        return SanitizedEncoder(encoders.Encoder(self.encoder), mechanism, mean=self.request.mean, m1=self.request.m1)
 
     def install(self, node: Path | str, publisher: bytes | None = None) -> None:
         """Make a folder a device's, which answers by this bundle and from now on trusts its publisher alone; or give

@@ -31,14 +31,6 @@ def advanced_epsilon(epsilon: float, times: int, slack: float) -> float:
     return math.sqrt(2 * times * -math.log(slack)) * epsilon + times * epsilon * math.expm1(epsilon)
 
 
-def optimal_delta(epsilon: float, times: int, total: float) -> float:
-    """δ at ε' = total of the k-fold composition of ε-private releases: the least that holds for all of them.
-
-    Kairouz, Oh and Viswanath 2015, Theorem 3.3: the k-fold binary randomized response attains it.
-    """
-    return binary_responses([(epsilon, times)]).delta(total)
-
-
 def optimal_epsilon(releases: Sequence[tuple[float, int]], slack: float) -> float:
     """Least ε' such that releases of (ε_i, δ_i), each k_i times, are (ε', 1 - (1 - slack)·Π(1 - δ_i)^k_i)-private.
 

@@ -36,9 +36,8 @@ class Deniability:
     (n,) S_x as the expected number of distinct outputs of `draws` draws. core: (n,) S_x as the least number of
     outputs that hold a share `mass` of the probability. origins: (V,) S*_y, from how many of the n words y comes
     within `draws` draws of each, in expectation.
-    stays_se, distinct_se: (n,) standard errors, 0 where the figures are exact. That of `distinct` is a bound: by Efron
-    and Stein its variance is at most the expected number of outputs that were drawn once. `core` of a sample is that
-    of the empirical distribution, which is too small where draws are few.
+    exact: from the probabilities; else from draws, where `core` is that of the empirical distribution, which is too
+    small where draws are few.
     """
 
     word_ids: IntArray
@@ -48,8 +47,6 @@ class Deniability:
     distinct: FloatArray
     core: IntArray
     origins: FloatArray
-    stays_se: FloatArray
-    distinct_se: FloatArray
     exact: bool
 
 
@@ -72,16 +69,7 @@ def exact(mechanism: Any, word_ids: NDArray[Any], *, draws: int = 100, mass: flo
         distinct[part] = seen.sum(axis=1)
         origins += seen.sum(axis=0)
         core[part] = _core(p, mass)
-    none = np.zeros(len(word_ids))
-    return Deniability(word_ids, draws, mass, stays, distinct, core, origins, none, none, exact=True)
-
-
-def sampled(
-    mechanism: Any, word_ids: NDArray[Any], *, rng: Uniforms, draws: int = 100, mass: float = 0.95
-) -> Deniability:
-    """From `draws` draws of each word; the rows of rng are the words. ValueError where the mechanism reads a text."""
-    word_ids, draws, mass = _checked(mechanism, word_ids, draws, mass)
-    return tallied(mechanism, word_ids, draw(mechanism, word_ids, draws=draws, rng=rng), mass=mass)
+    return Deniability(word_ids, draws, mass, stays, distinct, core, origins, exact=True)
 
 
 def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray, *, mass: float = 0.95) -> Deniability:
@@ -105,8 +93,6 @@ def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray, *, mass: 
         distinct=given.sum(axis=1).astype(np.float64),
         core=_core(counts / draws, mass),
         origins=np.bincount(ordered[given], minlength=len(mechanism.vocabulary)).astype(np.float64),
-        stays_se=np.sqrt(stays * (1 - stays) / draws),
-        distinct_se=np.sqrt((counts == 1).sum(axis=1)),
         exact=False,
     )  # fmt: skip
 

@@ -268,7 +268,11 @@ def looked_at(step: float) -> Fit:
     return lambda first, second: _fisher(first, second, features)
 
 
-def boosted(step: float, rounds: int = 6) -> Fit:
+#: Tables of two bits that boosting adds up.
+_ROUNDS = 6
+
+
+def boosted(step: float) -> Fit:
     """What no linear score sees: gradient boosting (Friedman 2001) of the signs and the two lowest bits of coordinates.
 
     Each round adds the table of two of these bits, of all pairs, that takes most off the logistic loss: a tree of depth
@@ -286,7 +290,7 @@ def boosted(step: float, rounds: int = 6) -> Fit:
         truth = np.repeat([1.0, 0.0], [len(first[:_LEARNT]), len(second[:_LEARNT])])
         logit, tables = np.zeros(len(b)), []
         sizes = _cells(b, np.ones(len(b)))
-        for _ in range(rounds):
+        for _ in range(_ROUNDS):
             rest = _cells(b, truth - 1 / (1 + np.exp(-logit)))
             i, j = np.unravel_index(int(np.argmax((rest**2 / (sizes + 1)).sum(axis=(0, 1)))), rest.shape[2:])
             tables.append((int(i), int(j), rest[:, :, i, j] / (sizes[:, :, i, j] / 4 + 1)))

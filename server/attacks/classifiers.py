@@ -45,7 +45,11 @@ class Trees:
         return total
 
 
-def trees(count: int = 24, depth: int = 3, rate: float = 0.4) -> Fit:
+#: Trees that are grown one on another, their depth, and how much of its step each takes.
+_COUNT, _DEPTH, _RATE = 24, 3, 0.4
+
+
+def trees() -> Fit:
     """Trees that are learned on 8,192 of each input at most: level by level the question that takes most off the
     logistic loss, by Newton's step."""
 
@@ -56,14 +60,14 @@ def trees(count: int = 24, depth: int = 3, rate: float = 0.4) -> Fit:
         edges = [cuts[cuts < column.max()] for cuts, column in zip(edges, x.T, strict=True)]
         alive = [i for i, cuts in enumerate(edges) if len(cuts)]
         if not alive:
-            return Trees(np.zeros((0, depth), np.int64), np.zeros((0, depth)), np.zeros((0, 1 << depth)))
+            return Trees(np.zeros((0, _DEPTH), np.int64), np.zeros((0, _DEPTH)), np.zeros((0, 1 << _DEPTH)))
         codes = np.stack([np.searchsorted(edges[i], x[:, i], side="left") for i in alive])
         logit, grown = np.zeros(len(x)), []
-        for _ in range(count):
+        for _ in range(_COUNT):
             p = 1 / (1 + np.exp(-logit))
-            asked, leaf = _tree(codes, truth - p, p * (1 - p), depth)
-            size = 1 << depth
-            values = rate * np.bincount(leaf, truth - p, size) / (np.bincount(leaf, p * (1 - p), size) + 1.0)
+            asked, leaf = _tree(codes, truth - p, p * (1 - p), _DEPTH)
+            size = 1 << _DEPTH
+            values = _RATE * np.bincount(leaf, truth - p, size) / (np.bincount(leaf, p * (1 - p), size) + 1.0)
             logit += values[leaf]
             grown.append((asked, values))
         columns = np.array([[alive[i] for i, _ in asked] for asked, _ in grown])
@@ -142,7 +146,11 @@ class Network:
         return score
 
 
-def network(width: int = 16, steps: int = 150, rate: float = 0.05) -> Fit:
+#: Hidden units of a network, steps that it learns in, and their length.
+_WIDTH, _STEPS, _LENGTH = 16, 150, 0.05
+
+
+def network() -> Fit:
     """A network that is learned on 8,192 of each input at most, by Adam (Kingma and Ba 2015) on all of them at once."""
 
     def fit(first: Outputs, second: Outputs) -> Score:
@@ -151,9 +159,10 @@ def network(width: int = 16, steps: int = 150, rate: float = 0.05) -> Fit:
         shift, scale = np.median(x, axis=0), _spread(x)
         z = np.clip((x - shift) / scale, -8, 8)
         rng = np.random.default_rng(0)  # a start, of which nothing depends but how well it learns
-        weights = [rng.normal(size=(x.shape[1], width)) / np.sqrt(x.shape[1]), rng.normal(size=width), np.zeros(width)]
+        inputs = x.shape[1]
+        weights = [rng.normal(size=(inputs, _WIDTH)) / np.sqrt(inputs), rng.normal(size=_WIDTH), np.zeros(_WIDTH)]
         first_moments, second_moments = ([np.zeros_like(w) for w in weights] for _ in range(2))
-        for step in range(1, steps + 1):
+        for step in range(1, _STEPS + 1):
             h = np.tanh(z @ weights[0] + weights[1])
             rest = (truth - 1 / (1 + np.exp(-h @ weights[2]))) / len(x)
             back = rest[:, None] * weights[2] * (1 - h * h)
@@ -161,7 +170,7 @@ def network(width: int = 16, steps: int = 150, rate: float = 0.05) -> Fit:
                 first_moments[i] = 0.9 * first_moments[i] + 0.1 * gradient
                 second_moments[i] = 0.999 * second_moments[i] + 0.001 * gradient**2
                 slope = first_moments[i] / (1 - 0.9**step)
-                weights[i] = weights[i] + rate * slope / (np.sqrt(second_moments[i] / (1 - 0.999**step)) + 1e-12)
+                weights[i] = weights[i] + _LENGTH * slope / (np.sqrt(second_moments[i] / (1 - 0.999**step)) + 1e-12)
         return Network(shift, scale, *weights)
 
     return fit

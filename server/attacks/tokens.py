@@ -63,12 +63,12 @@ _ROWS, _REMEMBERED = 256, 2**26
 _KNOWN = {"stop-words", "frequent-words", "group", "tag"}
 
 
-def unigram(vocabulary: Vocabulary, *, smoothing: float = 1.0, unknown: float = 0.0) -> FloatArray:
-    """A prior over inputs, (V + 1,): public counts + smoothing (all alike where nobody has counted), and `unknown` the
+def unigram(vocabulary: Vocabulary, *, unknown: float = 0.0) -> FloatArray:
+    """A prior over inputs, (V + 1,): public counts + 1 (all alike where nobody has counted), and `unknown` the
     share of words that are in no vocabulary."""
     size = len(vocabulary)
     counts = np.zeros(size) if vocabulary.counts is None else vocabulary.counts.astype(np.float64)
-    weights = counts + smoothing
+    weights = counts + 1.0
     return np.append((1 - unknown) * weights / weights.sum(), unknown)
 
 

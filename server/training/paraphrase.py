@@ -19,7 +19,7 @@ REPORT = 50
 
 def finetune_paraphraser(
     checkpoint: str | Path, pairs: Sequence[tuple[str, str]], folder: str | Path, *, epochs: int = 3,
-    batch_size: int = 16, lr: float = 5e-5, max_length: int | None = None, seed: int,
+    batch_size: int = 16, lr: float = 5e-5, seed: int,
     progress: Callable[[str], None] | None = None,
 ) -> Path:  # fmt: skip
     """Train a causal or sequence-to-sequence checkpoint on *public* pairs (text, paraphrase), and save it to `folder`:
@@ -38,7 +38,7 @@ def finetune_paraphraser(
     if not 0 < lr <= 1:  # also of what is not a number
         raise ValueError(f"paraphraser: lr must be above 0 and at most 1, got {lr:g}")
     model, tokenizer = read_generator(checkpoint)
-    about = layout(model, tokenizer, PARAPHRASE, max_length)
+    about = layout(model, tokenizer, PARAPHRASE)
     rows = [row for row in (_row(tokenizer, about, *pair) for pair in pairs) if row[1]]
     if not rows:
         raise ValueError("paraphraser: no pair has a paraphrase; give public texts and their paraphrases")

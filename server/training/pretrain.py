@@ -36,7 +36,6 @@ def pretrain(
     folder: str | Path,
     *,
     sanitizer: Sanitizer | None = None,
-    paired: bool = True,
     steps: int = 500,
     lr: float | None = None,
     batch_size: int = 32,
@@ -49,8 +48,8 @@ def pretrain(
 
     texts: words with spaces between. sanitizer: texts to texts of as many words each, in their places; None trains on
     the texts themselves. 15 % of the words, at least one of a text, are masked (80 %), replaced by chance (10 %) or
-    left as the sanitizer wrote them (10 %); a masked word shows as many masks as the original has pieces. paired:
-    in 7 of 10 batches each text has its whole sanitized self in front of it, the input of DP-MLM (Meisenbacher et al.
+    left as the sanitizer wrote them (10 %); a masked word shows as many masks as the original has pieces.
+    In 7 of 10 batches each text has its whole sanitized self in front of it, the input of DP-MLM (Meisenbacher et al.
     2024, Algorithm 1). Texts are cut where two of them would not fit into max_length pieces. steps: batches, over as
     many epochs as that takes.
 
@@ -81,7 +80,7 @@ def pretrain(
             start = time.monotonic()
             batches = chain.from_iterable(epoch(lengths, batch_size, rng) for _ in count())
             for done, at in enumerate(islice(batches, steps), 1):
-                double = paired and bool(rng.random() < PAIRED)  # whole batches: neither waits for the other's length
+                double = bool(rng.random() < PAIRED)  # whole batches: neither waits for the other's length
                 logits, targets = _predictions(model, about, [rows[j] for j in at], rng, double, _training_kinds)
                 loss = torch.nn.functional.cross_entropy(logits, targets)
                 optimizer.zero_grad()
@@ -113,16 +112,15 @@ def _optimizer(model: Any, lr: float) -> torch.optim.Optimizer:
 
 
 def masked_accuracy(
-    checkpoint: str | Path, texts: Sequence[str], *, sanitizer: Sanitizer | None = None, paired: bool, seed: int,
-    max_length: int = 96,
-) -> tuple[float, float]:  # fmt: skip
+    checkpoint: str | Path, texts: Sequence[str], *, paired: bool, seed: int, max_length: int = 96
+) -> tuple[float, float]:
     """(how often the likeliest piece is the original one at a mask, how often the best constant answer would be).
 
-    15 % of the words of each text are masked, all with the mask. paired: with the whole (sanitized) text in front.
+    15 % of the words of each text are masked, all with the mask. paired: with the whole text in front.
     """
     model, tokenizer, _ = read(checkpoint)
     about = layout(model, tokenizer)
-    rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
+    rows = _aligned(tokenizer, about, texts, None, max_length)
     rng = np.random.default_rng([seed, 1])
     right, answers = 0, []
     with lent(model), torch.no_grad():

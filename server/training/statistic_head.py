@@ -7,7 +7,7 @@ Bayes): nothing is tuned, on no labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -244,9 +244,8 @@ def _shares(codes: FloatArray, users: Evidence | None, labels: Evidence | None) 
 
 
 def best_features(
-    embeddings: NDArray[Any], codes: NDArray[np.float32], noise: Callable[[int], float], *, users: int,
-    candidates: Sequence[int] = CANDIDATES,
-) -> int:  # fmt: skip
+    embeddings: NDArray[Any], codes: NDArray[np.float32], noise: Callable[[int], float], *, users: int
+) -> int:
     """d, the number of principal components that is expected to teach most, before anyone is asked.
 
     It is that of the largest expected share of a label's variance that shrunk estimates explain, if the directions of
@@ -256,7 +255,7 @@ def best_features(
     h = np.asarray(embeddings, np.float64)
     c = codes.shape[1]
     most = max(min(h.shape[1], MAX_DIM // c - 1, len(h) // ROWS_PER_FEATURE), 2)
-    allowed = [d for d in candidates if d <= most] or [most]
+    allowed = [d for d in CANDIDATES if d <= most] or [most]
     maps = pca_maps(h, dim=allowed[-1], classes=len(codes))
     components = (h - maps.mean) @ maps.m1
     own = np.maximum(components.var(axis=0), 1e-12) ** (DECAY - 1)

@@ -175,10 +175,13 @@ def best_messages(dim: int, target: Target, messages: int, progress: Progress = 
     return max(fitting, key=lambda mechanism: mechanism.scale, default=None)
 
 
+#: Anonymous messages of one user that are looked at.
+MESSAGES = (1, 2, 4, 8)
+
+
 def search(
-    *, users: int, dim: int, epsilon: float, delta: float, messages: tuple[int, ...] = (1, 2, 4, 8),
-    progress: Progress = lambda line: None,
-) -> dict[str, Any]:  # fmt: skip
+    *, users: int, dim: int, epsilon: float, delta: float, progress: Progress = lambda line: None
+) -> dict[str, Any]:
     """{"users", "dim", "epsilon", "delta", "curator_noise", "releases": [Release as dicts]}; what does not fit is left
     out. curator_noise: root mean square length of a trusted curator's noise. ValueError as `planner.Target`."""
     target = Target(epsilon, delta, users)
@@ -188,7 +191,7 @@ def search(
         return Release(shape, count, local * count, scale, 1.0 / (users * count * scale**2) / curator)
 
     releases = []
-    for count in messages:
+    for count in MESSAGES:
         best = best_messages(dim, target, count, progress)
         if best is not None:
             releases.append(priced("cap, flat: PrivUnit", count, best.epsilon, best.scale))

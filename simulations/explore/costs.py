@@ -48,23 +48,19 @@ MOST = {name: grid[-1] for name, grid in _CURVES.items()}
 
 
 def rungs_of(
-    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str], *,
-    users: int | None, records: int = 1, rounds: int = 1,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """The ladder of a question, rung by rung, as `sottovoce budget ladder` has it. users: None for no shuffler."""
+    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """The ladder of one question without a shuffler, rung by rung, as `sottovoce budget ladder` has it."""
     made = settings.mechanisms(classes, vocabulary)
     if settings.channel != "text":
-        answer = ladder_of_release(made, users=users, records=records, stages=rounds, delta=settings.delta)
+        answer = ladder_of_release(made, users=None, records=1, stages=1, delta=settings.delta)
         rungs: list[dict[str, Any]] = answer["ladder"]
         return rungs
     text: Any = made[0]
     label = made[1] if len(made) > 1 else None
     public = {name: why for name, why in declared.items() if name in text.guarantee.exposes}
-    found = ladder(
-        None, label, records=records, stages=rounds, users=users, delta=settings.delta, crowd=users, text=text,
-        public=public,
-    )  # fmt: skip
-    return [rung.to_dict() for rung in found]
+    rungs_of_text = ladder(None, label, users=None, delta=settings.delta, text=text, public=public)
+    return [rung.to_dict() for rung in rungs_of_text]
 
 
 def price(
@@ -92,7 +88,7 @@ def loss(
     that is proved at δ, trusting nobody; metric: the bound of two sentences; limit: of a guess at a word, a class, or
     which of POOL sentences it was. Raises ValueError."""
     made = settings.mechanisms(classes, vocabulary)
-    rungs = rungs_of(settings, classes, vocabulary, declared, users=None)
+    rungs = rungs_of(settings, classes, vocabulary, declared)
     whole = next(r for r in rungs if r["rung"] == "record")
     worst, local = _infinite(whole["worst_case"]), _infinite(whole["epsilon"])
     most = _limit(settings, made, classes)

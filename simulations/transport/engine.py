@@ -33,20 +33,24 @@ _LOOK = 60.0
 _CLIENT_PACKAGES = ("sottovoce", "flwr", "numpy", "scipy", "onnxruntime", "tokenizers")
 
 
-def wait_for_nodes(grid, nodes: int, *, seconds: float = 60.0) -> list[int]:
+#: Seconds in which all nodes register, and after which no more of them will come.
+_REGISTRATION, _SETTLED = 60.0, 1.0
+
+
+def wait_for_nodes(grid, nodes: int) -> list[int]:
     """Node ids of all `nodes` SuperNodes: their registration races the ServerApp's main function."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + _REGISTRATION
     while len(ids := sorted(grid.get_node_ids())) < nodes:
         if time.monotonic() > end:
-            raise RuntimeError(f"only {len(ids)} of {nodes} Flower nodes registered within {seconds:.0f} s")
+            raise RuntimeError(f"only {len(ids)} of {nodes} Flower nodes registered within {_REGISTRATION:.0f} s")
         time.sleep(0.05)
     return ids
 
 
-def settled_nodes(grid, *, seconds: float = 1.0) -> int:
-    """How many SuperNodes there are, where nobody says how many to wait for: once none has come for so long."""
+def settled_nodes(grid) -> int:
+    """How many SuperNodes there are, where nobody says how many to wait for: once none has come for a second."""
     known, since = len(wait_for_nodes(grid, 1)), time.monotonic()
-    while time.monotonic() - since < seconds:
+    while time.monotonic() - since < _SETTLED:
         time.sleep(0.05)
         if (now := len(grid.get_node_ids())) != known:
             known, since = now, time.monotonic()

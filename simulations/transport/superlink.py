@@ -182,8 +182,8 @@ def acquire_grid(address: str, ca: Path, secret: Path, *, run_id: int, seconds: 
         grid.close()
 
 
-def finish(grid: Any, *, completed: bool = True) -> None:
-    """End the run's task, as completed or as failed, and let the Grid go. Never raises: what was asked is answered."""
+def finish(grid: Any) -> None:
+    """End the run's task, as completed, and let the Grid go. Never raises: what was asked is answered."""
     import httpx
     from flwr.common.constant import SubStatus
     from flwr.supercore.run import RunNotRunningException
@@ -191,7 +191,7 @@ def finish(grid: Any, *, completed: bool = True) -> None:
     if grid.heartbeat.is_running:
         grid.heartbeat.stop()
     with suppress(httpx.HTTPError, RunNotRunningException):  # the SuperLink is gone, or has ended the run itself
-        _end(grid, SubStatus.COMPLETED if completed else SubStatus.FAILED, "" if completed else "failed")
+        _end(grid, SubStatus.COMPLETED, "")
     grid.close()
 
 

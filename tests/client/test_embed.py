@@ -36,7 +36,9 @@ def test_of_a_bundle_it_gives_what_the_device_would_release(tmp_path: Path) -> N
     codes = draw(request, "embedding", embeddings, ROWS, 0 * ROWS, streams=streams)
     grid: Any = request.mechanism("embedding").grid
     rng = streams.rows(ROWS, 0 * ROWS, stage=request.stage, channel="embedding")
-    encoder = bundle.sanitized_encoder()
+    encoder = SanitizedEncoder(
+        Encoder(bundle.encoder or ""), request.mechanism("embedding"), mean=request.mean, m1=request.m1
+    )
     np.testing.assert_array_equal(encoder.encode(SENTENCES, rng=rng), grid.decode(codes))
     assert encoder.guarantee == request.mechanism("embedding").guarantee and encoder.dim == codes.shape[1]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mechanisms.accounting import pld
-from mechanisms.accounting.advanced import advanced_epsilon, binary_responses, optimal_delta, optimal_epsilon
+from mechanisms.accounting.advanced import advanced_epsilon, binary_responses, optimal_epsilon
 from mechanisms.accounting.compose import METHODS, compose
 from mechanisms.accounting.renyi import compose_renyi, renyi_to_epsilon
 from mechanisms.composition import compose_basic
@@ -218,11 +218,11 @@ def test_the_optimal_composition_is_the_printed_theorem():
     for epsilon, times in ((0.1, 30), (1.0, 5), (0.01, 400)):
         for i in (0, 1, times // 4, times // 2):
             exact = kairouz_delta(epsilon, times, i)
-            assert optimal_delta(epsilon, times, (times - 2 * i) * epsilon) == pytest.approx(
-                exact, rel=1e-9, abs=1e-300
-            )
+            drawn = binary_responses([(epsilon, times)]).delta((times - 2 * i) * epsilon)
+            assert drawn == pytest.approx(exact, rel=1e-9, abs=1e-300)
     answer = optimal_epsilon([(0.1, 30)], DELTA)
-    assert optimal_delta(0.1, 30, answer) <= DELTA < optimal_delta(0.1, 30, answer * (1 - 1e-9)) * (1 + 1e-6)
+    thirty = binary_responses([(0.1, 30)])
+    assert thirty.delta(answer) <= DELTA < thirty.delta(answer * (1 - 1e-9)) * (1 + 1e-6)
 
 
 def test_the_advanced_theorem_is_the_printed_one_and_never_below_the_optimal():
