@@ -25,7 +25,7 @@ from simulations.attacks.target import Target
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, load
 from simulations.output import markdown
-from simulations.output.atomic import whole
+from simulations.output.atomic import check_writable, whole
 from simulations.output.figures import save
 from simulations.output.jsonable import json_ready
 from simulations.progress import Progress
@@ -99,6 +99,8 @@ def attack(
     """
     model = None if masked_lm is None else Path(masked_lm)
     asked = Attack(Path(folder), names, tuple(arms), limit, model, tuple(attributes), shadows)
+    if asked.run.is_dir():
+        check_writable(asked.run)
     results = run(asked, progress=progress)
     write(results, asked.run)
     return results

@@ -30,7 +30,7 @@ def command(
                      show_default=False),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Little of everything: rough figures.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Root seed.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the tables.")] = False,
     out: Annotated[
         Path | None,

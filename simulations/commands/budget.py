@@ -434,10 +434,12 @@ def users_(
 
     _check_delta(delta)
     release = Release(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
+    if not 0 < central <= 1000:
+        raise UserError(f"--central {central:g}: must be above 0 and at most 1000")
     needed = users_needed(release.with_losses(), epsilon=central, delta=delta)
     if as_json:
         return print_json({"central_epsilon": central, "delta": delta, "users": needed})
-    none = "no number of users up to 10^10 suffices"
+    none = "no number of users up to 10^10 suffices: raise --central, or lower --epsilon"
     _print([none if needed is None else f"{needed:,} users delivered, of one crowd"])
 
 

@@ -31,7 +31,7 @@ def command(
         float | None,
         typer.Option("--target", help="Compare where this N_x is reached, not at given ε.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Root seed.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed.")] = 1,
 ) -> None:
     """How often words stay, what they become, and how deniable they are: tables and figures."""
     from simulations.analysis.deniability import Study, check, load_words, run, table, write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -28,10 +29,11 @@ def command(
 
     out = Path(name or from_.stem)
     made = propose(from_, out, text=text, label=label, user=user, seed=whole(0)(seed, "--seed"))
+    study, sweep = shlex.quote(str(made.file)), shlex.quote(str(out / "sweep.toml"))
     print("\n".join(made.found))
     print(
         f"\nWritten: {made.file}, {out / 'train.csv'}, {out / 'test.csv'}. Next:\n"
-        f"    sottovoce check {made.file}      # what it costs, before it runs\n"
-        f"    sottovoce simulate {made.file}\n"
-        f"    sottovoce study {out / 'sweep.toml'}      # five ε by three seeds: a figure, and tables for a paper"
+        f"    sottovoce check {study}      # what it costs, before it runs\n"
+        f"    sottovoce simulate {study}\n"
+        f"    sottovoce study {sweep}      # five ε by three seeds: a figure, and tables for a paper"
     )

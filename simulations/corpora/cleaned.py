@@ -90,6 +90,13 @@ def cleaned(file: Path, columns: Chosen) -> Cleaned:
     table = files.read(file, [name for name in columns if name is not None])
     rows, notes = len(table.row_names), []
     keep = [row for row in range(rows) if not any(is_missing(values[row]) for values in table.values.values())]
+    if not keep:
+        empty = [name for name, values in table.values.items() if all(map(is_missing, values))]
+        raise UserError(f"{file}: " + (
+            f'column "{empty[0]}" is empty in every row; name another one' if rows and empty
+            else "no row has something in each of these columns: " + ", ".join(table.values) if rows
+            else "has no rows below its header"
+        ))  # fmt: skip
     if left := rows - len(keep):
         notes.append(f"{left:,} of {rows:,} rows lack something in one of these columns: left out")
     table = Columns(
@@ -145,8 +152,10 @@ def _usable(
     rare = {name: n for name, n in counts.items() if n < LEAST}
     if len(counts) - len(rare) > MOST_CLASSES or sum(rare.values()) > len(labels) / 10:
         raise UserError(
-            f'{file}: column "{columns.label}" has {len(counts):,} values; name the column that holds classes with '
-            "--label"
+            f'{file}: column "{columns.label}" has {len(counts):,} {"value" if len(counts) == 1 else "values"} in '
+            f"{len(labels):,} {'row' if len(labels) == 1 else 'rows'}, "
+            + (f"none of them in {LEAST} rows: give more rows" if len(counts) == len(rare) else "too many of them rare")
+            + ", or name the column that holds classes with --label"
         )
     for name, n in rare.items():
         notes.append(f'label "{name}" has {n} {"row" if n == 1 else "rows"}: left out')

@@ -102,7 +102,10 @@ def up(
     arm = _checked(experiment, arm_name, nodes)
     if stay and (arm.text or arm.answer or not arm.embedding):
         what = "release texts" if arm.text else "run all of it on their devices"
-        raise UserError(f"--stay: serves the model to users who release embeddings; those of this arm {what}")
+        raise UserError(
+            f"--stay: serves the model to users who release embeddings; those of this arm {what}; leave --stay out, or "
+            "name an arm with embeddings"
+        )
     if port is not None:
         check_port(port)
     with ending_on_signals(), folder_of(out) as folder:

@@ -96,7 +96,8 @@ def _check_costs(policy: Policy, arm: Arm, costs: dict[str, Cost]) -> None:
 def _over(policy: Policy, record: Account) -> str:
     epsilon, delta = float(record.epsilon[0]), float(record.delta[0])
     if epsilon > policy.total:
-        return f"the worst-case ε of one record, {epsilon:.4g}, is above policy.total = {policy.total:g}"
+        over = f"the worst-case ε of one record, {epsilon:.4g}, is above policy.total = {policy.total:g}"
+        return f"{over}; raise it, or lower an ε of the arm"
     return (
         f"δ and samplers of one record spend {delta:.4g}, more than one half of policy.total-delta = "
         f"{policy.total_delta:g} (the filter takes the other)"

@@ -41,6 +41,14 @@ def staged(out: Path) -> Iterator[Path]:
         raise
 
 
+def check_writable(folder: Path) -> None:
+    """UserError unless files can be made in a folder that is there: said before the work whose results go into it."""
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
+
+
 @contextmanager
 def made_once(folder: Path) -> Iterator[Path]:
     """A temporary folder beside `folder` that becomes it when the block ends well, and vanishes otherwise, or where
@@ -66,10 +74,15 @@ def made_once(folder: Path) -> Iterator[Path]:
 @contextmanager
 def whole(path: Path, *, synced: bool = False) -> Iterator[BinaryIO]:
     """A file to write to that appears, or takes the place of one that is there, when the block ends well; who may read
-    it is for the process' umask to say. synced: and lies on the disk by then."""
+    it is for the process' umask to say. synced: and lies on the disk by then. An OSError names the file that was to be,
+    and not the one beside it."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with open(part, "xb") as file:
+        file = open(part, "xb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    try:
+        with file:
             yield file
             if synced:
                 file.flush()

@@ -72,10 +72,16 @@ class Function:
         return self.claim.density(x, draws)
 
 
+#: Seconds that an answer may take: more is none that anybody waits for, or that a clock counts.
+LONGEST_WAIT = 1e6
+
+
 class Program:
     """A program that was started, in a session of its own; `close` ends it, with all that it started."""
 
     def __init__(self, command: str, timeout: float) -> None:
+        if not 0 < timeout <= LONGEST_WAIT:
+            raise UserError(f"--timeout {timeout:g}: must be seconds above 0, at most {LONGEST_WAIT:,.0f}")
         self.command: str | None = command
         self.timeout = timeout
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program

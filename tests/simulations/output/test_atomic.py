@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from simulations.output.atomic import whole
+from simulations.errors import UserError
+from simulations.output.atomic import check_writable, whole
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
@@ -34,3 +35,15 @@ def test_what_was_there_stays_where_writing_fails(tmp_path: Path) -> None:
         file.write(b"half")
         raise RuntimeError
     assert [p.name for p in tmp_path.iterdir()] == ["file"] and path.read_bytes() == b"before"
+
+
+def test_an_error_names_the_file_that_was_to_be(tmp_path: Path) -> None:
+    """And not the hidden one beside it. Into a folder that is a file not even the superuser can write."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(NotADirectoryError) as caught, whole(tmp_path / "file" / "figure.png"):
+        raise AssertionError
+    assert caught.value.filename == str(tmp_path / "file" / "figure.png")
+    check_writable(tmp_path)
+    with pytest.raises(UserError, match=r"file: cannot be written: Not a directory$"):
+        check_writable(tmp_path / "file")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -169,10 +169,16 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "taken: is there already; name another" in complaint(capsys, "taken", "--from", file)
     assert "names no columns" in complaint(capsys, "--from", "none.csv")
     assert "one usable class" in complaint(capsys, "--from", "flat.csv")
-    assert "300 values; name the column that holds classes" in complaint(capsys, "--from", "ids.csv")
+    assert "300 values in 300 rows, none of them in 5 rows: give more" in complaint(capsys, "--from", "ids.csv")
+    Path("one.csv").write_text("text,label,empty\na fine film,x,\n")
+    Path("head.csv").write_text("text,label,empty\n")
+    assert "1 value in 1 row, none of them in 5 rows" in complaint(capsys, "--from", "one.csv")
+    for empty in (("--text", "empty"), ("--user", "empty")):
+        assert 'column "empty" is empty in every row' in complaint(capsys, "--from", "one.csv", *empty)
+    assert "no rows below its header" in complaint(capsys, "--from", "head.csv")
     assert "have 2 rows" not in complaint(capsys, "--from", str(table(tmp_path, 40)))
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "flat.csv", "ids.csv", "none.csv", "odd.csv", "reviews.csv", "taken"
+        "flat.csv", "head.csv", "ids.csv", "none.csv", "odd.csv", "one.csv", "reviews.csv", "taken"
     ]  # fmt: skip
 
 
