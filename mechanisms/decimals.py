@@ -48,7 +48,7 @@ def normal_quantile(u: Decimal) -> Decimal:
 
 
 def _exp_minus(y: Decimal) -> Decimal:
-    """e^(-y) of y in [0, 72], in a quarter of the time of decimals, to 1e-78 of itself: y, and what comes of it, are
+    """e^(-y) of y in [0, 72], in a quarter of the time of decimals, to 1.1e-78 of itself: y, and what comes of it, are
     rounded to eighty digits. y = k·log 2 - i/2^8 - j/2^16 - rest, and the powers of e of i and j are remembered; what
     is cut off here, in whole multiples of 1/_ONE, is less than two hundred of these: of log 2 it is one for each k."""
     log_two, coarse, fine = _powers()

@@ -56,8 +56,12 @@ _SOME, _WIDE, _MODERATE = 2**10, 64, 32.0
 _EXPONENT = 700.0
 #: Log of the probability, under the tilted law, that S leaves the window.
 _LOG_OUTSIDE = -34.0
-#: Relative error allowed to masses and to scalar arithmetic; added to every answer.
+#: Relative error of scalar arithmetic, added to every answer.
 _ARITHMETIC = 1e-10
+#: Relative error allowed to masses, and so to U and V: where the loss is next to nothing, L is all but lost in it.
+_MASSES = 1e-12
+#: Outputs with a smaller log ω, or a larger log U or log V, are left out: their squares would be no numbers.
+_RAREST, _LARGEST = -600.0, 300.0
 #: Fewer blanket samples than this cannot hide anyone: the local bound is returned, and 0 as the optimistic twin.
 _FEWEST_SAMPLES = 1e-2
 
@@ -140,7 +144,7 @@ def least_epsilon(
 
 def _gaussian_ratio(cells: BlanketCells, n: int) -> float:
     """Shift over deviation of the Gaussian limit, at most 100: its square is E[(U - V)²] under ω over γn."""
-    keep = cells.log_w > -600
+    keep = _held(cells)
     w = np.exp(cells.log_w[keep])
     difference = (np.exp(cells.log_p[keep]) - np.exp(cells.log_q[keep])) / w
     return min(math.sqrt(float(np.dot(w, difference**2)) / n * math.exp(-cells.log_gamma)), 100.0)
@@ -158,23 +162,28 @@ def _users(n: int) -> int:
     return int(n)
 
 
+def _held(cells: BlanketCells) -> NDArray[np.bool_]:
+    return (cells.log_w > _RAREST) & (np.maximum(cells.log_u_high, cells.log_v_high) < _LARGEST)
+
+
 def _atoms(
     cells: BlanketCells, epsilon: float, pessimistic: bool, slack: float
 ) -> tuple[FloatArray, FloatArray, float]:
     """Values of L, their masses under ω, and the mass outside them: under x, or if optimistic under x'."""
-    keep = cells.log_w > -600
+    keep = _held(cells)
     order = np.argsort(-cells.log_u_high)
     mass = np.exp(cells.log_p if pessimistic else np.logaddexp(cells.log_p, cells.log_q))
     keep[order[np.cumsum(mass[order]) <= slack]] = False
     outside = cells.tail + float(np.exp((cells.log_p if pessimistic else cells.log_q)[~keep]).sum())
     w = np.exp(cells.log_w[keep])
     u, v = np.exp(cells.log_p[keep] - cells.log_w[keep]), np.exp(cells.log_q[keep] - cells.log_w[keep] + epsilon)
+    rounding = _MASSES * (u + v)
     if not pessimistic:
-        return u - v, w, outside
-    # a hundred roundings of room, so that the mean lies between the ends
-    low = np.exp(cells.log_u_low[keep]) * (1 - 1e-13) - np.exp(cells.log_v_high[keep] + epsilon) * (1 + 1e-13)
-    high = np.exp(cells.log_u_high[keep]) * (1 + 1e-13) - np.exp(cells.log_v_low[keep] + epsilon) * (1 - 1e-13)
-    share = np.clip((u - v - low) / (high - low), 0.0, 1.0)
+        return u - v - rounding, w, outside
+    low, high = cells.log_u_low[keep], cells.log_u_high[keep]
+    low = np.exp(low) * (1 - _MASSES) - np.exp(cells.log_v_high[keep] + epsilon) * (1 + _MASSES)
+    high = np.exp(high) * (1 + _MASSES) - np.exp(cells.log_v_low[keep] + epsilon) * (1 - _MASSES)
+    share = np.clip((u - v + rounding - low) / (high - low), 0.0, 1.0)
     # Values far below 0 would stretch the grid. Raising them to a floor only adds.
     order = np.argsort(-v)
     rare = order[np.cumsum((w * v)[order]) <= 1e-7]

@@ -22,8 +22,9 @@ suffices.
 **Safe side.** δ_M falls in M (with one clone less, add a draw of the clones' law: processing), and given M the
 expectation rises in N where g >= a + b (θ falls, D spreads); so a block of M counts as its lowest, a block of N as
 its highest. Binomial tails left out are added in full, and rounding of the special functions is charged: for fair
-coins (measured at 5e-12 up to N = 1e8) at 1e-10 of each term before it cancels, for the number of clones (measured at
-5e-9) at 1e-7 of the sum.
+coins (measured at 5e-12 up to N = 1e8, and 7e-10 at 1e12) at 1e-10 of each term before it cancels, more in the root of
+N beyond 1e8; for M and N (measured at 5e-9 of either tail, however small) at 1e-7 of the sum. a - b has rounding of its
+own, which is why nothing is amplified of an ε0 below 1e-5.
 """
 
 from __future__ import annotations
@@ -40,14 +41,17 @@ FloatArray = NDArray[np.float64]
 
 #: Mass of clone counts left out and added to δ, as a fraction of the δ asked for.
 _TAIL = 1e-7
-#: What the incomplete beta function and the binomial mass may be wrong by, relatively.
-_ROUNDING = 1e-10
-#: The same for tails of the number of clones, which Abel summation carries over to δ.
+#: What the incomplete beta function and the binomial mass may be wrong by, relatively, up to so many coins.
+_ROUNDING, _COINS = 1e-10, 1e8
+#: The same for tails of the numbers of clones, which Abel summation carries over to δ.
 _MASS_ROUNDING = 1e-7
 #: ε is found to this relative accuracy, on the safe side.
 TOLERANCE = 1e-4
-#: Above this ε0 a clone has probability below 1e-217: no number of users amplifies.
-LARGEST_EPSILON = 500.0
+#: Above the largest ε0 a clone has probability below 1e-217: no number of users amplifies. Below the least one float64
+#: does not tell a from b to 1e-10.
+LEAST_EPSILON, LARGEST_EPSILON = 1e-5, 500.0
+#: Stirling's series from so many on, to 1e-13 of the mass.
+_SERIES = 32
 _BLOCKS = 1500
 _BLOCKS_2D = 160
 
@@ -122,7 +126,7 @@ def pair_profile(pair: ClonePair, users: int, delta: float) -> Callable[[float],
         k, n = least[reached], fair[reached]
         gain = kappa * k * fair_binomial_pmf(n, k)
         cost = theta[reached] * betainc(k, n - k + 1, 0.5)
-        surplus = np.maximum(gain - cost, 0.0) + _ROUNDING * gain
+        surplus = np.maximum(gain - cost, 0.0) + _ROUNDING * np.sqrt(np.maximum(n / _COINS, 1.0)) * gain
         return min(1.0, float(scale[reached] @ surplus) * (1 + _MASS_ROUNDING) + left_out)
 
     return delta_at
@@ -141,17 +145,33 @@ def _split(
     step = np.linspace(0.0, 1.0, _BLOCKS_2D + 1)
     # tops of the blocks: whole numbers from `first` to `last`; a block is (the top before, this top]
     tops = np.floor(first[:, None] + step * (last - first)[:, None])
-    below = np.where(tops >= total[:, None], 1.0, _lower(total[:, None], tops, share))
-    inside = np.maximum(np.diff(below, axis=1, prepend=0.0), 0.0)
-    weight = mass[:, None] * inside
     wide = np.broadcast_to(total[:, None], tops.shape)
+    weight = mass[:, None] * _up_to(wide, tops, share)
     kept = weight > 0
     return wide[kept], tops[kept], weight[kept], tail
+
+
+def _up_to(n: FloatArray, tops: FloatArray, p: float) -> FloatArray:
+    """P(tops[:, j - 1] < Bin(n, p) <= tops[:, j]), the first from 0 on: differences of the lower tail up to the mean,
+    of the upper one beyond, so that a mass far out keeps its digits."""
+    beyond = tops > n * p
+    tail = np.where(beyond, _upper(n, tops, p), _lower(n, np.minimum(tops, n - 0.5), p))
+    tail[tops >= n] = np.where(beyond, 0.0, 1.0)[tops >= n]
+    before, crossed = np.roll(tail, 1, axis=1), beyond ^ np.roll(beyond, 1, axis=1)
+    before[:, 0], crossed[:, 0] = 0.0, beyond[:, 0]
+    mass = np.where(beyond, np.where(crossed, 1 - before - tail, before - tail), tail - before)
+    return np.maximum(mass, 0.0)
 
 
 def _lower(n: FloatArray, k: FloatArray, p: float) -> FloatArray:
     """P(Bin(n, p) <= k) for whole 0 <= k < n."""
     tail: FloatArray = betaincc(k + 1.0, np.maximum(n - k, 1e-300), p)
+    return tail
+
+
+def _upper(n: FloatArray, k: FloatArray, p: float) -> FloatArray:
+    """P(Bin(n, p) > k) for whole 0 <= k < n."""
+    tail: FloatArray = betainc(k + 1.0, np.maximum(n - k, 1e-300), p)
     return tail
 
 
@@ -215,9 +235,10 @@ def binomial_masses(trials: int, p: float, edges: FloatArray) -> FloatArray:
 
 
 def fair_binomial_pmf(n: FloatArray, k: FloatArray) -> FloatArray:
-    """P(Bin(n, 1/2) = k) for whole 0 <= k <= n, to 1e-11 relatively (Stirling's series above n = 1000)."""
+    """P(Bin(n, 1/2) = k) for whole 0 <= k <= n, to 1e-11 relatively (Stirling's series from n = 1000 on, where neither
+    k nor n - k is small)."""
     mass: FloatArray = np.empty(n.shape)
-    small = n < 1000
+    small = (n < 1000) | (np.minimum(k, n - k) < _SERIES)
     for those, log_mass in ((small, _by_gamma), (~small, _by_stirling)):
         if those.any():
             mass[those] = np.exp(log_mass(n[those], k[those]))
@@ -232,17 +253,15 @@ def _by_gamma(n: FloatArray, k: FloatArray) -> FloatArray:
 
 def _by_stirling(n: FloatArray, k: FloatArray) -> FloatArray:
     """log P(Bin(n, 1/2) = k), by Stirling's series."""
-    x = (2 * k - n) / n
-    near = np.maximum(np.minimum(k, n - k), 1.0)
-    log_mass: FloatArray = 0.5 * np.log(2 / (math.pi * n * np.maximum(1 - x * x, 1 / n))) - n * _entropy_gap(x)
-    log_mass += _stirling(n) - _stirling(near) - _stirling(np.maximum(n - near, 1.0))
+    log_mass: FloatArray = 0.5 * np.log(n / (2 * math.pi * k) / (n - k)) - n * _entropy_gap((2 * k - n) / n)
+    log_mass += _stirling(n) - _stirling(k) - _stirling(n - k)
     return log_mass
 
 
 def _entropy_gap(x: FloatArray) -> FloatArray:
     """Divergence of a coin of bias (1 + x)/2 from a fair one, in nats."""
     bounded = np.clip(x, -1 + 1e-16, 1 - 1e-16)
-    gap: FloatArray = ((1 + x) * np.log1p(bounded) + (1 - x) * np.log1p(-bounded)) / 2
+    gap: FloatArray = bounded * np.arctanh(bounded) + np.log1p(-bounded * bounded) / 2  # both of the order of x²
     return gap
 
 

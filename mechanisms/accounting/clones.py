@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mechanisms.accounting.clone_pair import LARGEST_EPSILON, ClonePair, check_arguments, pair_epsilon
+from mechanisms.accounting.clone_pair import LARGEST_EPSILON, LEAST_EPSILON, ClonePair, check_arguments, pair_epsilon
 
 
 def clones_2021_closed(local_epsilon: float, users: int, delta: float) -> float | None:
@@ -32,7 +32,7 @@ def clones_2021(local_epsilon: float, users: int, delta: float) -> float | None:
     privacy. local_epsilon, users, delta and None as in `clones_2021_closed`, without its condition.
     """
     check_arguments(local_epsilon, users, delta)
-    if not 0 < local_epsilon <= LARGEST_EPSILON:
+    if not LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON:
         return None
     low = 1 / (math.exp(local_epsilon) + 1)
     return pair_epsilon(ClonePair(high=1 - low, low=low, clone=math.exp(-local_epsilon) / 2), users, delta)

@@ -29,6 +29,7 @@ from scipy.special import betainc, xlogy
 
 from mechanisms.accounting.clone_pair import (
     LARGEST_EPSILON,
+    LEAST_EPSILON,
     TOLERANCE,
     ClonePair,
     binomial_masses,
@@ -57,7 +58,7 @@ def stronger_clone(local_epsilon: float, users: int, delta: float) -> float | No
     (0, 1). None, no amplification, where ε is not below ε0.
     """
     check_arguments(local_epsilon, users, delta)
-    if not 0 < local_epsilon <= LARGEST_EPSILON:
+    if not LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON:
         return None
     return pair_epsilon(_pair(local_epsilon), users, delta)
 
@@ -69,7 +70,7 @@ def stronger_clone_renyi(local_epsilon: float, users: int, delta: float) -> floa
     Kamath and Steinke 2020, Proposition 12).
     """
     check_arguments(local_epsilon, users, delta)
-    if not 0 < local_epsilon <= LARGEST_EPSILON:
+    if not LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON:
         return None
 
     def epsilon(log_order: float) -> float:
@@ -95,6 +96,8 @@ def renyi_divergence(local_epsilon: float, users: int, order: float) -> float:
         raise ValueError(f"Rényi divergence: the order must be above 1 and finite, got {order}")
     if not 0 <= local_epsilon <= LARGEST_EPSILON:
         raise ValueError(f"Rényi divergence: ε0 must be in [0, {LARGEST_EPSILON}], got {local_epsilon}")
+    if local_epsilon < LEAST_EPSILON:
+        return local_epsilon
     up, ratio, log_weight = _integrand(local_epsilon, users)
     # of either sign of X, at its exponent's height: the smaller share is the other one's e^-(2α - 1)·log ratio
     height = log_weight + up + (order - 1) * ratio

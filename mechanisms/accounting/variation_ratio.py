@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 
-from mechanisms.accounting.clone_pair import LARGEST_EPSILON, ClonePair, check_arguments, pair_epsilon
+from mechanisms.accounting.clone_pair import LARGEST_EPSILON, LEAST_EPSILON, ClonePair, check_arguments, pair_epsilon
 
 
 def variation_pair(p: float, beta: float, q: float) -> ClonePair:
@@ -57,7 +57,9 @@ def variation_ratio(
     if not 0 <= total_variation <= 1:
         raise ValueError(f"variation ratio: total variation must be in [0, 1], got {total_variation}")
     largest = local_epsilon if clone_epsilon is None else clone_epsilon
-    if not 0 < local_epsilon <= LARGEST_EPSILON or not 0 <= largest <= LARGEST_EPSILON or total_variation == 0:
+    if not LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON or not 0 <= largest <= LARGEST_EPSILON:
+        return None
+    if total_variation == 0:
         return None
     beta = min(total_variation, math.tanh(local_epsilon / 2))
     return pair_epsilon(variation_pair(math.exp(local_epsilon), beta, math.exp(largest)), users, delta)

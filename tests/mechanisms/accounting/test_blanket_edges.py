@@ -1,13 +1,17 @@
 """The blanket bound where numbers end: next to no samples, tilts that overflow, values far below 0."""
 
 import math
+from itertools import product
 
+import mpmath
+import numpy as np
 import pytest
 
 from mechanisms import Purkayastha, RandomizedResponse
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
 from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.accounting.truncated import truncated_epsilon
+from mechanisms.losses.blanket_cells import BlanketCells
 
 DELTA = 1e-6
 
@@ -35,3 +39,36 @@ def test_what_no_number_holds_is_no_bound_and_no_noise():
     far = joint_blanket([Purkayastha(16, 8.0), RandomizedResponse(1.0, 2)])
     found = truncated_epsilon(far, 10**6, DELTA)
     assert 20 < found < far.loss().epsilon(DELTA)
+
+
+def two_outcomes(tilt, gamma):
+    """Cells of (1 ± tilt)/2 under either input, over a fair coin as blanket of weight gamma."""
+    log_half, up = math.log(0.5), np.array([math.log1p(tilt), math.log1p(-tilt)])
+    down = up[::-1]
+    return BlanketCells(math.log(gamma), np.full(2, log_half), log_half + up, log_half + down, up, up, down, down)
+
+
+@pytest.mark.parametrize("loss", [1e-12, 4.22e-10, 1e-7, 1e-4, 1.0])
+@pytest.mark.parametrize("gamma", [0.011, 0.3, 1 - 1e-6])
+def test_a_loss_of_next_to_nothing_is_not_lost_in_rounding(loss, gamma):
+    """The sum over who sends a sample and what it is, at fifty digits; U - e^ε·V was known to 1e-16/loss alone."""
+    cells = two_outcomes(math.tanh(loss / 2), gamma)
+    with mpmath.workdps(50):
+        tilt = mpmath.tanh(mpmath.mpf(loss) / 2)
+        for n, share in product((1, 2, 3, 4), (0.0, 0.3, 0.9, 0.999, 1 - 1e-6)):
+            epsilon = share * loss
+            values = [1 + tilt - mpmath.exp(epsilon) * (1 - tilt), 1 - tilt - mpmath.exp(epsilon) * (1 + tilt)]
+            exact = mpmath.mpf(0)
+            for samples in range(1, n + 1):
+                sent = mpmath.binomial(n, samples) * mpmath.mpf(gamma) ** samples * (1 - gamma) ** (n - samples)
+                sums = (max(ups * values[0] + (samples - ups) * values[1], 0) * mpmath.binomial(samples, ups)
+                        for ups in range(samples + 1))  # fmt: skip
+                exact += sent * mpmath.fsum(sums) / 2**samples / (gamma * n)
+            assert blanket_delta(cells, n, epsilon, pessimistic=False) <= exact <= blanket_delta(cells, n, epsilon)
+
+
+def test_an_output_that_next_to_nobody_else_sends_is_left_out_and_not_a_crash():
+    w, p, q = np.array([1.0, 1e-160]), np.array([0.5, 0.5]), np.array([0.75, 0.25])
+    u, v = np.log(p / w), np.log(q / w)
+    cells = BlanketCells(math.log(0.5), np.log(w), np.log(p), np.log(q), u, u, v, v)
+    assert blanket_delta(cells, 3, 0.1) == pytest.approx(0.5) and blanket_delta(cells, 3, 0.1, pessimistic=False) == 0.0
