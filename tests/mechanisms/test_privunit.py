@@ -110,7 +110,7 @@ def test_mass_and_scale_by_quadrature(dim: int, epsilon: float) -> None:
         assert mpmath.almosteq(first * (p / c - (1 - p) / (1 - c)), mechanism.scale, rel_eps=1e-8, abs_eps=0)
 
 
-def test_the_density_is_that_of_the_draws() -> None:
+def test_the_density_is_one_of_a_law() -> None:
     """Relative to the uniform law it integrates to 1, and its two values differ by ε."""
     mechanism = PrivUnit(6, 4.0)
     x, y = units(N, 6, 1), units(N, 6, 2)
@@ -121,12 +121,38 @@ def test_the_density_is_that_of_the_draws() -> None:
     assert abs(mean - 1) < 5 * np.exp(log_p).std() / math.sqrt(N)
 
 
+def uniform_when_weighed(mechanism: PrivUnit, x: np.ndarray, y: np.ndarray) -> list[bool]:
+    """Whether draws y, weighed by 1/density, have the area, mean and mean square of <x, y> of the uniform law, by
+    quadrature over it: each within Bernstein's bound at the alarm, which needs no normal law."""
+    half, places = (mechanism.dim - 1) / 2, np.zeros((1000, mechanism.dim))
+    places[:, 0] = t = 2 * stats.beta(half, half).ppf((np.arange(len(places)) + 0.5) / len(places)) - 1
+    even = np.exp(-mechanism.log_prob(places, np.eye(mechanism.dim)[np.zeros(len(places), int)]))
+    weights, cosines = np.exp(-mechanism.log_prob(y, x)), np.einsum("ij,ij->i", x, y)
+    held, share = [], math.log(2 / ALARM) / len(y)
+    for power in (0, 1, 2):
+        due = (t**power).mean()
+        variance, reach = (even * t ** (2 * power)).mean() - due**2, share * even.max() / 3
+        gap = abs((weights * cosines**power).mean() - due)
+        held.append(gap < reach + math.sqrt(reach**2 + 2 * share * variance))
+    return held
+
+
+def test_the_density_is_that_of_the_draws() -> None:
+    """Three tests, an alarm each; the area alone tells the other ε, of the best cap for it, from the right one."""
+    n = N // 4
+    x = units(n, 6, 1)
+    y = PrivUnit(6, 4.0).sample(x, rng=streams(n))
+    assert uniform_when_weighed(PrivUnit(6, 4.0), x, y) == [True, True, True]
+    for factor in (2 / 3, 3 / 2):
+        assert uniform_when_weighed(PrivUnit(6, 4.0 * factor), x, y)[:2] == [False, False]
+    turned = np.roll(x, 1, axis=1)  # a cap elsewhere
+    assert not any(uniform_when_weighed(PrivUnit(6, 4.0), turned, y)[:2])
+
+
 def test_a_mean_of_draws_is_unbiased_and_its_error_is_known() -> None:
     mechanism, n, dim = PrivUnit(16, 4.0), N, 16
-    rng = np.random.default_rng(3)
     x = units(n, dim, 4) * 0.6 + np.eye(dim)[0]
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    del rng
     estimate = mechanism.decoded_mean(mechanism.grid.encode(mechanism.sample(x, rng=streams(n))))
     mean = x.mean(axis=0)
     expected = (1 / mechanism.scale**2 - mean @ mean) / n
