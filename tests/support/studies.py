@@ -148,15 +148,31 @@ def use_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_app, "Message", lambda **fields: SimpleNamespace(**fields))
 
 
+def in_process(
+    job: Callable[..., Any], *, nodes: int, folder: Path, grid: Callable[[int], Any] = LocalGrid, **_: object
+) -> Any:
+    """An engine of `run` in this process: a grid in place of Flower and Ray."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_folder(folder, patch)
+        return job(grid(nodes))
+
+
 def run_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Studies run in this process, on a `LocalGrid` in place of Flower and Ray."""
+    """Studies of commands run in this process."""
+    monkeypatch.setattr("simulations.study.simulate.run_on_flower", in_process)
 
-    def engine(job: Callable[..., Any], *, nodes: int, folder: Path, **_: object) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            use_folder(folder, patch)
-            return job(LocalGrid(nodes))
 
-    monkeypatch.setattr("simulations.study.simulate.run_on_flower", engine)
+def without_accounts(patch: pytest.MonkeyPatch, *modules: str) -> None:
+    """What a run amounts to is not reckoned; modules: of `simulations.study`, beside that of its arms."""
+    for module in ("arm", *modules):
+        patch.setattr(f"simulations.study.{module}.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
+
+
+def without_work(patch: pytest.MonkeyPatch, *modules: str, made: Callable[[Experiment], Prepared] = prepared) -> None:
+    """`run` encodes nothing, but has what `made` makes up, and neither accounts for anything nor reads its own code."""
+    patch.setattr("simulations.study.run.prepare", lambda study, *, progress: made(study))
+    patch.setattr("simulations.study.journal._code", lambda: "this code")
+    without_accounts(patch, *modules)
 
 
 @dataclass(frozen=True)

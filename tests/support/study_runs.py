@@ -22,7 +22,7 @@ from flwr.app import Message
 from simulations.grid import run as running
 from simulations.grid import worker
 from simulations.grid.definition import load_study
-from tests.support.studies import LocalGrid, prepared, run_in_process
+from tests.support.studies import LocalGrid, prepared, run_in_process, without_accounts
 
 
 def main(what: str, *arguments: str) -> int:
@@ -31,7 +31,7 @@ def main(what: str, *arguments: str) -> int:
             run_in_process(patch)
             patch.setattr(LocalGrid, "send_and_receive", _slowly)
             patch.setattr("simulations.study.run.prepare", lambda study, *, progress: prepared(study))
-            patch.setattr("simulations.study.arm.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
+            without_accounts(patch)
             return worker.main(list(arguments))
         patch.setattr(running, "_started", _started)
         file, out = arguments

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from simulations.study.journal import Journal, started
 from simulations.study.run import run
-from tests.support.studies import PRIOR, PURKAYASTHA, RANDOMIZED, LocalGrid, experiment, prepared, use_folder
+from tests.support.studies import PRIOR, PURKAYASTHA, RANDOMIZED, LocalGrid, experiment, in_process, without_work
 
 PROCESS = Path("/proc/self")
 LABELS = (None, RANDOMIZED, PRIOR)
@@ -47,16 +48,10 @@ def held(arms: int, place: Path, patch: pytest.MonkeyPatch, leak: Callable[[], N
         found.append((len(os.listdir(PROCESS / "fd")), pages * os.sysconf("SC_PAGE_SIZE") / 1024))
         return known
 
-    def engine(job: Callable[[Any], Any], *, nodes: int, folder: Path) -> Any:
-        use_folder(folder, patch)
-        return job(Forgetting(nodes))
-
     patch.setattr(Journal, "finish", finished)
-    patch.setattr("simulations.study.run.prepare", lambda asked, *, progress: prepared(asked))
-    patch.setattr("simulations.study.journal._code", lambda: "this code")
-    patch.setattr("simulations.study.arm.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
+    without_work(patch)
     with started(place / "run", study) as part:
-        run(study, part, progress=lambda line: None, engine=engine)
+        run(study, part, progress=lambda line: None, engine=partial(in_process, grid=Forgetting))
     return np.array(found)
 
 

@@ -37,12 +37,11 @@ from tests.support.studies import (
     PURKAYASTHA,
     RANDOMIZED,
     TEST,
-    LocalGrid,
     experiment,
+    in_process,
     ledger_rows,
     prepared,
     run_in_process,
-    use_folder,
 )
 from tests.support.tiny_models import tiny_bert
 
@@ -80,19 +79,9 @@ def made(out: Path, asked: Experiment, engine: Callable[..., Any], patch: pytest
     return bits(out, run(asked, out, progress=lambda line: None, engine=engine))
 
 
-def here(patch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """An engine without Flower and Ray."""
-
-    def engine(job: Callable[[Any], Any], *, nodes: int, folder: Path) -> Any:
-        use_folder(folder, patch)
-        return job(LocalGrid(nodes))
-
-    return engine
-
-
 def in_this_process(out: Path, asked: Experiment) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        return made(out, asked, here(patch), patch)
+        return made(out, asked, in_process, patch)
 
 
 @pytest.fixture(scope="module")
@@ -350,9 +339,8 @@ def whole(tmp_path: Path, command: Callable[..., Any], monkeypatch: pytest.Monke
     """What the command's study gives that nobody stops, in this process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "whole").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        results = run(load(tmp_path / "small.toml"), tmp_path / "whole", progress=lambda line: None, engine=here(patch))
-        return bits(tmp_path / "whole", results)
+    results = run(load(tmp_path / "small.toml"), tmp_path / "whole", progress=lambda line: None, engine=in_process)
+    return bits(tmp_path / "whole", results)
 
 
 @pytest.mark.slow

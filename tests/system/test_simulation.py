@@ -22,7 +22,7 @@ from simulations.experiment import from_table, slug
 from simulations.output.jsonable import json_ready
 from simulations.study.run import run
 from simulations.transport.engine import run_on_flower
-from tests.support.studies import PRIOR, PURKAYASTHA, RANDOMIZED, LocalGrid, ledger_rows, use_folder
+from tests.support.studies import PRIOR, PURKAYASTHA, RANDOMIZED, in_process, ledger_rows
 from tests.support.tiny_models import tiny_bert
 
 pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
@@ -107,18 +107,12 @@ def finish(out: Path, experiment: dict[str, Any], engine: Callable[..., Any] = r
     return Finished(out, run(from_table(experiment), out, progress=lambda line: None, engine=engine))
 
 
-def in_this_process(job: Callable[..., Any], *, nodes: int, folder: Path) -> Any:
-    """Without Flower and Ray: whether these change a bit is what is asked."""
-    with pytest.MonkeyPatch.context() as patch:
-        use_folder(folder, patch)
-        return job(LocalGrid(nodes))
-
-
 @pytest.fixture(scope="module")
 def cohorts(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The run that others are compared with: users in cohorts, seed 1, in this process."""
+    """The run that others are compared with: users in cohorts, seed 1, in this process. Whether Flower and Ray change a
+    bit is what is asked."""
     with own_cache(shared / "cache"):
-        return finish(tmp_path_factory.mktemp("runs") / "cohorts", table(shared / "bert"), in_this_process)
+        return finish(tmp_path_factory.mktemp("runs") / "cohorts", table(shared / "bert"), in_process)
 
 
 @pytest.mark.slow
@@ -130,7 +124,7 @@ def test_what_starts_ray_runs_one_after_another(request: pytest.FixtureRequest) 
 
 @pytest.mark.slow
 def test_another_seed_gives_other_releases(cohorts: Finished, shared: Path, tmp_path: Path) -> None:
-    other = finish(tmp_path / "out", table(shared / "bert", seed=2), in_this_process)
+    other = finish(tmp_path / "out", table(shared / "bert", seed=2), in_process)
     ours, theirs = cohorts.releases(), other.releases()
     assert set(ours) == set(theirs)
     embeddings = [key for key in ours if key[0] == "prior" and key[4] == "embedding"]

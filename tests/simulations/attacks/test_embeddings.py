@@ -33,7 +33,7 @@ from simulations.errors import UserError
 from simulations.experiment import from_table
 from simulations.study.journal import UNFINISHED
 from simulations.study.run import run
-from tests.support.studies import LocalGrid, use_folder
+from tests.support.studies import in_process
 
 SIGMAS = 5.0
 
@@ -322,12 +322,7 @@ def made(shared, out, arms, **sections):
         "arm": [{"name": name, **values} for name, values in arms.items()], **sections,
     })  # fmt: skip
 
-    def engine(job, *, nodes, folder):
-        with pytest.MonkeyPatch.context() as patch:
-            use_folder(folder, patch)
-            return job(LocalGrid(nodes))
-
-    run(study, out, progress=lambda line: None, engine=engine)
+    run(study, out, progress=lambda line: None, engine=in_process)
     shutil.rmtree(out / UNFINISHED)
     return out
 

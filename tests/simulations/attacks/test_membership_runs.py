@@ -13,10 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from client.app import NODES
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import Purkayastha
-from server import query as server_app
 from server.attacks import membership
 from simulations.attacks import knowledge as attack_public
 from simulations.attacks import membership as attack_membership
@@ -35,6 +33,7 @@ from tests.support.studies import (
     USERS,
     KnownEncoder,
     LocalGrid,
+    in_process,
     make_nodes,
     prepared,
     run_arms,
@@ -76,16 +75,10 @@ def study(folder: Path, way: str, *arms: dict, **sections: dict) -> Experiment:
     return from_table({"name": "small", "seed": 5, "arm": list(arms), **table})
 
 
-def finished(experiment: Experiment, out: Path, patch: pytest.MonkeyPatch) -> Path:
+def finished(experiment: Experiment, out: Path) -> Path:
     """The run folder of a study, made without Flower."""
-
-    def engine(job, *, nodes, folder):
-        patch.setenv(NODES, str(folder))
-        patch.setattr(server_app, "Message", lambda **fields: SimpleNamespace(**fields))
-        return job(LocalGrid(nodes))
-
     out.mkdir()
-    report.write(run(experiment, out, progress=lambda line: None, engine=engine), out)
+    report.write(run(experiment, out, progress=lambda line: None, engine=in_process), out)
     shutil.rmtree(out / UNFINISHED)
     return out
 
@@ -187,7 +180,7 @@ def test_what_cannot_be_attacked_is_one_line(released, capsys):
     assert "no training user's release was delivered" in complains("--arm", "noisy", *lira)
 
 
-def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path, monkeypatch):
+def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path):
     """Two rounds of self-training: the vectors of the last are attacked under the encoder of the first, embeddings of
     test users under that of the last."""
     arm = {"name": "one", "embedding": PURKAYASTHA, "statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}
@@ -195,7 +188,7 @@ def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path, monkey
         shared, "statistics", arm, training={"self-training": True, "rounds": 2},
         data={"public": {"fraction": 0.2, "labels": False, "split": "random"}},
         policy={"statistic": 4.0, "accept-unprotected": []},
-    ), tmp_path / "run", monkeypatch)  # fmt: skip
+    ), tmp_path / "run")  # fmt: skip
     found = attack(Attack(folder, ("vector-text", "linkage-stages"), attributes=("label",)))["entries"]
     assert [(e["attack"], e["stage"]) for e in found] == [("linkage-stages", "test"), ("vector-text", "train-2")]
     vectors = found[1]
@@ -204,11 +197,11 @@ def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_the_published_procedure_remembers(shared, tmp_path, monkeypatch, capsys):
+def test_the_published_procedure_remembers(shared, tmp_path, capsys):
     """Random labels learnt by heart are found; after a single epoch there is nothing to find."""
     training = {"acknowledge-not-private": True, "epochs": 60}
     arms = [{"name": "clear", "reference": True, "embedding": {"mechanism": "identity", "dim": 32}}]
-    folder = finished(study(shared, "paper", *arms, training=training), tmp_path / "long", monkeypatch)
+    folder = finished(study(shared, "paper", *arms, training=training), tmp_path / "long")
     found = results(folder, *THRESHOLDS)
     assert remembers(found["clear: confidence"]) and found["clear: confidence"]["bound"] == 1.0
     assert remembers(found["clear: drops"]) and found["clear: drops"]["auc"] != found["clear: confidence"]["auc"]
@@ -217,7 +210,7 @@ def test_the_published_procedure_remembers(shared, tmp_path, monkeypatch, capsys
         assert main(["attack", str(folder), "--attack", f"membership-{name}"]) == 2
         assert complaint in capsys.readouterr().err
     training["epochs"] = 1
-    folder = finished(study(shared, "paper", *arms, training=training), tmp_path / "short", monkeypatch)
+    folder = finished(study(shared, "paper", *arms, training=training), tmp_path / "short")
     found = results(folder, *THRESHOLDS, "membership-shadow", "membership-lira", shadows=4)
     assert set(e["shadow_texts"] for e in found.values() if "shadow_texts" in e) == {USERS}
     for e in found.values():
@@ -225,7 +218,7 @@ def test_the_published_procedure_remembers(shared, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.slow
-def test_sanitized_text(shared, tmp_path, monkeypatch):
+def test_sanitized_text(shared, tmp_path):
     """A model trained on texts as they are knows them in the form that it read; random words tell nothing."""
     arms = [
         {"name": "clear", "reference": True, "text": {"mechanism": "identity", "tokens": 8, "length": "kept"}},
@@ -233,7 +226,7 @@ def test_sanitized_text(shared, tmp_path, monkeypatch):
             "mechanism": "randomized-response", "epsilon": 1.0}},
     ]  # fmt: skip
     experiment = study(shared, "sanitized-text", *arms, training={"epochs": 40})
-    folder = finished(experiment, tmp_path / "run", monkeypatch)
+    folder = finished(experiment, tmp_path / "run")
     found = results(folder, *THRESHOLDS, "membership-releases")
     assert remembers(found["clear: confidence"]) and found["clear: releases"]["success"] > 0.95
     assert remembers(found["clear: drops"])

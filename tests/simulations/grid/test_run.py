@@ -32,7 +32,7 @@ from simulations.study.frontier import pareto
 from simulations.study.journal import begun, resumed, started
 from simulations.study.run import run
 from tests.support.paths import ROOT
-from tests.support.studies import LocalGrid, prepared, use_folder
+from tests.support.studies import LocalGrid, in_process, without_work
 
 STUDY = """
 name = "s"
@@ -75,9 +75,7 @@ way = "centralised"
 def settle(place: Path, patch: pytest.MonkeyPatch) -> None:
     """In a working folder with a study, where nothing is encoded or accounted for."""
     patch.chdir(place)
-    patch.setattr("simulations.study.run.prepare", lambda study, *, progress: prepared(study))
-    patch.setattr("simulations.study.journal._code", lambda: "this code")
-    patch.setattr("simulations.study.arm.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
+    without_work(patch)
     Path("small.toml").write_text(BASE, encoding="utf-8")
     Path("s.toml").write_text(STUDY, encoding="utf-8")
 
@@ -94,7 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         settle(place, patch)
-        workers = Here(patch)
+        workers = Here()
         assert all(path.is_file() for path in done(Path("out"), workers)) and len(workers.begun) == 4
     return place / "out"
 
@@ -106,8 +104,8 @@ class Killed(BaseException):
 class Here:
     """Workers in this process; `kill` ends the study in the middle of its so-manieth run."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, *, kill: int | None = None) -> None:
-        self.patch, self.kill = patch, kill
+    def __init__(self, *, kill: int | None = None) -> None:
+        self.kill = kill
         self.begun: list[str] = []
 
     def __call__(self, jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
@@ -120,11 +118,8 @@ class Here:
             yield job.name
 
     def engine(self, job: Any, *, nodes: int, folder: Path) -> Any:
-        use_folder(folder, self.patch)
-        if self.kill == len(self.begun):
-            grid: Any = Stopping(nodes)
-            return job(grid)
-        return job(LocalGrid(nodes))
+        grid = Stopping if self.kill == len(self.begun) else LocalGrid
+        return in_process(job, nodes=nodes, folder=folder, grid=grid)
 
 
 class Stopping(LocalGrid):
@@ -161,18 +156,16 @@ def assert_the_same(one: Path, other: Path) -> None:
     assert first == second and len(first) > 0
 
 
-def test_a_study_that_was_killed_goes_on_and_ends_with_the_same_tables(
-    whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = Here(monkeypatch, kill=2)
+def test_a_study_that_was_killed_goes_on_and_ends_with_the_same_tables(whole: Path) -> None:
+    stopped = Here(kill=2)
     with pytest.raises(Killed):
         done(Path("again"), stopped)
     assert len(stopped.begun) == 2
-    rest = Here(monkeypatch)
+    rest = Here()
     done(Path("again"), rest)
     assert len(rest.begun) == 3 and rest.begun[0] == stopped.begun[1]  # the first is done; the second goes on
     assert_the_same(Path("again"), whole)
-    once_more = Here(monkeypatch)
+    once_more = Here()
     before = Path("again/tidy.csv").read_bytes()
     done(Path("again"), once_more)
     assert once_more.begun == [] and Path("again/tidy.csv").read_bytes() == before
@@ -214,10 +207,10 @@ def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
     assert (whole / "accuracy.pdf").read_bytes()[:4] == b"%PDF"
 
 
-def test_what_is_in_the_folder_already(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_in_the_folder_already(whole: Path) -> None:
     shutil.copytree(whole, "out")
     Path("s.toml").write_text(STUDY.replace("[1, 2]", "[1, 2, 3]").replace("[40, 60]", "[40]"), encoding="utf-8")
-    more = Here(monkeypatch)
+    more = Here()
     done(Path("out"), more)
     assert [name[-1] for name in more.begun] == ["3"]
     Path("small.toml").write_text(BASE.replace("public-size = 90", "public-size = 91"), encoding="utf-8")
@@ -231,9 +224,9 @@ def test_what_is_in_the_folder_already(whole: Path, monkeypatch: pytest.MonkeyPa
         done(Path("out"), more)
 
 
-def test_an_encoder_that_is_missing_is_said_before_any_run_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_that_is_missing_is_said_before_any_run_is_begun() -> None:
     Path("s.toml").write_text(f"{STUDY}\nencoder.model = ['minilm', './nowhere']", encoding="utf-8")
-    begun = Here(monkeypatch)
+    begun = Here()
     with pytest.raises(ValueError, match=r"^encoder: there is no folder nowhere$"):
         done(Path("out"), begun)
     assert not begun.begun
@@ -343,7 +336,7 @@ def test_latex_prints_what_is_said() -> None:
 
 def test_the_command(whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(whole, "studies/s")
-    monkeypatch.setattr(running, "processes", Here(monkeypatch))
+    monkeypatch.setattr(running, "processes", Here())
     assert cli.main(["study", "s.toml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == 4
     assert cli.main(["study", "s.toml"]) == 0
@@ -385,7 +378,7 @@ def test_two_runs_side_by_side_on_ray_killed_and_resumed(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_thirty_runs_killed_and_resumed_end_with_the_same_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thirty_runs_killed_and_resumed_end_with_the_same_tables() -> None:
     """The study's process is killed for good after 4, 11 and 20 runs, in the middle of others each time."""
     more = {"[1, 2]": "[1, 2, 3]", "[40, 60]": "[40, 60]\nshuffle.minimum-users = [10, 11, 12, 13, 14]"}
     text = STUDY
@@ -410,7 +403,7 @@ def test_thirty_runs_killed_and_resumed_end_with_the_same_tables(monkeypatch: py
         while not _free(Path("again")) and time.monotonic() < end:
             time.sleep(0.1)
     subprocess.run([*program, "again"], env=environment, check=True, capture_output=True)
-    assert done(Path("whole"), Here(monkeypatch))  # undisturbed, and in one process
+    assert done(Path("whole"), Here())  # undisturbed, and in one process
     assert_the_same(Path("again"), Path("whole"))
 
 

@@ -12,12 +12,12 @@ import os
 import resource
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors import SafetensorError
 
 from client.node import write_node
@@ -38,9 +38,9 @@ from tests.support.studies import (
     USERS,
     LocalGrid,
     experiment,
+    in_process,
     ledger_rows,
-    prepared,
-    use_folder,
+    without_work,
 )
 
 ARMS = [
@@ -51,14 +51,7 @@ STUDY = experiment(*ARMS, training={"label-stages": 2})
 STAGES = 3
 HINT = "sottovoce simulate --resume"
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """These tests fork, and a child would wait for ever for the threads of OpenMP that it did not inherit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")  # they fork
 
 
 @pytest.fixture
@@ -69,13 +62,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def without_work(patch: pytest.MonkeyPatch) -> None:
-    """Nothing is encoded or accounted for."""
-    patch.setattr("simulations.study.run.prepare", lambda study, *, progress: prepared(study))
-    patch.setattr("simulations.study.journal._code", lambda: "this code")
-    patch.setattr("simulations.study.arm.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a run that nobody disturbs leaves."""
@@ -83,30 +69,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         without_work(patch)
-        begin(folder / "run", patch)
+        begin(folder / "run")
     return left(folder / "run")
 
 
-def at_work(part: Path, study: Experiment, patch: pytest.MonkeyPatch, grid: Any = LocalGrid) -> None:
+def at_work(part: Path, study: Experiment, grid: Any = LocalGrid) -> None:
     """`run` on a grid in this process, and a report of one file."""
-
-    def engine(job: Callable[[Any], Any], *, nodes: int, folder: Path) -> Any:
-        use_folder(folder, patch)
-        return job(grid(nodes))
-
-    results = run(study, part, progress=lambda line: None, engine=engine)
+    results = run(study, part, progress=lambda line: None, engine=partial(in_process, grid=grid))
     (part / "results.json").write_text(json.dumps(results))
 
 
-def begin(out: Path, patch: pytest.MonkeyPatch, grid: Any = LocalGrid, study: Experiment = STUDY) -> None:
+def begin(out: Path, grid: Any = LocalGrid, study: Experiment = STUDY) -> None:
     with started(out, study) as part:
-        at_work(part, study, patch, grid)
+        at_work(part, study, grid)
 
 
-def go_on(out: Path, patch: pytest.MonkeyPatch, grid: Any = LocalGrid) -> None:
+def go_on(out: Path, grid: Any = LocalGrid) -> None:
     with resumed(out) as (part, study):
         assert study == STUDY
-        at_work(part, study, patch, grid)
+        at_work(part, study, grid)
 
 
 def charges(out: Path, arm: str) -> list[tuple[Any, ...]]:
@@ -128,7 +109,7 @@ def left(out: Path) -> dict[str, Any]:
     }
 
 
-def killed_at(out: Path, patch: pytest.MonkeyPatch, where: str, count: int, doing: Callable[..., None] = begin) -> None:
+def killed_at(out: Path, where: str, count: int, doing: Callable[..., None] = begin) -> None:
     """Runs in a child process that SIGKILL ends when `where`, a function, is called for the count-th time."""
     module, _, name = where.rpartition(".")
     owner = __import__(module, fromlist=[name]) if not module.endswith(".Journal") else Journal
@@ -144,7 +125,7 @@ def killed_at(out: Path, patch: pytest.MonkeyPatch, where: str, count: int, doin
     if child == 0:
         try:
             setattr(owner, name, dying)
-            doing(out, patch)
+            doing(out)
         finally:
             os._exit(1)  # nobody has killed it
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -166,43 +147,43 @@ MOMENTS = [
 
 @pytest.mark.parametrize(("where", "count"), MOMENTS)
 def test_a_run_that_is_killed_goes_on_as_if_nothing_had_happened(
-    where: str, count: int, whole: dict[str, Any], place: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, count: int, whole: dict[str, Any], place: Path
 ) -> None:
     out = place / "run"
-    killed_at(out, monkeypatch, where, count)
+    killed_at(out, where, count)
     before = {a["name"]: charges(place / "run.part", a["name"]) for a in ARMS}
-    go_on(out, monkeypatch)
+    go_on(out)
     assert left(out) == whole
     for name, rows in before.items():  # what was charged before is there still
         assert set(rows) <= set(charges(out, name))
     assert [p.name for p in place.iterdir()] == ["run"]
 
 
-def test_killed_while_it_forgets_how_it_was_made_it_is_finished(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed_at(place / "run", monkeypatch, "shutil.rmtree", 4)
+def test_killed_while_it_forgets_how_it_was_made_it_is_finished(place: Path) -> None:
+    killed_at(place / "run", "shutil.rmtree", 4)
     left(place / "run")
     refuse_unfinished(place / "run")
-    assert "is finished already" in refusal(place / "run", monkeypatch)
+    assert "is finished already" in refusal(place / "run")
 
 
-def test_it_may_be_killed_again_and_again(whole: dict[str, Any], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_may_be_killed_again_and_again(whole: dict[str, Any], place: Path) -> None:
     out = place / "run"
-    killed_at(out, monkeypatch, "tests.support.studies.release", 3)
+    killed_at(out, "tests.support.studies.release", 3)
     for count in (5, 2 * NODES + 1):
-        killed_at(out, monkeypatch, "tests.support.studies.release", count, go_on)
-    go_on(out, monkeypatch)
+        killed_at(out, "tests.support.studies.release", count, go_on)
+    go_on(out)
     assert left(out) == whole
 
 
-def test_finished_arms_are_not_asked_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed_at(place / "run", monkeypatch, "tests.support.studies.release", STAGES * NODES + 1)
+def test_finished_arms_are_not_asked_again(place: Path) -> None:
+    killed_at(place / "run", "tests.support.studies.release", STAGES * NODES + 1)
     grids: list[LocalGrid] = []
 
     def grid(nodes: int) -> LocalGrid:
         grids.append(LocalGrid(nodes))
         return grids[0]
 
-    go_on(place / "run", monkeypatch, grid)
+    go_on(place / "run", grid)
     assert len(grids[0].sent) == STAGES * NODES
 
 
@@ -230,21 +211,20 @@ class Failing(LocalGrid):
     ],
 )
 def test_what_stops_a_run_says_how_to_go_on(
-    error: BaseException, raised: type[Exception], words: str, whole: dict[str, Any], place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    error: BaseException, raised: type[Exception], words: str, whole: dict[str, Any], place: Path
+) -> None:
     with pytest.raises(raised) as stopped:
-        begin(place / "run", monkeypatch, lambda nodes: Failing(nodes, error))
+        begin(place / "run", lambda nodes: Failing(nodes, error))
     assert words in str(stopped.value) and "\n" not in str(stopped.value)
     assert isinstance(error, ValueError) or f"{HINT} run" in str(stopped.value)
     assert [p.name for p in place.iterdir()] == ["run.part"]
-    go_on(place / "run", monkeypatch)
+    go_on(place / "run")
     assert left(place / "run") == whole
 
 
-def test_a_bug_keeps_what_was_released_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_keeps_what_was_released_too(place: Path) -> None:
     with pytest.raises(RuntimeError) as stopped:
-        begin(place / "run", monkeypatch, lambda nodes: Failing(nodes, RuntimeError("x")))
+        begin(place / "run", lambda nodes: Failing(nodes, RuntimeError("x")))
     assert any(HINT in note for note in stopped.value.__notes__)
 
 
@@ -257,7 +237,7 @@ def test_before_anything_is_released_nothing_is_left(
 
     monkeypatch.setattr("simulations.study.run.prepare", failing)
     with pytest.raises((ValueError, KeyboardInterrupt)) as stopped:
-        begin(place / "deep" / "run", monkeypatch)
+        begin(place / "deep" / "run")
     assert HINT not in str(stopped.value) and not list(place.iterdir())
 
 
@@ -280,9 +260,9 @@ def test_a_ledger_that_cannot_be_written_stops_the_run(
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "commit", full)
         with pytest.raises(UserError, match=r"a node cannot write its ledger \(is the disk full\?\); make room, then"):
-            begin(place / "run", monkeypatch)
+            begin(place / "run")
     assert commits[0] > NODES + 2
-    go_on(place / "run", monkeypatch)
+    go_on(place / "run")
     assert left(place / "run") == whole
 
 
@@ -296,28 +276,26 @@ class Limited(LocalGrid):
         return super().send_and_receive(messages, timeout=timeout)
 
 
-def test_files_that_may_not_grow_stop_the_run(
-    whole: dict[str, Any], place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_may_not_grow_stop_the_run(whole: dict[str, Any], place: Path) -> None:
     """What a full disk does to SQLite, done to a child process by the system's own limit."""
 
-    def limited(out: Path, patch: pytest.MonkeyPatch) -> None:
+    def limited(out: Path) -> None:
         with pytest.raises(UserError, match=rf"a node cannot write its ledger \(is the disk full\?\).*{HINT} run"):
-            begin(out, patch, Limited)
+            begin(out, Limited)
         os.kill(os.getpid(), signal.SIGKILL)  # as it should have been
 
-    killed_at(place / "run", monkeypatch, "simulations.study.run.results", 1, limited)
+    killed_at(place / "run", "simulations.study.run.results", 1, limited)
     assert [p.name for p in place.iterdir()] == ["run.part"]
-    go_on(place / "run", monkeypatch)
+    go_on(place / "run")
     assert left(place / "run") == whole
 
 
-def test_a_damaged_ledger_is_its_own_users_loss_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_ledger_is_its_own_users_loss_alone(place: Path) -> None:
     def grid(nodes: int) -> LocalGrid:
         (place / "run.part" / "nodes" / "2" / "ledger-first.sqlite").write_bytes(b"not a ledger" * 1000)
         return LocalGrid(nodes)
 
-    begin(place / "run", monkeypatch, grid)
+    begin(place / "run", grid)
     line = json.loads((place / "run" / "results.json").read_text())["arms"][0]
     assert line["errors"] == {REFUSALS["failed"][1]: STAGES} and line["delivered"] == USERS - USERS // NODES
 
@@ -325,33 +303,31 @@ def test_a_damaged_ledger_is_its_own_users_loss_alone(place: Path, monkeypatch: 
 # --- what is refused
 
 
-def unfinished(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def unfinished(place: Path) -> Path:
     with pytest.raises(Interrupted):
-        begin(place / "run", monkeypatch, lambda nodes: Failing(nodes, KeyboardInterrupt()))
+        begin(place / "run", lambda nodes: Failing(nodes, KeyboardInterrupt()))
     return place / "run.part"
 
 
-def refusal(out: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def refusal(out: Path) -> str:
     with pytest.raises(UserError) as refused:
-        go_on(out, monkeypatch, lambda nodes: pytest.fail("users were asked"))
+        go_on(out, lambda nodes: pytest.fail("users were asked"))
     line = str(refused.value)
     assert "\n" not in line
     return line
 
 
-def test_where_there_is_nothing_to_go_on_with(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "there is no unfinished run of that name" in refusal(place / "run", monkeypatch)
+def test_where_there_is_nothing_to_go_on_with(place: Path) -> None:
+    assert "there is no unfinished run of that name" in refusal(place / "run")
     (place / "run.part").mkdir()
-    assert "was stopped before it had begun; delete" in refusal(place / "run", monkeypatch)
+    assert "was stopped before it had begun; delete" in refusal(place / "run")
     (place / "run.part").rmdir()
-    begin(place / "run", monkeypatch)
-    assert "is finished already" in refusal(place / "run", monkeypatch)
+    begin(place / "run")
+    assert "is finished already" in refusal(place / "run")
 
 
-def test_the_unfinished_folder_itself_may_be_named(
-    whole: dict[str, Any], place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go_on(unfinished(place, monkeypatch), monkeypatch)
+def test_the_unfinished_folder_itself_may_be_named(whole: dict[str, Any], place: Path) -> None:
+    go_on(unfinished(place))
     assert left(place / "run") == whole
 
 
@@ -366,14 +342,12 @@ def test_the_unfinished_folder_itself_may_be_named(
         ("asked/first/train-1.json", "embedding", "asking again would charge them twice"),
     ],
 )
-def test_what_would_give_other_bits(
-    file: str, key: str, words: str, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = unfinished(place, monkeypatch) / "unfinished" / file
+def test_what_would_give_other_bits(file: str, key: str, words: str, place: Path) -> None:
+    path = unfinished(place) / "unfinished" / file
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: "another"}))
     before = ledger_rows(place / "run.part" / "nodes", "first")
     with pytest.raises(UserError, match=words):
-        go_on(place / "run", monkeypatch)
+        go_on(place / "run")
     assert ledger_rows(place / "run.part" / "nodes", "first") == before
 
 
@@ -397,49 +371,49 @@ def test_models_trained_elsewhere(place: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_other_packages(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unfinished(place, monkeypatch)
+    unfinished(place)
     monkeypatch.setattr(resume, "version", lambda name: "0.0.1")
-    line = refusal(place / "run", monkeypatch)
+    line = refusal(place / "run")
     assert "was started with flwr " in line and "and here is 0.0.1" in line
 
 
-def test_a_run_that_an_older_version_began(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_an_older_version_began(place: Path) -> None:
     """As 0.1 left one: its file of packages has the same form."""
-    path = unfinished(place, monkeypatch) / "unfinished" / "code.json"
+    path = unfinished(place) / "unfinished" / "code.json"
     known = json.loads(path.read_text())
     known["versions"]["sottovoce"] = "0.1.0"
     path.write_text(json.dumps(known))
-    assert "was started with sottovoce 0.1.0, and here is " in refusal(place / "run", monkeypatch)
+    assert "was started with sottovoce 0.1.0, and here is " in refusal(place / "run")
 
 
-def test_a_run_that_is_at_work(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_at_work(place: Path) -> None:
     with started(place / "run", STUDY):
-        assert "another process is at work on this run" in refusal(place / "run", monkeypatch)
+        assert "another process is at work on this run" in refusal(place / "run")
         with pytest.raises(UserError, match="another run into it is at work"), started(place / "run", STUDY):
             pytest.fail("it was started twice")
         (place / "run.part" / "results.json").write_text("{}")
     assert [p.name for p in (place / "run").iterdir()]
 
 
-def test_another_run_into_an_unfinished_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unfinished(place, monkeypatch)
+def test_another_run_into_an_unfinished_one(place: Path) -> None:
+    unfinished(place)
     with pytest.raises(UserError, match=f"unfinished run; continue it with: {HINT} run, or name another"):
-        begin(place / "run", monkeypatch)
+        begin(place / "run")
     for folder in ("run", "run.part"):
         with pytest.raises(UserError, match=f"the run is not finished; continue it with: {HINT} run"):
             refuse_unfinished(place / folder)
     refuse_unfinished(place / "another")
-    go_on(place / "run", monkeypatch)
+    go_on(place / "run")
     refuse_unfinished(place / "run")
 
 
 def test_relative_paths_lead_where_they_led(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unfinished(place, monkeypatch)
+    unfinished(place)
     (place / "elsewhere").mkdir()
     monkeypatch.chdir(place / "elsewhere")
     with resumed(Path("../run")) as (part, _):
         assert Path.cwd() == place
-        at_work(part, STUDY, monkeypatch)
+        at_work(part, STUDY)
     assert Path.cwd() == place / "elsewhere" and (place / "run" / "results.json").exists()
 
 
@@ -447,18 +421,18 @@ def test_the_nodes_get_what_they_need_again_and_keep_their_ledgers(
     whole: dict[str, Any], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another machine, of other cores, or a cache that was emptied: users stay where their ledgers are."""
-    part = unfinished(place, monkeypatch)
+    part = unfinished(place)
     for file in [*part.glob("nodes/*/node.json"), *part.glob("nodes/*/*.npy"), *part.glob("nodes/*/*.texts")]:
         file.unlink()
     monkeypatch.setattr("simulations.study.partition.math.ceil", lambda value: 7)
-    go_on(place / "run", monkeypatch)
+    go_on(place / "run")
     assert left(place / "run") == whole
 
 
-def test_a_half_written_hand_out_is_not_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed_at(place / "run", monkeypatch, "simulations.study.partition.write_node", 3)
+def test_a_half_written_hand_out_is_not_used(place: Path) -> None:
+    killed_at(place / "run", "simulations.study.partition.write_node", 3)
     part = place / "run.part"
     assert (part / "nodes.part").is_dir() and not (part / "nodes").exists()
     write_node(part / "nodes.part" / "77", seed=1, arms={})
-    go_on(place / "run", monkeypatch)
+    go_on(place / "run")
     assert len(list((place / "run" / "nodes").iterdir())) == NODES

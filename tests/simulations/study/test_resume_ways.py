@@ -7,7 +7,7 @@ import json
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors import SafetensorError
 
 from simulations.errors import UserError
@@ -24,7 +23,8 @@ from simulations.study.journal import Journal, resumed, started
 from simulations.study.prepare import Prepared
 from simulations.study.run import run
 from tests.simulations.study.test_resume import HINT
-from tests.support.studies import LAPLACE, PURKAYASTHA, RANDOMIZED, LocalGrid, ledger_rows, use_folder
+from tests.support import studies
+from tests.support.studies import LAPLACE, PURKAYASTHA, RANDOMIZED, ledger_rows
 from tests.support.texts import RANDOM, SANTEXT, text_prepared, text_study
 
 ARMS = {
@@ -38,14 +38,7 @@ ARMS = {
 WAYS, NODES = list(ARMS), 3
 Doing = Callable[[], None]
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """These tests fork, and a child would wait for ever for the threads that it did not inherit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")  # they fork
 
 
 @pytest.fixture(scope="module")
@@ -74,31 +67,24 @@ def place(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def without_work(folder: Path, shared: Path, patch: pytest.MonkeyPatch) -> Path:
     """The working folder, in which `run` finds made-up reviews, and accounts for nothing."""
     patch.chdir(folder)
-    patch.setattr("simulations.study.run.prepare", lambda asked, *, progress: made_up(asked, shared))
-    patch.setattr("simulations.study.journal._code", lambda: "this code")
-    for module in ("arm", "paper"):
-        patch.setattr(f"simulations.study.{module}.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
+    studies.without_work(patch, "paper", made=partial(made_up, shared=shared))
     return folder
 
 
-def at_work(part: Path, asked: Experiment, patch: pytest.MonkeyPatch) -> None:
-    def engine(job: Callable[[Any], Any], *, nodes: int, folder: Path) -> Any:
-        use_folder(folder, patch)
-        return job(LocalGrid(nodes))
-
-    results = run(asked, part, progress=lambda line: None, engine=engine)
+def at_work(part: Path, asked: Experiment) -> None:
+    results = run(asked, part, progress=lambda line: None, engine=studies.in_process)
     (part / "results.json").write_text(json.dumps(results, default=str))
 
 
-def begin(place: Path, way: str, shared: Path, patch: pytest.MonkeyPatch) -> None:
+def begin(place: Path, way: str, shared: Path) -> None:
     asked = study(way, shared)
     with started(place / "run", asked) as part:
-        at_work(part, asked, patch)
+        at_work(part, asked)
 
 
-def go_on(place: Path, patch: pytest.MonkeyPatch) -> None:
+def go_on(place: Path) -> None:
     with resumed(place / "run") as (part, asked):
-        at_work(part, asked, patch)
+        at_work(part, asked)
 
 
 def left(out: Path) -> dict[str, Any]:
@@ -134,7 +120,7 @@ def whole(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
         if way not in known:
             with pytest.MonkeyPatch.context() as patch:
                 folder = without_work(tmp_path_factory.mktemp(way), shared, patch)
-                begin(folder, way, shared, patch)
+                begin(folder, way, shared)
             known[way] = left(folder / "run")
         return known[way]
 
@@ -195,11 +181,11 @@ MOMENTS = [
     ("way", "where", "count"), [pytest.param(*moment[:3], marks=moment[3]) for moment in MOMENTS]
 )
 def test_a_way_that_is_killed_goes_on_to_the_same_bytes(
-    way: str, where: str, count: int, whole: Whole, place: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, where: str, count: int, whole: Whole, place: Path, shared: Path
 ) -> None:
-    ended, _ = in_a_child(where, count, killed, partial(begin, place, way, shared, monkeypatch))
+    ended, _ = in_a_child(where, count, killed, partial(begin, place, way, shared))
     assert ended == -signal.SIGKILL and [p.name for p in place.iterdir()] == ["run.part"]
-    go_on(place, monkeypatch)
+    go_on(place)
     assert left(place / "run") == whole(way)
 
 
@@ -223,24 +209,23 @@ FULL = [
 
 @pytest.mark.parametrize(("way", "where", "count", "limit"), [pytest.param(*case[:4], marks=case[4]) for case in FULL])
 def test_a_disk_that_is_full_while_a_model_is_saved(
-    way: str, where: str, count: int, limit: int, whole: Whole, place: Path, shared: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    way: str, where: str, count: int, limit: int, whole: Whole, place: Path, shared: Path
+) -> None:
     """One line, which says how to go on; nothing that is half of something is taken for whole."""
-    ended, said = in_a_child(where, count, partial(full, limit), partial(begin, place, way, shared, monkeypatch))
+    ended, said = in_a_child(where, count, partial(full, limit), partial(begin, place, way, shared))
     assert ended == 0 and "\n" not in said
     assert "(is the disk full?); make room, then continue it with: " in said and said.endswith(f"{HINT} run")
     assert [p.name for p in place.iterdir()] == ["run.part"]
-    go_on(place, monkeypatch)
+    go_on(place)
     assert left(place / "run") == whole(way)
 
 
 @pytest.mark.parametrize("limit", [0, 140, pytest.param(2000, marks=soak)])
 def test_a_disk_that_is_full_before_anything_is_released_is_left_as_it_was(
-    limit: int, place: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+    limit: int, place: Path, shared: Path
 ) -> None:
     """At 140 bytes an array is written in part."""
-    doing = partial(begin, place, "sanitized-text", shared, monkeypatch)
+    doing = partial(begin, place, "sanitized-text", shared)
     ended, said = in_a_child("simulations.study.run.hand_out", 1, partial(full, limit), doing)
     assert ended == 0 and said.endswith("(is the disk full?); make room, then run it again") and "\n" not in said
     assert not list(place.iterdir())
@@ -260,5 +245,5 @@ def test_libraries_have_words_of_their_own_for_a_full_disk(
 
     monkeypatch.setattr("simulations.study.run.hand_out", failing)
     with pytest.raises(UserError, match=r"\(is the disk full\?\); make room, then run it again$"):
-        begin(place, "sanitized-text", shared, monkeypatch)
+        begin(place, "sanitized-text", shared)
     assert not list(place.iterdir())
