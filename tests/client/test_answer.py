@@ -18,7 +18,6 @@ from scipy import stats
 from client.draw import draw
 from client.node import load_node
 from client.policy import Policy, Refused
-from client.sanitizer import Sanitizer
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import ladder
 from mechanisms.catalogue import build
@@ -39,6 +38,7 @@ from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.streams import SimulationStreams
 from server.validation import validate
+from tests.support.answers import ask, ledger_rows
 from tests.support.clients import CLASSES, DIM, ENCODER, M, make_node, message, request
 
 ALARM = 1e-6
@@ -56,14 +56,7 @@ def asked(**changes: Any) -> Request:
 
 
 def answer(folder: Path, question: Request | None = None) -> Reply:
-    node = load_node(folder)
-    with node.ledger("a") as ledger:
-        return Sanitizer(node.policy("a"), ledger, node.streams).answer(question or asked(), node.shard("train"))
-
-
-def ledger_rows(folder: Path) -> list:
-    with load_node(folder).ledger("a") as ledger:
-        return ledger.rows()
+    return ask(folder, question or asked())
 
 
 def values(reply: Reply) -> np.ndarray:

@@ -21,28 +21,16 @@ from client.sanitizer import Sanitizer
 from client.store.ledger import Ledger
 from mechanisms.accounting.privacy_filter import concentrated_limit
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
-from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
+from tests.support.answers import ask, refusal
 from tests.support.clients import make_node, request
 from tests.support.paths import ROOT
 
 ONE = np.array([0], dtype=np.int64)
 
 
-def ask(folder: Path, asked: Request) -> Reply:
-    node = load_node(folder)
-    with node.ledger("a") as ledger:
-        return Sanitizer(node.policy("a"), ledger, node.streams).answer(asked, node.shard("train"))
-
-
 def label(stage: str, epsilon: float) -> Request:
     return request(stage=stage, embedding=None, label={"mechanism": "randomized-response", "epsilon": epsilon})
-
-
-def refusal(folder: Path, asked: Request) -> str:
-    with pytest.raises(Refused) as caught:
-        ask(folder, asked)
-    return caught.value.reason
 
 
 @pytest.mark.parametrize(

@@ -20,31 +20,15 @@ from client.store.ledger import Ledger, LedgerError
 from mechanisms.grid import SPHERE
 from mechanisms.projection import project
 from mechanisms.streams import SecureStreams, SimulationStreams
+from tests.support.answers import ask, ledger_rows, refusal
 from tests.support.clients import CLASSES, DIM, ENCODER, OPEN, REFERENCE, M, make_node, request, with_prior
 
 EMBEDDING = request().mechanism("embedding").guarantee.worst_case()  # 10π and the sampler's numerical loss
 WORST = EMBEDDING + 2.0  # both channels of `request()`
 
 
-def ask(folder, asked, arm="a"):
-    node = load_node(folder)
-    with node.ledger(arm) as ledger:
-        return Sanitizer(node.policy(arm), ledger, node.streams).answer(asked, node.shard(asked.split))
-
-
-def ledger_rows(folder, arm="a"):
-    with load_node(folder).ledger(arm) as ledger:
-        return ledger.rows()
-
-
 def payloads(reply):
     return {r.channel: next(iter(r.payload.values())) for r in reply.releases}
-
-
-def refusal(folder, asked):
-    with pytest.raises(Refused) as caught:
-        ask(folder, asked)
-    return caught.value.reason
 
 
 def same(a, b):
@@ -254,6 +238,7 @@ import os, signal, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from client.store.ledger import Ledger
+from tests.support.answers import ask, ledger_rows, refusal
 from tests.support.clients import request
 from tests.client.test_sanitizer import ask, payloads
 commit = Ledger.commit

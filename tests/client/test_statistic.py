@@ -17,7 +17,6 @@ from scipy import stats
 from client.draw import signed_directions, statistic_means
 from client.node import load_node
 from client.policy import Policy, Refused
-from client.sanitizer import Sanitizer
 from client.shard import write_shard
 from mechanisms.grid import SPHERE
 from mechanisms.messages.reply import Reply
@@ -35,6 +34,7 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.projection import project, statistic_vectors
 from mechanisms.streams import SimulationStreams
 from server.validation import validate
+from tests.support.answers import ask, ledger_rows
 from tests.support.clients import DIM, ENCODER, M, make_node, request
 
 ALARM = 1e-6
@@ -51,14 +51,7 @@ def asked(**changes: Any) -> Request:
 
 
 def answer(folder: Path, question: Request | None = None) -> Reply:
-    node = load_node(folder)
-    with node.ledger("a") as ledger:
-        return Sanitizer(node.policy("a"), ledger, node.streams).answer(question or asked(), node.shard("train"))
-
-
-def ledger_rows(folder: Path) -> list:
-    with load_node(folder).ledger("a") as ledger:
-        return ledger.rows()
+    return ask(folder, question or asked())
 
 
 def values(reply: Reply) -> np.ndarray:
