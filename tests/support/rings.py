@@ -18,15 +18,16 @@ def compositions(total, parts):
 
 
 def shuffled(laws):
-    """The law of the histogram of independent outputs with these laws: {counts: probability}."""
+    """The law of the histogram of independent outputs with these laws: {counts: probability}, the possible ones."""
     size = len(laws[0])
     table = {(0,) * size: 1.0}
     for law in laws:
         following = {}
         for counts, mass in table.items():
             for at, chance in enumerate(law):
-                key = (*counts[:at], counts[at] + 1, *counts[at + 1 :])
-                following[key] = following.get(key, 0.0) + mass * chance
+                if chance:
+                    key = (*counts[:at], counts[at] + 1, *counts[at + 1 :])
+                    following[key] = following.get(key, 0.0) + mass * chance
         table = following
     return table
 

@@ -26,6 +26,7 @@ from mechanisms.accounting.erlingsson import erlingsson_2019
 from mechanisms.accounting.stronger_clone import renyi_divergence, stronger_clone, stronger_clone_renyi
 from mechanisms.accounting.variation_ratio import variation_pair, variation_ratio
 from mechanisms.randomized_response import RandomizedResponse
+from tests.support.rings import hockey_stick, shuffled
 
 ALARM = 1e-6
 NUMERICAL = (clones_2021, stronger_clone, stronger_clone_renyi)
@@ -41,24 +42,6 @@ def clones_pair(epsilon):
     return ClonePair(high=1 - low, low=low, clone=math.exp(-epsilon) / 2)
 
 
-def histogram_law(rows):
-    """Law of the shuffled outputs of users with these output probabilities: {counts: probability}."""
-    law = {(0,) * len(rows[0]): 1.0}
-    for row in rows:
-        new = {}
-        for counts, mass in law.items():
-            for output, probability in enumerate(row):
-                if probability:
-                    key = (*counts[:output], counts[output] + 1, *counts[output + 1 :])
-                    new[key] = new.get(key, 0.0) + mass * probability
-        law = new
-    return law
-
-
-def hockey_stick(first, second, epsilon):
-    return sum(max(0.0, mass - math.exp(epsilon) * second.get(key, 0.0)) for key, mass in first.items())
-
-
 def renyi(first, second, order):
     return math.log(sum(m * (m / second[key]) ** (order - 1) for key, m in first.items() if m)) / (order - 1)
 
@@ -68,7 +51,7 @@ def pair_laws(pair, users):
     others = (pair.clone, pair.clone, pair.shared_clone, 1 - 2 * pair.clone - pair.shared_clone)
     rows = [others] * (users - 1)
     return [
-        histogram_law([*rows, (*target, pair.shared, 0.0)]) for target in ((pair.high, pair.low), (pair.low, pair.high))
+        shuffled([*rows, (*target, pair.shared, 0.0)]) for target in ((pair.high, pair.low), (pair.low, pair.high))
     ]
 
 
@@ -202,7 +185,7 @@ def test_generic_bounds_hold_for_random_randomizers():
         }
         for others in itertools.combinations_with_replacement(range(3), users - 1):
             rest = [rows[z] for z in others]
-            laws = [histogram_law([row, *rest]) for row in rows]
+            laws = [shuffled([row, *rest]) for row in rows]
             for first, second in itertools.permutations(laws, 2):
                 for epsilon in (0.0, 0.2, 0.6):
                     exact = hockey_stick(first, second, epsilon)
@@ -235,12 +218,12 @@ def test_published_variation_ratio_is_not_a_bound_for_every_randomizer():
     _, beta = parameters(np.array([first, second]))
     assert epsilon_0 == pytest.approx(math.log(p)) and beta == pytest.approx((p - 1) * alpha)
     users, epsilon = 15, 0.4
-    exact = hockey_stick(*(histogram_law([row] + [other] * (users - 1)) for row in (first, second)), epsilon)
+    exact = hockey_stick(*(shuffled([row] + [other] * (users - 1)) for row in (first, second)), epsilon)
 
     # the published pair: (A + Δ1, C - A + Δ2), the target's third output hidden among all who are not clones
     merged = (alpha, alpha, 1 - 2 * alpha)
     targets = [(a, b, 1 - a - b) for a, b in (first[:2], second[:2])]
-    published = hockey_stick(*(histogram_law([row] + [merged] * (users - 1)) for row in targets), epsilon)
+    published = hockey_stick(*(shuffled([row] + [merged] * (users - 1)) for row in targets), epsilon)
     ours = pair_profile(variation_pair(p, beta, p), users, 1e-6)(epsilon)
     assert exact == pytest.approx(7.85e-5, rel=1e-3) and published == pytest.approx(9.16e-6, rel=1e-3)
     assert exact < ours < 5 * exact
