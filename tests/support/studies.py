@@ -148,6 +148,13 @@ def use_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_app, "Message", lambda **fields: SimpleNamespace(**fields))
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the client's handler finds its nodes, which a test hands out."""
+    use_folder(tmp_path, monkeypatch)
+    return tmp_path
+
+
 def in_process(
     job: Callable[..., Any], *, nodes: int, folder: Path, grid: Callable[[int], Any] = LocalGrid, **_: object
 ) -> Any:

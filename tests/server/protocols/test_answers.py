@@ -23,11 +23,13 @@ from tests.support.studies import (
     TEST,
     LocalGrid,
     experiment,
+    folder,
     ledger_rows,
     make_nodes,
     run_arms,
-    use_folder,
 )
+
+__all__ = ["folder"]  # a fixture
 
 EPSILON = 4.0
 ANSWER = {"mechanism": "randomized-response", "epsilon": EPSILON}
@@ -39,12 +41,6 @@ ALARM = 1e-6
 
 def study(*arms: dict[str, Any], **sections: dict[str, Any]) -> Any:
     return experiment(*arms, **{"policy": POLICY} | sections)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    use_folder(tmp_path, monkeypatch)
-    return tmp_path
 
 
 def ran(made: Any, folder: Path, ready: Prepared | None = None) -> dict[str, Any]:

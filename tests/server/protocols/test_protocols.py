@@ -32,19 +32,15 @@ from tests.support.studies import (
     USERS,
     LocalGrid,
     experiment,
+    folder,
     make_nodes,
     prepared,
     run_arms,
-    use_folder,
 )
 
+__all__ = ["folder"]  # a fixture
+
 ARM = {"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    use_folder(tmp_path, monkeypatch)
-    return tmp_path
 
 
 class Answered:

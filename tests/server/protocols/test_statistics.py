@@ -33,12 +33,14 @@ from tests.support.studies import (
     FlowerUsers,
     LocalGrid,
     experiment,
+    folder,
     ledger_rows,
     make_nodes,
     prepared,
     run_arms,
-    use_folder,
 )
+
+__all__ = ["folder"]  # a fixture
 
 CODES = simplex_codes(CLASSES)
 PRIVUNIT = {"mechanism": "privunit", "epsilon": 6.0, "dim": 3}
@@ -50,12 +52,6 @@ POLICY = {"statistic": 6.0, "embedding": 32.0, "accept-unprotected": []}
 
 def study(*arms: dict[str, Any], **sections: dict[str, Any]) -> Any:
     return experiment(*arms, **{"training": WAY, "data": UNLABELLED, "policy": POLICY} | sections)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    use_folder(tmp_path, monkeypatch)
-    return tmp_path
 
 
 def ran(made: Any, folder: Path, ready: Prepared | None = None) -> dict[str, Any]:

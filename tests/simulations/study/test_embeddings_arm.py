@@ -23,12 +23,14 @@ from tests.support.studies import (
     USERS,
     LocalGrid,
     experiment,
+    folder,
     ledger_rows,
     make_nodes,
     prepared,
     run_arms,
-    use_folder,
 )
+
+__all__ = ["folder"]  # a fixture
 
 FIELDS = {
     "name", "mechanism", "label_mechanism", "epsilon", "label_epsilon", "dim", "accuracy", "accuracy_se",
@@ -47,12 +49,6 @@ ARMS = {
     "laplace": {"embedding": LAPLACE},
     "randomized": {"embedding": PURKAYASTHA, "label": RANDOMIZED},
 }
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    use_folder(tmp_path, monkeypatch)
-    return tmp_path
 
 
 def arm(name: str) -> dict:
