@@ -54,13 +54,13 @@ def cost(asked: Request) -> float:
     return sum(OPEN.cost(asked.mechanism(channel).guarantee).epsilon for channel in asked.channels)
 
 
-def node_of(folder: Path, asked: Request, *, data: int = 0, stand_ins: int = 100, users: int = 8) -> Node:
+def node_of(folder: Path, asked: Request, *, data: int = 0, stand_ins: int = 100) -> Node:
     """A node whose users can pay once for what is asked. data: what their records say depends on it."""
-    rng, people = np.random.default_rng(data), np.arange(users)
+    rng, people = np.random.default_rng(data), np.arange(8)
     texts = [" ".join(rng.choice(WORDS.words, 4)) for _ in people]
     write_shard(
-        folder, "train", people, np.zeros(users, np.int64), texts, rng.integers(3, size=users),
-        embeddings=rng.normal(size=(users, M)).astype(np.float32), identity=ENCODER,
+        folder, "train", people, np.zeros(8, np.int64), texts, rng.integers(3, size=8),
+        embeddings=rng.normal(size=(8, M)).astype(np.float32), identity=ENCODER,
     )  # fmt: skip
     policy = replace(OPEN, total=cost(asked) * (1 + 1e-9), stand_ins=stand_ins)
     write_node(folder, seed=7, arms={"a": policy})

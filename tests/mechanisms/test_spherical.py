@@ -35,8 +35,8 @@ def angle_distribution(dim, kappa):
     return lambda theta: np.interp(np.log(np.tan(theta / 2)), u, cdf / cdf[-1])
 
 
-def table_angles(dim, kappa, n, seed=1):
-    sine, cosine, _ = angle_table(dim, kappa).sine_cosine(streams(n, seed).uniform(n, 1)[:, 0])
+def table_angles(dim, kappa, n):
+    sine, cosine, _ = angle_table(dim, kappa).sine_cosine(streams(n).uniform(n, 1)[:, 0])
     return np.arctan2(sine, cosine)
 
 

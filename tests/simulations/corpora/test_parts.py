@@ -95,10 +95,10 @@ def elsewhere(folder: Path, **public: object) -> Experiment:
     return study(folder, **{name: value for name, value in given.items() if value is not None})
 
 
-def public_file(folder: Path, name: str = "public.tsv") -> None:
+def public_file(folder: Path) -> None:
     corpus = builtin_corpus(train=1, test=1, public=50, seed=3).public
     rows = (f"{text}\t{SENTIMENTS[label]}" for label, text in zip(corpus.labels, corpus.texts, strict=True))
-    (folder / name).write_text("\n".join(["said\tverdict", *rows]) + "\n", encoding="utf-8")
+    (folder / "public.tsv").write_text("\n".join(["said\tverdict", *rows]) + "\n", encoding="utf-8")
 
 
 def test_public_text_from_a_file_is_a_part_of_its_own(tmp_path: Path) -> None:
