@@ -19,14 +19,10 @@ from mechanisms.losses.cap import cap_blanket, cap_loss
 from mechanisms.losses.response_blanket import randomized_response
 from mechanisms.privunit import PrivUnit, best_cap_probability
 from mechanisms.randomized_response import RandomizedResponse
-from mechanisms.streams import SimulationStreams
+from tests.support.mechanisms import streams
 
 ALARM = 1e-6
 N = 40_000
-
-
-def streams(n: int, seed: int = 1):
-    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="test", channel="statistic")
 
 
 def units(n: int, dim: int, seed: int = 0) -> np.ndarray:

@@ -12,13 +12,13 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from client.models import generator as generators
 from client.models.generator import Generator
-from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.text import TextMechanism
 from server.clipping import clip_bounds
 from server.generation import PARAPHRASE, export_generator, read_generator
 from tests.support.tiny_generators import KINDS, TOKENS, WORDS, tiny_generator
+from tests.support.words import streams
 
 TEXTS = ["the film was good", "a bad book", "the book was a film and the film was bad", ""]
 PROMPT = "Document : {text} Paraphrase :"
@@ -31,10 +31,6 @@ def checkpoint(request, tmp_path_factory):
     tiny_generator(folder / "model", request.param)
     export_generator(folder / "model", folder / "made", public_texts=TEXTS, seed=0, prompt=PROMPT)
     return folder, request.param
-
-
-def streams(n, seed=1):
-    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="test", channel="text")
 
 
 def by_hand(folder, kind, ids, drawn):

@@ -13,7 +13,6 @@ from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, Bert
 from client.models import masked_lm
 from client.models.masked_lm import MaskedLM
 from client.models.reading import private_arguments
-from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.random_substitution import RandomSubstitution
@@ -24,6 +23,7 @@ from server.training.pretrain import masked_accuracy, pretrain
 from simulations.artifacts.masked_lm import masked_lm_folder, sanitized
 from simulations.errors import UserError
 from tests.support.tiny_models import WORDS, reviews, tiny_bert
+from tests.support.words import streams
 
 PUBLIC = reviews(60, seed=1)[0]
 
@@ -65,12 +65,6 @@ def texts(n, length, seed=2):
     x = rng.integers(0, V.unknown + 1, size=(n, length))
     x[np.arange(length)[None] >= rng.integers(0, length + 1, size=n)[:, None]] = NOTHING
     return x
-
-
-def streams(n, offset=0):
-    return SimulationStreams(1).rows(
-        np.arange(offset, offset + n), np.zeros(n, np.int64), stage="test", channel="text"
-    )
 
 
 def ask(model, x, now=None, position=0, rows=None):
@@ -204,7 +198,7 @@ def test_texts_are_drawn_alike_alone_and_in_a_cohort(exported, kind):
     together = text.sample(x, rng=streams(40), **private_arguments(text, [""] * 40, x, exported, threads=1))
     for i in (0, 7, 39):
         one = x[i : i + 1]
-        alone = text.sample(one, rng=streams(1, i), **private_arguments(text, [""], one, exported, threads=1))
+        alone = text.sample(one, rng=streams(1, offset=i), **private_arguments(text, [""], one, exported, threads=1))
         assert (alone == together[i : i + 1]).all()
     assert together.max() < len(V)
     kept = TextMechanism(kind(8.0, model.low, model.high, V), tokens=6, length="kept")

@@ -25,16 +25,11 @@ from mechanisms.losses.sphere import log_radial_integral, normalized_laplace_los
 from mechanisms.metrics import angular
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
-from mechanisms.streams import SimulationStreams
-from tests.support.mechanisms import every_mechanism
+from tests.support.mechanisms import every_mechanism, streams
 
 ALARM = 1e-6
 DRAWS = 200_000
 HOEFFDING = math.sqrt(math.log(2 / ALARM) / (2 * DRAWS))  # 0.006: of a mean of values in [0, 1]
-
-
-def streams(n, seed=1):
-    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="test", channel="any")
 
 
 def pair_at(dim, angle):

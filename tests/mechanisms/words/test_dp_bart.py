@@ -21,11 +21,11 @@ from mechanisms.gaussian import MAX_DIM, Gaussian
 from mechanisms.grid import SPACE
 from mechanisms.guarantee import gaussian_delta
 from mechanisms.mechanism import parameters
-from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_bart import DpBart
 from mechanisms.words.text import TextMechanism
 from sottovoce.contracts.cases import Recorder
+from tests.support.words import streams
 
 ALARM = 1e-6
 V = Vocabulary(tuple(f"w{i}" for i in range(6)), np.zeros((6, 1), np.float32))
@@ -34,10 +34,6 @@ EPSILON, DELTA = 1.0, 0.05
 
 def bart(**changes):
     return DpBart(**({"epsilon": EPSILON, "delta": DELTA, "width": 2, "vocabulary": V, "window": 3} | changes))
-
-
-def streams(n, seed=1):
-    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="test", channel="text")
 
 
 def corner(mechanism, n, side=1.0, beyond=10.0):

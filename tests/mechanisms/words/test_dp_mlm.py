@@ -16,12 +16,13 @@ from scipy import stats
 
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.mechanism import parameters
-from mechanisms.streams import SeededUniforms, SimulationStreams
+from mechanisms.streams import SeededUniforms
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.language_model import BLOCK, log_weights
 from mechanisms.words.text import TextMechanism
+from tests.support.words import streams
 
 ALARM = 1e-6
 LOW, HIGH = -1.0, 3.0
@@ -36,15 +37,10 @@ def words(size):
 V8, V200 = words(8), words(200)
 
 
-def streams(n, seed=1, offset=0):
-    users = np.arange(offset, offset + n)
-    return SimulationStreams(seed).rows(users, np.zeros(n, np.int64), stage="test", channel="text")
-
-
-def logits_of(texts, vocabulary, seed=5):
+def logits_of(texts, vocabulary):
     """A language model of sorts: logits that depend on the whole original text, on what stands now and on where."""
-    table = np.random.default_rng(seed).normal(1.0, 2.0, size=(997, len(vocabulary)))
-    weights = np.random.default_rng(seed + 1).integers(1, 900, size=64)
+    table = np.random.default_rng(5).normal(1.0, 2.0, size=(997, len(vocabulary)))
+    weights = np.random.default_rng(6).integers(1, 900, size=64)
     asked = []
 
     def scores(positions, now, rows):

@@ -15,12 +15,12 @@ from scipy import stats
 from scipy.special import gammainc, logsumexp
 
 from mechanisms.guarantee import EXPOSURES
-from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import madlib, nearest
 from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.santext import SanText
+from tests.support.words import streams
 
 ALARM = 1e-6
 QUADRATURE = 1e-5
@@ -34,11 +34,6 @@ def vocabulary(size, width, seed=0, tags=4):
 
 
 PLANE = replace(vocabulary(7, 2, seed=4), tags=np.array([0, 0, 1, 1, 0, 1, 2], np.int8))
-
-
-def streams(n, seed=1, offset=0):
-    users = np.arange(offset, offset + n)
-    return SimulationStreams(seed).rows(users, np.zeros(n, np.int64), stage="test", channel="text")
 
 
 def draws(mechanism, word, n=40_000):

@@ -14,11 +14,11 @@ from mechanisms import checks
 from mechanisms.catalogue import build
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.mechanism import parameters, uniforms
-from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary, is_number, is_punctuation
 from mechanisms.words.length import Length
 from mechanisms.words.text import TextMechanism
 from mechanisms.words.verbatim import Verbatim
+from tests.support.words import streams
 
 ALARM = 1e-6
 WORDS = ("good", "Bad", "the", ",", "7", "film", "plot", "!?")
@@ -46,10 +46,6 @@ class Flip:
         keep = (u[..., 0] < self.q) & (x != self.vocabulary.unknown)
         drawn = (u[..., 1] * len(self.vocabulary)).astype(np.int64)
         return np.where(x == NOTHING, NOTHING, np.where(keep, x, drawn))
-
-
-def streams(n, seed=3):
-    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="t", channel="text")
 
 
 # -- vocabularies ---------------------------------------------------------------------------------------------------
@@ -173,7 +169,7 @@ def test_a_text_alone_draws_what_it_draws_among_others():
     x[np.arange(6)[None] >= np.random.default_rng(2).integers(0, 7, n)[:, None]] = NOTHING
     together = text.sample(x, rng=streams(n))
     for i in (0, 17, 63):
-        alone = SimulationStreams(3).rows(np.array([i]), np.zeros(1, np.int64), stage="t", channel="text")
+        alone = streams(1, offset=i)
         np.testing.assert_array_equal(text.sample(x[i : i + 1], rng=alone)[0], together[i])
 
 

@@ -12,7 +12,6 @@ import pytest
 from scipy import stats
 
 from client.models import vocabulary as vocabularies
-from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words import deniability
 from mechanisms.words.madlib import Madlib
@@ -23,21 +22,18 @@ from simulations.analysis import deniability as command
 from simulations.artifacts.pos_tags import tag
 from simulations.commands.cli import main
 from simulations.errors import UserError
+from tests.support.words import streams
 
 ALARM = 1e-6
 
 
-def words_of(size, width=6, seed=0):
-    rng = np.random.default_rng(seed)
+def words_of(size):
+    rng = np.random.default_rng(0)
     tags = rng.integers(0, 4, size).astype(np.int8)
-    return Vocabulary(tuple(f"w{i}" for i in range(size)), rng.normal(size=(size, width)).astype(np.float32), tags=tags)
+    return Vocabulary(tuple(f"w{i}" for i in range(size)), rng.normal(size=(size, 6)).astype(np.float32), tags=tags)
 
 
 SIXTY = words_of(60)
-
-
-def streams(n, seed=1):
-    return SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage="test", channel="text")
 
 
 @dataclass(frozen=True)
