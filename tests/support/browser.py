@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 #: Seconds until an answer is given up.
 PATIENCE = 60
@@ -143,3 +145,10 @@ def chromium(folder: Path) -> Iterator[Browser]:
         process.wait(PATIENCE)
         os.close(to_write)
         os.close(from_read)
+
+
+@pytest.fixture(scope="package")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests of a folder that look at pages."""
+    with chromium(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened

@@ -13,8 +13,10 @@ from simulations.explore.explorer import Explorer
 from simulations.explore.serve import explorer, serving
 from simulations.explore.service import application
 from simulations.explore.world import World
-from tests.support.browser import Browser, chromium
+from tests.support.browser import Browser, browser
 from tests.support.exploring import TEXT, TOKEN, small_world
+
+__all__ = ["browser"]  # a fixture
 
 Ask = Callable[..., Any]
 
@@ -91,12 +93,6 @@ class Person:
 
     def reads(self, place: str) -> str:
         return str(self.browser.evaluate(f"document.getElementById('{place}').innerText"))
-
-
-@pytest.fixture(scope="package")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -12,18 +11,14 @@ import pytest
 from simulations.report.write import report
 from tests.simulations.report.test_report import attacked, folder, results
 from tests.support.axe import faults, needs_axe
-from tests.support.browser import CHROMIUM, Browser, chromium
+from tests.support.browser import CHROMIUM, Browser, browser
+
+__all__ = ["browser"]  # a fixture
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian's package of that name)"),
 ]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
