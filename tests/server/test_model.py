@@ -21,7 +21,9 @@ from server.training.finetune import finetune
 from server.training.noise import sanitize_public
 from server.training.paper import SENTENCE, train_paper
 from server.training.principal import pca_maps
-from tests.support.tiny_models import reviews, tiny_bert
+from tests.support.tiny_models import bert, reviews, tiny_bert
+
+__all__ = ["bert"]  # a fixture
 
 TEXTS = [
     "the film was good .",
@@ -29,11 +31,6 @@ TEXTS = [
     "a very very awful plot and not a fine book .",
     ("good film", "bad book ."),
 ]
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory) -> Path:
-    return tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def pipeline_of(bert: Path, **how) -> Pipeline:

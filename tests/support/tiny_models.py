@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
@@ -42,6 +43,12 @@ def tiny_bert(folder: Path) -> Path:
         model = BertModel(config)
     model.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A `tiny_bert` that tests only read."""
+    return tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def reviews(n: int, seed: int) -> tuple[list[str], np.ndarray]:

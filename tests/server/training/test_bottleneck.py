@@ -12,12 +12,9 @@ from server.training.on_text import train_on_text
 from simulations.artifacts.ways import training_of
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table
-from tests.support.tiny_models import reviews, tiny_bert
+from tests.support.tiny_models import bert, reviews
 
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_bert(tmp_path_factory.mktemp("bert"))
+__all__ = ["bert"]  # a fixture
 
 
 def study(**training: object) -> Experiment:
@@ -28,21 +25,21 @@ def study(**training: object) -> Experiment:
     })  # fmt: skip
 
 
-def test_what_a_study_says_is_what_is_trained(checkpoint: Path) -> None:
+def test_what_a_study_says_is_what_is_trained(bert: Path) -> None:
     assert training_of(study()).bottleneck == 16
     assert training_of(study(bottleneck=5)).bottleneck == 5
     assert training_of(study(bottleneck="none")).bottleneck is None
     texts, labels = reviews(12, 0)
     for dim in (5, None):
-        pipeline = train_on_text(checkpoint, texts, labels, classes=2, dim=dim, epochs=1, seed=1, max_length=16)
+        pipeline = train_on_text(bert, texts, labels, classes=2, dim=dim, epochs=1, seed=1, max_length=16)
         width = pipeline.encoder.config.hidden_size
         assert pipeline.maps().m1.shape == (width, dim or width)
 
 
-def test_without_a_bottleneck_maps_change_nothing_at_first(checkpoint: Path) -> None:
+def test_without_a_bottleneck_maps_change_nothing_at_first(bert: Path) -> None:
     texts, _ = reviews(12, 0)
     rng = np.random.default_rng(0)
-    pipeline = started(checkpoint, texts, dim=None, classes=2, rng=rng, pooling="mean", max_length=16)
+    pipeline = started(bert, texts, dim=None, classes=2, rng=rng, pooling="mean", max_length=16)
     maps, embedded = pipeline.maps(), pipeline.embed(texts)
     np.testing.assert_array_equal((embedded - maps.mean) @ maps.m1 @ maps.m2, embedded - maps.mean)
 
@@ -58,7 +55,7 @@ def test_what_is_no_bottleneck(training: dict[str, object], words: str) -> None:
         study(**training)
 
 
-def test_more_than_the_encoder_has_is_refused_in_one_line(checkpoint: Path) -> None:
+def test_more_than_the_encoder_has_is_refused_in_one_line(bert: Path) -> None:
     texts, labels = reviews(12, 0)
     with pytest.raises(ValueError, match=r"dim must be between 2 and the encoder's width \d+, got 9999"):
-        train_on_text(checkpoint, texts, labels, classes=2, dim=9999, epochs=1, seed=1)
+        train_on_text(bert, texts, labels, classes=2, dim=9999, epochs=1, seed=1)

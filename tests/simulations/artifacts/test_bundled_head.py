@@ -12,17 +12,14 @@ from simulations.artifacts import bundled_head
 from simulations.artifacts.bundled_head import compress, restore
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
-from tests.support.tiny_models import tiny_bert
+from tests.support.tiny_models import bert
+
+__all__ = ["bert"]  # a fixture
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny_bert(tmp_path_factory.mktemp("bert"))
-
-
-def moved(folder, rank):
+def moved(bert, rank):
     """A model, and one whose matrices moved in so many directions, whose vectors and whose head moved anyhow."""
-    base, trained = read(folder)[0], read(folder)[0]
+    base, trained = read(bert)[0], read(bert)[0]
     rng = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, p in trained.named_parameters():
@@ -35,11 +32,11 @@ def moved(folder, rank):
     return base, trained
 
 
-def test_what_moved_in_few_directions_comes_back_and_the_rest_as_well_as_any(folder):
-    base, trained = moved(folder, rank=4)
+def test_what_moved_in_few_directions_comes_back_and_the_rest_as_well_as_any(bert):
+    base, trained = moved(bert, rank=4)
     arrays = compress(dict(base.named_parameters()), dict(trained.named_parameters()), 4)
     assert not any("word_embeddings" in name for name in arrays)  # what did not change is not carried
-    fresh = read(folder)[0]
+    fresh = read(bert)[0]
     restore(fresh, arrays | {"bounds": np.zeros(2)})
     assert getattr(fresh.config, ALIGNED)
     for (name, a), (_, b) in zip(fresh.named_parameters(), trained.named_parameters(), strict=True):
@@ -51,9 +48,9 @@ def test_what_moved_in_few_directions_comes_back_and_the_rest_as_well_as_any(fol
     assert left_out == pytest.approx(np.linalg.norm(np.linalg.svd(change)[1][1:]), rel=0.02)
 
 
-def test_a_head_of_another_model_is_refused(folder):
+def test_a_head_of_another_model_is_refused(bert):
     with pytest.raises(ValueError, match="of another model; nowhere is not"):
-        restore(read(folder)[0], {"nowhere": np.zeros(3, np.float16)})
+        restore(read(bert)[0], {"nowhere": np.zeros(3, np.float16)})
 
 
 def test_what_is_shipped_is_small_known_by_its_hash_and_nothing_else_passes_for_it(tmp_path, monkeypatch):

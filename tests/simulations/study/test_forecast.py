@@ -24,14 +24,11 @@ from simulations.study import forecast as forecasts
 from simulations.study.forecast import forecast, operations
 from simulations.study.prepare import parts
 from tests.support.studies import PURKAYASTHA, RANDOMIZED
-from tests.support.tiny_models import tiny_bert
+from tests.support.tiny_models import bert
+
+__all__ = ["bert"]  # a fixture
 
 SANTEXT = {"mechanism": "santext", "epsilon": 4.0, "tokens": 8, "length": "kept", "punctuation": "drop"}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(autouse=True)
@@ -41,10 +38,10 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def study(model: Path, **sections: Any) -> Experiment:
+def study(bert: Path, **sections: Any) -> Experiment:
     table: dict[str, Any] = {
         "data": {"public-size": 40, "test-size": 50}, "population": {"users": 60},
-        "encoder": {"model": str(model), "max-length": 24}, "shuffle": {"minimum-users": 20},
+        "encoder": {"model": str(bert), "max-length": 24}, "shuffle": {"minimum-users": 20},
         "policy": {"embedding": 40.0, "label": 5.0},
         "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
     }  # fmt: skip
@@ -57,8 +54,8 @@ def said(experiment: Experiment) -> dict[str, Any]:
     return forecast(experiment, progress=lambda line: None)
 
 
-def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
-    experiment = study(model)
+def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(bert: Path, tmp_path: Path) -> None:
+    experiment = study(bert)
     found = said(experiment)
     split, _, _ = parts(experiment, progress=lambda line: None)
     for name, rows in (("public", 40), ("train", 60), ("test", 50)):
@@ -67,7 +64,7 @@ def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(model: P
         assert found["parts"][name] == {"rows": rows, "classes": counts}
     assert found["crowds"] == {"train": {"users": 60, "least": 20}, "test": {"users": 50, "least": 20}}
     assert found["arms"] == of_experiment(experiment, records=1, classes=2)
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(bert / "tokenizer.json"))
     every = [text for part in (split.public, split.train, split.test) for text in part.texts]
     lengths = [len(tokenizer.encode(text).ids) for text in every]
     (cut,) = found["cut"]
@@ -75,11 +72,11 @@ def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(model: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_text_mechanisms_limit_cuts_what_it_says(model: Path) -> None:
+def test_a_text_mechanisms_limit_cuts_what_it_says(bert: Path) -> None:
     arm = {"name": "a", "text": SANTEXT, "label": RANDOMIZED}
     reasons = ["length: of this test"]
     experiment = study(
-        model, training={"way": "sanitized-text"}, arm=[arm, arm | {"name": "b"}],
+        bert, training={"way": "sanitized-text"}, arm=[arm, arm | {"name": "b"}],
         policy={"text": 10_000.0, "accept-unprotected": reasons},
     )  # fmt: skip
     split, _, _ = parts(experiment, progress=lambda line: None)
@@ -92,47 +89,47 @@ def test_a_text_mechanisms_limit_cuts_what_it_says(model: Path) -> None:
     assert cut["share"] == pytest.approx(float(np.mean(longer[:, -1] != NOTHING))) and shorter.shape[1] == 8
 
 
-def test_operations_are_those_that_torch_counts(model: Path) -> None:
-    bert = AutoModel.from_pretrained(model, attn_implementation="eager").eval()
+def test_operations_are_those_that_torch_counts(bert: Path) -> None:
+    network = AutoModel.from_pretrained(bert, attn_implementation="eager").eval()
     for tokens in (5, 17):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            bert.encoder(torch.zeros(1, tokens, 32))
+            network.encoder(torch.zeros(1, tokens, 32))
         assert counter.get_total_flops() == operations(np.array([float(tokens)]), 2, 32, 64)[0]
 
 
-def test_the_estimate_grows_with_what_is_done(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_estimate_grows_with_what_is_done(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasts, "FLOPS", 1e6)
-    usual = said(study(model))["estimate"]
+    usual = said(study(bert))["estimate"]
     assert usual["training"] == 0 < usual["encoding"] < usual["seconds"] and "estimated, not measured" in usual["how"]
-    shorter = said(study(model, encoder={"max-length": 8}))["estimate"]
+    shorter = said(study(bert, encoder={"max-length": 8}))["estimate"]
     assert shorter["encoding"] < usual["encoding"]
-    int8 = said(study(model, encoder={"precision": "int8"}))["estimate"]
+    int8 = said(study(bert, encoder={"precision": "int8"}))["estimate"]
     assert int8["encoding"] == pytest.approx(usual["encoding"] / forecasts.INT8)
-    tuned = said(study(model, encoder={"fine-tune-on-public": True}))["estimate"]
+    tuned = said(study(bert, encoder={"fine-tune-on-public": True}))["estimate"]
     assert tuned["training"] > 0 and tuned["memory"] > usual["memory"]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert said(study(model))["estimate"]["encoding"] == pytest.approx(usual["encoding"] / 2)
+    assert said(study(bert))["estimate"]["encoding"] == pytest.approx(usual["encoding"] / 2)
 
 
-def test_what_is_worth_a_look_is_said(model: Path) -> None:
+def test_what_is_worth_a_look_is_said(bert: Path) -> None:
     clear = {"name": "a", "embedding": PURKAYASTHA}
     late = study(
-        model, population={"late": 0.5}, shuffle={"minimum-users": 40}, encoder={"max-length": 8}, arm=[clear],
+        bert, population={"late": 0.5}, shuffle={"minimum-users": 40}, encoder={"max-length": 8}, arm=[clear],
         policy={"accept-unprotected": ["label: of this test"]},
     )  # fmt: skip
     warnings = "\n".join(said(late)["warnings"])
     assert "30 train users are expected in a batch" in warnings and "25 test users are expected" in warnings
     assert "of the texts are longer than 8 tokens" in warnings
-    assert said(study(model, encoder={"max-length": 128}))["warnings"] == []
+    assert said(study(bert, encoder={"max-length": 128}))["warnings"] == []
 
 
-def test_the_command(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from simulations.experiment import to_toml
 
-    Path("study.toml").write_text(to_toml(study(model)), encoding="utf-8")
+    Path("study.toml").write_text(to_toml(study(bert)), encoding="utf-8")
     assert cli.main(["check", "study.toml", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found == json.loads(json.dumps(said(study(model))))
+    assert found == json.loads(json.dumps(said(study(bert))))
     assert cli.main(["check", "study.toml", "--set", "encoder.max-length=8"]) == 0
     shown = capsys.readouterr().out
     assert "a training user, ε = 34.42 at worst" in shown and "60 expected, of at least 20: met" in shown
