@@ -41,6 +41,10 @@ _KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _STAND_INS = ".stand-ins"
 
 
+class NoDevice(ValueError):
+    """A folder is not a device's, where one was asked for."""
+
+
 @dataclass(frozen=True)
 class Node:
     """What a node is. seed: None on a device. policies: by arm; a device has the one arm "".
@@ -136,6 +140,18 @@ def load_node(folder: Path | str) -> Node:
     publisher = _public_key(values.get("publisher"), "publisher", path)
     seal, model_seal = (_seal(values.get(name), name, path) for name in _SEALS)
     return Node(path.parent, encoder, None, {"": policy}, vocabulary, masked_lm, seal, publisher, model_seal)
+
+
+def load_device(folder: Path, *, simulated: str, missing: str = "make it one with: sottovoce device install") -> Node:
+    """The device in a folder. Raises NoDevice, one line, where there is none (`missing`: what to do about it) or it is
+    a simulation's node (`simulated`: how the line goes on, and why that will not do); ValueError as `load_node` does.
+    """
+    if not (folder / NODE).is_file():
+        raise NoDevice(f"{folder}: is no device's folder; {missing}")
+    node = load_node(folder)
+    if node.simulated:
+        raise NoDevice(f"{folder}: is a simulation's node{simulated}")
+    return node
 
 
 def write_node(

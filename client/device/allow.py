@@ -6,7 +6,7 @@ from pathlib import Path
 
 from client.consent import Question, allow_question, kept_questions, read_question
 from client.device.statement import describe_question
-from client.node import NODE, Node, load_node
+from client.node import Node, load_device
 from client.policy import Refused
 
 
@@ -51,9 +51,4 @@ def _told(node: Node, question: Question) -> list[str]:
 
 
 def _device(folder: Path) -> Node:
-    if not (folder / NODE).is_file():
-        raise ValueError(f"{folder}: is no device's folder; make it one with: sottovoce device install")
-    node = load_node(folder)
-    if node.simulated:
-        raise ValueError(f"{folder}: is a simulation's node, whose users are asked nothing")
-    return node
+    return load_device(folder, simulated=", whose users are asked nothing")

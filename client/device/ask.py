@@ -28,7 +28,7 @@ from client.device.roles import MODEL
 from client.models import encoder as encoders
 from client.models.embeddings import Embeddings
 from client.models.encoder import Encoder
-from client.node import Node, load_node
+from client.node import NODE, Node, load_device
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.shard import Shard
@@ -126,11 +126,9 @@ def _prepared(
 
 
 def _device(folder: Path) -> Node:
-    if not (folder / "node.json").is_file():
-        raise ValueError(f"{folder}: is no device's folder; name the one that holds node.json")
-    node = load_node(folder)
-    if node.simulated:
-        raise ValueError(f"{folder}: is a simulation's node; a sentence is asked about by a device")
+    node = load_device(
+        folder, missing=f"name the one that holds {NODE}", simulated="; a sentence is asked about by a device"
+    )
     if node.encoder is None:
         raise ValueError(f"{folder}: this device has no encoder, and a sentence is asked about by its embedding")
     if node.seal is not None and node.model_seal is None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from client.models import encoder as encoders
 from client.models.embeddings import embeddings_path, keeps_embeddings, read_embeddings, write_embeddings
-from client.node import Node, changing, load_node
+from client.node import Node, changing, load_device
 from client.shard import extend_shard
 from client.store.ledger import LedgerError
 from client.store.questions import FIRST_RECORD, QuestionRecords
@@ -35,7 +35,7 @@ def add_records(
     labels: (n,) int64 class numbers, or None. user: None for the only user there is, or 0 where there is none yet.
     Raises ValueError, one line, where the device or what it holds does not allow it; nothing is added then.
     """
-    node = _device(folder)
+    node = load_device(folder, simulated=", whose records a study hands out")
     if split not in SPLITS:
         raise ValueError(f"{folder}: has no split {split}; its records are of {' or '.join(SPLITS)}")
     if node.encoder is None and keeps_embeddings(folder, split):
@@ -89,15 +89,6 @@ def _encode(node: Node, split: str, kept: NDArray[np.float32] | None) -> None:
     new = encoder.encode([shard.texts[i] for i in range(known, len(shard))])
     with suppress(OSError):
         write_embeddings(node.folder, split, encoder.identity, new if kept is None else np.concatenate([kept, new]))
-
-
-def _device(folder: Path) -> Node:
-    if not (folder / "node.json").is_file():
-        raise ValueError(f"{folder}: is no device's folder; make it one with: sottovoce device install")
-    node = load_node(folder)
-    if node.simulated:
-        raise ValueError(f"{folder}: is a simulation's node, whose records a study hands out")
-    return node
 
 
 def _owner(node: Node, user: int | None) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from client.node import Node, load_node
+from client.node import NODE, load_device
 from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError, LedgerRow
 from client.store.questions import FIRST_RECORD
@@ -38,7 +38,11 @@ def read_statement(folder: Path) -> dict[str, Any]:
     releases said nothing of them.
     Raises ValueError where there is no device, or its ledger cannot be trusted.
     """
-    node = _device(folder)
+    node = load_device(
+        folder,
+        missing=f"name the one that holds {NODE} and ledger.sqlite",
+        simulated=", of many users; read its ledgers with sottovoce budget ladder --ledger FILE",
+    )
     path = node.folder / "ledger.sqlite"
     policy = node.policy("")
     if not path.exists() and not path.with_name(f".{path.name}.made").exists():
@@ -86,18 +90,6 @@ def format_statement(statement: dict[str, Any]) -> str:
     if answers:
         lines += ["", "What it has cost", *_cost_lines(statement)]
     return "\n".join([*lines, "", "What the policy still allows", *_allowed(statement, policy)])
-
-
-def _device(folder: Path) -> Node:
-    if not (folder / "node.json").is_file():
-        raise ValueError(f"{folder}: is no device's folder; name the one that holds node.json and ledger.sqlite")
-    node = load_node(folder)
-    if node.simulated:
-        raise ValueError(
-            f"{folder}: is a simulation's node, of many users; read its ledgers with "
-            "sottovoce budget ladder --ledger FILE"
-        )
-    return node
 
 
 def _spent(ledger: Ledger, rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from client.device.statement import account_of
-from client.node import load_node
+from client.node import NODE, load_node
 from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError, LedgerRow
 from mechanisms.accounting.ladder import ledger_rung
@@ -102,7 +102,7 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
 
 def _policy(path: Path) -> Policy | None:
     """The policy under which this ledger was written, from the node.json beside it; None where there is none."""
-    about = path.parent / "node.json"
+    about = path.parent / NODE
     named = re.fullmatch(r"ledger(?:-(.+))?\.sqlite", path.name)
     if named is None or not about.is_file():
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.node import Node, load_node
+from client.node import NODE, Node, load_node
 from mechanisms.catalogue import nearest
 from simulations.attacks import embeddings as attack_embeddings
 from simulations.attacks import intervals
@@ -124,7 +124,7 @@ def _checked(attack: Attack) -> tuple[Experiment, list[Node], list[Arm]]:
     for name in attack.arms:
         if name not in known:
             raise UserError(f"--arm {name}: the run has none of that name; {nearest(name, known)}")
-    nodes = [load_node(path.parent) for path in sorted(attack.run.glob("nodes/*/node.json"))]
+    nodes = [load_node(path.parent) for path in sorted(attack.run.glob(f"nodes/*/{NODE}"))]
     if not nodes and study.training.way != "paper":
         raise UserError(f"{attack.run}: holds no releases: it has no nodes; run an experiment first")
     return study, nodes, [known[name] for name in attack.arms] or list(study.arms)

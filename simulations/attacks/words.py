@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import padded_word_ids
-from client.node import Node
+from client.node import NODE, Node
 from mechanisms.catalogue import admit
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING
@@ -111,7 +111,7 @@ def _installed(nodes: list[Node]) -> tuple[Any, Path | None]:
     try:
         return vocabularies.load_cached(folder), nodes[0].masked_lm
     except ValueError as error:
-        raise UserError(f"{nodes[0].folder / 'node.json'}: {error}") from error
+        raise UserError(f"{nodes[0].folder / NODE}: {error}") from error
 
 
 def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechanism:

@@ -235,12 +235,13 @@ def _ladder_of_release(
 
 def _ladder_of_ledger(place: str, user: int | None, delta: float, as_json: bool) -> None:
     from client.device.statement import describe_account
+    from client.node import NODE
     from client.policy import Policy
     from simulations.analysis.ledger import of_ledger
     from simulations.output.remote import here, is_url
 
     folder, _, name = place.rpartition("/") if is_url(place) else ("", "", place)
-    with here(folder or ".", lambda held: held in (name, "node.json")) as beside:
+    with here(folder or ".", lambda held: held in (name, NODE)) as beside:
         answer = of_ledger(beside / name, user=user, delta=delta)
     if as_json:
         return print_json(answer)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.device.statement import describe_account, describe_cost, read_statement
-from client.node import Node, load_node, write_node
+from client.node import Node, NoDevice, load_device, load_node, write_node
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.shard import Shard
@@ -83,11 +83,10 @@ class Device:
     @classmethod
     def real(cls, folder: Path) -> Device:
         """A device that there is. Raises UserError or ValueError, one line, where there is none, or several users."""
-        if not (folder / "node.json").is_file():
-            raise UserError(f"--node {folder}: is no device's folder; make it one with: sottovoce device install")
-        node = load_node(folder)
-        if node.simulated:
-            raise UserError(f"--node {folder}: is a simulation's node, which has no user in front of it")
+        try:
+            node = load_device(folder, simulated=", which has no user in front of it")
+        except NoDevice as error:
+            raise UserError(f"--node {error}") from error
         known = {u for split in ("train", "test") for u in np.unique(node.shard(split).users).tolist()}
         if len(known) > 1:
             raise UserError(f"--node {folder}: holds {len(known)} users; the page is for a device of one")

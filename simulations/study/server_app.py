@@ -17,6 +17,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from client.node import NODE
 from simulations.errors import UserError
 from simulations.experiment import load
 
@@ -50,7 +51,7 @@ def main(grid: Grid, context: Context) -> None:
     def engine(job: Any, *, nodes: int, folder: Path) -> Any:
         for node in range(nodes, started):  # cohorts of equal size may leave nodes over: nobody lives there
             (folder / str(node)).mkdir()
-            shutil.copy(folder / "0" / "node.json", folder / str(node))
+            shutil.copy(folder / "0" / NODE, folder / str(node))
         return job(grid)
 
     def progress(line: str) -> None:
