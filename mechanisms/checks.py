@@ -1,4 +1,4 @@
-"""Checks of public parameters and of inputs, each with a one-line error that names the value."""
+"""Checks of public parameters and of inputs: what a value is, or a one-line error that names it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
     if not (math.isfinite(number) and low <= number <= high):
         raise ValueError(f"{owner}: {name} must be from {low:g} to {high:g}, got {number:g}")
     return number
+
+
+def is_number(value: object) -> bool:
+    """Whether a value, as JSON and TOML have them, is a number; no boolean is."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_whole(value: object, low: int, high: int) -> bool:
+    """Whether a value, as JSON and TOML have them, is a whole number from low to high; no boolean is, nor 2.0."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def differs(owner: str, distance: float | None) -> bool:

@@ -11,7 +11,6 @@ longer for a longer sentence. Sentences that are alike are sent once.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from client.consent import keep_question
 from client.device.model import STAGE, Model, batch_size
 from client.device.roles import MODEL
+from client.device.statement import describe_cost
 from client.models import encoder as encoders
 from client.models.embeddings import Embeddings
 from client.models.encoder import Encoder
@@ -210,7 +210,7 @@ def _refusal(error: Refused, policy: Policy, request: Request) -> str:
             "one half of it"
         )
     limit, what = (policy.total, "in total") if error.reason == "total" else (policy.embedding, "for one sentence")
-    return f"its policy allows ε up to {limit:.4g} {what}, and the server asks for {_epsilon(cost.epsilon)}"
+    return f"its policy allows ε up to {limit:.4g} {what}, and the server asks for {describe_cost(cost.epsilon)}"
 
 
 # -- charging and sending ---------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class _Asking:
                 f"{self.node.folder}: {again:,} of the sentences {'was' if again == 1 else 'were'} asked about before "
                 f"under another question, and the policy allows one sentence ε up to {self.policy.embedding:.4g}"
             )
-        account, policy, each = self._account(), self.policy, _epsilon(self.cost.epsilon)
+        account, policy, each = self._account(), self.policy, describe_cost(self.cost.epsilon)
         allowed = policy.affords(account, self.cost, "embedding" if self.public else "total")
         count = f"{new:,} {'sentence is' if new == 1 else 'sentences are'} new, at {each} each"
         if new > allowed:
@@ -316,7 +316,7 @@ class _Asking:
             return "what was charged, `sottovoce device ledger` tells when the ledger can be read"
         if not self.charged:
             return "nothing was charged"
-        each = _epsilon(self.cost.epsilon)
+        each = describe_cost(self.cost.epsilon)
         if self.charged == 1:
             return f"1 sentence was charged ({each}), and costs nothing when it is asked about again"
         return (
@@ -371,7 +371,3 @@ def _paced(progress: Progress, what: str, total: int) -> Callable[[int], None]:
             progress(f"{what} {count:,} of {total:,} sentences")
 
     return done
-
-
-def _epsilon(cost: float) -> str:
-    return "ε = ∞" if math.isinf(cost) else f"ε = {cost:.4g} at worst"

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from mechanisms.checks import is_whole
+
 #: Tokens that any model here is asked to take at once.
 LONGEST = 2**14
 _ROWS = 5
@@ -30,14 +32,9 @@ def fields(kind: str, path: Path, names: Sequence[str], **absent: Any) -> dict[s
         raise ValueError(f"{kind}: {path} lacks one of {', '.join(names)}") from None
 
 
-def whole(value: object, low: int, high: int) -> bool:
-    """Whether a value is a whole number from low to high."""
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
 def numbers(value: object, below: int) -> bool:
     """Whether a value is a list of whole numbers from 0 to below `below`."""
-    return isinstance(value, list) and all(whole(each, 0, below - 1) for each in value)
+    return isinstance(value, list) and all(is_whole(each, 0, below - 1) for each in value)
 
 
 def bounds(low: object, high: object) -> bool:

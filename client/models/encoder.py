@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, fields, last_token, longest, tried, whole
+from client.models.described import LONGEST, fields, last_token, longest, tried
 from client.models.legible import legible
 from client.models.onnx import cores, session
 from client.store.text_column import Text
+from mechanisms.checks import is_whole
 
 FILES = ("model.onnx", "tokenizer.json", "encoder.json")
 _POOLINGS = ("mean", "cls")
@@ -59,7 +60,7 @@ class Encoder:
         about = fields("encoder", folder / "encoder.json", ("pooling", "max_length", "dim"), precision="fp32")
         self.pooling, self.max_length, self.dim, self.precision = (about[name] for name in about)
         for name, most in (("max_length", LONGEST), ("dim", _WIDEST)):
-            if not whole(about[name], 2, most):
+            if not is_whole(about[name], 2, most):
                 raise ValueError(f"encoder: {folder / 'encoder.json'}: {name} must be from 2 to {most}")
         for value, known in ((self.pooling, _POOLINGS), (self.precision, PRECISIONS)):
             if not isinstance(value, str) or value not in known:

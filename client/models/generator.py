@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, bounds, fields, longest, numbers, tried, whole
+from client.models.described import LONGEST, bounds, fields, longest, numbers, tried
 from client.models.legible import legible
 from client.models.onnx import session
 from client.models.pieces import Pieces, in_pieces
+from mechanisms.checks import is_whole
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_bart import Writer
 from mechanisms.words.language_model import Scores
@@ -271,18 +272,18 @@ class Generator:
 def _wrong(about: dict[str, Any]) -> str:
     """What of generator.json cannot be, in words; "" where nothing."""
     pieces = about["pieces"]
-    if not whole(pieces, 1, 2**31 - 1):
+    if not is_whole(pieces, 1, 2**31 - 1):
         return "pieces must be a whole number above 0"
     for name in ("before", "after", "special"):
         if not numbers(about[name], 2**31 if name == "special" else pieces):
             return f"{name} must be a list of tokens of the model's"
     for name in ("start", "end", "padding", "unknown"):
-        if not (whole(about[name], 0, 2**31 if name == "unknown" else pieces - 1) or (
+        if not (is_whole(about[name], 0, 2**31 if name == "unknown" else pieces - 1) or (
             about[name] is None and name != "padding"
         )):  # fmt: skip
             return f"{name} must be a token of the model's"
     around = len(about["before"]) + len(about["after"])
-    if not (whole(about["max_length"], around + 1, LONGEST) and whole(about["history"], 1, LONGEST)):
+    if not (is_whole(about["max_length"], around + 1, LONGEST) and is_whole(about["history"], 1, LONGEST)):
         return f"max_length must be from {around + 1}, behind the prompt, and history from 1, to {LONGEST}"
     if not bounds(about["low"], about["high"]):
         return "low must be a number below high"

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, bounds, fields, last_token, longest, numbers, tried, whole
+from client.models.described import LONGEST, bounds, fields, last_token, longest, numbers, tried
 from client.models.onnx import reached_alone, session
 from client.models.pieces import Columns, Pieces, in_pieces
+from mechanisms.checks import is_whole
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.language_model import Scores
 
@@ -216,10 +217,10 @@ def _wrong(about: dict[str, Any]) -> str:
         if not numbers(about[name], 2**31):
             return f"{name} must be a list of tokens"
     for name in ("mask", "unknown", "padding"):
-        if not whole(about[name], 0, 2**31 - 1):
+        if not is_whole(about[name], 0, 2**31 - 1):
             return f"{name} must be a token"
     around = sum(len(about[name]) for name in ("before", "between", "after"))
-    if not whole(about["max_length"], around + 2, LONGEST):
+    if not is_whole(about["max_length"], around + 2, LONGEST):
         return f"max_length must be from {around + 2}, around two texts, to {LONGEST}"
     if not bounds(about["low"], about["high"]):
         return "low must be a number below high"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import rebuild
+from mechanisms.checks import is_whole
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.messages.release import digest
 from mechanisms.vocabulary import Vocabulary
@@ -187,11 +188,11 @@ class Request:
         _require(isinstance(self.stage, str) and _NAME.fullmatch(self.stage), "stage is no slug")
         _require(isinstance(self.split, str) and self.split in SPLITS, "split is neither train nor test")
         self._validate_encoder()
-        _require(_integer(self.classes, 2, MAX_CLASSES), "classes is out of range")
-        _require(_integer(self.minimum_users, 0, 2**53), "minimum_users is out of range")
+        _require(is_whole(self.classes, 2, MAX_CLASSES), "classes is out of range")
+        _require(is_whole(self.minimum_users, 0, 2**53), "minimum_users is out of range")
         _require(isinstance(self.part, tuple) and len(self.part) == 2, "part is not a pair")
         index, count = self.part
-        _require(_integer(count, 1, 2**31) and _integer(index, 0, count - 1), "part is out of range")
+        _require(is_whole(count, 1, 2**31) and is_whole(index, 0, count - 1), "part is out of range")
         for name, spec in self._specs.items():
             _require(spec is None or isinstance(spec, dict), f"{name} is not a mechanism")
         _require(bool(self.channels), "no channel is asked for")
@@ -304,7 +305,7 @@ class Request:
         known: tuple[set[str], ...] = (set(), maps, maps | {"prior_w", "prior_b"}, maps | {"codes"}, maps | _HEAD)
         _require(set(arrays) in known, "its arrays are not those of a request")
         _require(all(isinstance(about[k], str) for k in _STRINGS), "a string is missing")
-        _require(all(_integer(about[k], 0, 2**53) for k in _INTEGERS), "an integer is out of range")
+        _require(all(is_whole(about[k], 0, 2**53) for k in _INTEGERS), "an integer is out of range")
         text = _spec(about["text"])
         installed = None
         if text is not None:
@@ -337,10 +338,6 @@ class Request:
 def _require(condition: object, complaint: str) -> None:
     if not condition:
         raise ValueError(f"request: {complaint}")
-
-
-def _integer(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def _named(text: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from client.policy import Policy
+from mechanisms.checks import is_number
 from mechanisms.guarantee import EXPOSURES
 from simulations.errors import UserError
 from simulations.experiment.names import either, nearest
@@ -71,7 +72,7 @@ def wholes(least: int) -> Check:
 
 def _interval(value: Any, where: str) -> tuple[float, float]:
     two = isinstance(value, list | tuple) and len(value) == 2
-    if not two or not all(_is_number(v) and math.isfinite(v) for v in value) or not value[0] < value[1]:
+    if not two or not all(is_number(v) and math.isfinite(v) for v in value) or not value[0] < value[1]:
         raise UserError(f"{where}: must be two finite numbers, the lower first, as [0.0, 5.0], got {value!r}")
     return float(value[0]), float(value[1])
 
@@ -97,7 +98,7 @@ def number(
     def check(value: Any, where: str) -> float:
         bounds = f"{'above' if above else 'of at least'} {least:g}"
         bounds += f" and below {below:g}" if below < math.inf else ""
-        within = _is_number(value) and (value > least if above else value >= least)
+        within = is_number(value) and (value > least if above else value >= least)
         if not within or (value >= below and not (infinite and value == math.inf)):
             raise UserError(
                 f"{where}: must be a {'' if infinite else 'finite '}number {bounds}, got {value!r}"
@@ -167,7 +168,7 @@ def _mechanism(value: Any, where: str) -> dict[str, Any]:
                 raise UserError(
                     f"{where}.dim: must be a whole number of at least 2, or a list of them, got {entry!r}"
                 )
-        elif _is_number(entry):
+        elif is_number(entry):
             if not math.isfinite(entry) or entry < 0:
                 raise UserError(f"{where}.{name}: must be a finite number of at least 0, got {entry!r}")
         elif name != "mechanism" and not isinstance(entry, bool | str):
@@ -188,10 +189,6 @@ names = Check(_names, {"type": "object", "additionalProperties": {"type": "strin
 mechanism = Check(
     _mechanism, {"type": "object", "required": ["mechanism"], "properties": {"mechanism": {"type": "string"}}}
 )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_whole(value: Any) -> bool:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from client.device.bundle import Bundle
 from client.models import encoder as encoders
 from client.models import vocabulary as vocabularies
+from client.models.tokens import joined
 from client.policy import Policy
 from mechanisms.mechanism import parameters
 from mechanisms.messages.request import SPLITS, Request
@@ -175,17 +176,13 @@ def settings_of(request: Request) -> Settings:
 def _world(name: str, corpus: Corpus, experiment: Experiment, progress: Progress) -> World:
     folder = encoder_folder(experiment, corpus, progress=progress)
     rows = np.arange(min(PUBLIC, len(corpus)))
-    texts = [_joined(corpus.texts[i]) for i in rows.tolist()]
+    texts = [joined(corpus.texts[i]) for i in rows.tolist()]
     embeddings = np.asarray(embed(encoders.load(folder), texts, progress=progress))
     topics, topic_names = _topics(corpus)
     return World(
         name, texts, corpus.labels[rows], tuple(corpus.classes), None if topics is None else topics[rows], topic_names,
         folder, embeddings, _words(texts, progress),
     )  # fmt: skip
-
-
-def _joined(text: Any) -> str:
-    return text if isinstance(text, str) else " ".join(text)
 
 
 def _topics(corpus: Corpus) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.catalogue import nearest
+from mechanisms.checks import is_number
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pair_loss
 from mechanisms.losses.gaussian import gaussian_loss
@@ -73,7 +74,7 @@ class Claim:
             raise UserError("claim: states epsilon or mu, one of them")
         for name in ("epsilon", "mu", "delta"):
             value = getattr(self, name)
-            if value is not None and not (_is_number(value) and 0 <= value < math.inf):
+            if value is not None and not (is_number(value) and 0 <= value < math.inf):
                 raise UserError(f"claim: {name} must be a finite number of at least 0, got {value!r}")
         if not self.delta < 1:
             raise UserError("claim: delta must be below 1")
@@ -190,7 +191,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(type(value).__name__)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
