@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 
 #: How far from length 1 an input row of a spherical mechanism may be (it is then normalized exactly).
 UNIT_TOLERANCE = 1e-6
+#: The largest ε of most mechanisms, each in its own unit, and the least of those that divide by it.
+MAX_EPSILON, MIN_EPSILON = 1000.0, 1e-6
+#: How a mechanism of a paper is run: with what its theorem lacks put right, or to the letter.
+MODES = ("repaired", "paper")
 
 
 def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
@@ -21,6 +25,17 @@ def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
     if not (math.isfinite(number) and low <= number <= high):
         raise ValueError(f"{owner}: {name} must be from {low:g} to {high:g}, got {number:g}")
     return number
+
+
+def epsilon(owner: str, value: Any, *, name: str = "epsilon", low: float = 0.0) -> float:
+    """`value` as an ε within [low, MAX_EPSILON]; ValueError otherwise, as `real`."""
+    return real(owner, name, value, low, MAX_EPSILON)
+
+
+def one_of(owner: str, name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """ValueError unless `value` is one of those allowed."""
+    if value not in allowed:
+        raise ValueError(f"{owner}: {name} must be {' or '.join(allowed)}, got {value!r}")
 
 
 def is_number(value: object) -> bool:

@@ -64,7 +64,7 @@ class Gaussian:
     @classmethod
     def calibrated(cls, epsilon: float, delta: float, dim: int) -> Gaussian:
         """The least σ that makes unit vectors (epsilon, delta)-indistinguishable; delta above 0."""
-        epsilon = checks.real(cls.name, "epsilon", epsilon, 0, 1000)
+        epsilon = checks.epsilon(cls.name, epsilon)
         delta = checks.real(cls.name, "delta", delta, 1e-300, 1 - 1e-12)
         from scipy.optimize import brentq  # a quarter of a second, which a device need not wait for
 

@@ -16,7 +16,7 @@ from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import randomized_response_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
-from mechanisms.randomized_response import MAX_CLASSES, MAX_EPSILON
+from mechanisms.randomized_response import MAX_CLASSES
 from mechanisms.streams import drawn
 
 FloatArray = NDArray[np.float64]
@@ -53,7 +53,7 @@ class Piecewise:
     needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         object.__setattr__(self, "classes", checks.integer(self.name, "classes", self.classes, 2, MAX_CLASSES))
 
     @property

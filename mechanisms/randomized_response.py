@@ -20,7 +20,6 @@ from mechanisms.streams import drawn
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MAX_EPSILON = 1000.0
 MAX_CLASSES = 10_000
 
 
@@ -36,7 +35,7 @@ def _guarantee(epsilon: float, classes: int) -> Guarantee:
 
 def _checked(name: str, epsilon: float, classes: int) -> tuple[float, int]:
     return (
-        checks.real(name, "epsilon", epsilon, 0, MAX_EPSILON),
+        checks.epsilon(name, epsilon),
         checks.integer(name, "classes", classes, 2, MAX_CLASSES),
     )
 

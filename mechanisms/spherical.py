@@ -52,7 +52,6 @@ from mechanisms.tangent import exact_tangent_normal, tangent_normal
 FloatArray = NDArray[np.float64]
 
 MAX_DIM = 1024
-MAX_EPSILON = 1000.0
 #: Rows worked on at once: a few arrays of this many rows of 16 coordinates stay in a core's cache.
 _CHUNK = 4096
 
@@ -76,7 +75,7 @@ class Purkayastha:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
 
     @property
     def grid(self) -> Grid:
@@ -152,7 +151,7 @@ class PlanarLaplace:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         if not isinstance(self.normalize, bool):
             raise ValueError(f"{self.name}: normalize must be true or false, got {self.normalize!r}")
         if not self.normalize and self.epsilon == 0:

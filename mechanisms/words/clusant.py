@@ -24,7 +24,7 @@ from mechanisms.words.distances import distances
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MAX_EPSILON, MAX_SCALE, MAX_CLUSTERS = 1000.0, 1000.0, 4096
+MAX_SCALE, MAX_CLUSTERS = 1000.0, 4096
 #: Clusters narrower than this share of the vocabulary are taken for words at one place.
 _NARROW = 2.0**-20
 #: Differences of vectors held at once.
@@ -72,7 +72,7 @@ class CluSanT:
 
     def __post_init__(self) -> None:
         size = len(self.vocabulary)
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         if self.clusters is not None:
             object.__setattr__(self, "clusters", checks.integer(self.name, "clusters", self.clusters, 1, MAX_CLUSTERS))
             if self.clusters > size:

@@ -22,7 +22,6 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-MAX_EPSILON = 1000.0
 #: Draws treated at once.
 _CHUNK = 16384
 
@@ -37,9 +36,9 @@ class _Grouped:
     name: ClassVar[str]
 
     def _check(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         object.__setattr__(self, "k", checks.integer(self.name, "k", self.k, 2, MAX_K))
-        _one_of(self.name, "similarity", self.similarity, SIMILARITIES)
+        checks.one_of(self.name, "similarity", self.similarity, SIMILARITIES)
 
     @property
     def grid(self) -> None:
@@ -214,11 +213,11 @@ class CusTextImportance(_Grouped):
 
     def __post_init__(self) -> None:
         self._check()
-        object.__setattr__(self, "rest", checks.real(self.name, "rest", self.rest, 0, MAX_EPSILON))
+        object.__setattr__(self, "rest", checks.epsilon(self.name, self.rest, name="rest"))
         object.__setattr__(self, "share", checks.real(self.name, "share", self.share, 0, 1))
-        _one_of(self.name, "which", self.which, ("top", "bottom"))
-        _one_of(self.name, "strategy", self.strategy, ("aggressive", "conservative"))
-        _one_of(self.name, "mode", self.mode, ("repaired", "paper"))
+        checks.one_of(self.name, "which", self.which, ("top", "bottom"))
+        checks.one_of(self.name, "strategy", self.strategy, ("aggressive", "conservative"))
+        checks.one_of(self.name, "mode", self.mode, checks.MODES)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -305,8 +304,3 @@ class CusTextImportance(_Grouped):
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """A loss that dominates one token's, at any parameter, inside its group; exposures declared public."""
         return pure_loss(self.guarantee.epsilon) if checks.differs(self.name, distance) else no_loss()
-
-
-def _one_of(owner: str, name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{owner}: {name} must be {' or '.join(allowed)}, got {value!r}")

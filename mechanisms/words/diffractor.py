@@ -22,7 +22,6 @@ from mechanisms.words.word_lists import word_lists
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MIN_EPSILON, MAX_EPSILON = 1e-6, 1000.0
 MAX_LISTS = 64
 #: Rows of probabilities held at once.
 _ROWS = 64
@@ -66,7 +65,7 @@ class Diffractor:
     reads: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
         object.__setattr__(self, "lists", checks.integer(self.name, "lists", self.lists, 1, MAX_LISTS))
         object.__setattr__(self, "seed", checks.integer(self.name, "seed", self.seed, 0, 2**31 - 1))
 

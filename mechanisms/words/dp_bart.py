@@ -77,7 +77,7 @@ class DpBart:
         if clip < 1 / MAX_CLIP:
             raise ValueError(f"{self.name}: clip must be at least {1 / MAX_CLIP:g}, got {clip:g}")
         object.__setattr__(self, "clip", clip)
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, 1000))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         object.__setattr__(self, "delta", checks.real(self.name, "delta", self.delta, 1e-300, 1 - 1e-12))
         try:
             self.noise  # noqa: B018 - none may be large enough, which is said now

@@ -17,7 +17,6 @@ from mechanisms.words.language_model import FromLogits, Scores
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-MODES = ("repaired", "paper")
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,7 @@ class DpMlm(FromLogits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode not in MODES:
-            raise ValueError(f"{self.name}: mode must be {' or '.join(MODES)}, got {self.mode!r}")
+        checks.one_of(self.name, "mode", self.mode, checks.MODES)
         pairs = tuple(tuple(pair) for pair in self.antonyms)
         if not all(len(pair) == 2 and all(isinstance(w, str) for w in pair) and len(set(pair)) == 2 for pair in pairs):
             raise ValueError(f"{self.name}: antonyms must be pairs of two different words")

@@ -25,7 +25,6 @@ IntArray = NDArray[np.int64]
 #: it knows of the private texts is its own business.
 Scores = Callable[[IntArray, IntArray, IntArray], NDArray[Any]]
 
-MAX_EPSILON = 1000.0
 MAX_LOGIT = 1e6
 #: Texts that are drawn side by side: their tables of logits, (rows, V) in double precision, are all that is held.
 BLOCK = 128
@@ -64,7 +63,7 @@ class FromLogits:
     needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         object.__setattr__(self, "low", checks.real(self.name, "low", self.low, -MAX_LOGIT, MAX_LOGIT))
         object.__setattr__(self, "high", checks.real(self.name, "high", self.high, -MAX_LOGIT, MAX_LOGIT))
         if not self.low < self.high:

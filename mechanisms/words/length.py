@@ -38,7 +38,7 @@ class Length:
     channel: ClassVar[str] = "text"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, 1000))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         object.__setattr__(self, "tokens", checks.integer(self.name, "tokens", self.tokens, 1, MAX_TOKENS))
 
     @property

@@ -14,7 +14,7 @@ from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.mechanism import Uniforms
-from mechanisms.spherical import MAX_DIM, MAX_EPSILON, PlanarLaplace
+from mechanisms.spherical import MAX_DIM, PlanarLaplace
 from mechanisms.streams import LATTICE, drawn
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.diameter import diameter
@@ -23,7 +23,6 @@ from mechanisms.words.nearest import nearest
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MIN_EPSILON = 1e-6
 #: Tokens whose uniforms are held at once: 10 MB at 300 dimensions, unless a batch has more rows than that.
 _TOKENS = 4096
 
@@ -59,7 +58,7 @@ class Madlib:
     reads: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
         check_dimensions(self.name, self.vocabulary)
 
     @property

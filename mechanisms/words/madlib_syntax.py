@@ -16,19 +16,17 @@ from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.mechanism import Uniforms, uniforms
-from mechanisms.spherical import MAX_EPSILON
 from mechanisms.streams import LATTICE
 from mechanisms.vocabulary import NOTHING, TAGS, Vocabulary
 from mechanisms.words.diameter import diameter
 from mechanisms.words.distances import distances
 from mechanisms.words.exponential import UNIFORMS, Exponential, Geometry
-from mechanisms.words.madlib import MIN_EPSILON, check_dimensions, perturbed
+from mechanisms.words.madlib import check_dimensions, perturbed
 from mechanisms.words.nearest import nearest_alike
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MODES = ("repaired", "paper")
 MAX_PENALTY = 1000.0
 #: Rows of probabilities held at once.
 _ROWS = 256
@@ -79,11 +77,10 @@ class MadlibSyntax:
     reads: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
         object.__setattr__(self, "k", checks.integer(self.name, "k", self.k, 1, 2**31))
         object.__setattr__(self, "penalty", checks.real(self.name, "penalty", self.penalty, 0, MAX_PENALTY))
-        if self.mode not in MODES:
-            raise ValueError(f"{self.name}: mode must be {' or '.join(MODES)}, got {self.mode!r}")
+        checks.one_of(self.name, "mode", self.mode, checks.MODES)
         if self.vocabulary.tags is None:
             raise ValueError(f"{self.name}: the vocabulary has no tags; give it parts of speech first")
         if self.mode == "paper":

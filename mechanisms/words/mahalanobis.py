@@ -16,12 +16,11 @@ from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.mechanism import Uniforms
-from mechanisms.spherical import MAX_EPSILON
 from mechanisms.streams import LATTICE
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.diameter import largest_distance
 from mechanisms.words.exponential import Geometry
-from mechanisms.words.madlib import MIN_EPSILON, check_dimensions, perturbed
+from mechanisms.words.madlib import check_dimensions, perturbed
 from mechanisms.words.nearest import nearest
 
 FloatArray = NDArray[np.float64]
@@ -69,7 +68,7 @@ class Mahalanobis:
     reads: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
         object.__setattr__(self, "lam", checks.real(self.name, "lam", self.lam, 0, MAX_LAM))
         check_shape(self.name, self.vocabulary)
 

@@ -24,8 +24,6 @@ from mechanisms.words.exponential import Exponential
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MAX_EPSILON = 1000.0
-
 
 @dataclass(frozen=True)
 class SanText:
@@ -47,7 +45,7 @@ class SanText:
     reads: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
 
     @property
     def grid(self) -> None:
@@ -121,7 +119,7 @@ class SanTextPlus:
     reads: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         object.__setattr__(self, "w", checks.real(self.name, "w", self.w, 0, 1))
         object.__setattr__(self, "p", checks.real(self.name, "p", self.p, 1e-9, 1))
         if self.w == 0:

@@ -25,7 +25,6 @@ from mechanisms.words.exponential import Exponential, Geometry
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MIN_EPSILON, MAX_EPSILON = 1e-6, 1000.0
 MAX_GAMMA = 1e9
 
 
@@ -65,7 +64,7 @@ class Tem:
     reads: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
         object.__setattr__(self, "beta", checks.real(self.name, "beta", self.beta, 1e-9, 0.5))
         if self.gamma is not None:
             object.__setattr__(self, "gamma", checks.real(self.name, "gamma", self.gamma, 0, MAX_GAMMA))

@@ -72,7 +72,7 @@ class TextMechanism:
         if self.length != KEPT:
             if isinstance(self.length, str):
                 raise ValueError(f'text: length must be an ε from 0 to 1000, or "{KEPT}", got {self.length!r}')
-            object.__setattr__(self, "length", checks.real("text", "length", self.length, 0, 1000))
+            object.__setattr__(self, "length", checks.epsilon("text", self.length, name="length"))
         if self.whole:
             self._check_whole()
         for name in ("unknown", "stop_words", "punctuation", "numbers"):

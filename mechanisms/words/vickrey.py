@@ -14,10 +14,9 @@ from mechanisms import checks
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
-from mechanisms.spherical import MAX_EPSILON
 from mechanisms.streams import LATTICE
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.madlib import MIN_EPSILON, perturbed
+from mechanisms.words.madlib import perturbed
 from mechanisms.words.mahalanobis import MAX_LAM, Mahalanobis, check_shape
 from mechanisms.words.nearest import nearest_two, squared_distances
 
@@ -58,7 +57,7 @@ class Vickrey:
     reads: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, MIN_EPSILON, MAX_EPSILON))
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
         object.__setattr__(self, "t", checks.real(self.name, "t", self.t, 0, 1))
         object.__setattr__(self, "lam", checks.real(self.name, "lam", self.lam, 0, MAX_LAM))
         check_shape(self.name, self.vocabulary)
