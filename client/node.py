@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from client.shard import Shard
 from client.store.durable import replacing
 from client.store.ledger import Ledger
 from mechanisms.catalogue import admit, admit_installed
+from mechanisms.checks import is_hex
 from mechanisms.messages.sealed import require_public_key
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.vocabulary import Vocabulary
@@ -36,7 +36,6 @@ _FOLDERS = ("encoder", "vocabulary", "masked_lm")
 _DEVICE = {*_FOLDERS, "randomness", "policy", "seal", "model_seal", "publisher"}
 _SIMULATION = {*_FOLDERS, "simulation"}
 _SEALS = ("seal", "model_seal")
-_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 #: Between the name of an arm and the end of the name of the ledger of its stand-ins.
 _STAND_INS = ".stand-ins"
 
@@ -223,7 +222,7 @@ def _seal(key: Any, name: str, path: Path) -> bytes | None:
 def _public_key(key: Any, name: str, path: Path) -> bytes | None:
     if key is None:
         return None
-    if not (isinstance(key, str) and _KEY.fullmatch(key)):
+    if not is_hex(key):
         raise ValueError(f"node: {path}: {name} must be a public key, 64 hexadecimal digits")
     return bytes.fromhex(key)
 

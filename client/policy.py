@@ -4,7 +4,6 @@ it."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -16,6 +15,7 @@ from client.store.ledger import Ledger
 from mechanisms.accounting import privacy_filter
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.checks import is_hex
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.release import CHANNELS
@@ -23,7 +23,6 @@ from mechanisms.messages.request import Request
 
 #: Seconds; whoever asks waits no longer than an hour.
 _LONGEST_WINDOW = 3600.0
-_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class Refused(Exception):
@@ -99,7 +98,7 @@ class Policy:
             if not (isinstance(values, tuple) and all(isinstance(v, str) for v in values)):
                 raise ValueError(f"policy: {name} must be a list of strings")
         listed = () if self.questions is None else self.questions
-        if not (isinstance(listed, tuple) and all(isinstance(v, str) and _DIGEST.fullmatch(v) for v in listed)):
+        if not (isinstance(listed, tuple) and all(is_hex(v) for v in listed)):
             raise ValueError("policy: questions must be a list of digests, 64 hexadecimal digits each")
         for entry in self.accept_unprotected:
             name, _, reason = entry.partition(":")

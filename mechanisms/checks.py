@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sized
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ UNIT_TOLERANCE = 1e-6
 MAX_EPSILON, MIN_EPSILON = 1000.0, 1e-6
 #: How a mechanism of a paper is run: with what its theorem lacks put right, or to the letter.
 MODES = ("repaired", "paper")
+_SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+_HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
@@ -46,6 +49,16 @@ def is_number(value: object) -> bool:
 def is_whole(value: object, low: int, high: int) -> bool:
     """Whether a value, as JSON and TOML have them, is a whole number from low to high; no boolean is, nor 2.0."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def is_slug(value: object) -> TypeGuard[str]:
+    """Whether a value is a short name that is safe in a file's name too, as a stage's and an arm's are."""
+    return isinstance(value, str) and _SLUG.fullmatch(value) is not None
+
+
+def is_hex(value: object) -> TypeGuard[str]:
+    """Whether a value is 32 bytes as a SHA-256 and a public key are written: 64 hexadecimal digits, letters small."""
+    return isinstance(value, str) and _HEX.fullmatch(value) is not None
 
 
 def differs(owner: str, distance: float | None) -> bool:

@@ -7,7 +7,6 @@ name, or with rows twice: each would count a release more often than it was made
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.checks import is_hex
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import batch_identity, unseal
 from server.validation import validate
 
-_IDENTITY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SUFFIX = ".batch"
 
 
@@ -53,7 +52,7 @@ class Taken:
         found = {}
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             identity = path.read_text().strip()
-            if not _IDENTITY.fullmatch(identity):
+            if not is_hex(identity):
                 raise ValueError(f"{path}: is damaged; whether a batch was taken before cannot be told")
             found[path.name.removesuffix(_SUFFIX)] = identity
         return found

@@ -34,6 +34,7 @@ from client.node import NODE, changing, load_node, write_node
 from client.policy import Policy
 from client.store.durable import creating_folder, require_free
 from mechanisms.catalogue import admit_installed
+from mechanisms.checks import is_hex
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.messages.sealed import require_public_key
 from mechanisms.messages.signature import SIGNATURE_BYTES, public_of, sign, verified
@@ -55,7 +56,6 @@ _LARGEST_MANIFEST = 2**20
 #: Characters of what a library says of a file that it cannot read.
 _LINE = 300
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?", re.ASCII)
-_HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def _signed(folder: Path, manifest: bytes, publisher: bytes) -> bool:
 
 
 def _key_or_none(value: object) -> bool:
-    return value is None or (isinstance(value, str) and _HASH.fullmatch(value) is not None)
+    return value is None or is_hex(value)
 
 
 def _named(key: bytes | None) -> str:
@@ -311,8 +311,7 @@ def _listed(entry: tuple[str, Any]) -> bool:
         and isinstance(about, dict)
         and set(about) == {"bytes", "sha256"}
         and type(about["bytes"]) is int
-        and isinstance(about["sha256"], str)
-        and _HASH.fullmatch(about["sha256"]) is not None
+        and is_hex(about["sha256"])
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import rebuild
-from mechanisms.checks import is_whole
+from mechanisms.checks import is_hex, is_slug, is_whole
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.messages.release import digest
 from mechanisms.vocabulary import Vocabulary
@@ -26,8 +25,6 @@ PAYLOAD = {"text": "w", "embedding": "z", "statistic": "s", "answer": "c", "labe
 MAX_WIDTH = 4096
 MAX_CLASSES = 32767  # classes travel as int16
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SPEC_LENGTH = 2**16
 _HEAD = {"head_w", "head_b"}
 _INTEGERS = ("classes", "minimum_users", "part_index", "part_count")
@@ -184,8 +181,8 @@ class Request:
 
     def validate(self) -> None:
         """Raise ValueError unless every field has its type, shape and range, and the mechanisms exist."""
-        _require(isinstance(self.arm, str) and (not self.arm or _NAME.fullmatch(self.arm)), "arm is no slug")
-        _require(isinstance(self.stage, str) and _NAME.fullmatch(self.stage), "stage is no slug")
+        _require(isinstance(self.arm, str) and (not self.arm or is_slug(self.arm)), "arm is no slug")
+        _require(is_slug(self.stage), "stage is no slug")
         _require(isinstance(self.split, str) and self.split in SPLITS, "split is neither train nor test")
         self._validate_encoder()
         _require(is_whole(self.classes, 2, MAX_CLASSES), "classes is out of range")
@@ -216,7 +213,7 @@ class Request:
             mapped = (self.embedding, self.statistic, self.answer)
             _require(all(spec is None for spec in mapped), "no encoder is named")
             return
-        _require(isinstance(self.encoder, str) and _HASH.fullmatch(self.encoder), "encoder is no SHA-256")
+        _require(is_hex(self.encoder), "encoder is no SHA-256")
         mean, m1 = _require_array(self.mean, 1, "mean"), _require_array(self.m1, 2, "m1")
         m, dim = m1.shape
         _require(len(mean) == m and m <= MAX_WIDTH, "mean and m1 do not fit each other")
@@ -233,7 +230,7 @@ class Request:
         _require(_named(self.text) == self.vocabulary.identity, "the text names another vocabulary than the one here")
         text: Any = self._mechanisms["text"]
         if text.word.reads:
-            _require(_HASH.fullmatch(self.masked_lm), "masked_lm is no SHA-256, and the text's mechanism reads one")
+            _require(is_hex(self.masked_lm), "masked_lm is no SHA-256, and the text's mechanism reads one")
         else:
             _require(not self.masked_lm, "a language model goes with a mechanism that reads one")
 
@@ -343,7 +340,7 @@ def _require(condition: object, complaint: str) -> None:
 def _named(text: Mapping[str, Any]) -> str:
     """The identity of the vocabulary that a text's description names."""
     identity = text.get("vocabulary")
-    if not (isinstance(identity, str) and _HASH.fullmatch(identity)):
+    if not is_hex(identity):
         raise ValueError("request: the text's vocabulary is no SHA-256")
     return identity
 

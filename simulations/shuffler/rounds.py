@@ -7,7 +7,6 @@ and the first of each counts.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
+from mechanisms.checks import is_slug
 from mechanisms.messages.refusals import describe_error
 from mechanisms.messages.sealed import Sealed
 from mechanisms.messages.wire import record_from_bytes, sealed_from_record
@@ -25,7 +25,6 @@ from simulations.shuffler.store import Stage, Store
 
 #: What `ask` says of a node that the SuperLink does not know yet, and seconds before it is asked again.
 _ABSENT, _AGAIN = "no answer", 1.0
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 
 #: Sends a request to nodes, and gives each one's reply or error, as `simulations.transport.superlink.ask` does.
 Answer = tuple[int, RecordDict | None, str | None]
@@ -145,7 +144,7 @@ def read_request(record: RecordDict) -> StageTerms:
     if not isinstance(about, ConfigRecord) or set(record) != {"request.about", "request.arrays"}:
         raise ValueError("shuffler: no request")
     stage, numbers = about.get("stage"), [about.get(k) for k in ("minimum_users", "part_index", "part_count")]
-    if not (isinstance(stage, str) and _NAME.fullmatch(stage) and all(type(n) is int for n in numbers)):
+    if not (is_slug(stage) and all(type(n) is int for n in numbers)):
         raise ValueError("shuffler: a request without stage, smallest batch or part")
     minimum, index, count = (int(n) for n in numbers if isinstance(n, int))
     if not (0 <= minimum <= 2**53 and 0 <= index < count <= 2**31):
