@@ -30,6 +30,13 @@ def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
     return number
 
 
+def times(owner: str, value: Any) -> int:
+    """`value` as a number of releases; ValueError unless it is whole and at least 1, also for booleans and 2.0."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{owner}: a number of releases must be whole and at least 1, got {value!r}")
+    return int(value)
+
+
 def epsilon(owner: str, value: Any, *, name: str = "epsilon", low: float = 0.0) -> float:
     """`value` as an ε within [low, MAX_EPSILON]; ValueError otherwise, as `real`."""
     return real(owner, name, value, low, MAX_EPSILON)

@@ -35,6 +35,13 @@ class Budget:
         )
 
 
+def assumptions_of(guarantees: Iterable[Guarantee], *how: str) -> tuple[str, ...]:
+    """What a composition of these rests on, in words, each once. how: what more the way of composing them does."""
+    inputs = (f"inputs: {g.inputs}" for g in guarantees if g.inputs != "all")
+    always = ("mechanisms draw independently", "neighbours: any two inputs (local model)")
+    return tuple(dict.fromkeys((*always, *how, *inputs)))
+
+
 def compose_basic(guarantees: Iterable[Guarantee], *, delta: float = 0.0) -> Budget:
     """Worst cases added (Du et al. 2023, Theorem 3; Dwork and Roth 2014, Theorem 3.16 for δ > 0).
 
@@ -45,14 +52,11 @@ def compose_basic(guarantees: Iterable[Guarantee], *, delta: float = 0.0) -> Bud
     total = Budget(0.0, 0.0, "", ())
     for guarantee in guarantees:
         spent = delta if guarantee.sigma is not None else 0.0
-        assumptions = ["mechanisms draw independently", "neighbours: any two inputs (local model)"]
-        if guarantee.inputs != "all":
-            assumptions.append(f"inputs: {guarantee.inputs}")
         part = Budget(
             epsilon=guarantee.worst_case(spent),
             delta=min(1.0, spent),
             unit=guarantee.protects,
-            assumptions=tuple(assumptions),
+            assumptions=assumptions_of([guarantee]),
             sampler_delta=min(1.0, guarantee.numeric_delta),
         )
         total = total + part if total.unit else part

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from mechanisms import checks
 from mechanisms.losses.loss import LossCells, check_delta
 
 FloatArray = NDArray[np.float64]
@@ -74,5 +75,4 @@ def binary_responses(groups: Sequence[tuple[float, int]]) -> LossCells:
 def _check(epsilon: float, times: int) -> None:
     if not epsilon >= 0:
         raise ValueError(f"composition: epsilon must be at least 0, got {epsilon}")
-    if isinstance(times, bool) or not isinstance(times, int | np.integer) or times < 1:
-        raise ValueError(f"composition: a number of releases must be whole and at least 1, got {times!r}")
+    checks.times("composition", times)

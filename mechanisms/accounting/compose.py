@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
+from mechanisms import checks
 from mechanisms.accounting import advanced, pld, renyi
-from mechanisms.composition import Budget
-from mechanisms.guarantee import Guarantee
+from mechanisms.composition import Budget, assumptions_of
 from mechanisms.losses.loss import LossCells, check_delta
 from mechanisms.mechanism import Mechanism
 
 METHODS = ("pld", "basic", "advanced", "renyi")
+#: What a budget says of each.
+_HOW = {
+    "basic": "worst cases added",
+    "advanced": "advanced composition (Dwork and Roth 2014; Kairouz, Oh and Viswanath 2015)",
+    "renyi": "Rényi composition (Mironov 2017; Canonne, Kamath and Steinke 2020)",
+    "pld": "exact composition of loss distributions, discretized to the safe side",
+}
 
 
 def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method: str = "pld") -> Budget:
@@ -67,7 +72,7 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method
         # densities off by e^(±numeric) raise a δ by that factor
         delta=min(1.0, spent * math.exp(numeric)),
         unit=units.pop() if len(units) == 1 else "record",
-        assumptions=_assumptions(guarantees, method),
+        assumptions=assumptions_of((g for g, _ in guarantees), _HOW[method]),
         sampler_delta=min(1.0, math.fsum(times * g.numeric_delta for g, times in guarantees)),
     )
 
@@ -80,9 +85,7 @@ def _grouped(mechanisms: Sequence[tuple[Mechanism, int]]) -> list[tuple[Mechanis
     for mechanism, times in mechanisms:
         if not hasattr(mechanism, "privacy_loss"):
             raise ValueError(f"composition: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
-        if isinstance(times, bool) or not isinstance(times, int | np.integer) or times < 1:
-            raise ValueError(f"composition: a number of releases must be whole and at least 1, got {times!r}")
-        counts[mechanism] = counts.get(mechanism, 0) + int(times)
+        counts[mechanism] = counts.get(mechanism, 0) + checks.times("composition", times)
     return sorted(counts.items(), key=lambda item: repr(item[0]))
 
 
@@ -108,15 +111,3 @@ def _bound(
     if method == "renyi":
         return renyi.compose_renyi(losses, delta)[0]
     return pld.compose(losses, tail=min(1e-15, delta * 1e-6)).epsilon(delta)
-
-
-def _assumptions(guarantees: list[tuple[Guarantee, int]], method: str) -> tuple[str, ...]:
-    named = {
-        "basic": "worst cases added",
-        "advanced": "advanced composition (Dwork and Roth 2014; Kairouz, Oh and Viswanath 2015)",
-        "renyi": "Rényi composition (Mironov 2017; Canonne, Kamath and Steinke 2020)",
-        "pld": "exact composition of loss distributions, discretized to the safe side",
-    }
-    assumptions = ["mechanisms draw independently", "neighbours: any two inputs (local model)", named[method]]
-    assumptions += [f"inputs: {g.inputs}" for g, _ in guarantees if g.inputs != "all"]
-    return tuple(dict.fromkeys(assumptions))

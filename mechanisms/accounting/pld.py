@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms import checks
 from mechanisms.accounting.crossing import crossing
 from mechanisms.losses.loss import LossCells, check_delta
 
@@ -133,9 +134,7 @@ def compose(
         raise ValueError("loss distribution: nothing to compose; give at least one release")
     grouped: dict[LossCells, int] = {}
     for cells, times in losses:
-        if isinstance(times, bool) or not isinstance(times, int | np.integer) or times < 1:
-            raise ValueError(f"loss distribution: a number of releases must be whole and at least 1, got {times!r}")
-        grouped[cells] = grouped.get(cells, 0) + int(times)
+        grouped[cells] = grouped.get(cells, 0) + checks.times("loss distribution", times)
     if interval is None:
         interval = _interval(grouped)
     for cells in grouped:
