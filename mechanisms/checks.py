@@ -24,9 +24,14 @@ def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
     """`value` as a float within [low, high]; ValueError otherwise, also for NaN, inf, text and booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ValueError(f"{owner}: {name} must be a number from {low:g} to {high:g}, got {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond all floats
+        number = math.inf
     if not (math.isfinite(number) and low <= number <= high):
-        raise ValueError(f"{owner}: {name} must be from {low:g} to {high:g}, got {number:g}")
+        short = f"{number:g}"
+        got = short if float(short) == number else number  # 1000.0001 is no 1000
+        raise ValueError(f"{owner}: {name} must be from {low:g} to {high:g}, got {got}")
     return number
 
 
