@@ -46,7 +46,7 @@ def train_head(
         return maps
     if y.min() < 0 or y.max() >= classes:
         raise ValueError(f"training: released labels must be 0 to {classes - 1}")
-    log_likelihood = _log_likelihood(y, label_transition, classes)
+    log = log_likelihood(np.eye(classes)[y] if label_transition is None else label_transition, n, classes)
     design = np.hstack([z, np.ones((n, 1))])
     weight, bias = maps.folded()
     start = np.vstack([weight, bias]).astype(np.float64)
@@ -55,7 +55,7 @@ def train_head(
         w = flat.reshape(start.shape)
         logits = design @ w
         prior, normal = _softmax(logits)
-        posterior, evidence = _softmax(logits + log_likelihood)
+        posterior, evidence = _softmax(logits + log)
         away = w - start
         loss = float((normal - evidence).sum()) + 0.5 * PULL * float((away * away).sum())
         return loss / n, ((design.T @ (prior - posterior) + PULL * away) / n).ravel()
@@ -68,17 +68,14 @@ def train_head(
     return Maps(maps.mean, maps.m1, maps.m2, head, fitted[-1])
 
 
-def _log_likelihood(
-    y: NDArray[np.int64], transition: NDArray[np.float64] | None, classes: int
-) -> NDArray[np.float64]:
-    if transition is None:
-        likelihood = np.eye(classes)[y]
-    else:
-        likelihood = np.asarray(transition, dtype=np.float64)
-        if likelihood.shape != (len(y), classes):
-            raise ValueError(f"training: label_transition {likelihood.shape} must be {(len(y), classes)}")
-        if not (likelihood >= 0).all() or not (likelihood.max(axis=1) > 0).all():
-            raise ValueError("training: a row of label_transition is not a likelihood")
+def log_likelihood(transition: NDArray[np.float64], rows: int, classes: int) -> NDArray[np.float64]:
+    """The logarithm, -inf at 0, of what each released label says of each class, (rows, classes), in float64. ValueError
+    where the shape is another, and where a row is no likelihood: below 0 somewhere, or nowhere above it."""
+    likelihood = np.asarray(transition, dtype=np.float64)
+    if likelihood.shape != (rows, classes):
+        raise ValueError(f"training: label_transition {likelihood.shape} must be {(rows, classes)}")
+    if not (likelihood >= 0).all() or not (likelihood.max(axis=1) > 0).all():
+        raise ValueError("training: a row of label_transition is not a likelihood")
     with np.errstate(divide="ignore"):
         log: NDArray[np.float64] = np.log(likelihood)
     return log

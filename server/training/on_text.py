@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from server.model import Pipeline
 from server.text_batches import Text, checked
 from server.training.end_to_end import fit, started
+from server.training.head import log_likelihood
 from server.training.noise import Noise
 
 
@@ -54,17 +55,12 @@ def train_on_text(
     does.
     """
     y = checked(texts, labels, classes, epochs, batch_size)
-    likelihood = None if label_transition is None else np.asarray(label_transition, dtype=np.float64)
-    if likelihood is not None:
-        if likelihood.shape != (len(y), classes):
-            raise ValueError(f"training: label_transition {likelihood.shape} must be {(len(y), classes)}")
-        if not (likelihood >= 0).all() or not (likelihood.max(axis=1) > 0).all():
-            raise ValueError("training: a row of label_transition is not a likelihood")
-        with np.errstate(divide="ignore"):
-            log = torch.from_numpy(np.log(likelihood).astype(np.float32))
+    log: torch.Tensor | None = None
+    if label_transition is not None:
+        log = torch.from_numpy(log_likelihood(label_transition, len(y), classes).astype(np.float32))
 
     def loss(logits: torch.Tensor, at: np.ndarray) -> torch.Tensor:
-        if likelihood is None:
+        if log is None:
             return torch.nn.functional.cross_entropy(logits, y[at].to(logits.device))
         return -torch.logsumexp(torch.log_softmax(logits, dim=1) + log[at].to(logits.device), dim=1).mean()
 
