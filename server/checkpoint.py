@@ -29,36 +29,63 @@ _ADAPTER = "adapter_config.json"
 
 
 def load(checkpoint: str | Path) -> tuple[Any, Any]:
-    """(model, tokenizer) of a checkpoint, in float32 and evaluation mode (`weights`).
+    """(model, tokenizer) of a checkpoint, as `read_model` reads it.
 
     Raises ValueError, one line, for a folder that cannot be read, for a hub name where no hub answers, and where the
     checkpoint lacks weights of the encoder.
     """
     source = resolve(checkpoint)
     try:
-        with quietly():
-            cached = not Path(source).is_absolute() and not reachable()
-            tokenizer = tokenizer_of(source, cached=cached)
-            model, missing = weights(AutoModel, source, cached=cached)
-    except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
+        model, tokenizer, missing = read_model("encoder", source, AutoModel)
+    except ValueError as error:
         if Path(source).is_absolute():
-            raise ValueError(f"encoder: {source} cannot be read: {first_line(error)}") from error
+            raise
         raise ValueError(
             f"encoder: {source!r} is no folder here, and no model hub or cache gives it now; name a folder or minilm"
-        ) from error
+        ) from error.__cause__
     lacks = sorted(name for name in missing if not name.startswith(_UNUSED))
     if lacks:
         raise ValueError(f"encoder: {source} is no whole encoder: {lacks[0]} is not among its weights")
-    if not getattr(tokenizer, "is_fast", False):
+    if not is_fast(tokenizer):
         raise ValueError(f"encoder: {source} has no tokenizer.json nor a vocabulary to make it from")
-    stranger = unknown_token(model, tokenizer)
-    if stranger is not None:
-        raise ValueError(f"encoder: {source} has a token that its model does not know: {stranger!r}")
-    return model.float().eval(), tokenizer
+    refuse_unknown_token("encoder", source, model, tokenizer)
+    return model, tokenizer
+
+
+def read_model(what: str, checkpoint: str | Path, kind: Any, **given: Any) -> tuple[Any, Any, frozenset[str]]:
+    """(model, tokenizer, names of weights that the checkpoint lacks, which are random), in float32 and evaluation mode
+    (`_weights`).
+
+    what: begins the errors. kind: a class of `transformers`, or a function that gives one for the configuration. given:
+    more for its `from_pretrained`. Raises ValueError, one line, where the checkpoint cannot be read.
+    """
+    source = resolve(checkpoint)
+    try:
+        with _quietly():
+            cached = not Path(source).is_absolute() and not reachable()
+            if not isinstance(kind, type):
+                given["config"] = _config_of(source, cached=cached)
+                kind = kind(given["config"])
+            tokenizer = _tokenizer_of(source, cached=cached)
+            model, missing = _weights(kind, source, cached=cached, **given)
+    except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
+        raise ValueError(f"{what}: {checkpoint} cannot be read: {_first_line(error)}") from error
+    return model.float().eval(), tokenizer, missing
+
+
+def is_fast(tokenizer: Any) -> bool:
+    """Whether a tokenizer is one that a tokenizer.json can be written of."""
+    return bool(getattr(tokenizer, "is_fast", False))
+
+
+def cut_and_pad_nothing(tokenizer: Any) -> None:
+    """Turn a tokenizer's truncation and padding off: they are the client's."""
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.backend_tokenizer.no_truncation()
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def _quietly() -> Iterator[None]:
     """Inside, `transformers` shows no bars, since the caller shows progress, and no warnings: what is missing is ours
     to report."""
     level = logging.get_verbosity()
@@ -70,7 +97,7 @@ def quietly() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-def config_of(source: str, *, cached: bool) -> Any:
+def _config_of(source: str, *, cached: bool) -> Any:
     """The configuration. ValueError where it is of a kind that `transformers` does not have, which code of the
     checkpoint's own could tell, and that is never run; and of no layers, or too many to build."""
     config = AutoConfig.from_pretrained(source, local_files_only=cached, trust_remote_code=False)
@@ -81,7 +108,7 @@ def config_of(source: str, *, cached: bool) -> Any:
     return config
 
 
-def tokenizer_of(source: str, *, cached: bool) -> Any:
+def _tokenizer_of(source: str, *, cached: bool) -> Any:
     """The tokenizer. ValueError where its vocabulary is missing: `transformers` then makes one that knows no word."""
     tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached, trust_remote_code=False)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
@@ -89,7 +116,7 @@ def tokenizer_of(source: str, *, cached: bool) -> Any:
     return tokenizer
 
 
-def weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any, frozenset[str]]:
+def _weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any, frozenset[str]]:
     """(model, names of weights that the checkpoint lacks, which are random), by a class of `transformers`.
 
     Weights are read from safetensors, and only where a checkpoint has none of them, as older ones do, from
@@ -101,7 +128,7 @@ def weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any,
     _refuse_what_lies_elsewhere(Path(source))
     given |= {"local_files_only": cached, "output_loading_info": True, "trust_remote_code": False}
     if "config" not in given:
-        given["config"] = config_of(source, cached=cached)
+        given["config"] = _config_of(source, cached=cached)
     try:
         try:
             model, found = kind.from_pretrained(source, use_safetensors=True, **given)
@@ -146,12 +173,13 @@ def _refuse_what_lies_elsewhere(folder: Path) -> None:
             raise ValueError(f"its {index} names a part that is no file of this folder: {outside[0]!r}")
 
 
-def unknown_token(model: Any, tokenizer: Any) -> str | None:
-    """The first token of the tokenizer for which the model has no embedding; None where there is none. A text with it
-    would be one that a device cannot encode."""
+def refuse_unknown_token(what: str, name: str | Path, model: Any, tokenizer: Any) -> None:
+    """ValueError, one line that begins with `what` and names a checkpoint, where the tokenizer has a token for which
+    the model has no embedding. A text with it would be one that a device cannot encode."""
     known = model.get_input_embeddings().num_embeddings
     beyond = [(number, token) for token, number in tokenizer.get_vocab().items() if number >= known]
-    return min(beyond)[1] if beyond else None
+    if beyond:
+        raise ValueError(f"{what}: {name} has a token that its model does not know: {min(beyond)[1]!r}")
 
 
 def positions(model: Any) -> int | None:
@@ -165,6 +193,6 @@ def positions(model: Any) -> int | None:
     return int(longest) - (0 if behind is None else int(behind) + 1)
 
 
-def first_line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """What an error of a library says first, cut at 200 characters; its kind where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -19,10 +19,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
 from server.accelerator import beside, lent
-from server.checkpoint import config_of, first_line, positions, quietly, tokenizer_of, weights
-from server.checkpoint_files import resolve
+from server.checkpoint import cut_and_pad_nothing, is_fast, positions, read_model
 from server.clipping import clip_bounds
-from server.hub import reachable
 
 PLACE = "{text}"
 #: The prompt of Utpala et al. 2023, and none, for a model that was trained to paraphrase what precedes.
@@ -40,23 +38,17 @@ _LARGEST = 2**31 - 2**24
 def read_generator(checkpoint: str | Path) -> tuple[Any, Any]:
     """(model, tokenizer) of a checkpoint that generates text, in float32 and evaluation mode, weights from safetensors
     only. Raises ValueError, one line, where it cannot be read or has no tokenizer.json."""
-    source = resolve(checkpoint)
-    try:
-        with quietly():
-            cached = not Path(source).is_absolute() and not reachable()
-            config = config_of(source, cached=cached)
-            kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            tokenizer = tokenizer_of(source, cached=cached)
-            model, missing = weights(kind, source, cached=cached, config=config, attn_implementation="eager")
-    except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
-        raise ValueError(f"generator: {checkpoint} cannot be read: {first_line(error)}") from error
+    model, tokenizer, missing = read_model("generator", checkpoint, _kind, attn_implementation="eager")
     if missing:
         raise ValueError(f"generator: {checkpoint} does not generate text; {min(missing)} is not among its weights")
-    if not getattr(tokenizer, "is_fast", False):
+    if not is_fast(tokenizer):
         raise ValueError(f"generator: {checkpoint} has no tokenizer.json")
-    tokenizer.backend_tokenizer.no_padding()  # padding and truncation are the client's
-    tokenizer.backend_tokenizer.no_truncation()
-    return model.float().eval(), tokenizer
+    cut_and_pad_nothing(tokenizer)  # a token that the model has no embedding for is padding to a client
+    return model, tokenizer
+
+
+def _kind(config: Any) -> Any:
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def export_generator(

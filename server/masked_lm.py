@@ -17,11 +17,9 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from server.accelerator import beside, lent, place
-from server.checkpoint import first_line, positions, quietly, tokenizer_of, unknown_token, weights
-from server.checkpoint_files import resolve
+from server.checkpoint import cut_and_pad_nothing, is_fast, positions, read_model, refuse_unknown_token
 from server.clipping import clip_bounds
 from server.export import INPUTS
-from server.hub import reachable
 
 #: Public texts whose logits say where to clip, as many as the paper takes (Meisenbacher et al. 2024, 5.1.1).
 CALIBRATION = 1000
@@ -46,23 +44,13 @@ def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
     In float32 and evaluation mode. Raises ValueError, one line, where the checkpoint
     cannot be read or its tokenizer has no mask.
     """
-    source = resolve(checkpoint)
-    try:
-        with quietly():
-            cached = not Path(source).is_absolute() and not reachable()
-            tokenizer = tokenizer_of(source, cached=cached)
-            model, missing = weights(AutoModelForMaskedLM, source, cached=cached, attn_implementation="eager")
-    except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
-        raise ValueError(f"masked-lm: {checkpoint} cannot be read: {first_line(error)}") from error
-    if not getattr(tokenizer, "is_fast", False) or tokenizer.mask_token_id is None:
+    model, tokenizer, missing = read_model("masked-lm", checkpoint, AutoModelForMaskedLM, attn_implementation="eager")
+    if not is_fast(tokenizer) or tokenizer.mask_token_id is None:
         raise ValueError(f"masked-lm: {checkpoint} has no tokenizer.json with a mask token")
-    stranger = unknown_token(model, tokenizer)
-    if stranger is not None:
-        raise ValueError(f"masked-lm: {checkpoint} has a token that its model does not know: {stranger!r}")
-    tokenizer.backend_tokenizer.no_padding()  # padding and truncation are the client's
-    tokenizer.backend_tokenizer.no_truncation()
+    refuse_unknown_token("masked-lm", checkpoint, model, tokenizer)
+    cut_and_pad_nothing(tokenizer)
     whole = all(name.startswith(model.base_model_prefix) for name in missing)
-    return model.float().eval(), tokenizer, whole
+    return model, tokenizer, whole
 
 
 def export_masked_lm(

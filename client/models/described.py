@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from client.models.onnx import session
 from mechanisms.checks import is_whole
 
 #: Tokens that any model here is asked to take at once.
@@ -30,6 +31,18 @@ def fields(kind: str, path: Path, names: Sequence[str], **absent: Any) -> dict[s
         return {name: about[name] for name in names} | {name: about.get(name, value) for name, value in absent.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"{kind}: {path} lacks one of {', '.join(names)}") from None
+
+
+def loaded(kind: str, folder: Path, *graphs: str, threads: int | None) -> tuple[Tokenizer, list[Any]]:
+    """A folder's tokenizer, which cuts and pads nothing, and its graphs by the names of their files. threads: see
+    `client.models.onnx.session`. ValueError, one line that begins with `kind`, where one cannot be loaded."""
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer, [session(folder / name, threads) for name in graphs]
+    except Exception:  # both libraries raise bare exceptions of their own
+        raise ValueError(f"{kind}: {folder} holds a model or tokenizer that cannot be loaded") from None
 
 
 def numbers(value: object, below: int) -> bool:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, fields, last_token, longest, tried
+from client.models.described import LONGEST, fields, last_token, loaded, longest, tried
 from client.models.legible import legible
-from client.models.onnx import cores, session
+from client.models.onnx import cores
 from client.store.text_column import Text
 from mechanisms.checks import is_whole
 
@@ -65,14 +65,9 @@ class Encoder:
         for value, known in ((self.pooling, _POOLINGS), (self.precision, PRECISIONS)):
             if not isinstance(value, str) or value not in known:
                 raise ValueError(f"encoder: {folder / 'encoder.json'}: {value!r} is not one of {', '.join(known)}")
-        try:
-            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            self._session = session(folder / "model.onnx", 1)
-        except Exception:  # both libraries raise bare exceptions of their own
-            raise ValueError(f"encoder: {folder} holds a model or tokenizer that cannot be loaded") from None
+        self._tokenizer, (self._session,) = loaded("encoder", folder, "model.onnx", threads=1)
         self.threads = cores() if threads is None else threads
         self._tokenizer.enable_truncation(self.max_length)
-        self._tokenizer.no_padding()
         self._inputs = [i.name for i in self._session.get_inputs()]
         self._refuse_a_dependence_on_the_batch()
 

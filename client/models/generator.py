@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, bounds, fields, longest, numbers, tried
+from client.models.described import LONGEST, bounds, fields, loaded, longest, numbers, tried
 from client.models.legible import legible
-from client.models.onnx import session
 from client.models.pieces import Pieces, in_pieces
 from mechanisms.checks import is_whole
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -57,14 +55,9 @@ class Generator:
         if why := _wrong(self._about):
             raise ValueError(f"generator: {folder / 'generator.json'}: {why}")
         self.low, self.high = float(self._about["low"]), float(self._about["high"])
-        try:
-            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            self._tokenizer.no_padding()
-            self._tokenizer.no_truncation()
-            self._session = session(folder / "model.onnx", threads)
-            self._encoder = None if self._about["start"] is None else session(folder / ENCODER, threads)
-        except Exception:  # both libraries raise bare exceptions of their own
-            raise ValueError(f"generator: {folder} holds a model or tokenizer that cannot be loaded") from None
+        parts = () if self._about["start"] is None else (ENCODER,)
+        self._tokenizer, graphs = loaded("generator", folder, "model.onnx", *parts, threads=threads)
+        self._session, self._encoder = graphs[0], graphs[1] if parts else None
         self._known: dict[str, Pieces] = {}
         self._try(folder)
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, bounds, fields, last_token, longest, numbers, tried
-from client.models.onnx import reached_alone, session
+from client.models.described import LONGEST, bounds, fields, last_token, loaded, longest, numbers, tried
+from client.models.onnx import reached_alone
 from client.models.pieces import Columns, Pieces, in_pieces
 from mechanisms.checks import is_whole
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -48,13 +47,7 @@ class MaskedLM:
             raise ValueError(f"masked-lm: {folder / 'masked_lm.json'}: {why}")
         self.low, self.high = float(self._about["low"]), float(self._about["high"])
         self.max_length = int(self._about["max_length"])
-        try:
-            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            self._tokenizer.no_padding()
-            self._tokenizer.no_truncation()
-            self._session = session(folder / "model.onnx", threads)
-        except Exception:  # both libraries raise bare exceptions of their own
-            raise ValueError(f"masked-lm: {folder} holds a model or tokenizer that cannot be loaded") from None
+        self._tokenizer, (self._session,) = loaded("masked-lm", folder, "model.onnx", threads=threads)
         self._inputs = [i.name for i in self._session.get_inputs()]
         self._run_options = reached_alone()
         self._known: dict[str, Pieces] = {}
