@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import nearest
+from simulations.attacks.target import Skipped, Target
 from simulations.corpora import files, hub
 from simulations.corpora.corpus import Text
 from simulations.corpora.parts import load_split
@@ -42,6 +43,14 @@ def of_corpus(study: Experiment) -> list[str]:
     if study.data.source != "built-in":
         return []
     return [name for name in ("genre", "sentiment") if name != study.data.task]
+
+
+def wanted(target: Target) -> list[str]:
+    """The attributes to guess: those that are named, or else the corpus's. Raises Skipped where there is none."""
+    names = list(target.attributes) or of_corpus(target.study)
+    if not names:
+        raise Skipped("the corpus names no attribute; name a column with --attribute")
+    return names
 
 
 def column(study: Experiment, held: Held, name: str) -> Mapping[Text, str]:

@@ -116,7 +116,7 @@ class _Embeddings:
         if name in _INVERSIONS:
             found = [self._inverted(name)]
         elif name in _ATTRIBUTES:
-            found = [self._attribute(name, attribute) for attribute in self._attributes]
+            found = [self._attribute(name, attribute) for attribute in attributes.wanted(self.target)]
         else:
             found = [self._linked(name)]
         for e in found:
@@ -189,13 +189,6 @@ class _Embeddings:
             raise Skipped(str(error)) from error
 
     # --- attributes
-
-    @property
-    def _attributes(self) -> list[str]:
-        found = list(self.target.attributes) or attributes.of_corpus(self.target.study)
-        if not found:
-            raise Skipped("the corpus names no attribute; name a column with --attribute")
-        return found
 
     def _attribute(self, name: str, attribute: str) -> dict[str, Any]:
         held = prepared(self.target.run, self.progress).held

@@ -27,9 +27,8 @@ from server.protocols.decoding import log_transition
 from server.protocols.protocol import Public
 from simulations.attacks import membership_scores as scores
 from simulations.attacks.knowledge import prepared
-from simulations.attacks.membership_records import Delivered
+from simulations.attacks.membership_records import Delivered, members_and_others
 from simulations.attacks.membership_records import delivered as delivered_to
-from simulations.attacks.membership_records import others as others_than
 from simulations.attacks.target import Skipped, Target, each
 from simulations.errors import UserError
 from simulations.experiment import CENTRALISED, HALVES, PUBLIC_ONLY
@@ -58,8 +57,6 @@ READING = (
     "accuracy that any guess about one record can have, (1 + TV)/2 with TV from the loss distributions of all that a "
     "record releases; 1 where a part of it is in clear."
 )
-#: Records of each kind, at least: where half of them are scored, the standard error of a coin is .09.
-LEAST = 30
 #: Share of the others that may be taken for members where `found_at` counts.
 FALSE_ALARMS = 0.01
 #: Public texts that stand for the population of texts, at most.
@@ -105,27 +102,16 @@ class _Membership:
 
         delivered = delivered_to(target)
         ready = prepared(target.run, progress)
-        train = ready.held.train
-        inside = np.arange(len(train))
-        if delivered is not None:
-            inside = delivered.rows(ready.held)
-        outside = others_than(target, ready.held)
-        n = min(target.limit, len(inside), len(outside))
-        if n < LEAST:
-            raise Skipped(
-                f"needs {LEAST} training records and as many others; there are {len(inside)} and {len(outside)}, and "
-                f"--limit is {target.limit}"
-            )
-        rng = np.random.default_rng([study.seed, 7])
-        chosen, others = train.take(rng.permutation(inside)[:n]), outside.take(rng.permutation(len(outside))[:n])
-        order = rng.permutation(2 * n)
+        inside = np.arange(len(ready.held.train)) if delivered is None else delivered.rows(ready.held)
+        chosen, others, rng = members_and_others(target, ready.held, inside)
+        order = rng.permutation(2 * len(chosen))
         texts, labels = [*chosen.texts, *others.texts], np.concatenate([chosen.labels, others.labels])
         asked = Asked([texts[i] for i in order], labels[order], trained=len(inside))
         try:
             model = model_of(study, arm, ready.public, asked, run=target.run, progress=progress)
         except ValueError as error:
             raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
-        return cls(target, ready.public, model, order < n, delivered, progress)
+        return cls(target, ready.public, model, order < len(chosen), delivered, progress)
 
     def entry(self, name: str) -> dict[str, Any]:
         """One attack's line. Raises Skipped where it does not apply."""

@@ -21,6 +21,9 @@ from simulations.study.prepare import Held
 
 IntArray = NDArray[np.int64]
 
+#: Records of each kind, at least: where half of them are scored, the standard error of a coin is .09.
+LEAST = 30
+
 
 @dataclass(frozen=True, eq=False)
 class Delivered:
@@ -99,6 +102,20 @@ def _in_time(target: Target, rows: list[Row]) -> list[Row]:
         gone = late(people, probability=study.population.late, stage=stage, seed=study.seed)[person]
         kept += [row for row, missed in zip(mine, gone, strict=True) if not missed]
     return kept
+
+
+def members_and_others(target: Target, held: Held, inside: IntArray) -> tuple[Corpus, Corpus, np.random.Generator]:
+    """As many of the rows `inside` of the run's training part as of other texts, at most the target's limit of each,
+    and the generator that has picked them. Raises Skipped where there are too few."""
+    outside = others(target, held)
+    n = min(target.limit, len(inside), len(outside))
+    if n < LEAST:
+        raise Skipped(
+            f"needs {LEAST} training records and as many others; there are {len(inside)} and {len(outside)}, and "
+            f"--limit is {target.limit}"
+        )
+    rng = np.random.default_rng([target.study.seed, 7])
+    return held.train.take(rng.permutation(inside)[:n]), outside.take(rng.permutation(len(outside))[:n]), rng
 
 
 def others(target: Target, held: Held) -> Corpus:

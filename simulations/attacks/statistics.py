@@ -30,8 +30,8 @@ from server.protocols.statistics import codes_asked
 from simulations.artifacts.public import CachedEncoder
 from simulations.attacks import attributes, membership_scores, releases, scores
 from simulations.attacks.knowledge import maps_sent, prepared, values
-from simulations.attacks.membership import FALSE_ALARMS, LEAST
-from simulations.attacks.membership_records import arrived, others
+from simulations.attacks.membership import FALSE_ALARMS
+from simulations.attacks.membership_records import arrived, members_and_others
 from simulations.attacks.releases import Row
 from simulations.attacks.target import Skipped, Target, each
 from simulations.corpora.corpus import Text
@@ -197,17 +197,10 @@ class _Vectors:
     # --- whether
 
     def _member(self, chosen: bool) -> dict[str, Any]:
-        held, target = self.ready.held, self.target
+        held = self.ready.held
         inside = np.flatnonzero(np.isin(held.holders.users, self.people.users))
-        outside = others(target, held)
-        n = min(target.limit, len(inside), len(outside))
-        if n < LEAST:
-            raise Skipped(
-                f"needs {LEAST} training records and as many others; there are {len(inside)} and {len(outside)}, and "
-                f"--limit is {target.limit}"
-            )
-        rng = np.random.default_rng([self._seed, 7])
-        mine, rest = held.train.take(rng.permutation(inside)[:n]), outside.take(rng.permutation(len(outside))[:n])
+        mine, rest, _ = members_and_others(self.target, held, inside)
+        n = len(mine)
         asked = self.asked
         if chosen:
             asked = statistic.for_members(

@@ -77,10 +77,7 @@ class _Attributes:
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """One attack's lines, one for each attribute. Raises Skipped where it does not apply."""
-        named = list(self.target.attributes) or attributes.of_corpus(self.target.study)
-        if not named:
-            raise Skipped("the corpus names no attribute; name a column with --attribute")
-        return [self._entry(name, attribute) for attribute in named]
+        return [self._entry(name, attribute) for attribute in attributes.wanted(self.target)]
 
     def _entry(self, name: str, attribute: str) -> dict[str, Any]:
         ready = prepared(self.target.run, self.progress)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from client.app import answer
@@ -142,11 +143,7 @@ class Clients:
 
     def ask(self, name: str, asked: Request) -> Reply:
         """What a node answers, over the wire. UserError where it does not answer, or a sealed row does not open."""
-        try:
-            answered = answer(request_to_record(asked), load_node(self.folder / name))
-        except Exception as error:  # of whatever is broken in there: nothing left, so there is nothing to measure
-            raise UserError(f"audit: a client does not answer ({type(error).__name__})") from error
-        record = record_from_bytes(record_to_bytes(answered))
+        record = record_from_bytes(record_to_bytes(self.answer(name, request_to_record(asked))))
         if self.deployed:
             sealed = sealed_from_record(record)
             opened, dropped = open_batch(sealed.rows, asked, self._keys[:1])
@@ -157,6 +154,13 @@ class Clients:
             reply = reply_from_record(record)
         self.answered.append((name, reply))
         return reply
+
+    def answer(self, name: str, content: RecordDict) -> RecordDict:
+        """What a node answers, as it leaves it. content: of the request. UserError where it does not answer."""
+        try:
+            return answer(content, load_node(self.folder / name))
+        except Exception as error:  # of whatever is broken in there: nothing left, so there is nothing to measure
+            raise UserError(f"audit: a client does not answer ({type(error).__name__})") from error
 
     def charged(self) -> Charged:
         """Of everything that any node answered: is it in the ledger with its bytes, and has each record been charged

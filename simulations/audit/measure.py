@@ -110,6 +110,21 @@ def _of_mu(finding: Finding) -> float:
     return gaussian_epsilon(finding.mu, finding.delta) if finding.mu else 0.0
 
 
+def results(audit: Audit, entries: list[dict[str, Any]], *, family: float, figures: int) -> dict[str, Any]:
+    """What an audit has found: how it was made, how many entries are violated, and the entries. figures: that share the
+    false alarms, whose probability is `family` together. JSON-ready but for infinities."""
+    return {
+        "draws": audit.draws,
+        "delta": audit.delta,
+        "seed": audit.seed,
+        "false_alarm_rate": family,
+        "tests": figures,
+        "confidence_each": 1 - family / figures,
+        "violated": sum(each["verdict"] == "violated" for each in entries),
+        "entries": entries,
+    }
+
+
 def entry(finding: Finding) -> dict[str, Any]:
     """JSON-ready but for infinities."""
     game = finding.game

@@ -20,6 +20,7 @@ from simulations.audit.client_games import DEVICE, PARTS
 from simulations.audit.clients import Clients
 from simulations.audit.games import Game
 from simulations.audit.measure import FAMILY, Audit, entry, measure, tests
+from simulations.audit.measure import results as results_of
 from simulations.audit.outside import certificate
 from simulations.audit.outside.claim import Claim
 from simulations.audit.outside.run import audit_source
@@ -94,16 +95,7 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
                 "verdict": "holds" if charged.releases == charged.charges else "violated",
             }
         )
-    return {
-        "draws": audit.draws,
-        "delta": audit.delta,
-        "seed": audit.seed,
-        "false_alarm_rate": family,
-        "tests": figures,
-        "confidence_each": 1 - family / figures,
-        "violated": sum(e["verdict"] == "violated" for e in entries),
-        "entries": entries,
-    }
+    return results_of(audit, entries, family=family, figures=figures)
 
 
 def audit(

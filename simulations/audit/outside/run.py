@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from server.attacks.audit import MIN_DRAWS
-from simulations.audit.measure import FAMILY, Audit, entry, measure, tests
+from simulations.audit.measure import FAMILY, Audit, entry, measure, results, tests
 from simulations.audit.outside import one_run
 from simulations.audit.outside.certificate import certificate, certificate_of_one_run
-from simulations.audit.outside.claim import Claim
 from simulations.audit.outside.drawer import Drawer
 from simulations.audit.outside.pairs import games_of
 from simulations.audit.outside.search import pair_of, worst_pair
@@ -46,24 +45,9 @@ def audit_source(
     certificates = [
         certificate(source, pair, finding, draws=draws, seed=seed) for finding in findings if finding.violations
     ]
-    return _results(claim, [entry(finding) for finding in findings], certificates, draws, seed, family, tests(games))
-
-
-def _results(
-    claim: Claim, entries: list[dict[str, Any]], certificates: list[dict[str, Any]], draws: int, seed: int,
-    family: float, figures: int,
-) -> dict[str, Any]:  # fmt: skip
-    return {
-        "draws": draws,
-        "delta": claim.at,
-        "seed": seed,
-        "false_alarm_rate": family,
-        "tests": figures,
-        "confidence_each": 1 - family / figures,
-        "violated": sum(each["verdict"] == "violated" for each in entries),
-        "entries": entries,
-        "certificates": certificates,
-    }
+    asked = Audit(draws=draws, delta=claim.at, seed=seed)
+    found = results(asked, [entry(finding) for finding in findings], family=family, figures=tests(games))
+    return found | {"certificates": certificates}
 
 
 def _in_one_run(source: Source, *, seed: int, family: float) -> dict[str, Any]:
@@ -71,7 +55,8 @@ def _in_one_run(source: Source, *, seed: int, family: float) -> dict[str, Any]:
     figures = len(one_run.guesses_of(one_run.canaries_of(source.claim)))
     sure = found["confidence"]
     kept = [] if evidence is None else [certificate_of_one_run(source, evidence, seed=seed, confidence=sure)]
-    return _results(source.claim, [found], kept, 1, seed, family, figures)
+    asked = Audit(draws=1, delta=source.claim.at, seed=seed)
+    return results(asked, [found], family=family, figures=figures) | {"certificates": kept}
 
 
 def _only(source: Source) -> Pair | None:
