@@ -23,7 +23,7 @@ from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.comparison import KINDS, gap
 from simulations.study.frontier import pareto, study_figure
-from simulations.study.over_runs import standard_error
+from simulations.study.over_runs import mean_said, moments, standard_error
 from simulations.study.references import remarks
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def overview(study: Finished) -> list[list[str]]:
     best = _front(study.points)
     for point in study.points:
         for same in point.arms:
-            shown = [_accuracy([arm.get(key) for arm in same]) for key in _ACCURACIES]
+            shown = [mean_said(moments([arm.get(key) for arm in same])) for key in _ACCURACIES]
             prices = (trust.local(*same), trust.central(*same)[0], trust.metric(*same))
             mark = " †" if same[0]["reference"] else " *" if (id(point), same[0]["name"]) in best else ""
             at = [str(point.point.get(axis, "–")) for axis in axes]
@@ -238,14 +238,6 @@ def _named(point: Point, same: Sequence[Mapping[str, Any]]) -> list[Mapping[str,
     """An arm's results with the point in its name."""
     said = point.said
     return [arm | {"name": f"{said}: {arm['name']}" if said else arm["name"]} for arm in map(dict, same)]
-
-
-def _accuracy(values: Sequence[float | None]) -> str:
-    if not all(map(is_finite, values)):
-        return "–"
-    known = [value for value in values if value is not None]
-    error = _error(known)
-    return f"{fmean(known):.3f}" + ("" if error is None else f" ± {error:.3f}")
 
 
 def _error(values: Sequence[float]) -> float | None:

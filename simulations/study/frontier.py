@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
-from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.figures import over_seeds
-from simulations.study.over_runs import standard_error
+from simulations.study.over_runs import moments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,9 +164,7 @@ def _trusts(arms: Sequence[Sequence[Arm]], name: str) -> str:
 
 
 def _accuracy(same: Sequence[Arm]) -> tuple[float, float] | None:
-    """Mean and standard error of one arm's accuracy on the device; None where a run has none."""
-    values = [arm.get("accuracy_clean_test") for arm in same]
-    if not all(is_finite(value) for value in values):
-        return None
-    error = standard_error(values) if len(values) > 1 else same[0].get("accuracy_clean_test_se")
-    return fmean(values), error if is_finite(error) else 0.0
+    """Mean and standard error of one arm's accuracy on the device, 0 where it is not known; None where a run has
+    none."""
+    found = moments([arm.get("accuracy_clean_test") for arm in same], same[0].get("accuracy_clean_test_se"))
+    return None if found is None else (found[0], found[1] or 0.0)

@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from simulations.output.numbers import is_finite
-from simulations.study.over_runs import standard_error
+from simulations.study.over_runs import mean_said, moments
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -127,17 +125,10 @@ def rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     columns = [(name, where) for name in names for where in ("sanitized", "on_device")]
     found = [["arm", *(f"{name}, {where.replace('_', ' ')}" for name, where in columns)]]
     for same in zip(*(run["arms"] for run in runs), strict=True):
-        said = [_mean([(arm["measures"].get(where) or {}).get(name) for arm in same]) for name, where in columns]
-        found.append([same[0]["name"], *said])
+        of = [[(arm["measures"].get(where) or {}).get(name) or {} for arm in same] for name, where in columns]
+        means = [moments([each.get("value") for each in every], every[0].get("error")) for every in of]
+        found.append([same[0]["name"], *map(mean_said, means)])
     return found
-
-
-def _mean(values: Sequence[Mapping[str, float] | None]) -> str:
-    if not all(value is not None and is_finite(value["value"]) for value in values):
-        return "–"
-    there = [value["value"] for value in values if value is not None]
-    error = standard_error(there) if len(there) > 1 else (values[0] or {}).get("error")
-    return f"{fmean(there):.3f}" + (f" ± {error:.3f}" if is_finite(error) else "")
 
 
 def _confusion(scores: FloatArray, labels: IntArray, weights: FloatArray) -> FloatArray:

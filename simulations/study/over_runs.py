@@ -17,6 +17,23 @@ def standard_error(values: Sequence[float]) -> float | None:
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
+def moments(values: Sequence[Any], error_of_one: Any = None) -> tuple[float, float | None] | None:
+    """Mean of runs' values (n,) and its standard error: of one run `error_of_one`, and None where that is no finite
+    number. None where a run lacks the value, or has one that is not finite."""
+    if not all(map(is_finite, values)):
+        return None
+    error = standard_error(values) if len(values) > 1 else error_of_one
+    return fmean(values), error if is_finite(error) else None
+
+
+def mean_said(found: tuple[float, float | None] | None) -> str:
+    """The mean of `moments`, ± the error that is known, each to three digits; NONE where there is no mean."""
+    if found is None:
+        return NONE
+    mean, error = found
+    return f"{mean:.3f}" + ("" if error is None else f" ± {error:.3f}")
+
+
 def mean_accuracy(arms: Sequence[Mapping[str, Any]], key: str) -> str:
     """Of one arm in each run, its accuracy of this name; NONE where a run lacks it."""
     values = [arm[key] for arm in arms]

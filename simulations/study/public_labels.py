@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from simulations.experiment import PUBLIC_ONLY
 from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.markdown import table as markdown_table
-from simulations.output.numbers import is_finite
 from simulations.study import trust
 from simulations.study.comparison import KINDS, gap
 from simulations.study.figures import over_seeds
-from simulations.study.over_runs import mean_accuracy, mean_difference, standard_error
+from simulations.study.over_runs import mean_accuracy, mean_difference, moments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,8 +55,8 @@ def labels_figure(groups: Groups) -> Figure:
     first = next(iter(groups.values()))[0]
     numbers, at = list(groups), range(len(groups))
     for i, arm in enumerate(first["arms"]):
-        moments = [_moments(_accuracies(runs, arm["name"])) or (math.nan, math.nan) for runs in groups.values()]
-        means, errors = zip(*moments, strict=True)
+        found = [moments(_accuracies(runs, arm["name"])) or (math.nan, math.nan) for runs in groups.values()]
+        means, errors = zip(*((mean, error or 0.0) for mean, error in found), strict=True)
         label = trust.marked(arm)
         style: dict[str, Any] = {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "markersize": 5, "linewidth": 1.4}
         aside = 0.06 * (i - (len(first["arms"]) - 1) / 2)  # or one would hide the other
@@ -85,11 +83,3 @@ def _accuracies(runs: Sequence[Results], name: str) -> list[float | None]:
 
 def _arm(run: Results, name: str) -> Mapping[str, Any]:
     return next(arm for arm in run["arms"] if arm["name"] == name)
-
-
-def _moments(values: Sequence[float | None]) -> tuple[float, float] | None:
-    """Mean and standard error over seeds, 0 of one; None where a run lacks it."""
-    known = [value for value in values if value is not None and is_finite(value)]
-    if len(known) < len(values):
-        return None
-    return fmean(known), standard_error(known) or 0.0
