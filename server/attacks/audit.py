@@ -142,49 +142,49 @@ def scores(first: Outputs, second: Outputs, *fits: Fit) -> Scores:
     return Scores(chosen, (all_of(first[half:n]), all_of(second[half:n])), tuple(each))
 
 
-def lower_epsilon(found: Scores, delta: float, alpha: float) -> LowerBound:
+def lower_epsilon(scores: Scores, delta: float, alpha: float) -> LowerBound:
     """A lower bound of ε at δ, wrong with probability at most alpha."""
     best, event = -math.inf, None
-    for of, swapped in _ways(found):
-        thresholds, a, b = _rates(found, of, swapped, alpha)
+    for of, swapped in _ways(scores):
+        thresholds, a, b = _rates(scores, of, swapped, alpha)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.log(np.maximum(a - delta, 0.0) / b)
         at = int(np.argmax(value))
         if value[at] > best or event is None:
             best, event = float(value[at]), Event(of, swapped, float(thresholds[at]))
     assert event is not None
-    counts = event.counted(*(part[event.of] for part in found.reported))
+    counts = event.counted(*(part[event.of] for part in scores.reported))
     a, b = counts.bounds(alpha)
     ratio = (a - delta) / b
     return LowerBound(math.log(ratio) if ratio > 1 else 0.0, event, counts)
 
 
-def lower_mu(found: Scores, alpha: float) -> float:
+def lower_mu(scores: Scores, alpha: float) -> float:
     """A lower bound of the least μ by whose Gaussian trade-off the pair is bounded, at least 0 and above it with
     probability at most alpha: Φ⁻¹(a) − Φ⁻¹(b) of an event (Nasr et al. 2023, for μ-GDP of Dong, Roth and Su 2022)."""
     best, event = -math.inf, None
-    for of, swapped in _ways(found):
-        thresholds, a, b = _rates(found, of, swapped, alpha)
+    for of, swapped in _ways(scores):
+        thresholds, a, b = _rates(scores, of, swapped, alpha)
         with np.errstate(invalid="ignore"):
             value = np.nan_to_num(ndtri(a) - ndtri(b), nan=-math.inf, neginf=-math.inf)
         at = int(np.argmax(value))
         if value[at] > best or event is None:
             best, event = float(value[at]), Event(of, swapped, float(thresholds[at]))
     assert event is not None
-    a, b = event.counted(*(part[event.of] for part in found.reported)).bounds(alpha)
+    a, b = event.counted(*(part[event.of] for part in scores.reported)).bounds(alpha)
     return max(0.0, float(ndtri(a) - ndtri(b))) if a > 0 and b < 1 else 0.0
 
 
-def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:
+def excess(scores: Scores, points: FloatArray, alpha: float) -> Excess:
     """The claim that the pair is (ε, δ)-indistinguishable at every one of `points` (J, 2), against one measurement.
 
     Where every claim is true, `violated` with probability at most alpha.
     """
     epsilons, deltas = points[:, 0], points[:, 1]
     best, picked = -math.inf, None
-    for of, swapped in _ways(found):
-        thresholds, a, b = _rates(found, of, swapped, alpha)
-        n = found.chosen[0].shape[1]
+    for of, swapped in _ways(scores):
+        thresholds, a, b = _rates(scores, of, swapped, alpha)
+        n = scores.chosen[0].shape[1]
         growth = np.exp(np.minimum(epsilons, 700.0))[:, None]
         margin = a - growth * b - deltas[:, None]
         # of several points the one that is most surely violated, not the most by measure: in standard deviations
@@ -195,7 +195,7 @@ def excess(found: Scores, points: FloatArray, alpha: float) -> Excess:
             best, picked = float(standing[at]), (int(at[0]), Event(of, swapped, float(thresholds[at[1]])))
     assert picked is not None
     point, event = picked
-    counts = event.counted(*(part[event.of] for part in found.reported))
+    counts = event.counted(*(part[event.of] for part in scores.reported))
     measured = excess_of(counts, float(epsilons[point]), alpha)
     return Excess(float(epsilons[point]), float(deltas[point]), measured, event, counts)
 
@@ -206,16 +206,16 @@ def excess_of(counts: Counts, epsilon: float, alpha: float) -> float:
     return max(0.0, a - math.exp(min(epsilon, 700.0)) * b)
 
 
-def _ways(found: Scores) -> list[tuple[int, bool]]:
-    return [(of, swapped) for of in range(len(found.chosen[0])) for swapped in (False, True)]
+def _ways(scores: Scores) -> list[tuple[int, bool]]:
+    return [(of, swapped) for of in range(len(scores.chosen[0])) for swapped in (False, True)]
 
 
 @lru_cache(maxsize=4)  # all figures of one game ask for the same, two for each score
-def _rates(found: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _rates(scores: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Of a score the thresholds of events "at least t" (swapped: "at most t", which speak for x'), and of each the
     bounds of its probability, on the part that events are chosen on: from below under its own input, from above under
     the other."""
-    first, second = (part[of] for part in found.chosen)
+    first, second = (part[of] for part in scores.chosen)
     own, other = (-second, -first) if swapped else (first, second)
     own, other = np.sort(own), np.sort(other)
     ranks = _ranks(len(own))

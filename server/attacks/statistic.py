@@ -42,7 +42,7 @@ _POOL = 24_000
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class VectorQuestion:
     """What a statistic is asked for by: maps mean (m,) and m1 (m, d), codes (K, c), float32, and the mechanism."""
 
     mean: NDArray[np.float32]
@@ -80,10 +80,10 @@ class Pool:
         return embeddings[rows], of, of if self.values is None else self.values[:at_most][rows]
 
 
-def guessed(asked: Asked, released: FloatArray, pool: Pool, values: int) -> IntArray:
+def guessed(question: VectorQuestion, released: FloatArray, pool: Pool, values: int) -> IntArray:
     """The likeliest value of each release (n, D), of so many values, under the pool: (n,)."""
-    embeddings, labels, of = pool.candidates(len(asked.codes))
-    evidence = log_likelihood_of_means(asked.mechanism, released, asked.vectors(embeddings, labels))
+    embeddings, labels, of = pool.candidates(len(question.codes))
+    evidence = log_likelihood_of_means(question.mechanism, released, question.vectors(embeddings, labels))
     # a release is in few caps, whose shares of a value's records are what counts
     found = np.full((len(released), values), -np.inf)
     for value in range(values):
@@ -93,31 +93,31 @@ def guessed(asked: Asked, released: FloatArray, pool: Pool, values: int) -> IntA
     return found.argmax(axis=1)
 
 
-def matching(asked: Asked, released: FloatArray, means: FloatArray) -> FloatArray:
+def matching(question: VectorQuestion, released: FloatArray, means: FloatArray) -> FloatArray:
     """How likely each release (n, D) is under each known mean (p, D) of a user's vectors: log-likelihoods (n, p)."""
-    return log_likelihood_of_means(asked.mechanism, released, means)
+    return log_likelihood_of_means(question.mechanism, released, means)
 
 
 # --- questions of the server's choice
 
 
-def for_texts(embeddings: NDArray[Any], epsilon: float, *, classes: int, among: int, seed: int) -> Asked:
+def for_texts(embeddings: NDArray[Any], epsilon: float, *, classes: int, among: int, seed: int) -> VectorQuestion:
     """To tell which of so many known texts and labels a vector is of: whitened public text, by which the caps of
     different texts overlap least."""
     rng = np.random.default_rng([seed, 12])
     rows = rng.permutation(len(embeddings))[:among]
     labels = rng.integers(classes, size=len(rows))
 
-    def success(asked: Asked) -> float:
-        vectors = asked.vectors(embeddings[rows], labels)
-        evidence = matching(asked, asked.drawn(vectors, seed=seed, stage="attack-choice"), vectors)
+    def success(question: VectorQuestion) -> float:
+        vectors = question.vectors(embeddings[rows], labels)
+        evidence = matching(question, question.drawn(vectors, seed=seed, stage="attack-choice"), vectors)
         best = evidence == evidence.max(axis=1, keepdims=True)
         return float((np.diagonal(best) / best.sum(axis=1)).mean())
 
     return _best(_options(_whitened(embeddings), simplex_codes(classes), epsilon), success)
 
 
-def for_members(embeddings: NDArray[Any], epsilon: float, *, classes: int, crowd: int, seed: int) -> Asked:
+def for_members(embeddings: NDArray[Any], epsilon: float, *, classes: int, crowd: int, seed: int) -> VectorQuestion:
     """To tell whether a known record is among the vectors of a crowd."""
     rng = np.random.default_rng([seed, 13])
     order = rng.permutation(len(embeddings))
@@ -126,17 +126,18 @@ def for_members(embeddings: NDArray[Any], epsilon: float, *, classes: int, crowd
     present = np.resize(members, crowd)
     members, others = members[:_TRIED], others[:_TRIED]
 
-    def success(asked: Asked) -> float:
-        z = asked.drawn(asked.vectors(embeddings[present], labels[present]), seed=seed, stage="attack-choice")
-        known = asked.vectors(embeddings[np.r_[members, others]], labels[np.r_[members, others]])
-        evidence = embedding_evidence(asked.mechanism, z, known, asked.vectors(embeddings[others], labels[others]))
+    def success(question: VectorQuestion) -> float:
+        z = question.drawn(question.vectors(embeddings[present], labels[present]), seed=seed, stage="attack-choice")
+        known = question.vectors(embeddings[np.r_[members, others]], labels[np.r_[members, others]])
+        population = question.vectors(embeddings[others], labels[others])
+        evidence = embedding_evidence(question.mechanism, z, known, population)
         inside, outside = evidence[: len(members), None], evidence[None, len(members) :]
         return float((inside > outside).mean() + 0.5 * (inside == outside).mean())
 
     return _best(_options(_whitened(embeddings), simplex_codes(classes), epsilon), success)
 
 
-def for_value(pool: Pool, values: int, epsilon: float, *, classes: int, seed: int) -> Asked:
+def for_value(pool: Pool, values: int, epsilon: float, *, classes: int, seed: int) -> VectorQuestion:
     """To tell a value of the text: ridge regression on which value it has, all labels of one code."""
     assert pool.values is not None
     same = np.ones((classes, 1), np.float32)
@@ -148,19 +149,19 @@ def for_value(pool: Pool, values: int, epsilon: float, *, classes: int, seed: in
 
     half = Pool(pool.embeddings[learnt], np.zeros(len(learnt), np.int64), pool.values[learnt])
 
-    def success(asked: Asked) -> float:
-        vectors = asked.vectors(pool.embeddings[tried], np.zeros(len(tried), np.int64))
-        released = asked.drawn(vectors, seed=seed, stage="attack-choice")
+    def success(question: VectorQuestion) -> float:
+        vectors = question.vectors(pool.embeddings[tried], np.zeros(len(tried), np.int64))
+        released = question.drawn(vectors, seed=seed, stage="attack-choice")
         assert pool.values is not None
-        return float((guessed(asked, released, half, values) == pool.values[tried]).mean())
+        return float((guessed(question, released, half, values) == pool.values[tried]).mean())
 
     options = list(_options(maps(learnt), same, epsilon))
     best = _best(options, success)
-    which = next(i for i, asked in enumerate(options) if asked is best)
+    which = next(i for i, question in enumerate(options) if question is best)
     return list(_options(maps(order), same, epsilon))[which]  # the same question, learned on all public text
 
 
-def for_label(embeddings: NDArray[Any], epsilon: float, *, classes: int, seed: int) -> Asked:
+def for_label(embeddings: NDArray[Any], epsilon: float, *, classes: int, seed: int) -> VectorQuestion:
     """To tell the label: features that are the same of every text."""
     m = embeddings.shape[1]
     far = 1e4 * max(1.0, float(np.abs(embeddings).max()))
@@ -170,25 +171,26 @@ def for_label(embeddings: NDArray[Any], epsilon: float, *, classes: int, seed: i
     rows = np.resize(embeddings, (_LABELS, m))
     pool = Pool(embeddings[:1], np.full(1, -1, np.int64))
 
-    def success(asked: Asked) -> float:
-        released = asked.drawn(asked.vectors(rows, labels), seed=seed, stage="attack-choice")
-        return float((guessed(asked, released, pool, classes) == labels).mean())
+    def success(question: VectorQuestion) -> float:
+        released = question.drawn(question.vectors(rows, labels), seed=seed, stage="attack-choice")
+        return float((guessed(question, released, pool, classes) == labels).mean())
 
     return _best(_options([(mean, np.eye(m, 2, dtype=np.float32))], simplex_codes(classes), epsilon), success)
 
 
 def _options(
     maps: Iterable[Matrices], codes: NDArray[np.float32], epsilon: float
-) -> Iterable[Asked]:
+) -> Iterable[VectorQuestion]:
     for mean, m1 in maps:
         size = codes.shape[1] * (m1.shape[1] + 1)
-        yield Asked(mean, m1, codes, PrivUnit(size, epsilon))
+        yield VectorQuestion(mean, m1, codes, PrivUnit(size, epsilon))
         for mass in _MASSES:
-            yield Asked(mean, m1, codes, PrivUnit(size, epsilon, min(float(expit(epsilon + logit(mass))), 1 - 1e-9)))
+            probability = min(float(expit(epsilon + logit(mass))), 1 - 1e-9)
+            yield VectorQuestion(mean, m1, codes, PrivUnit(size, epsilon, probability))
 
 
-def _best(options: Iterable[Asked], success: Callable[[Asked], float]) -> Asked:
-    tried: Sequence[tuple[float, Asked]] = [(success(asked), asked) for asked in options]
+def _best(options: Iterable[VectorQuestion], success: Callable[[VectorQuestion], float]) -> VectorQuestion:
+    tried: Sequence[tuple[float, VectorQuestion]] = [(success(question), question) for question in options]
     return max(tried, key=lambda one: one[0])[1]
 
 

@@ -25,6 +25,11 @@ def pca_maps(embeddings: NDArray[Any], *, dim: int, classes: int) -> Maps:
 def checked(
     embeddings: NDArray[Any], labels: NDArray[Any] | None, classes: int, dim: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Public embeddings (n, m) as float64, and labels (n,), of which there are none where none are given.
+
+    Raises ValueError, one line, unless maps of `dim` coordinates can be learned from them: where the embeddings are
+    not finite or fewer than two, where they do not fit the labels or `dim`, and where a class has no example.
+    """
     h = np.asarray(embeddings, dtype=np.float64)
     if h.ndim != 2 or len(h) < 2 or not np.isfinite(h).all():
         raise ValueError(f"maps: public embeddings must be two or more finite rows, got shape {h.shape}")

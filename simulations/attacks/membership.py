@@ -98,7 +98,7 @@ class _Membership:
             raise Skipped("nothing is released: its server has every text")
         if study.training.way == HALVES:
             raise Skipped(f'of the way "{HALVES}" only a half of the users trains each model; attack the other ways')
-        from simulations.attacks.shadow_models import Asked, model_of
+        from simulations.attacks.shadow_models import AttackedRecords, model_of
 
         delivered = delivered_to(target)
         ready = prepared(target.run, progress)
@@ -106,9 +106,9 @@ class _Membership:
         chosen, others, rng = members_and_others(target, ready.held, inside)
         order = rng.permutation(2 * len(chosen))
         texts, labels = [*chosen.texts, *others.texts], np.concatenate([chosen.labels, others.labels])
-        asked = Asked([texts[i] for i in order], labels[order], trained=len(inside))
+        records = AttackedRecords([texts[i] for i in order], labels[order], trained=len(inside))
         try:
-            model = model_of(study, arm, ready.public, asked, run=target.run, progress=progress)
+            model = model_of(study, arm, ready.public, records, run=target.run, progress=progress)
         except ValueError as error:
             raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
         return cls(target, ready.public, model, order < len(chosen), delivered, progress)
@@ -157,7 +157,7 @@ class _Membership:
             "macro_precision": scores.macro_precision(evidence[scored] > cut, self.members[scored]),
             "found_at_1_percent": found,
             "scored": int(scored.sum()),
-            "trained": self.model.asked.trained,
+            "trained": self.model.records.trained,
             "note": "; ".join(notes),
         } | self._allowed | extra
 
@@ -180,7 +180,7 @@ class _Membership:
         return found
 
     def _by_outputs(self, name: str) -> FloatArray:
-        labels = self.model.asked.labels
+        labels = self.model.records.labels
         if name == "membership-confidence":
             return membership.confidence(self._outputs, labels)
         if name == "membership-drops":
@@ -191,11 +191,11 @@ class _Membership:
 
     def _beside_drops(self) -> FloatArray:
         """Confidence, mean of each record and its copies; the model is asked about all copies at once."""
-        asked = self.model.asked
+        records = self.model.records
         rng = np.random.default_rng([self.target.study.seed, 12])
-        copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in asked.texts]
-        found = membership.confidence(self.model.outputs(copies), np.tile(asked.labels, _COPIES))
-        own = membership.confidence(self._outputs, asked.labels)
+        copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in records.texts]
+        found = membership.confidence(self.model.outputs(copies), np.tile(records.labels, _COPIES))
+        own = membership.confidence(self._outputs, records.labels)
         mean: FloatArray = (own + found.reshape(_COPIES, -1).sum(axis=0)) / (_COPIES + 1)
         return mean
 
@@ -203,7 +203,7 @@ class _Membership:
         inside, outputs, texts = self._shadows
         extra = {"shadow_models": len(inside), "shadow_texts": texts}
         if name == "membership-lira":
-            labels = self.model.asked.labels
+            labels = self.model.records.labels
             shadows = np.stack([lira.scaled(each, labels) for each in outputs])
             return lira.evidence(lira.scaled(self._outputs, labels), shadows, inside), extra
         rng = np.random.default_rng([self.target.study.seed, 10])
@@ -243,7 +243,7 @@ class _Membership:
                 law = np.where(delivered.y[:, None] == np.arange(len(public.classes)), 0.0, -np.inf)
             else:
                 law = log_transition(response, delivered.y, classes=len(public.classes))
-            labels = law, model.asked.labels, public.labels
+            labels = law, model.records.labels, public.labels
         return presence.embedding_evidence(
             model.mechanism, delivered.z, model.units(model.embeddings), model.units(public.embeddings),
             labels=labels,
@@ -251,7 +251,7 @@ class _Membership:
 
     def _by_texts(self, released: IntArray) -> FloatArray:
         text: TextMechanism = self.model.text
-        known, public = (padded_word_ids(each, text) for each in (self.model.asked.texts, self.public.texts[:_POOL]))
+        known, public = (padded_word_ids(each, text) for each in (self.model.records.texts, self.public.texts[:_POOL]))
         try:
             channel = Channel(text, self.target.study.seed)
         except ValueError:  # more than a word decides what is released in its place

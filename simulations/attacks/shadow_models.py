@@ -35,7 +35,7 @@ BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class AttackedRecords:
     """The records that the adversary asks about: n texts and their labels (n,). trained: how many records the attacked
     model was trained on."""
 
@@ -103,11 +103,11 @@ class _People:
         raise NotImplementedError("no way that is attacked so publishes an encoder")
 
 
-def _filled(asked: Asked, inside: BoolArray, public: Public, study: Experiment, number: int) -> IntArray:
+def _filled(records: AttackedRecords, inside: BoolArray, public: Public, study: Experiment, number: int) -> IntArray:
     """Rows of labelled public text that join the records `inside` in the training of a shadow model."""
     labelled = 0 if public.labels is None else len(public.texts)
     rng = np.random.default_rng([study.seed, 8, number])
-    return np.sort(rng.permutation(labelled)[: max(0, asked.trained - int(inside.sum()))]).astype(np.int64)
+    return np.sort(rng.permutation(labelled)[: max(0, records.trained - int(inside.sum()))]).astype(np.int64)
 
 
 class _OnReleases:
@@ -119,27 +119,27 @@ class _OnReleases:
     shadows: int | None = 16
 
     def __init__(
-        self, study: Experiment, arm: Arm, public: Public, asked: Asked, *, folder: Path, progress: Progress
+        self, study: Experiment, arm: Arm, public: Public, records: AttackedRecords, *, folder: Path, progress: Progress
     ) -> None:
-        self.study, self.arm, self.public, self.asked, self.folder = study, arm, public, asked, folder
+        self.study, self.arm, self.public, self.records, self.folder = study, arm, public, records, folder
         assert public.maps is not None and public.encoder is not None
         progress(f"{arm.name}: learning maps on {len(public.texts):,} public texts")
         self.channels: Channels = channels_of(study, arm, public)
         self.mechanism: Mechanism = public.maps.best(self.channels.embedding)
         self.before = public.maps.of(self.mechanism)
-        self.embeddings = public.encoder.embed(asked.texts)
+        self.embeddings = public.encoder.embed(records.texts)
 
     def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
         return self._log_p(Maps.load(self.folder), texts)
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         public = self.public
-        fill = _filled(self.asked, inside, public, self.study, number)
-        labels = self.asked.labels[inside]
+        fill = _filled(self.records, inside, public, self.study, number)
+        labels = self.records.labels[inside]
         if public.labels is not None:
             labels = np.concatenate([labels, public.labels[fill]])
         people = _People(
-            texts=[*(self.asked.texts[i] for i in np.flatnonzero(inside)), *(public.texts[i] for i in fill)],
+            texts=[*(self.records.texts[i] for i in np.flatnonzero(inside)), *(public.texts[i] for i in fill)],
             labels=labels,
             embeddings=np.concatenate([self.embeddings[inside], np.asarray(public.embeddings)[fill]]),
             streams=_streams(self.study, number),
@@ -166,14 +166,14 @@ class _OnTexts:
 
     shadows: int | None = None
 
-    def __init__(self, study: Experiment, arm: Arm, public: Public, asked: Asked, *, folder: Path) -> None:
-        self.study, self.arm, self.public, self.asked, self.folder = study, arm, public, asked, folder
+    def __init__(self, study: Experiment, arm: Arm, public: Public, records: AttackedRecords, *, folder: Path) -> None:
+        self.study, self.arm, self.public, self.records, self.folder = study, arm, public, records, folder
         assert arm.text is not None and public.rewriter is not None
         self.channels: Channels = channels_of(study, arm, public)
         self.text: TextMechanism = self.channels.text_of("train")
         form = {k: v for k, v in arm.text.items() if k in TEXT_FIELDS}
         self.plain = text_mechanism({"mechanism": "identity"} | form | {"length": KEPT}, public.rewriter.vocabulary)
-        self.lines = self._in_words(asked.texts)
+        self.lines = self._in_words(records.texts)
 
     def _in_words(self, texts: Sequence[Text]) -> Sequence[Text]:
         assert self.public.rewriter is not None
@@ -188,9 +188,9 @@ class _OnTexts:
         return _log_p(Pipeline.from_pretrained(self.folder), self.lines if texts is None else self._in_words(texts))
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
-        chosen = np.flatnonzero(inside)[: self.asked.trained]
+        chosen = np.flatnonzero(inside)[: self.records.trained]
         people = _People(
-            texts=[self.asked.texts[i] for i in chosen], labels=self.asked.labels[chosen],
+            texts=[self.records.texts[i] for i in chosen], labels=self.records.labels[chosen],
             streams=_streams(self.study, number), masked_lm=getattr(self.public.rewriter, "masked_lm", None),
         )  # fmt: skip
         protocol = protocol_of(self.study, self.arm, self.public, folder=self.folder, progress=_quiet)
@@ -203,22 +203,22 @@ class _AsPublished:
 
     shadows: int | None = None
 
-    def __init__(self, study: Experiment, arm: Arm, public: Public, asked: Asked, *, folder: Path) -> None:
-        self.study, self.arm, self.public, self.asked, self.folder = study, arm, public, asked, folder
+    def __init__(self, study: Experiment, arm: Arm, public: Public, records: AttackedRecords, *, folder: Path) -> None:
+        self.study, self.arm, self.public, self.records, self.folder = study, arm, public, records, folder
         self.mechanism = embeddings_of(study, arm, public)[0]
 
     def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
         from server.model import Pipeline
 
-        return _log_p(Pipeline.from_pretrained(self.folder), self.asked.texts if texts is None else texts)
+        return _log_p(Pipeline.from_pretrained(self.folder), self.records.texts if texts is None else texts)
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         from server.training.paper import train_paper
 
         study, public = self.study, self.public
-        fill = _filled(self.asked, inside, public, study, number)
-        texts = [*(self.asked.texts[i] for i in np.flatnonzero(inside)), *(public.texts[i] for i in fill)]
-        labels = self.asked.labels[inside]
+        fill = _filled(self.records, inside, public, study, number)
+        texts = [*(self.records.texts[i] for i in np.flatnonzero(inside)), *(public.texts[i] for i in fill)]
+        labels = self.records.labels[inside]
         if public.labels is not None:
             labels = np.concatenate([labels, public.labels[fill]])
         if self.arm.label is not None:
@@ -232,19 +232,19 @@ class _AsPublished:
             seed=_seed(study, number), acknowledged=True, pooling=study.encoder.pooling,
             max_length=study.encoder.max_length, **study.training.descent,
         )  # fmt: skip
-        return _log_p(pipeline, self.asked.texts), len(texts)
+        return _log_p(pipeline, self.records.texts), len(texts)
 
 
 def model_of(
-    study: Experiment, arm: Arm, public: Public, asked: Asked, *, run: Path, progress: Progress
+    study: Experiment, arm: Arm, public: Public, records: AttackedRecords, *, run: Path, progress: Progress
 ) -> _OnReleases | _OnTexts | _AsPublished:
     """The arm's model in the run folder. Raises ValueError, in one line, where it cannot be loaded or made again."""
     folder = run / "models" / slug(arm.name)
     if study.training.way == "sanitized-text":
-        return _OnTexts(study, arm, public, asked, folder=folder)
+        return _OnTexts(study, arm, public, records, folder=folder)
     if study.training.way == "paper":
-        return _AsPublished(study, arm, public, asked, folder=folder)
-    return _OnReleases(study, arm, public, asked, folder=folder, progress=progress)
+        return _AsPublished(study, arm, public, records, folder=folder)
+    return _OnReleases(study, arm, public, records, folder=folder, progress=progress)
 
 
 def _log_p(pipeline: Any, texts: Sequence[Text]) -> FloatArray:

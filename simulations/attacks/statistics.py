@@ -23,7 +23,7 @@ from mechanisms.messages.request import Request
 from mechanisms.streams import SimulationStreams
 from server.attacks import allowed, membership, statistic
 from server.attacks.presence import embedding_evidence
-from server.attacks.statistic import Asked, Pool
+from server.attacks.statistic import Pool, VectorQuestion
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Encoding
 from server.protocols.statistics import codes_asked
@@ -102,7 +102,7 @@ class _Vectors:
     encoder: Encoding
     people: _People
     seen: FloatArray
-    asked: Asked
+    question: VectorQuestion
     stage: str
     progress: Progress
 
@@ -110,16 +110,16 @@ class _Vectors:
     def opened(cls, target: Target, progress: Progress) -> _Vectors:
         rows = arrived(target, "statistic")
         ready = prepared(target.run, progress)
-        encoder, asked, rows = _asked(target, ready, rows, progress)
+        encoder, question, rows = _question(target, ready, rows, progress)
         stage = rows[0].released.stage
         progress(f"{target.arm.name}: {len(rows):,} released vectors of stage {stage}")
-        seen = np.stack([values(row, asked.mechanism) for row in rows])
-        return cls(target, ready, encoder, _people(encoder, rows), seen, asked, stage, progress)
+        seen = np.stack([values(row, question.mechanism) for row in rows])
+        return cls(target, ready, encoder, _people(encoder, rows), seen, question, stage, progress)
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """An attack's lines. Raises Skipped where it does not apply."""
         chosen = name.endswith(_CHOSEN)
-        if chosen and isinstance(self.asked.mechanism, Identity):
+        if chosen and isinstance(self.question.mechanism, Identity):
             raise Skipped("there is no noise that other maps would get round")
         kind = name.removesuffix(_CHOSEN)
         if kind == "vector-text":
@@ -141,16 +141,16 @@ class _Vectors:
         n = len(who)
         if n < 2:
             raise Skipped("fewer than two users' vectors were delivered")
-        asked = self.asked
+        question = self.question
         if chosen:
-            asked = statistic.for_texts(
+            question = statistic.for_texts(
                 self._public, self._epsilon, classes=self._classes, among=min(n, len(self._public)), seed=self._seed
             )
-        evidence = statistic.matching(asked, self._seen(asked)[who], self._means(asked)[who])
+        evidence = statistic.matching(question, self._seen(question)[who], self._means(question)[who])
         found, auc = scores.matched(evidence), scores.area(evidence)
-        return self._about(asked, f"AUC {auc.success:.3f} ± {auc.error:.3f}") | {
+        return self._about(question, f"AUC {auc.success:.3f} ± {auc.error:.3f}") | {
             **found.shown, "texts": n, "baseline": 1 / n,
-            **_allowed(asked, np.full(n, 1 / n)), "auc": auc.success,
+            **_allowed(question, np.full(n, 1 / n)), "auc": auc.success,
             "auc_error": auc.error,
         }  # fmt: skip
 
@@ -163,17 +163,17 @@ class _Vectors:
 
     def _attribute(self, attribute: str, chosen: bool) -> dict[str, Any]:
         pool, who, truth, count = self._values(attribute)
-        asked = self.asked
+        question = self.question
         if chosen and attribute == "label":
-            asked = statistic.for_label(self._public, self._epsilon, classes=self._classes, seed=self._seed)
+            question = statistic.for_label(self._public, self._epsilon, classes=self._classes, seed=self._seed)
         elif chosen:
-            asked = statistic.for_value(pool, count, self._epsilon, classes=self._classes, seed=self._seed)
-        guesses = statistic.guessed(asked, self._seen(asked)[who], pool, count)
+            question = statistic.for_value(pool, count, self._epsilon, classes=self._classes, seed=self._seed)
+        guesses = statistic.guessed(question, self._seen(question)[who], pool, count)
         rate, share = scores.guesses_right(guesses, truth), np.bincount(truth, minlength=count) / len(truth)
         gain = rate.success - share.max()
-        return self._about(asked, f"{attribute}, {count} values; gain {gain:+.3f}") | {
+        return self._about(question, f"{attribute}, {count} values; gain {gain:+.3f}") | {
             "attribute": attribute, **rate.shown, "texts": len(who),
-            "baseline": float(share.max()), **_allowed(asked, share),
+            "baseline": float(share.max()), **_allowed(question, share),
             "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
         }  # fmt: skip
 
@@ -201,24 +201,24 @@ class _Vectors:
         inside = np.flatnonzero(np.isin(held.holders.users, self.people.users))
         mine, rest, _ = members_and_others(self.target, held, inside)
         n = len(mine)
-        asked = self.asked
+        question = self.question
         if chosen:
-            asked = statistic.for_members(
+            question = statistic.for_members(
                 self._public, self._epsilon, classes=self._classes, crowd=len(self.seen), seed=self._seed
             )
         embeddings = self.encoder.embed([*mine.texts, *rest.texts])
-        known = asked.vectors(embeddings, np.concatenate([mine.labels, rest.labels]))
+        known = question.vectors(embeddings, np.concatenate([mine.labels, rest.labels]))
         pool = Pool(self._public, self._public_labels).candidates(self._classes)
-        evidence = embedding_evidence(asked.mechanism, self._seen(asked), known, asked.vectors(*pool[:2]))
+        evidence = embedding_evidence(question.mechanism, self._seen(question), known, question.vectors(*pool[:2]))
         members = np.arange(2 * n) < n
         scored = np.arange(2 * n) % 2 == 0
         cut = membership.threshold(evidence[~scored], members[~scored])
         rate = membership_scores.balanced(evidence[scored] > cut, members[scored])
         auc = membership_scores.area(evidence, members)
         at = membership_scores.found_at(evidence, members, FALSE_ALARMS)
-        most = 1.0 if isinstance(asked.mechanism, Identity) else membership.bound([(asked.mechanism, 1)])
+        most = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
         note = f"AUC {auc.success:.3f} ± {auc.error:.3f}; {at:.3f} found at {FALSE_ALARMS:.0%} false alarms"
-        return self._about(asked, f"{note}; among {len(self.seen):,} vectors") | {
+        return self._about(question, f"{note}; among {len(self.seen):,} vectors") | {
             **rate.shown, "texts": n, "others": n, "baseline": 0.5,
             "bound": most, "bound_counts": most,
             "auc": auc.success, "auc_error": auc.error, "found_at_1_percent": at,
@@ -232,11 +232,11 @@ class _Vectors:
 
     @property
     def _epsilon(self) -> float:
-        return float(self.asked.mechanism.epsilon)
+        return float(self.question.mechanism.epsilon)
 
     @property
     def _classes(self) -> int:
-        return len(self.asked.codes)
+        return len(self.question.codes)
 
     @cached_property
     def _public(self) -> NDArray[np.float32]:
@@ -247,10 +247,10 @@ class _Vectors:
         labels = self.ready.public.labels
         return np.full(len(self._public), -1, np.int64) if labels is None else labels
 
-    def _about(self, asked: Asked, note: str) -> dict[str, Any]:
-        mechanism, features = asked.mechanism, asked.m1.shape[1]
+    def _about(self, question: VectorQuestion, note: str) -> dict[str, Any]:
+        mechanism, features = question.mechanism, question.m1.shape[1]
         cap = getattr(mechanism, "cap_probability", None)
-        if asked is not self.asked:
+        if question is not self.question:
             note += f"; {features} features, p = {cap:.4g}, drawn anew"
         return {
             "mechanism": mechanism.name, "epsilon": getattr(mechanism, "epsilon", None),
@@ -260,34 +260,36 @@ class _Vectors:
 
     @cached_property
     def _own(self) -> FloatArray:
-        return self._drawing(self.asked)[1]
+        return self._drawing(self.question)[1]
 
-    def _means(self, asked: Asked) -> FloatArray:
+    def _means(self, question: VectorQuestion) -> FloatArray:
         """(u, D), the truth: candidates that the adversary knows, one of which a vector is of."""
-        return self._own if asked is self.asked else self._drawing(asked)[1]
+        return self._own if question is self.question else self._drawing(question)[1]
 
-    def _drawing(self, asked: Asked) -> tuple[Request, FloatArray]:
+    def _drawing(self, question: VectorQuestion) -> tuple[Request, FloatArray]:
         """The request, and each user's mean (u, D) under it."""
-        request, people = _request(self.target, self.encoder, asked, _STAGE), self.people
+        request, people = _request(self.target, self.encoder, question, _STAGE), self.people
         return request, statistic_means(request, people.embeddings, people.labels, people.starts)
 
-    def _seen(self, asked: Asked) -> FloatArray:
+    def _seen(self, question: VectorQuestion) -> FloatArray:
         """(u, D) what was released, or what would have been to another question."""
-        if asked is self.asked:
+        if question is self.question:
             return self.seen
-        request, means = self._drawing(asked)
+        request, means = self._drawing(question)
         users = self.people.users
         drawn = draw(request, "statistic", means, users, np.zeros_like(users), streams=SimulationStreams(self._seed))
-        return drawn.astype(np.float64) if asked.mechanism.grid is None else asked.mechanism.grid.decode(drawn)
+        return drawn.astype(np.float64) if question.mechanism.grid is None else question.mechanism.grid.decode(drawn)
 
 
-def _allowed(asked: Asked, share: FloatArray) -> dict[str, float]:
+def _allowed(question: VectorQuestion, share: FloatArray) -> dict[str, float]:
     """What the theorem allows of guessing one of several values of these shares."""
-    curves = (allowed.curve(asked.mechanism), allowed.curve(asked.mechanism, 2))
+    curves = (allowed.curve(question.mechanism), allowed.curve(question.mechanism, 2))
     return dict(zip(("bound", "bound_counts"), (allowed.guess(points, share) for points in curves), strict=True))
 
 
-def _asked(target: Target, ready: Prepared, rows: list[Row], progress: Progress) -> tuple[Encoding, Asked, list[Row]]:
+def _question(
+    target: Target, ready: Prepared, rows: list[Row], progress: Progress
+) -> tuple[Encoding, VectorQuestion, list[Row]]:
     """The encoder and the maps that some of the releases `rows` answer, by their digest, and which these are: those
     that were asked last, where there were rounds. Raises Skipped where the run no longer holds either."""
     build, folder = target.study.statistic_of(target.arm), target.run / "models" / slug(target.arm.name)
@@ -296,18 +298,18 @@ def _asked(target: Target, ready: Prepared, rows: list[Row], progress: Progress)
     trained = [CachedEncoder(path, progress=progress) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
     stages = {row.released.digest: row.released.stage for row in rows}
     for maps in maps_sent(folder):
-        asked = Asked(maps.mean, maps.m1, codes, build(codes.shape[1] * (maps.dim + 1)))
+        question = VectorQuestion(maps.mean, maps.m1, codes, build(codes.shape[1] * (maps.dim + 1)))
         for encoder in (*trained, ready.public.encoder):
             for digest, stage in stages.items():
-                if _request(target, encoder, asked, stage).digest("statistic") == digest:
-                    return encoder, asked, [row for row in rows if row.released.digest == digest]
+                if _request(target, encoder, question, stage).digest("statistic") == digest:
+                    return encoder, question, [row for row in rows if row.released.digest == digest]
     raise Skipped("the run does not hold the maps, or the encoder, that its users answered by")
 
 
-def _request(target: Target, encoder: Encoding, asked: Asked, stage: str) -> Request:
+def _request(target: Target, encoder: Encoding, question: VectorQuestion, stage: str) -> Request:
     return Request(
-        slug(target.arm.name), stage, "train", encoder.identity, asked.mean, asked.m1, None, None, len(asked.codes), 0,
-        statistic=parameters(asked.mechanism), codes=asked.codes,
+        slug(target.arm.name), stage, "train", encoder.identity, question.mean, question.m1, None, None,
+        len(question.codes), 0, statistic=parameters(question.mechanism), codes=question.codes,
     )  # fmt: skip
 
 

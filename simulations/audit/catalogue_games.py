@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.messages.request import Request
-from simulations.audit import clients
-from simulations.audit.clients import CLASSES, DIM, WIDTH, Clients
+from simulations.audit import clients as audit_clients
+from simulations.audit.clients import CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
 from simulations.audit.games import Game, distances_of, finite_game, label_game, sphere_game, worst_pair
 
 NAME = "client-catalogue"
 #: Values of parameters that have no default.
 _USUAL: dict[str, Any] = {"epsilon": 1.0, "dim": DIM, "sigma": 1.0, "classes": CLASSES}
 #: Asked for by other parts of the audit.
-_ASKED = {spec["mechanism"] for spec in (clients.EMBEDDING, clients.LABEL, clients.TEXT, clients.STATISTIC)}
+_ASKED = {spec["mechanism"] for spec in (EMBEDDING, LABEL, TEXT, STATISTIC)}
 #: A word that no vocabulary has.
 _UNKNOWN = "zzyzxq"
 _SHARE = 0.1
@@ -37,12 +37,12 @@ def left_out(kind: type[Any]) -> bool:
     return bool(getattr(kind, "reads", ())) or kind.name == "identity"
 
 
-def catalogue_games(asked: Clients, delta: float) -> list[Game]:
+def catalogue_games(clients: Clients, delta: float) -> list[Game]:
     """A game for each mechanism that no other part of the audit asks a client for."""
     kinds = [kind for name, kind in CATALOGUE.items() if name not in _ASKED and not left_out(kind)]
     makers = {"embedding": _embedding, "label": _label, "text": _text}
     return [
-        replace(makers[kind.channel](asked, kind, delta), name=NAME, share=_SHARE)
+        replace(makers[kind.channel](clients, kind, delta), name=NAME, share=_SHARE)
         for kind in kinds if kind.channel in makers
     ]  # fmt: skip
 
@@ -53,32 +53,33 @@ def _spec(kind: type[Any]) -> dict[str, Any]:
     return spec | ({"k": 2} if any(f.name == "k" for f in fields(kind)) else {})  # of as few words as there are
 
 
-def _embedding(asked: Clients, kind: type[Any], delta: float) -> Game:
+def _embedding(clients: Clients, kind: type[Any], delta: float) -> Game:
     spec = _spec(kind)
     mechanism = build(spec, channel="embedding", dim=DIM)
-    request = replace(clients.request("embedding"), embedding=spec, label=None)
+    request = replace(audit_clients.request("embedding"), embedding=spec, label=None)
     game = sphere_game(mechanism, delta)
 
     def decoded(values: NDArray[Any]) -> NDArray[Any]:
         return values.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(values)
 
     return replace(
-        game, about=f"{kind.name}, {game.about}", draw=_drawn(asked, request, kind.name, "embedding", decoded)
+        game, about=f"{kind.name}, {game.about}", draw=_drawn(clients, request, kind.name, "embedding", decoded)
     )
 
 
-def _label(asked: Clients, kind: type[Any], delta: float) -> Game:
+def _label(clients: Clients, kind: type[Any], delta: float) -> Game:
     spec = _spec(kind)
     mechanism = build(spec, channel="label", classes=CLASSES)
     game, prior = label_game(mechanism, delta), None
     if mechanism.needs_prior:  # that of the game, whatever the embedding says
         prior = (np.zeros((DIM, CLASSES), np.float32), (np.log(0.6) * np.arange(CLASSES)).astype(np.float32))
-    request = replace(clients.request("embedding"), label=spec, prior=prior)
-    return replace(game, about=f"{kind.name}, {game.about}", draw=_drawn(asked, request, kind.name, "label", _numbers))
+    request = replace(audit_clients.request("embedding"), label=spec, prior=prior)
+    draw = _drawn(clients, request, kind.name, "label", _numbers)
+    return replace(game, about=f"{kind.name}, {game.about}", draw=draw)
 
 
-def _text(asked: Clients, kind: type[Any], delta: float) -> Game:
-    vocabulary = clients.few_words()
+def _text(clients: Clients, kind: type[Any], delta: float) -> Game:
+    vocabulary = audit_clients.few_words()
     spec = _spec(kind) | {"tokens": 1, "length": "kept"}
     word = build(spec, channel="text", vocabulary=vocabulary).word
     words = (*vocabulary.words, _UNKNOWN)
@@ -96,11 +97,11 @@ def _text(asked: Clients, kind: type[Any], delta: float) -> Game:
         distance=float(apart[x, y]) if word.guarantee.metric == "euclidean" else None,
     )  # fmt: skip
     asking = Request(
-        clients.ARM, "train", "train", "", None, None, None, None, clients.MANY, 0,
+        audit_clients.ARM, "train", "train", "", None, None, None, None, audit_clients.MANY, 0,
         text=spec | {"vocabulary": vocabulary.identity}, vocabulary=vocabulary,
     )  # fmt: skip
     texts = words[x], words[y]
-    draw = _drawn(asked, asking, kind.name, "text", lambda values: _numbers(values[:, 0]), texts=texts)
+    draw = _drawn(clients, asking, kind.name, "text", lambda values: _numbers(values[:, 0]), texts=texts)
     return replace(game, about=f"{kind.name}, {game.about}", draw=draw)
 
 
@@ -123,7 +124,7 @@ def _numbers(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _drawn(
-    asked: Clients, request: Request, name: str, channel: str, decoded: Callable[[NDArray[Any]], NDArray[Any]],
+    clients: Clients, request: Request, name: str, channel: str, decoded: Callable[[NDArray[Any]], NDArray[Any]],
     *, texts: tuple[str, str] = ("", ""),
 ) -> Callable[[int, int, int], NDArray[Any]]:  # fmt: skip
     """Of users of one record each: opposite embeddings, two labels and two texts, what of them is asked for."""
@@ -132,10 +133,10 @@ def _drawn(
         users, node = np.arange(n, dtype=np.int64) + n * side, f"{name}-{side}-{n}-{seed}"
         embeddings = np.zeros((n, WIDTH), np.float32)
         embeddings[:, 0] = 1.0 - 2.0 * side
-        asked.write(
+        clients.write(
             node, users, np.zeros_like(users), texts=[texts[side]] * n, labels=np.full(n, side),
             embeddings=None if channel == "text" else embeddings, seed=seed, delta=_DELTA,
         )  # fmt: skip
-        return decoded(clients.values_of(asked.ask(node, request), channel))
+        return decoded(audit_clients.values_of(clients.ask(node, request), channel))
 
     return draw

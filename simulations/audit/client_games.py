@@ -28,7 +28,7 @@ from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.vocabulary import NOTHING
 from server.attacks.audit import Fit, boosted, finite, known, learned, looked_at, part
 from server.training.statistic_head import simplex_codes
-from simulations.audit import clients
+from simulations.audit import clients as audit_clients
 from simulations.audit import games as audit_games
 from simulations.audit.catalogue_games import NAME as CATALOGUE
 from simulations.audit.catalogue_games import catalogue_games
@@ -85,16 +85,16 @@ class Pairs:
         else:
             records, labels, embeddings = np.zeros_like(users), held, np.zeros((2 * n, WIDTH), np.float32)
             embeddings[:, 0] = 1.0 - 2.0 * held
-        texts = np.resize(np.array(clients.TEXTS), len(users)).tolist()
+        texts = np.resize(np.array(audit_clients.TEXTS), len(users)).tolist()
         self.clients.write(name, users, records, texts=texts, labels=labels, embeddings=embeddings, seed=seed)
 
 
-def client_games(asked: Clients, delta: float) -> list[Game]:
+def client_games(clients: Clients, delta: float) -> list[Game]:
     """The embedding and the label of one record: the pair differs in both. One game looks at the target's release, one
     at its embedding alone, whose claim is closer, and one at whether it is that of the adversary's own user, who holds
     x."""
-    pairs = Pairs(asked, "embedding")
-    request = clients.request("embedding")
+    pairs = Pairs(clients, "embedding")
+    request = audit_clients.request("embedding")
     embedding: Any = request.mechanism("embedding")
     label: Any = request.mechanism("label")
     parts = (embedding.guarantee, label.guarantee)
@@ -142,11 +142,11 @@ def client_games(asked: Clients, delta: float) -> list[Game]:
     ]  # fmt: skip
 
 
-def client_text_games(asked: Clients, delta: float) -> list[Game]:
+def client_text_games(clients: Clients, delta: float) -> list[Game]:
     """Texts of five places: other words in all of them, words outside the vocabulary, and fewer words. The law of all
     that they may come out as is known."""
-    pairs = Pairs(asked, "text")
-    text: Any = clients.request("text").mechanism("text")
+    pairs = Pairs(clients, "text")
+    text: Any = audit_clients.request("text").mechanism("text")
     outcomes, law = audit_games.text_law(text)
     held = [padded_word_ids([held], text)[0] for held in _texts()]
     laws = [law(x) for x in held]
@@ -154,7 +154,7 @@ def client_text_games(asked: Clients, delta: float) -> list[Game]:
     def game(other: int, shown: str) -> Game:
         def draw(side: int, n: int, seed: int) -> NDArray[Any]:
             reply = pairs.reply(side * other, n, seed)
-            return clients.values_of(reply, "text")[1::2].astype(np.int64)
+            return audit_clients.values_of(reply, "text")[1::2].astype(np.int64)
 
         loss = text.privacy_loss(audit_games.text_distance(text, held[0], held[other]))
         return Game(
@@ -173,7 +173,7 @@ def client_text_games(asked: Clients, delta: float) -> list[Game]:
 def _texts() -> list[str]:
     """What users hold: the first word and the one that lies farthest from it, five of each; five that no vocabulary
     has; two of the first; and two of the second."""
-    vocabulary = clients.few_words()
+    vocabulary = audit_clients.few_words()
     points = vocabulary.points.astype(np.float64)
     farthest = int(np.argmax(np.linalg.norm(points - points[0], axis=1)))
     words = vocabulary.words[0], vocabulary.words[farthest], _UNKNOWN
@@ -185,25 +185,25 @@ def _length(outputs: NDArray[Any]) -> FloatArray:
     return (outputs != NOTHING).sum(axis=1).astype(np.float64)
 
 
-def client_label_games(asked: Clients, delta: float) -> list[Game]:
+def client_label_games(clients: Clients, delta: float) -> list[Game]:
     """The label of a text, of many and where each is rare, by itself and beside the text that it is the label of: texts
     of all sorts, the same under x and x'."""
-    kinds = len(clients.TEXTS)
-    mechanism: Any = clients.request("label").mechanism("label")
-    outcomes = np.arange(clients.MANY)
+    kinds = len(audit_clients.TEXTS)
+    mechanism: Any = audit_clients.request("label").mechanism("label")
+    outcomes = np.arange(audit_clients.MANY)
     one, other = (mechanism.log_prob(outcomes, np.full(len(outcomes), x)) for x in (0, 1))
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
         users, name = np.arange(n, dtype=np.int64) + n * side, f"label-{side}-{n}-{seed}"
-        texts = np.resize(np.array(clients.TEXTS), n).tolist()
-        asked.write(name, users, np.zeros_like(users), texts=texts, labels=np.full(n, side), seed=seed)
-        label = clients.values_of(asked.ask(name, asked.request("label")), "label").astype(np.int64)
+        texts = np.resize(np.array(audit_clients.TEXTS), n).tolist()
+        clients.write(name, users, np.zeros_like(users), texts=texts, labels=np.full(n, side), seed=seed)
+        label = audit_clients.values_of(clients.ask(name, clients.request("label")), "label").astype(np.int64)
         # of all labels but x and x' the text tells nothing more
         return np.column_stack([label, np.minimum(label, 2) * kinds + np.arange(n) % kinds])
 
     return [
         Game(
-            "client-label", f"randomized response ε={clients.RARE['epsilon']:g}, K={clients.MANY}",
+            "client-label", f"randomized response ε={audit_clients.RARE['epsilon']:g}, K={audit_clients.MANY}",
             "two labels, beside texts of all sorts", mechanism.guarantee.worst_case(),
             claim(mechanism.privacy_loss(), mechanism.guarantee, delta), draw,
             (part(slice(1), finite(outcomes[:, None], one - other)), part(slice(1, 2), learned)),
@@ -212,12 +212,12 @@ def client_label_games(asked: Clients, delta: float) -> list[Game]:
     ]  # fmt: skip
 
 
-def client_statistic_games(asked: Clients, delta: float) -> list[Game]:
+def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
     """The one vector of a user: of two users who have opposite ones, and of two who differ in nothing but how many
     records they hold, of which it may tell nothing. A third game looks at whether the target's release is that of the
     adversary's own user."""
-    pairs = Pairs(asked, "statistic")
-    request = clients.request("statistic")
+    pairs = Pairs(clients, "statistic")
+    request = audit_clients.request("statistic")
     mechanism: Any = request.mechanism("statistic")
     axes, labels = np.array(_STATISTICS[2], dtype=np.int64).T
     records = statistic_vectors(np.eye(2, DIM)[axes], labels, simplex_codes(2))
@@ -263,11 +263,11 @@ def client_statistic_games(asked: Clients, delta: float) -> list[Game]:
     ]  # fmt: skip
 
 
-def client_answer_games(asked: Clients, delta: float) -> list[Game]:
+def client_answer_games(clients: Clients, delta: float) -> list[Game]:
     """The class that a device's model gives a text: of two texts that it tells apart, and whether the target's release
     is that of the adversary's own user, who holds the first of them."""
-    pairs = Pairs(asked, "answer")
-    mechanism: Any = clients.request("answer").mechanism("answer")
+    pairs = Pairs(clients, "answer")
+    mechanism: Any = audit_clients.request("answer").mechanism("answer")
     outcomes = np.arange(CLASSES)
     one, other = (mechanism.log_prob(outcomes, np.full(CLASSES, x)) for x in (0, 1))
 
@@ -311,13 +311,13 @@ DEVICE = "device"
 _SEALED_SHARE = 0.05
 
 
-def device_games(asked: Clients, delta: float) -> list[Game]:
+def device_games(clients: Clients, delta: float) -> list[Game]:
     """The same of the client as it is deployed, on every channel: its worst pair, and what is beside it."""
     each = [
-        ("embedding and label", client_games(asked, delta)),
-        ("text", client_text_games(asked, delta)[-1:]),
-        ("statistic", client_statistic_games(asked, delta)[:2]),
-        ("answer", client_answer_games(asked, delta)),
+        ("embedding and label", client_games(clients, delta)),
+        ("text", client_text_games(clients, delta)[-1:]),
+        ("statistic", client_statistic_games(clients, delta)[:2]),
+        ("answer", client_answer_games(clients, delta)),
     ]
     return [
         replace(game, name=DEVICE, about=f"{channel}, {game.about}", share=_SEALED_SHARE)
@@ -412,5 +412,5 @@ PARTS: dict[str, Callable[[Clients, float], list[Game]]] = {
     "client-streams": stream_games,
     CATALOGUE: catalogue_games,
     DEVICE: device_games,
-    "shuffler": lambda asked, delta: shuffler_games(delta),
+    "shuffler": lambda clients, delta: shuffler_games(delta),
 }

@@ -22,7 +22,7 @@ from mechanisms.grid import SPHERE
 from mechanisms.messages.reply import Reply
 from mechanisms.vocabulary import NOTHING
 from server.attacks.audit import Fit, alike, learned, part
-from simulations.audit import clients
+from simulations.audit import clients as audit_clients
 from simulations.audit.clients import WIDTH, Clients, rows_of, values_of
 from simulations.audit.games import Game, PairClaim
 
@@ -84,7 +84,7 @@ class Streams:
         name = f"{self.channel}-{side}-{n}-{seed}"
         people = np.concatenate([users, users, companions])
         embeddings = None if self.channel == "text" else np.tile(np.eye(1, WIDTH, dtype=np.float32), (3 * n, 1))
-        word = clients.few_words().words[0]
+        word = audit_clients.few_words().words[0]
         self.clients.write(
             name, people, np.concatenate([records, others, records]), texts=[" ".join([word] * 5)] * 3 * n,
             labels=np.zeros_like(people), embeddings=embeddings, seed=seed,
@@ -113,16 +113,16 @@ class Streams:
         return one, np.roll(other, -side, axis=0)
 
 
-def stream_games(asked: Clients, delta: float) -> list[Game]:
+def stream_games(clients: Clients, delta: float) -> list[Game]:
     """Every channel, in everything that two releases may differ in."""
-    each = {channel: Streams(asked, channel) for channel in DIFFER}
+    each = {channel: Streams(clients, channel) for channel in DIFFER}
     return [_game(each[channel], differ) for channel, kinds in DIFFER.items() for differ in kinds]
 
 
 def _game(streams: Streams, differ: str) -> Game:
     """Whether two releases go together."""
     channel = streams.channel
-    mechanism = clients.request(channel).mechanism(channel)
+    mechanism = audit_clients.request(channel).mechanism(channel)
     shown = "embedding and label" if channel == "embedding" else channel
 
     def draw(side: int, n: int, seed: int) -> Outputs:

@@ -47,7 +47,7 @@ PFL = Path(__file__).with_name("pfl_peer.py")
 
 
 @dataclass(frozen=True)
-class Asked:
+class BenchOptions:
     """sections: names, all that can run where there are none. users: of the largest round. data: SST-2's folder, else
     the built-in corpus. pfl: the interpreter of an environment that has pfl. quick: little of everything, to see that
     it works; its figures are rough."""
@@ -60,27 +60,27 @@ class Asked:
     quick: bool = False
 
 
-def check(asked: Asked) -> None:
+def check(options: BenchOptions) -> None:
     """Raises UserError for what cannot be measured, before anything is."""
-    for name in asked.sections:
+    for name in options.sections:
         if name not in SECTIONS:
             raise UserError(f"bench: {name!r} is no section; {nearest(name, SECTIONS)}")
-    if asked.users < 1000:
-        raise UserError(f"--users {asked.users}: must be at least 1000")
-    if asked.data is not None and not Path(asked.data).is_dir():
-        raise UserError(f"--data {asked.data}: there is no such folder")
-    if "pfl" in asked.sections and asked.pfl is None:
+    if options.users < 1000:
+        raise UserError(f"--users {options.users}: must be at least 1000")
+    if options.data is not None and not Path(options.data).is_dir():
+        raise UserError(f"--data {options.data}: there is no such folder")
+    if "pfl" in options.sections and options.pfl is None:
         raise UserError("bench: pfl needs --pfl PYTHON, the interpreter of an environment with: pip install pfl")
 
 
-def run(asked: Asked, *, progress: Progress) -> dict[str, Any]:
+def run(options: BenchOptions, *, progress: Progress) -> dict[str, Any]:
     """{"machine", "seed", "quick", "sections": {name: what it measured}}."""
-    names = asked.sections or tuple(n for n in SECTIONS if n != "pfl" or asked.pfl is not None)
+    names = options.sections or tuple(n for n in SECTIONS if n != "pfl" or options.pfl is not None)
     about, sections = machine(), {}
     for name in names:
         progress(f"bench: {name}: {SECTIONS[name]}")
-        sections[name] = _apart(["simulations.benchmarks.run", name], asked)
-    return {"machine": about, "seed": asked.seed, "quick": asked.quick, "sections": sections}
+        sections[name] = _apart(["simulations.benchmarks.run", name], options)
+    return {"machine": about, "seed": options.seed, "quick": options.quick, "sections": sections}
 
 
 def machine() -> dict[str, Any]:
@@ -95,15 +95,15 @@ def machine() -> dict[str, Any]:
     }
 
 
-def mechanisms(asked: Asked) -> dict[str, Any]:
+def mechanisms(options: BenchOptions) -> dict[str, Any]:
     """Draws a second, random streams included."""
     import numpy as np
 
     from mechanisms.catalogue import build
     from mechanisms.streams import SimulationStreams
 
-    rows = _ROWS // 10 if asked.quick else _ROWS
-    x = np.random.default_rng([asked.seed, 1]).normal(size=(rows, DIM))
+    rows = _ROWS // 10 if options.quick else _ROWS
+    x = np.random.default_rng([options.seed, 1]).normal(size=(rows, DIM))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     labels, users, records = np.arange(rows) % CLASSES, np.arange(rows), np.zeros(rows, dtype=np.int64)
     found = {}
@@ -118,33 +118,33 @@ def mechanisms(asked: Asked) -> dict[str, Any]:
         values, speeds = labels if channel == "label" else x, []
         for _ in range(_REPEATS + 1):  # the first warms caches
             start = time.perf_counter()
-            rng = SimulationStreams(asked.seed).rows(users, records, stage="bench", channel=channel)
+            rng = SimulationStreams(options.seed).rows(users, records, stage="bench", channel=channel)
             mechanism.sample(values, rng=rng)
             speeds.append(rows / (time.perf_counter() - start))
         found[str(spec["mechanism"])] = {"per_second": speeds[1:], "median": statistics.median(speeds[1:])}
     return {"dim": DIM, "rows": rows, "mechanisms": found}
 
 
-def encoder(asked: Asked) -> dict[str, Any]:
+def encoder(options: BenchOptions) -> dict[str, Any]:
     """See `bench_encoder`."""
     from simulations.benchmarks import encoder as bench_encoder
 
     progress = progress_lines()
-    data = None if asked.data is None else Path(asked.data)
-    texts, source = bench_encoder.phrases(data, 256 if asked.quick else bench_encoder.TEXTS, seed=asked.seed)
-    found = bench_encoder.run(texts, seed=asked.seed, repeats=1 if asked.quick else _REPEATS, progress=progress)
-    users = min(asked.users, 1000 if asked.quick else FIRST)
-    texts, source = bench_encoder.phrases(data, users, seed=asked.seed)
+    data = None if options.data is None else Path(options.data)
+    texts, source = bench_encoder.phrases(data, 256 if options.quick else bench_encoder.TEXTS, seed=options.seed)
+    found = bench_encoder.run(texts, seed=options.seed, repeats=1 if options.quick else _REPEATS, progress=progress)
+    users = min(options.users, 1000 if options.quick else FIRST)
+    texts, source = bench_encoder.phrases(data, users, seed=options.seed)
     with tempfile.TemporaryDirectory(prefix="sottovoce-bench-") as folder:
-        whole = bench_encoder.round_with_encoding(texts, seed=asked.seed, folder=Path(folder), progress=progress)
+        whole = bench_encoder.round_with_encoding(texts, seed=options.seed, folder=Path(folder), progress=progress)
     return found | {"source": source, "round": whole}
 
 
-def rounds(asked: Asked, *, statistic: bool = False) -> dict[str, Any]:
+def rounds(options: BenchOptions, *, statistic: bool = False) -> dict[str, Any]:
     """See `bench_round`: a process for each number of users, so that memory is that of one round."""
     from simulations.benchmarks import round as bench_round
 
-    found = [bench_round.in_a_process(users, seed=asked.seed, statistic=statistic) for users in sizes(asked)]
+    found = [bench_round.in_a_process(users, seed=options.seed, statistic=statistic) for users in sizes(options)]
     results: dict[str, Any] = {"rounds": found}
     if len(found) > 1:
         results["exponent"] = bench_round.exponent([r["users"] for r in found], [r["seconds"]["round"] for r in found])
@@ -152,57 +152,57 @@ def rounds(asked: Asked, *, statistic: bool = False) -> dict[str, Any]:
     return results
 
 
-def sizes(asked: Asked) -> list[int]:
+def sizes(options: BenchOptions) -> list[int]:
     """10,000 users and ten times as many, and so on up to the largest round."""
-    if asked.quick:
-        return [min(asked.users, FIRST)]
+    if options.quick:
+        return [min(options.users, FIRST)]
     found = [FIRST]
-    while found[-1] * 10 <= asked.users:
+    while found[-1] * 10 <= options.users:
         found.append(found[-1] * 10)
-    return sorted({n for n in found if n <= asked.users} | {asked.users})
+    return sorted({n for n in found if n <= options.users} | {options.users})
 
 
-def flower(asked: Asked) -> dict[str, Any]:
+def flower(options: BenchOptions) -> dict[str, Any]:
     from simulations.benchmarks import round as bench_round
 
-    nodes = 50 if asked.quick else 1000
+    nodes = 50 if options.quick else 1000
     with tempfile.TemporaryDirectory(prefix="sottovoce-bench-") as folder:
         return {"nodes": nodes, "per_second": bench_round.flower_per_user_rate(nodes, folder=Path(folder))}
 
 
-def deployment(asked: Asked) -> dict[str, Any]:
+def deployment(options: BenchOptions) -> dict[str, Any]:
     """See `bench_deployment`."""
     from simulations.benchmarks import deployment as bench_deployment
 
-    return bench_deployment.in_a_folder(quick=asked.quick, seed=asked.seed, progress=progress_lines())
+    return bench_deployment.in_a_folder(quick=options.quick, seed=options.seed, progress=progress_lines())
 
 
-def pfl(asked: Asked) -> dict[str, Any]:
+def pfl(options: BenchOptions) -> dict[str, Any]:
     """In the peer's own environment."""
-    assert asked.pfl is not None
-    users = min(asked.users, 1000 if asked.quick else FIRST)
+    assert options.pfl is not None
+    users = min(options.users, 1000 if options.quick else FIRST)
     try:
         done = subprocess.run(
-            [asked.pfl, str(PFL), str(users), str(_REPEATS), str(DIM)], capture_output=True, text=True, check=True
+            [options.pfl, str(PFL), str(users), str(_REPEATS), str(DIM)], capture_output=True, text=True, check=True
         )
     except OSError as error:
-        raise UserError(f"--pfl {asked.pfl}: {error.strerror}") from None
+        raise UserError(f"--pfl {options.pfl}: {error.strerror}") from None
     except subprocess.CalledProcessError as error:
-        raise UserError(f"--pfl {asked.pfl}: {(error.stderr.strip().splitlines() or ['no message'])[-1]}") from None
+        raise UserError(f"--pfl {options.pfl}: {(error.stderr.strip().splitlines() or ['no message'])[-1]}") from None
     found = json.loads(done.stdout.splitlines()[-1])
     return {"users": users, "median": statistics.median(found["per_second"])} | found
 
 
-_WORK: dict[str, Callable[[Asked], dict[str, Any]]] = {
+_WORK: dict[str, Callable[[BenchOptions], dict[str, Any]]] = {
     "mechanisms": mechanisms, "encoder": encoder, "round": rounds,
     "statistic": partial(rounds, statistic=True), "flower": flower, "deployment": deployment, "pfl": pfl,
 }  # fmt: skip
 
 
-def _apart(module: Sequence[str], asked: Asked) -> Any:
+def _apart(module: Sequence[str], options: BenchOptions) -> Any:
     """What a module answers in a process of its own; its last line of complaint as a UserError."""
     done = subprocess.run(
-        [sys.executable, "-m", *module], input=json.dumps(asdict(asked)), stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", *module], input=json.dumps(asdict(options)), stdout=subprocess.PIPE, text=True
     )
     lines = done.stdout.splitlines()
     answer = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
@@ -213,10 +213,10 @@ def _apart(module: Sequence[str], asked: Asked) -> Any:
 
 def main(arguments: Sequence[str]) -> int:
     """One section; see this module's first lines."""
-    asked = json.load(sys.stdin)
-    asked["sections"] = tuple(asked["sections"])
+    options = json.load(sys.stdin)
+    options["sections"] = tuple(options["sections"])
     try:
-        print(json.dumps(_WORK[arguments[0]](Asked(**asked))))
+        print(json.dumps(_WORK[arguments[0]](BenchOptions(**options))))
     except ValueError as error:  # what a user can mend
         print(json.dumps({"error": str(error)}))
         return 2

@@ -43,13 +43,13 @@ def command(
     from simulations.output.figures import save
     from simulations.progress import progress_lines
 
-    asked = bench.Asked(tuple(sections or ()), users, seed, None if data is None else str(data), pfl, quick)
-    bench.check(asked)
+    options = bench.BenchOptions(tuple(sections or ()), users, seed, None if data is None else str(data), pfl, quick)
+    bench.check(options)
     if out is None:
-        results = bench.run(asked, progress=progress_lines())
+        results = bench.run(options, progress=progress_lines())
     else:
         with staged(out) as part:
-            results = bench.run(asked, progress=progress_lines())
+            results = bench.run(options, progress=progress_lines())
             (part / "bench.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             (part / "bench.md").write_text(bench.table(results), encoding="utf-8")
             if len(results["sections"].get("round", {}).get("rounds", ())) > 1:

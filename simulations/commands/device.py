@@ -319,7 +319,7 @@ def ask(
         found = device_ask.many(node, file, out, progress=progress_lines(), **where)
     if as_json:
         return print_json(found)
-    print(device_ask.words(found))
+    print(device_ask.in_lines(found))
 
 
 def _sentences(path: Path | None) -> list[str]:

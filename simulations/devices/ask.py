@@ -41,8 +41,8 @@ def many(node: Path, file: Path, out: Path, *, progress: Callable[[str], None], 
     return {"out": str(out), "lines": len(sentences), "classes": counts} | _costs(said)
 
 
-def words(found: Found) -> str:
-    """The same for people: lines."""
+def in_lines(found: Found) -> str:
+    """The same for people: lines, with what it cost."""
     if "class" in found:
         shares = sorted(found["probabilities"].items(), key=lambda item: -item[1])
         lines = [f"{found['class']}  ({', '.join(f'{name} {share:.3f}' for name, share in shares)})"]

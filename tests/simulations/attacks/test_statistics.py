@@ -21,7 +21,7 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.streams import SimulationStreams
 from server.attacks import allowed, statistic
 from server.attacks.likelihood import log_likelihood, log_likelihood_of_means
-from server.attacks.statistic import Asked, Pool
+from server.attacks.statistic import Pool, VectorQuestion
 from server.training.statistic_head import simplex_codes
 from simulations.attacks import knowledge as attack_public
 from simulations.attacks import membership as attack_membership
@@ -118,7 +118,8 @@ def test_a_question_for_a_value_gets_far_more_than_an_honest_one_and_no_more_tha
     pool = Pool(h[:n], np.full(n, -1), of[:n])
     labels, epsilon = rng.integers(2, size=n), 4.0
     asked = statistic.for_value(pool, values, epsilon, classes=2, seed=1)
-    honest = Asked(np.zeros(m, np.float32), np.eye(m, dtype=np.float32)[:, -8:], simplex_codes(2), PrivUnit(9, epsilon))
+    mean, m1 = np.zeros(m, np.float32), np.eye(m, dtype=np.float32)[:, -8:]
+    honest = VectorQuestion(mean, m1, simplex_codes(2), PrivUnit(9, epsilon))
     found = {}
     for name, question in (("chosen", asked), ("honest", honest)):
         released = question.drawn(question.vectors(h[n:], labels), seed=5, stage="test")

@@ -14,7 +14,7 @@ from simulations.benchmarks import encoder as bench_encoder
 from simulations.benchmarks import rows
 from simulations.benchmarks import run as bench
 from simulations.benchmarks.deployment import Size
-from simulations.benchmarks.run import Asked
+from simulations.benchmarks.run import BenchOptions
 from simulations.commands import cli
 from simulations.errors import UserError
 
@@ -22,24 +22,24 @@ pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "said"),
     [
-        (Asked(sections=("encodr",)), "'encodr' is no section"),
-        (Asked(users=3), "--users 3: must be at least 1000"),
-        (Asked(data="no/such/folder"), "there is no such folder"),
-        (Asked(sections=("pfl",)), "needs --pfl PYTHON"),
+        (BenchOptions(sections=("encodr",)), "'encodr' is no section"),
+        (BenchOptions(users=3), "--users 3: must be at least 1000"),
+        (BenchOptions(data="no/such/folder"), "there is no such folder"),
+        (BenchOptions(sections=("pfl",)), "needs --pfl PYTHON"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_first(asked: Asked, said: str) -> None:
+def test_what_cannot_be_measured_is_refused_first(options: BenchOptions, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        bench.check(asked)
+        bench.check(options)
 
 
 def test_sizes_grow_tenfold_up_to_the_largest() -> None:
-    assert bench.sizes(Asked(users=1_000_000)) == [10_000, 100_000, 1_000_000]
-    assert bench.sizes(Asked(users=200_000)) == [10_000, 100_000, 200_000]
-    assert bench.sizes(Asked(users=2000)) == [2000]
-    assert bench.sizes(Asked(users=1_000_000, quick=True)) == [10_000]
+    assert bench.sizes(BenchOptions(users=1_000_000)) == [10_000, 100_000, 1_000_000]
+    assert bench.sizes(BenchOptions(users=200_000)) == [10_000, 100_000, 200_000]
+    assert bench.sizes(BenchOptions(users=2000)) == [2000]
+    assert bench.sizes(BenchOptions(users=1_000_000, quick=True)) == [10_000]
 
 
 def test_the_command_measures_mechanisms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,13 +67,13 @@ def test_a_peer_that_cannot_run_is_one_line(tmp_path: Path, script: str | None) 
         python.write_text(f"#!{sys.executable}\n{script}\n")
         python.chmod(0o755)
     with pytest.raises(UserError, match="--pfl ") as caught:
-        bench.pfl(Asked(pfl=str(python)))
+        bench.pfl(BenchOptions(pfl=str(python)))
     assert "\n" not in str(caught.value)
 
 
 def test_a_section_that_fails_in_its_process_is_the_users_line() -> None:
     with pytest.raises(UserError, match=r"--pfl no-such-python: No such file"):
-        bench.run(Asked(sections=("pfl",), pfl="no-such-python"), progress=lambda _line: None)
+        bench.run(BenchOptions(sections=("pfl",), pfl="no-such-python"), progress=lambda _line: None)
 
 
 def test_tables_of_every_section() -> None:
