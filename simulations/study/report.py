@@ -180,6 +180,12 @@ def notes(results: Results) -> list[str]:
     if any(trust.unprotected(arm) for arm in results["arms"]):
         lines.append(f"{REFERENCE_MARK} {trust.UNPROTECTED}")
     lines += remarks([results])
+    lines += [
+        f"{arm['name']}: no model comes of it: what {arm['delivered']:,} users released says nothing (ε = 0), and no "
+        "public text has a label that could."
+        for arm in statistics
+        if arm.get("delivered") and arm.get("accuracy_clean_test") is None
+    ]
     lines += [f"{arm['name']}: {said}." for arm in results["arms"] if (said := _perturbed(arm))]
     others = (arm for arm in results["arms"] if not _asked_in_vain(arm))
     lines += [f"{arm['name']}: {lost}." for arm in others if (lost := _lost(arm))]

@@ -292,3 +292,13 @@ def test_a_reference_that_a_private_arm_beats_is_remarked() -> None:
     for difference, said in ((0.036, 1), (0.009, 0), (-0.036, 0)):
         lines = [line for line in notes(results | {"differences": [pair(difference)]}) if "lies below" in line]
         assert len(lines) == said and all(line.startswith(f"no noise: lies below {names[4]}") for line in lines)
+
+
+def test_users_who_release_nothing_but_noise_are_said_to_teach_nothing() -> None:
+    results = demo()
+    first, *rest = results["arms"]
+    none = {"accuracy": None, "accuracy_clean_test": None, "delivered": 1924, "way": "statistics"}
+    others = {"accuracy_clean_test": 0.7}, {"delivered": 0}, {"way": "release-once"}
+    for change, said in (({}, 1), *((other, 0) for other in others)):
+        lines = [each for each in notes(results | {"arms": [first | none | change, *rest]}) if "no model" in each]
+        assert len(lines) == said and all("1,924 users" in line for line in lines)
