@@ -282,7 +282,7 @@ def _run(arguments: list[str] | None) -> int:
         return 2
     except click.ClickException as error:
         said, mark, near = error.format_message().partition(" Did you mean")  # which typer adds to what click says
-        return _complain(said + mark + near.partition(" Did you mean")[0], 2)
+        return _complain(said + mark + near.partition(" (Did you mean")[0].partition(" Did you mean")[0], 2)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in SIMULATION_PACKAGES:
             raise

@@ -12,7 +12,7 @@ from simulations.experiment import from_table
 from simulations.study import simulate
 
 
-@pytest.mark.parametrize("typed", ["budget compose", "budgett", "device ledgr", "budget zzz"])
+@pytest.mark.parametrize("typed", ["budget compose", "budgett", "simulat", "device ledgr", "budget zzz"])
 def test_what_was_meant_is_asked_once(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(typed.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
