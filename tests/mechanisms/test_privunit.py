@@ -75,11 +75,27 @@ def test_the_direction_around_the_input_is_uniform() -> None:
     x = np.zeros((N, dim))
     x[:, 0] = 1.0
     y = mechanism.sample(x, rng=streams(N))
-    around = y[:, 1:] / np.linalg.norm(y[:, 1:], axis=1, keepdims=True)
-    law = stats.beta(1.5, 1.5)  # of (1 + t)/2 on S^3
-    for j in range(dim - 1):
-        assert stats.kstest((1 + around[:, j]) / 2, law.cdf).pvalue > ALARM
-    assert abs(np.corrcoef(around.T) - np.eye(dim - 1)).max() < 5 / math.sqrt(N)
+    law, pairs = stats.beta(1.5, 1.5), (dim - 1) * (dim - 2) / 2  # of (1 + t)/2 on S^3
+
+    def around(rest: np.ndarray) -> np.ndarray:
+        directions: np.ndarray = rest / np.linalg.norm(rest, axis=1, keepdims=True)
+        return directions
+
+    def even(t: np.ndarray) -> bool:
+        return bool(stats.kstest((1 + t) / 2, law.cdf).pvalue > ALARM)
+
+    def uncorrelated(directions: np.ndarray) -> bool:
+        """A correlation of N rows is nearly normal, of variance 1/N; one alarm for all pairs."""
+        most = stats.norm.isf(ALARM / 2 / pairs) / math.sqrt(N)
+        return bool(abs(np.corrcoef(directions.T) - np.eye(dim - 1)).max() < most)
+
+    directions = around(y[:, 1:])
+    assert all(even(directions[:, j]) for j in range(dim - 1)) and uncorrelated(directions)
+    for factor in (2 / 3, 3 / 2):
+        stretched, leaning = y[:, 1:].copy(), y[:, 1:].copy()
+        stretched[:, 0] *= factor
+        leaning[:, 0] += (factor - 1) * leaning[:, 1]
+        assert not even(around(stretched)[:, 0]) and not uncorrelated(around(leaning))
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 5.0, 20.0, 100.0])
@@ -155,9 +171,9 @@ def test_a_mean_of_draws_is_unbiased_and_its_error_is_known() -> None:
     # squared error is a sum of 16 nearly normal squares: a chi-squared test, alarm 1e-6 on either side
     found = ((estimate - mean) ** 2).sum() / (expected / dim)
     assert stats.chi2(dim).ppf(ALARM) < found < stats.chi2(dim).ppf(1 - ALARM)
-    wrong = PrivUnit(16, 4.0 * 2 / 3).scale / mechanism.scale
-    assert abs(wrong - 1) > 0.2, "a scale of another ε would be noticed"
-    assert np.abs(estimate / wrong - mean).max() > 10 * math.sqrt(expected / dim)
+    for factor in (2 / 3, 3 / 2):
+        other = ((estimate * mechanism.scale / PrivUnit(16, 4.0 * factor).scale - mean) ** 2).sum() / (expected / dim)
+        assert other > stats.chi2(dim).ppf(1 - ALARM)
 
 
 def test_the_best_cap_is_the_best() -> None:
