@@ -38,7 +38,7 @@ def finetune_paraphraser(
     if not 0 < lr <= 1:  # also of what is not a number
         raise ValueError(f"paraphraser: lr must be above 0 and at most 1, got {lr:g}")
     model, tokenizer = read_generator(checkpoint)
-    about = layout(model, tokenizer, PARAPHRASE)
+    about = layout(model, tokenizer, PARAPHRASE, None)
     rows = [row for row in (_row(tokenizer, about, *pair) for pair in pairs) if row[1]]
     if not rows:
         raise ValueError("paraphraser: no pair has a paraphrase; give public texts and their paraphrases")

@@ -23,7 +23,7 @@ from simulations.audit.measure import FAMILY, Audit, entry, measure, tests
 from simulations.audit.measure import results as results_of
 from simulations.audit.outside import certificate
 from simulations.audit.outside.claim import Claim
-from simulations.audit.outside.run import audit_source
+from simulations.audit.outside.run import audit_source, check_seed
 from simulations.audit.outside.source import Function, program
 from simulations.audit.own import games_of
 from simulations.audit.own import names as mechanisms
@@ -53,8 +53,7 @@ def check(audit: Audit) -> None:
             raise UserError(f"--mechanism {name}: there is none of that name; {near}")
     if not 0 < audit.delta < 1:
         raise UserError(f"--delta {audit.delta:g}: must be above 0 and below 1")
-    if audit.seed < 0:
-        raise UserError(f"--seed {audit.seed}: must be at least 0")
+    check_seed(audit.seed)
     least = adversary.MIN_DRAWS * 10  # whole shuffles are a tenth of the draws
     if not least <= audit.draws <= _MOST_DRAWS:
         raise UserError(
@@ -156,6 +155,7 @@ def verify(
     run: read it first. seed: of the new draws. A violation that is none is confirmed with probability at most 1e-3.
     UserError on what is no certificate, and on a program that does not answer.
     """
+    check_seed(seed or 0)
     written = certificate.load(Path(path))
     if callable(mechanism):
         source = Function(mechanism, Claim.of(written.get("claim"), str(path)))

@@ -28,7 +28,7 @@ def command(
     delta: Annotated[
         float | None, typer.Option("--delta", help="δ at which ε is compared beside the pure one: 1e-3.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Root seed: 1; to verify, one more.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Root seed: 1; to verify, one more.")] = None,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds that an answer of a program may take.")] = 60.0,
     certificate: Annotated[
         Path | None,

@@ -20,6 +20,13 @@ from simulations.errors import UserError
 #: draws; all of a game are held at once.
 LEAST, MOST = 8 * MIN_DRAWS, 4_000_000
 
+
+def check_seed(seed: int) -> None:
+    """UserError unless it can be a root seed."""
+    if seed < 0:
+        raise UserError(f"--seed {seed}: must be at least 0")
+
+
 def audit_source(
     source: Source, *, draws: int, seed: int, family: float = FAMILY,
     progress: Callable[[str], None] = lambda line: None,
@@ -29,8 +36,7 @@ def audit_source(
     draws: of each of two inputs; half of them look for the worst pair, where the claim names more than one.
     UserError on draws or a seed that cannot be, and on a source that does not do what it says.
     """
-    if seed < 0:
-        raise UserError(f"--seed {seed}: must be at least 0")
+    check_seed(seed)
     if not source.claim.one_run and not LEAST <= draws <= MOST:
         raise UserError(f"--draws {draws}: take from {LEAST:,} to {MOST:,} draws")
     if source.claim.one_run:

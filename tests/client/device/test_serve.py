@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from importlib.metadata import version
 
@@ -56,10 +57,18 @@ def test_a_served_device_answers_through_the_superlink(link, fab, tmp_path):
             assert not listens(process)
             process.terminate()
             assert process.wait(30) == 0
-        assert node_id not in grid.get_node_ids()
+        wait_until_gone(grid, node_id)
     lines = process.log.read_text().splitlines()
     assert len(lines) == 3
     assert re.search(f"node {node_id} at {link.address}, with the client [0-9a-f]{{16}}$", lines[0])
+
+
+def wait_until_gone(grid, node_id):
+    """A busy SuperLink hears it late; a node that has said nothing is there for a minute."""
+    end = time.monotonic() + 10
+    while node_id in grid.get_node_ids():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_ctrl_c_ends_it_too(link, fab, tmp_path):
@@ -69,7 +78,7 @@ def test_ctrl_c_ends_it_too(link, fab, tmp_path):
         wait_for(grid, node_id, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
-        assert node_id not in grid.get_node_ids()
+        wait_until_gone(grid, node_id)
 
 
 def test_a_run_that_ships_other_code_is_refused_and_its_code_never_runs(link, fab, tmp_path):

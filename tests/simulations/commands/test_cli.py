@@ -193,7 +193,7 @@ def test_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
         (["audit", "--command", "true", "--timeout", "inf"], "--timeout inf: must be seconds above 0"),
         (["audit", "--command", "true", "--timeout", "nan"], "--timeout nan: must be seconds above 0"),
         (["audit", "--command", "true", "--timeout", "-5"], "--timeout -5: must be seconds above 0"),
-        (["audit", "--verify", "no.json", "--seed", "-1"], "'--seed': -1 is not in the range x>=0"),
+        (["audit", "--verify", "no.json", "--seed", "-1"], "--seed -1: must be at least 0"),
         (["budget", "users", "--mechanism", "purkayastha", "--epsilon", "4", "--dim", "16", "--central", "0"],
          "--central 0: must be above 0"),
         (["simulate", "good.toml", "--out", "good.toml"], "not an empty folder"),

@@ -97,7 +97,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     (
         ["study.toml", "--arm", "a", "--stay", SET, "policy.answer=1",
          SET, 'arm.0.answer={mechanism="randomized-response",epsilon=1.0}'],
-        "--stay: serves the model to users who release embeddings; those of this arm run all of it on their devices",
+        "--stay: serves the model to users who release embeddings; those of this arm run all of it on their devices; "
+        "leave --stay out, or name an arm with embeddings",
     ),
     (["files.toml", "--arm", "a"], "missing: there is no such folder; name the one that holds train.tsv"),
     (["files.toml", "--arm", "a", "--data", "no"], "no: there is no such folder; name the one that holds train.tsv"),
