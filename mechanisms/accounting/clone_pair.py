@@ -155,8 +155,9 @@ def _up_to(n: FloatArray, tops: FloatArray, p: float) -> FloatArray:
     """P(tops[:, j - 1] < Bin(n, p) <= tops[:, j]), the first from 0 on: differences of the lower tail up to the mean,
     of the upper one beyond, so that a mass far out keeps its digits."""
     beyond = tops > n * p
-    tail = np.where(beyond, _upper(n, tops, p), _lower(n, np.minimum(tops, n - 0.5), p))
-    tail[tops >= n] = np.where(beyond, 0.0, 1.0)[tops >= n]
+    tail = np.where(beyond, 0.0, 1.0)  # of a top that is all n
+    for tail_of, those in ((_lower, ~beyond & (tops < n)), (_upper, beyond & (tops < n))):
+        tail[those] = tail_of(n[those], tops[those], p)
     before, crossed = np.roll(tail, 1, axis=1), beyond ^ np.roll(beyond, 1, axis=1)
     before[:, 0], crossed[:, 0] = 0.0, beyond[:, 0]
     mass = np.where(beyond, np.where(crossed, 1 - before - tail, before - tail), tail - before)
