@@ -82,11 +82,11 @@ def admit_installed(names: Iterable[str]) -> None:
     for name in names:
         if own.is_reference(name):
             raise ValueError(
-                f"policy: {name}: a device takes mechanisms of the catalogue, and those that are installed on it as "
+                f"policy: {name!r}: a device takes mechanisms of the catalogue, and those that are installed on it as "
                 f"entry points of {own.GROUP}, by their names"
             )
         if find(name) is None and name not in own.installed():
-            raise ValueError(f"policy: {name}: no mechanism of that name is installed here")
+            raise ValueError(f"policy: {name!r}: no mechanism of that name is installed here")
         admit(name)
 
 

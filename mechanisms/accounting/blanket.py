@@ -14,7 +14,8 @@ interval is below the two-point law on its ends with the same mean, in the conve
 between two grid points is below the mean-preserving law on the two; runs of values whose mean is a grid point are
 above it. Sums of independent copies keep the order, so the pessimistic law gives an upper bound and the optimistic
 one a lower bound of E[(Σ L_i)_+]. Outputs in no cell count as L = 0: (a + b)_+ <= a_+ + b_+, so this costs at most
-their mass under x upwards, and e^ε times their mass under x' downwards.
+their mass under x upwards, and e^ε times their mass under x' downwards; outputs of log ω below -600, or log U or log V
+above 300, are left out so.
 
 **The sum.** S = Σ B_i·L_i with B_i ~ Bern(γ). Tilted by e^(θS), θ at the saddle point, S has mean near 0 and
 E[S_+] = M(θ)^n·E_θ[S_+·e^(-θS)]: the function in the expectation decays, so that errors of the tilted

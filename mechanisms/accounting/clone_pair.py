@@ -22,9 +22,9 @@ suffices.
 **Safe side.** δ_M falls in M (with one clone less, add a draw of the clones' law: processing), and given M the
 expectation rises in N where g >= a + b (θ falls, D spreads); so a block of M counts as its lowest, a block of N as
 its highest. Binomial tails left out are added in full, and rounding of the special functions is charged: for fair
-coins (measured at 5e-12 up to N = 1e8, and 7e-10 at 1e12) at 1e-10 of each term before it cancels, more in the root of
-N beyond 1e8; for M and N (measured at 5e-9 of either tail, however small) at 1e-7 of the sum. a - b has rounding of its
-own, which is why nothing is amplified of an ε0 below 1e-5.
+coins (measured at 5e-12 up to N = 1e8, and 7e-10 at 1e12) at 1e-10 of each term before it cancels, for M and N
+(measured at 5e-9 of either tail, however small, up to 1e12, and 6e-8 at 1e15) at 1e-7 of the sum, both more in the
+root of the users beyond 1e8. a - b has rounding of its own, which is why nothing is amplified of an ε0 below 1e-5.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ def pair_profile(pair: ClonePair, users: int, delta: float) -> Callable[[float],
         total, fair, weight, lost = _split(total, mass, 2 * pair.clone / gamma, _TAIL * delta)
         left_out += lost
     scale = weight * gamma / (2 * pair.clone * total)
+    more = math.sqrt(max(users / _COINS, 1.0))
 
     def delta_at(epsilon: float) -> float:
         kappa = (pair.high - pair.low) * (1 + math.exp(epsilon))
@@ -126,8 +127,8 @@ def pair_profile(pair: ClonePair, users: int, delta: float) -> Callable[[float],
         k, n = least[reached], fair[reached]
         gain = kappa * k * fair_binomial_pmf(n, k)
         cost = theta[reached] * betainc(k, n - k + 1, 0.5)
-        surplus = np.maximum(gain - cost, 0.0) + _ROUNDING * np.sqrt(np.maximum(n / _COINS, 1.0)) * gain
-        return min(1.0, float(scale[reached] @ surplus) * (1 + _MASS_ROUNDING) + left_out)
+        surplus = np.maximum(gain - cost, 0.0) + _ROUNDING * more * gain
+        return min(1.0, float(scale[reached] @ surplus) * (1 + _MASS_ROUNDING * more) + left_out)
 
     return delta_at
 

@@ -29,7 +29,7 @@ def clones_2021(local_epsilon: float, users: int, delta: float) -> float | None:
 
     R(x) >= e^-ε0·(R0 + R1)/2, and R0, R1 are the two outputs of randomized response with ε0, processed: so in
     `clone_pair` a = e^ε0/(e^ε0 + 1), b = 1 - a, r = e^-ε0/2. Holds for any randomizers of ε0-local differential
-    privacy. local_epsilon, users, delta and None as in `clones_2021_closed`, without its condition.
+    privacy, from ε0 = 1e-5 on. local_epsilon, users, delta and None as in `clones_2021_closed`, without its condition.
     """
     check_arguments(local_epsilon, users, delta)
     if not LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON:

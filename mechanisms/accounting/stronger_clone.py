@@ -55,7 +55,7 @@ def stronger_clone(local_epsilon: float, users: int, delta: float) -> float | No
     """Least ε of the stronger clone's pair, found numerically to 1e-4 on the safe side.
 
     local_epsilon: ε0 of pure local differential privacy, nats. users: n >= 1, one randomizer for all. delta: in
-    (0, 1). None, no amplification, where ε is not below ε0.
+    (0, 1). None, no amplification, where ε is not below ε0, or ε0 is below 1e-5.
     """
     check_arguments(local_epsilon, users, delta)
     if not LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON:
@@ -89,7 +89,7 @@ def stronger_clone_renyi(local_epsilon: float, users: int, delta: float) -> floa
 def renyi_divergence(local_epsilon: float, users: int, order: float) -> float:
     """Upper bound of the Rényi divergence of order α > 1 of the stronger clone's pair, nats.
 
-    Holds for the shuffled outputs of n = `users` users of one ε0-locally private randomizer.
+    ε0 itself below 1e-5. Holds for the shuffled outputs of n = `users` users of one ε0-locally private randomizer.
     """
     check_arguments(local_epsilon, users, 0.5)
     if not 1 < order < math.inf:

@@ -51,7 +51,8 @@ def variation_ratio(
 
     local_epsilon: log p, the loss of the pair of inputs to be hidden, nats. total_variation: β, or a bound of it
     from above. clone_epsilon: log q, the largest loss between either of the pair and any input (default: ε0).
-    users: n >= 1. delta: in (0, 1). None, no amplification, where ε is not below ε0 or β is 0.
+    users: n >= 1. delta: in (0, 1). None, no amplification, where ε is not below ε0, β is 0
+    or ε0 below 1e-5.
     """
     check_arguments(local_epsilon, users, delta)
     if not 0 <= total_variation <= 1:

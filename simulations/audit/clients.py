@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,7 @@ class Clients:
 
     def ask(self, name: str, asked: Request) -> Reply:
         """What a node answers, over the wire. UserError where it does not answer, or a sealed row does not open."""
-        record = record_from_bytes(record_to_bytes(self.answer(name, request_to_record(asked))))
+        record = record_from_bytes(record_to_bytes(self.answer(name, lambda: request_to_record(asked))))
         if self.deployed:
             sealed = sealed_from_record(record)
             opened, dropped = open_batch(sealed.rows, asked, self._keys[:1])
@@ -155,10 +155,10 @@ class Clients:
         self.answered.append((name, reply))
         return reply
 
-    def answer(self, name: str, content: RecordDict) -> RecordDict:
+    def answer(self, name: str, content: Callable[[], RecordDict]) -> RecordDict:
         """What a node answers, as it leaves it. content: of the request. UserError where it does not answer."""
         try:
-            return answer(content, load_node(self.folder / name))
+            return answer(content(), load_node(self.folder / name))
         except Exception as error:  # of whatever is broken in there: nothing left, so there is nothing to measure
             raise UserError(f"audit: a client does not answer ({type(error).__name__})") from error
 

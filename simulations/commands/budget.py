@@ -440,7 +440,7 @@ def users_(
     needed = users_needed(release.with_losses(), epsilon=central, delta=delta)
     if as_json:
         return print_json({"central_epsilon": central, "delta": delta, "users": needed})
-    none = "no number of users up to 10^10 suffices: raise --central, or lower --epsilon"
+    none = "no number of users up to 10^10 suffices: raise --central, or take more noise"
     _print([none if needed is None else f"{needed:,} users delivered, of one crowd"])
 
 

@@ -151,12 +151,15 @@ def _usable(
     counts, notes = Counter(labels), []
     rare = {name: n for name, n in counts.items() if n < LEAST}
     if len(counts) - len(rare) > MOST_CLASSES or sum(rare.values()) > len(labels) / 10:
-        raise UserError(
-            f'{file}: column "{columns.label}" has {len(counts):,} {"value" if len(counts) == 1 else "values"} in '
-            f"{len(labels):,} {'row' if len(labels) == 1 else 'rows'}, "
-            + (f"none of them in {LEAST} rows: give more rows" if len(counts) == len(rare) else "too many of them rare")
-            + ", or name the column that holds classes with --label"
-        )
+        values, of = "value" if len(counts) == 1 else "values", "row" if len(labels) == 1 else "rows"
+        if len(counts) == len(rare):
+            why = f", none of them in {LEAST} rows: give more rows, or name"
+        else:
+            why = f", more than {MOST_CLASSES} of them in {LEAST} rows: name"
+            if sum(rare.values()) > len(labels) / 10:
+                why = f", and many of them in fewer than {LEAST} rows: name"
+        has = f'column "{columns.label}" has {len(counts):,} {values} in {len(labels):,} {of}'
+        raise UserError(f"{file}: {has}{why} the column that holds classes with --label")
     for name, n in rare.items():
         notes.append(f'label "{name}" has {n} {"row" if n == 1 else "rows"}: left out')
     kept: list[int] = []

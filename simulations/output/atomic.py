@@ -74,22 +74,29 @@ def made_once(folder: Path) -> Iterator[Path]:
 @contextmanager
 def whole(path: Path, *, synced: bool = False) -> Iterator[BinaryIO]:
     """A file to write to that appears, or takes the place of one that is there, when the block ends well; who may read
-    it is for the process' umask to say. synced: and lies on the disk by then. An OSError names the file that was to be,
-    and not the one beside it."""
+    it is for the process' umask to say. synced: and lies on the disk by then. An OSError that names a file names the
+    one that was to be, and not the one beside it."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
+    with _named(path):
         file = open(part, "xb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with file:
             yield file
             if synced:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(part, path)
+        with _named(path):
+            os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _sync(path: str | Path) -> None:

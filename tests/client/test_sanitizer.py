@@ -238,7 +238,6 @@ import os, signal, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from client.store.ledger import Ledger
-from tests.support.answers import ask, ledger_rows, refusal
 from tests.support.clients import request
 from tests.client.test_sanitizer import ask, payloads
 commit = Ledger.commit

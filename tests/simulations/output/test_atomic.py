@@ -43,7 +43,12 @@ def test_an_error_names_the_file_that_was_to_be(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError) as caught, whole(tmp_path / "file" / "figure.png"):
         raise AssertionError
     assert caught.value.filename == str(tmp_path / "file" / "figure.png")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError) as caught, whole(tmp_path / "folder") as file:
+        file.write(b"whole")
+    assert caught.value.filename == str(tmp_path / "folder")
     check_writable(tmp_path)
     with pytest.raises(UserError, match=r"file: cannot be written: Not a directory$"):
         check_writable(tmp_path / "file")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+        check_writable(tmp_path / "file")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]

@@ -11,9 +11,7 @@ import pytest
 from simulations.report.write import report
 from tests.simulations.report.test_report import attacked, folder, results
 from tests.support.axe import faults, needs_axe
-from tests.support.browser import CHROMIUM, Browser, browser
-
-__all__ = ["browser"]  # a fixture
+from tests.support.browser import CHROMIUM, Browser
 
 pytestmark = [
     pytest.mark.slow,

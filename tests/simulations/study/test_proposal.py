@@ -170,6 +170,11 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "names no columns" in complaint(capsys, "--from", "none.csv")
     assert "one usable class" in complaint(capsys, "--from", "flat.csv")
     assert "300 values in 300 rows, none of them in 5 rows: give more" in complaint(capsys, "--from", "ids.csv")
+    Path("wide.csv").write_text("text,label\n" + "".join(f"text number {i},{i % 60}\n" for i in range(600)))
+    assert "60 values in 600 rows, more than 50 of them in 5 rows: name" in complaint(capsys, "--from", "wide.csv")
+    half = "".join(f"text number {i},{i % 2 if i < 200 else i}\n" for i in range(300))
+    Path("half.csv").write_text("text,label\n" + half)
+    assert "102 values in 300 rows, and many of them in fewer" in complaint(capsys, "--from", "half.csv")
     Path("one.csv").write_text("text,label,empty\na fine film,x,\n")
     Path("head.csv").write_text("text,label,empty\n")
     assert "1 value in 1 row, none of them in 5 rows" in complaint(capsys, "--from", "one.csv")
@@ -178,7 +183,8 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no rows below its header" in complaint(capsys, "--from", "head.csv")
     assert "have 2 rows" not in complaint(capsys, "--from", str(table(tmp_path, 40)))
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "flat.csv", "head.csv", "ids.csv", "none.csv", "odd.csv", "one.csv", "reviews.csv", "taken"
+        "flat.csv", "half.csv", "head.csv", "ids.csv", "none.csv", "odd.csv", "one.csv", "reviews.csv", "taken",
+        "wide.csv",
     ]  # fmt: skip
 
 
