@@ -90,7 +90,7 @@ def test_allowed_at_one_node_is_not_allowed_at_another(nodes):
 def test_a_devices_policy_takes_no_place_and_nothing_that_is_not_installed(nodes, name):
     """A policy may have come in a bundle: a place in it is as good as a server's."""
     make_node(nodes / "0", seed=None, policy=replace(OPEN, mechanisms=("purkayastha", name)))
-    with pytest.raises(ValueError, match=f"policy: {name}"):
+    with pytest.raises(ValueError, match=f"policy: '{name}'"):
         load_node(nodes / "0")
     assert refused(release(asking(LABEL), context(0)), "failed")
     assert not {*HARMFUL} & set(sys.modules)
