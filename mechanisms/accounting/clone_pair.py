@@ -147,34 +147,10 @@ def _split(
     # tops of the blocks: whole numbers from `first` to `last`; a block is (the top before, this top]
     tops = np.floor(first[:, None] + step * (last - first)[:, None])
     wide = np.broadcast_to(total[:, None], tops.shape)
-    weight = mass[:, None] * _up_to(wide, tops, share)
+    edges = np.concatenate([np.zeros((len(total), 1)), tops + 1], axis=1)
+    weight = mass[:, None] * binomial_masses(total[:, None], share, edges)
     kept = weight > 0
     return wide[kept], tops[kept], weight[kept], tail
-
-
-def _up_to(n: FloatArray, tops: FloatArray, p: float) -> FloatArray:
-    """P(tops[:, j - 1] < Bin(n, p) <= tops[:, j]), the first from 0 on: differences of the lower tail up to the mean,
-    of the upper one beyond, so that a mass far out keeps its digits."""
-    beyond = tops > n * p
-    tail = np.where(beyond, 0.0, 1.0)  # of a top that is all n
-    for tail_of, those in ((_lower, ~beyond & (tops < n)), (_upper, beyond & (tops < n))):
-        tail[those] = tail_of(n[those], tops[those], p)
-    before, crossed = np.roll(tail, 1, axis=1), beyond ^ np.roll(beyond, 1, axis=1)
-    before[:, 0], crossed[:, 0] = 0.0, beyond[:, 0]
-    mass = np.where(beyond, np.where(crossed, 1 - before - tail, before - tail), tail - before)
-    return np.maximum(mass, 0.0)
-
-
-def _lower(n: FloatArray, k: FloatArray, p: float) -> FloatArray:
-    """P(Bin(n, p) <= k) for whole 0 <= k < n."""
-    tail: FloatArray = betaincc(k + 1.0, np.maximum(n - k, 1e-300), p)
-    return tail
-
-
-def _upper(n: FloatArray, k: FloatArray, p: float) -> FloatArray:
-    """P(Bin(n, p) > k) for whole 0 <= k < n."""
-    tail: FloatArray = betainc(k + 1.0, np.maximum(n - k, 1e-300), p)
-    return tail
 
 
 def least_epsilon(delta_at: Callable[[float], float], delta: float, limit: float) -> float | None:
@@ -222,17 +198,20 @@ def block_edges(low: int, high: int, blocks: int) -> FloatArray:
     return edges
 
 
-def binomial_masses(trials: int, p: float, edges: FloatArray) -> FloatArray:
-    """P(e_i <= Bin(trials, p) < e_{i+1}) for each block; differences of the lower tail up to the mean, of the upper one
-    beyond."""
-    if trials == 0 or p >= 1:
-        return np.ones(1)
-    below = int(np.searchsorted(edges, trials * p, side="right"))  # so many edges are not above the mean
-    left, right = edges[:below], edges[max(below - 1, 0) :]
-    lower = np.where(left <= 0, 0.0, _lower(np.full_like(left, trials), np.clip(left - 1, 0, trials - 0.5), p))
-    upper = betainc(np.maximum(right, 1e-300), np.maximum(trials - right + 1, 1e-300), p)
-    upper = np.where(right > trials, 0.0, np.where(right <= 0, 1.0, upper))
-    mass: FloatArray = np.concatenate([np.diff(lower), -np.diff(upper)])
+def binomial_masses(trials: int | FloatArray, p: float, edges: FloatArray) -> FloatArray:
+    """P(e_j <= Bin(trials, p) < e_{j+1}) for each block along the last axis of edges; differences of the lower tail up
+    to the mean, of the upper one beyond, so that a mass far out keeps its digits. trials: of all rows, or (rows, 1)."""
+    if p >= 1 or np.all(trials == 0):
+        return np.ones_like(edges[..., 1:])
+    n = np.broadcast_to(np.asarray(trials, dtype=np.float64), edges.shape)
+    beyond = edges > n * p
+    crossing = ~beyond
+    crossing[..., :-1] &= beyond[..., 1:]  # the last edge up to the mean is the first of the upper tail
+    lower, upper = np.zeros(edges.shape), np.where(edges <= 0, 1.0, 0.0)  # P(Bin < e), P(Bin >= e)
+    within = (edges > 0) & (edges <= n)
+    for tail, tail_of, those in ((lower, betaincc, within & ~beyond), (upper, betainc, within & (beyond | crossing))):
+        tail[those] = tail_of(edges[those], n[those] - edges[those] + 1, p)
+    mass = np.where(beyond[..., 1:], -np.diff(upper, axis=-1), np.diff(lower, axis=-1))
     return np.maximum(mass, 0.0)
 
 

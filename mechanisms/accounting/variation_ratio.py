@@ -58,9 +58,8 @@ def variation_ratio(
     if not 0 <= total_variation <= 1:
         raise ValueError(f"variation ratio: total variation must be in [0, 1], got {total_variation}")
     largest = local_epsilon if clone_epsilon is None else clone_epsilon
-    if not LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON or not 0 <= largest <= LARGEST_EPSILON:
-        return None
-    if total_variation == 0:
+    within = LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON and 0 <= largest <= LARGEST_EPSILON
+    if not within or total_variation == 0:
         return None
     beta = min(total_variation, math.tanh(local_epsilon / 2))
     return pair_epsilon(variation_pair(math.exp(local_epsilon), beta, math.exp(largest)), users, delta)
