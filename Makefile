@@ -77,12 +77,12 @@ soak: env
 	$(call TESTS,soak)
 
 bench: env
-	$(BIN)/python -m tests.benchmarks.door
-	$(BIN)/python -m tests.benchmarks.mechanisms
-	$(BIN)/python -m tests.benchmarks.text
-	$(BIN)/python -m tests.benchmarks.madlib
-	$(BIN)/python -m tests.benchmarks.words
-	$(BIN)/python -m tests.benchmarks.dp_mlm
+	$(BIN)/python -m benchmarks.door
+	$(BIN)/python -m benchmarks.mechanisms
+	$(BIN)/python -m benchmarks.text
+	$(BIN)/python -m benchmarks.madlib
+	$(BIN)/python -m benchmarks.words
+	$(BIN)/python -m benchmarks.dp_mlm
 
 # The measured tables of the pages, anew; in the background of a day, and it may be stopped at any time. DATA is a folder
 # that holds sst2, cr and agnews; ARGUMENTS may be --list, or --only NAME.

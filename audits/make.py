@@ -23,9 +23,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from simulations.audit.run import audit_command, verify  # noqa: E402 - after the path
 from simulations.errors import UserError  # noqa: E402
 from simulations.output.jsonable import json_ready  # noqa: E402
+from sottovoce.adversary.audit.run import audit_command, verify  # noqa: E402 - after the path
 
 HERE = ROOT / "audits"
 ENVIRONMENTS, CERTIFICATES = HERE / ".envs", ROOT / "docs" / "gallery"

@@ -17,7 +17,7 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from simulations.explore.serve import explorer, serving  # noqa: E402
+from sottovoce.explore.serve import explorer, serving  # noqa: E402
 from tests.support.browser import CHROMIUM, Browser, chromium  # noqa: E402
 
 FIGURES = ROOT / "docs" / "figures"

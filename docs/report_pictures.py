@@ -15,7 +15,7 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from simulations.report.write import report  # noqa: E402
+from sottovoce.report.write import report  # noqa: E402
 from tests.support.browser import CHROMIUM, chromium  # noqa: E402
 
 FIGURES = ROOT / "docs" / "figures"

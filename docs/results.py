@@ -197,7 +197,7 @@ def make(table: Table, *, pages: Path, out: Path, data: Path | None, runner: Run
 def sottovoce(words: Sequence[str], output: Path) -> int:
     """The command in a process of its own."""
     with open(output, "w", encoding="utf-8") as file:
-        line = [sys.executable, "-m", "simulations.commands.cli", *words]
+        line = [sys.executable, "-m", "sottovoce.cli.main", *words]
         environment = {"PYTHONPATH": str(HERE.parent)} | dict(os.environ)
         return subprocess.run(line, stdout=file, stderr=file, env=environment, check=False).returncode
 

@@ -56,15 +56,15 @@ from mechanisms.words.tem import Tem as Tem
 from mechanisms.words.text import TextMechanism as TextMechanism
 from mechanisms.words.vickrey import Vickrey as Vickrey
 from simulations.artifacts.vocabulary import vocabulary_folder as vocabulary_folder
-from simulations.attacks.run import attack as attack
-from simulations.audit.outside.claim import Claim as Claim
-from simulations.audit.run import audit as audit
-from simulations.audit.run import verify as verify
 from simulations.errors import UserError as UserError
 from simulations.experiment import Experiment as Experiment
 from simulations.experiment import load as load
-from simulations.study.simulate import resume as resume
-from simulations.study.simulate import simulate as simulate
-from simulations.study.summary import summarize as summarize
+from simulations.run.simulate import resume as resume
+from simulations.run.simulate import simulate as simulate
+from simulations.run.summary import summarize as summarize
+from sottovoce.adversary.attacks.run import attack as attack
+from sottovoce.adversary.audit.outside.claim import Claim as Claim
+from sottovoce.adversary.audit.run import audit as audit
+from sottovoce.adversary.audit.run import verify as verify
 
 __version__: str

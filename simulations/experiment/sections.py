@@ -20,7 +20,7 @@ WAYS = (*protocols.WAYS, "paper")
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
 #: Tasks of the built-in corpus, and how many classes each has.
 CLASSES = {"sentiment": 2, "genre": 12}
-#: Beside accuracy (`simulations.study.measures`).
+#: Beside accuracy (`simulations.run.measures`).
 #: Public parts that are no part of the users' data.
 ELSEWHERE = ("built-in", "file", "hub")
 NUMERIC = ("pearson", "spearman")

@@ -26,7 +26,7 @@ from simulations.shuffler.store import Stage, Store
 #: What `ask` says of a node that the SuperLink does not know yet, and seconds before it is asked again.
 _ABSENT, _AGAIN = "no answer", 1.0
 
-#: Sends a request to nodes, and gives each one's reply or error, as `simulations.transport.superlink.ask` does.
+#: Sends a request to nodes, and gives each one's reply or error, as `sottovoce.deployment.superlink.ask` does.
 Answer = tuple[int, RecordDict | None, str | None]
 Ask = Callable[[RecordDict, Mapping[int, int], float], Iterator[Answer]]
 #: What a reply may have beside its rows, in bytes; and, of each row, whose it is.

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.private_encoder import STEPS, Headed, noisy_steps, rows_of
 from server.text_batches import collate
 from server.training.sharpen import factored
-from tests.benchmarks.private_encoder import STEPS, Headed, noisy_steps, rows_of
 from tests.support.tiny_models import reviews, tiny_bert
 
 _RNG = np.random.default_rng(0)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import typer
 
-from simulations.commands import cli
 from simulations.experiment.toml import BUNDLED
+from sottovoce.cli import main as cli
 from tests.support.paths import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])

@@ -50,11 +50,11 @@ def test_a_file_that_no_floor_names_is_refused(tree: Path, package: str) -> None
 @pytest.mark.parametrize(
     ("lower", "upper"),
     [
-        ("simulations.errors", "simulations.commands.cli"),
-        ("simulations.study.run", "simulations.deployment.local"),
-        ("simulations.attacks.run", "simulations.audit.run"),
+        ("simulations.errors", "sottovoce.cli.main"),
+        ("simulations.run.run", "sottovoce.deployment.local"),
+        ("sottovoce.adversary.attacks.run", "sottovoce.adversary.audit.run"),
         ("server.maps", "server.training.head"),
-        ("server.attacks.tokens", "server.protocols.drive"),
+        ("sottovoce.adversary.estimators.tokens", "server.protocols.drive"),
         ("client.store.ledger", "client.node"),
         ("mechanisms.losses.loss", "mechanisms.catalogue"),
         ("mechanisms.spherical", "client.node"),

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from simulations.audit.outside.certificate import load
-from simulations.audit.outside.outputs import Part
-from simulations.commands.cli import main
+from sottovoce.adversary.audit.outside.certificate import load
+from sottovoce.adversary.audit.outside.outputs import Part
+from sottovoce.cli.main import main
 from tests.support.paths import ROOT
 from tests.support.programs import program
 

@@ -13,11 +13,11 @@ import pytest
 import tomli_w
 import typer
 
-from simulations.commands import cli
 from simulations.experiment.toml import document
-from simulations.study.summary import summarize
+from simulations.run.summary import summarize
+from sottovoce.cli import main as cli
 from tests.docs.test_commands import fault
-from tests.simulations.study.test_summary import arm, run
+from tests.simulations.run.test_summary import arm, run
 from tests.support.paths import ROOT
 from tests.support.programs import program
 from tests.support.tiny_models import tiny_bert

@@ -19,7 +19,6 @@ from mechanisms.spherical import Purkayastha
 from mechanisms.vocabulary import Vocabulary
 from server import generation, masked_lm
 from server.accelerator import VARIABLE, device, lent
-from server.attacks.masked_tokens import MaskAttack
 from server.model import Pipeline
 from server.training.end_to_end import started
 from server.training.finetune import finetune
@@ -28,7 +27,8 @@ from server.training.paper import train_paper
 from server.training.paraphrase import finetune_paraphraser
 from server.training.pretrain import masked_accuracy, pretrain
 from simulations.analysis.pseudo_perplexity import pseudo_perplexity
-from simulations.commands import cli
+from sottovoce.adversary.estimators.masked_tokens import MaskAttack
+from sottovoce.cli import main as cli
 from tests.server.test_masked_lm import tiny_masked_lm
 from tests.support.stand_in_gpu import StandIn, on_gpu, stand_in_gpu
 from tests.support.tiny_generators import tiny_generator
@@ -263,7 +263,7 @@ def test_an_attack_that_asks_for_too_much_says_so_in_one_line(made: Path, monkey
     def large(*args: Any) -> Any:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr("server.attacks.masked_tokens.logits_at", large)
+    monkeypatch.setattr("sottovoce.adversary.estimators.masked_tokens.logits_at", large)
     with pytest.raises(ValueError, match=rf"^{VARIABLE}: the GPU's memory does not do; [^\n]*$"):
         attack.log_probs(SENT, 2)
 

@@ -32,10 +32,10 @@ from mechanisms.messages.wire import (
 )  # fmt: skip
 from server.predict import MOST, Predictor
 from simulations.artifacts.model_folder import read_about
-from simulations.deployment import predict as predict_service
-from simulations.deployment.predict import REFUSED, predictor, serving
 from simulations.experiment import to_toml
-from tests.simulations.devices.test_bundle import a_run, study
+from sottovoce.deployment import predict as predict_service
+from sottovoce.deployment.predict import REFUSED, predictor, serving
+from tests.sottovoce.deployment.devices.test_bundle import a_run, study
 from tests.support.asking import CLASSES, World, make_world
 from tests.support.devices import SENTENCES
 from tests.support.fuzz import Fuzzer

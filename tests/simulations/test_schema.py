@@ -9,11 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from simulations.commands import cli
 from simulations.errors import UserError
 from simulations.experiment import from_table
 from simulations.experiment.schema import keys, page, schema
 from simulations.experiment.toml import BUNDLED
+from sottovoce.cli import main as cli
 from tests.support.paths import ROOT
 
 SMALL: dict[str, Any] = {

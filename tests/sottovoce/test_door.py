@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 
 #: What one of these packages begins to load, before anything of it is used.
 HEAVY = {"torch", "transformers", "ray", "matplotlib", "flwr", "onnxruntime", "dp_accounting"}
-#: Modules of Python's own that the door may load. (`tests.benchmarks.door` has the seconds.)
+#: Modules of Python's own that the door may load. (`benchmarks.door` has the seconds.)
 FEW = 12
 
 

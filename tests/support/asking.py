@@ -25,7 +25,7 @@ from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.wire import record_to_bytes, request_to_record
 from server.maps import Maps
 from server.predict import Predictor
-from simulations.deployment import certificates
+from sottovoce.deployment import certificates
 from tests.support.devices import DIM, encoder_folder
 
 CLASSES = ("bad", "good", "so so")

@@ -5,8 +5,8 @@ import numpy as np
 from mechanisms.catalogue import build
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
-from server.attacks.channel import Channel
-from simulations.attacks import scores
+from sottovoce.adversary.attacks import scores
+from sottovoce.adversary.estimators.channel import Channel
 
 SIZE, LENGTH = 40, 10
 SIGMAS = 5.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulations.commands import cli
+from sottovoce.cli import main as cli
 
 #: Options.
 PURKAYASTHA = ["--mechanism", "purkayastha", "--epsilon", "4", "--dim", "16"]

@@ -12,9 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulations.deployment import certificates
-from simulations.deployment.processes import free_port
-from simulations.transport import superlink
+from sottovoce.deployment import certificates, superlink
+from sottovoce.deployment.processes import free_port
 
 #: Seconds that a process which was told to end is given, before it is killed.
 _GRACE = 10.0

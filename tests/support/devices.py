@@ -32,7 +32,7 @@ BLOCKED = {
     "threadpoolctl", "sklearn", "HanTa",
 }  # fmt: skip
 PROGRAM = without(BLOCKED) + """
-from simulations.commands.cli import main
+from sottovoce.cli.main import main
 code = main(sys.argv[2:])
 assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}
 sys.exit(code)

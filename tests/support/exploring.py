@@ -8,7 +8,7 @@ import numpy as np
 
 from client.models.encoder import Encoder
 from mechanisms.vocabulary import Vocabulary
-from simulations.explore.world import World
+from sottovoce.explore.world import World
 from tests.support.devices import encoder_folder
 from tests.support.tiny_models import reviews
 

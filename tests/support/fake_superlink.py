@@ -19,7 +19,7 @@ from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse, Run
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from client.device.serve import serve
-from simulations.transport.superlink import app_bundle
+from sottovoce.deployment.superlink import app_bundle
 
 NODE = 77
 FAB = hashlib.sha256

@@ -33,8 +33,8 @@ from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.wire import request_to_record
-from simulations.deployment import certificates
 from simulations.transport.quiet import QUIET
+from sottovoce.deployment import certificates
 from tests.support.devices import DIM, PUBLISHER, encoder_folder, make_bundle, request_for
 from tests.support.fake_superlink import Fake, bundle
 
@@ -150,7 +150,7 @@ def served(folder: Path, node: Path, address: str) -> Iterator[subprocess.Popen[
     ]  # fmt: skip
     with (folder / "device.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "simulations.commands.cli", *map(str, command)], stdout=log, stderr=log,
+            [sys.executable, "-m", "sottovoce.cli.main", *map(str, command)], stdout=log, stderr=log,
             env=os.environ | QUIET | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         try:

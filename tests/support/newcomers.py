@@ -9,7 +9,7 @@ from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 
-from simulations.commands import cli
+from sottovoce.cli import main as cli
 
 _PROGRESS = re.compile(r" +[0-9.]+ s  ")
 

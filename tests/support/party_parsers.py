@@ -37,13 +37,14 @@ from client.models import vocabulary as vocabularies
 from client.node import load_node, write_node
 from client.policy import Policy, Refused
 from mechanisms.messages.signature import public_of
-from simulations.deployment import certificates
 from simulations.errors import UserError
-from simulations.shuffler import client, service
-from simulations.shuffler.client import Shuffler
 from simulations.shuffler.enrolment import read_table, read_tokens, tokens
 from simulations.shuffler.store import Conflict
 from simulations.transport import https
+from sottovoce.deployment import certificates
+from sottovoce.deployment import shuffler_client as client
+from sottovoce.deployment import shuffler_service as service
+from sottovoce.deployment.shuffler_client import Shuffler
 from tests.support.guided import Target
 from tests.support.message_parsers import POLICY, SIGNER, asked, bytes_of, small
 from tests.support.mutations import behind, behind_line, of_http, of_json, of_records
@@ -282,7 +283,7 @@ def _in_body(change: Callable[[Any, bytes, bytes], bytes]) -> Callable[[Any, byt
 
 
 def _deliveries(folder: Path) -> Target:
-    """The training server's `simulations/shuffler/client.py`: what a shuffler says of a stage."""
+    """The training server's `sottovoce/deployment/shuffler_client.py`: what a shuffler says of a stage."""
     pair = _keys(folder) / "pair"
     with Shuffler("a:1", root_certificates=folder / "ca" / "ca.pem", certificate=pair / "cert.pem",
                   key=pair / "cert.key") as shuffler:  # fmt: skip
@@ -372,7 +373,7 @@ class _Stages:
 
 
 def _doors(folder: Path) -> Target:
-    """`simulations/transport/https.py` and `simulations/shuffler/service.py`: bytes on a connection, as they come."""
+    """`simulations/transport/https.py` and `sottovoce/deployment/shuffler_service.py`: bytes on a connection."""
     rounds: Any = SimpleNamespace(store=_Stages(), nodes=1, answered=lambda name: 0)
     app = service.application(rounds, lambda: None)
 

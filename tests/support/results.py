@@ -1,4 +1,4 @@
-"""Results as `simulations.study.run.run` returns them, made up: for the report and the command line."""
+"""Results as `simulations.run.run.run` returns them, made up: for the report and the command line."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ import numpy as np
 from client.node import load_node, write_node
 from mechanisms.messages.sealed import sealed_bytes, unseal
 from mechanisms.messages.wire import record_to_bytes, request_to_record
-from simulations.deployment.keys import read_key
-from simulations.deployment.party_keys import make_keys
-from simulations.deployment.processes import answers, free_port
 from simulations.shuffler import enrolment
-from simulations.shuffler.client import Shuffler
-from simulations.shuffler.service import ORIGINS, STORE
-from simulations.transport import superlink
 from simulations.transport.quiet import QUIET
+from sottovoce.deployment import superlink
+from sottovoce.deployment.keys import read_key
+from sottovoce.deployment.party_keys import make_keys
+from sottovoce.deployment.processes import answers, free_port
+from sottovoce.deployment.shuffler_client import Shuffler
+from sottovoce.deployment.shuffler_service import ORIGINS, STORE
 from tests.support.clients import OPEN, make_node
 from tests.support.deployments import wait_until
 from tests.support.lines import TcpLine
@@ -59,7 +59,7 @@ FAULTS = (
     *(("full disk", party) for party in (SHUFFLER, SERVER, DEVICE)),
     ("clock", DEVICE), ("cut", DEVICE), ("cut", SERVER), ("slow", DEVICE), ("slow", SERVER),
 )  # fmt: skip
-_CLI = [sys.executable, "-m", "simulations.commands.cli"]
+_CLI = [sys.executable, "-m", "sottovoce.cli.main"]
 
 
 class Day:

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from mechanisms.messages.request import Request
-from simulations.deployment.training_server import RemoteShuffler
 from simulations.errors import UserError
-from simulations.shuffler.client import Shuffler
+from sottovoce.deployment.shuffler_client import Shuffler
+from sottovoce.deployment.training_server import RemoteShuffler
 from tests.support.clients import request
 
 STAGES = 4

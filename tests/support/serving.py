@@ -9,7 +9,7 @@ from pathlib import Path
 
 from client.node import load_node
 from mechanisms.messages.wire import reply_from_record, request_to_record
-from simulations.transport import superlink
+from sottovoce.deployment import superlink
 from tests.support.clients import request
 from tests.support.deployments import running, wait_until
 

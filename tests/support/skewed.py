@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from client.device import fleet
-from simulations.commands import cli
+from sottovoce.cli import main as cli
 
 
 def turned(file: Path) -> None:

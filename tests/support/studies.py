@@ -23,10 +23,10 @@ from server.protocols.public_maps import PublicMaps
 from simulations.artifacts.model_folder import save_model
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import Experiment, from_table, slug
-from simulations.study.arm import ArmRun
-from simulations.study.collect import FlowerUsers
-from simulations.study.partition import hand_out
-from simulations.study.prepare import Held, Holders, Prepared
+from simulations.run.arm import ArmRun
+from simulations.run.collect import FlowerUsers
+from simulations.run.partition import hand_out
+from simulations.run.prepare import Held, Holders, Prepared
 from tests.support.clients import context, message
 
 ENCODER = "ef" * 32
@@ -166,19 +166,19 @@ def in_process(
 
 def run_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Studies of commands run in this process."""
-    monkeypatch.setattr("simulations.study.simulate.run_on_flower", in_process)
+    monkeypatch.setattr("simulations.run.simulate.run_on_flower", in_process)
 
 
 def without_accounts(patch: pytest.MonkeyPatch, *modules: str) -> None:
-    """What a run amounts to is not reckoned; modules: of `simulations.study`, beside that of its arms."""
+    """What a run amounts to is not reckoned; modules: of `simulations.run`, beside that of its arms."""
     for module in ("arm", *modules):
-        patch.setattr(f"simulations.study.{module}.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
+        patch.setattr(f"simulations.run.{module}.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
 
 
 def without_work(patch: pytest.MonkeyPatch, *modules: str, made: Callable[[Experiment], Prepared] = prepared) -> None:
     """`run` encodes nothing, but has what `made` makes up, and neither accounts for anything nor reads its own code."""
-    patch.setattr("simulations.study.run.prepare", lambda study, *, progress: made(study))
-    patch.setattr("simulations.study.journal._code", lambda: "this code")
+    patch.setattr("simulations.run.run.prepare", lambda study, *, progress: made(study))
+    patch.setattr("simulations.run.journal._code", lambda: "this code")
     without_accounts(patch, *modules)
 
 

@@ -1,7 +1,7 @@
 """A study whose runs are processes, as they are at work, but that ask nodes within the process and encode nothing.
 
     python -m tests.support.study_runs study FILE OUT      # the study's own process
-    python -m tests.support.study_runs run FILE OUT ACTORS PARENT # one of its runs, as `simulations.grid.worker`
+    python -m tests.support.study_runs run FILE OUT ACTORS PARENT # one of its runs, as `simulations.sweep.worker`
 
 Both may be killed at any time.
 """
@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from simulations.grid import run as running
-from simulations.grid import worker
-from simulations.grid.definition import load_study
+from simulations.sweep import run as running
+from simulations.sweep import worker
+from simulations.sweep.definition import load_study
 from tests.support.studies import LocalGrid, prepared, run_in_process, without_accounts
 
 
@@ -30,7 +30,7 @@ def main(what: str, *arguments: str) -> int:
         if what == "run":
             run_in_process(patch)
             patch.setattr(LocalGrid, "send_and_receive", _slowly)
-            patch.setattr("simulations.study.run.prepare", lambda study, *, progress: prepared(study))
+            patch.setattr("simulations.run.run.prepare", lambda study, *, progress: prepared(study))
             without_accounts(patch)
             return worker.main(list(arguments))
         patch.setattr(running, "_started", _started)

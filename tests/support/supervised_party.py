@@ -1,4 +1,4 @@
-"""A party of a deployment under a supervisor that starts it again, as its unit says (`simulations.deployment.units`),
+"""A party of a deployment under a supervisor that starts it again, as its unit says (`sottovoce.deployment.units`),
 and what a test does to its process."""
 
 from __future__ import annotations

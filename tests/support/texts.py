@@ -18,7 +18,7 @@ from simulations.artifacts.masked_lm import masked_lm_folder
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import Experiment, trial_text_of
-from simulations.study.prepare import Held, Holders, Prepared
+from simulations.run.prepare import Held, Holders, Prepared
 from tests.support.studies import PUBLIC, TEST, experiment
 from tests.support.tiny_models import WORDS, reviews, tiny_bert
 

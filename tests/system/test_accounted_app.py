@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from client.store.ledger import Ledger
-from simulations.deployment.processes import free_port
+from sottovoce.deployment.processes import free_port
 from tests.support.deployments import running
 from tests.support.paths import ROOT
 

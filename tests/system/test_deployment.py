@@ -25,13 +25,13 @@ import pytest
 from client.device.bundle import open_bundle
 from client.node import load_node
 from server.protocols.drive import Collected
-from simulations.commands import cli
-from simulations.deployment.processes import COMMANDS, MARK, command_of, mark_of, running, stop
-from simulations.deployment.training_server import RemoteShuffler
 from simulations.errors import UserError
-from simulations.shuffler.client import Shuffler
-from simulations.transport.superlink import register
-from tests.simulations.deployment.test_deploy import STUDY
+from sottovoce.cli import main as cli
+from sottovoce.deployment.processes import COMMANDS, MARK, command_of, mark_of, running, stop
+from sottovoce.deployment.shuffler_client import Shuffler
+from sottovoce.deployment.superlink import register
+from sottovoce.deployment.training_server import RemoteShuffler
+from tests.sottovoce.deployment.test_deploy import STUDY
 from tests.support.tiny_models import reviews, tiny_bert
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deployment")]  # one for all of these

@@ -15,7 +15,7 @@ from flwr.cli.build import build_fab_from_disk
 
 from client.app import NODES, release
 from simulations.errors import UserError
-from simulations.study import server_app as flower
+from simulations.run import server_app as flower
 from tests.support.clients import context, message
 from tests.support.paths import ROOT
 from tests.support.studies import PURKAYASTHA, RANDOMIZED, LocalGrid, use_folder

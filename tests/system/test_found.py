@@ -20,10 +20,10 @@ from client.device.bundle import MANIFEST, SIGNATURE, Keys, open_bundle, write_b
 from client.models import encoder as encoders
 from client.node import load_node, write_node
 from client.policy import Policy
-from simulations.deployment import certificates
 from simulations.errors import UserError
-from simulations.shuffler import client
-from simulations.shuffler.client import Shuffler
+from sottovoce.deployment import certificates
+from sottovoce.deployment import shuffler_client as client
+from sottovoce.deployment.shuffler_client import Shuffler
 from tests.support.message_parsers import POLICY, SIGNER, small
 from tests.support.party_parsers import saying
 

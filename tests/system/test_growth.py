@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulations.study.journal import Journal, started
-from simulations.study.run import run
+from simulations.run.journal import Journal, started
+from simulations.run.run import run
 from tests.support.studies import PRIOR, PURKAYASTHA, RANDOMIZED, LocalGrid, experiment, in_process, without_work
 
 PROCESS = Path("/proc/self")

@@ -16,8 +16,8 @@ import pytest
 from client.node import load_node
 from client.policy import Refused
 from simulations.artifacts.model_folder import read_about
-from simulations.commands import cli
 from simulations.experiment import load, slug
+from sottovoce.cli import main as cli
 from tests.support.answers import ask, ledger_rows
 from tests.support.clients import request
 from tests.support.paths import ROOT

@@ -24,7 +24,7 @@ def test_it_simulates(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(tomli_w.dumps(STUDY))
     path = os.pathsep.join((str(ROOT), str(write_package(tmp_path / "installed"))))
     ran = subprocess.run(
-        [sys.executable, "-m", "simulations.commands.cli", "simulate", "study.toml", "--out", "out", "--json"],
+        [sys.executable, "-m", "sottovoce.cli.main", "simulate", "study.toml", "--out", "out", "--json"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")},
         capture_output=True, text=True, timeout=500,
     )  # fmt: skip

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from client.shard import Shard
-from simulations.commands import cli
 from simulations.errors import UserError
 from simulations.experiment import load, slug, to_toml
-from simulations.grid import run as running
-from simulations.grid import worker
-from simulations.grid.run import Job
 from simulations.output.remote import Remote
 from simulations.progress import Progress
-from simulations.study.published import working_folder
-from simulations.study.simulate import resume, simulate
+from simulations.run.published import working_folder
+from simulations.run.simulate import resume, simulate
+from simulations.sweep import run as running
+from simulations.sweep import worker
+from simulations.sweep.run import Job
+from sottovoce.cli import main as cli
 from tests.support.studies import (
     ENCODER,
     PRIOR,
@@ -52,7 +52,7 @@ def _in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").mkdir()
     monkeypatch.chdir(tmp_path / "one")
     run_in_process(monkeypatch)
-    monkeypatch.setattr("simulations.study.run.prepare", lambda study, *, progress: prepared(study))
+    monkeypatch.setattr("simulations.run.run.prepare", lambda study, *, progress: prepared(study))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
     out = tmp_path_factory.mktemp("here") / "run"
     with pytest.MonkeyPatch.context() as patch:
         run_in_process(patch)
-        patch.setattr("simulations.study.run.prepare", lambda study, *, progress: prepared(study))
+        patch.setattr("simulations.run.run.prepare", lambda study, *, progress: prepared(study))
         simulate(STUDY, out)
     yield out, bits(out)
 
@@ -195,7 +195,7 @@ def test_a_run_that_fails_before_anybody_is_asked_leaves_nothing(
     def fail(*_: object, **__: object) -> None:
         raise UserError("no engine")
 
-    monkeypatch.setattr("simulations.study.simulate.run_on_flower", fail)
+    monkeypatch.setattr("simulations.run.simulate.run_on_flower", fail)
     with pytest.raises(UserError, match="no engine"):
         simulate(STUDY, (tmp_path / "there").as_uri())
     assert not [path for path in (tmp_path / "there").rglob("*") if path.is_file()] and not list(Path().rglob("*.*"))

@@ -26,11 +26,11 @@ import tomli_w
 from flwr.app import Message, RecordDict
 
 from server.query import MESSAGE_TYPE
-from simulations.commands import cli
 from simulations.errors import UserError
 from simulations.experiment import Experiment, load, slug
-from simulations.study.run import run
+from simulations.run.run import run
 from simulations.transport.engine import check_address, machine_fault, run_on_flower
+from sottovoce.cli import main as cli
 from tests.support.paths import ROOT
 from tests.support.studies import (
     PRIOR,
@@ -74,7 +74,7 @@ def bits(out: Path, results: dict[str, Any]) -> dict[str, Any]:
 
 
 def made(out: Path, asked: Experiment, engine: Callable[..., Any], patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    patch.setattr("simulations.study.run.prepare", lambda asked, *, progress: prepared(asked))
+    patch.setattr("simulations.run.run.prepare", lambda asked, *, progress: prepared(asked))
     out.mkdir()
     return bits(out, run(asked, out, progress=lambda line: None, engine=engine))
 
@@ -299,7 +299,7 @@ def command(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "simulations.commands.cli", "simulate", *arguments], cwd=tmp_path, env=environment,
+            [sys.executable, "-m", "sottovoce.cli.main", "simulate", *arguments], cwd=tmp_path, env=environment,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -396,7 +396,7 @@ def test_a_node_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
 
     people = {"users": 32, "users-per-node": 8, "timeout": 8.0}
     asked = experiment(ARMS[0], population=people)
-    monkeypatch.setattr("simulations.study.run.prepare", lambda asked, *, progress: prepared(asked))
+    monkeypatch.setattr("simulations.run.run.prepare", lambda asked, *, progress: prepared(asked))
     (tmp_path / "run").mkdir()
     line = run(asked, tmp_path / "run", progress=lambda line: None, engine=engine)["arms"][0]
     assert line["delivered"] == 24 and line["errors"] == {"no answer": 2}

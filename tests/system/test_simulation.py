@@ -17,11 +17,11 @@ import tomli_w
 from client.app import NODES
 from client.shard import records_path
 from mechanisms.messages.refusals import REFUSALS
-from simulations.commands import cli
 from simulations.experiment import from_table, slug
 from simulations.output.jsonable import json_ready
-from simulations.study.run import run
+from simulations.run.run import run
 from simulations.transport.engine import run_on_flower
+from sottovoce.cli import main as cli
 from tests.support.studies import PRIOR, PURKAYASTHA, RANDOMIZED, in_process, ledger_rows
 from tests.support.tiny_models import tiny_bert
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from simulations.deployment import certificates
-from simulations.deployment.predict import serving
-from simulations.transport import superlink
+from sottovoce.deployment import certificates, superlink
+from sottovoce.deployment.predict import serving
 from tests.support.asking import World, make_world
 from tests.support.deployments import Link, superlink_in
 from tests.support.fake_superlink import Fake

@@ -21,7 +21,7 @@ from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import generate_keys as sealing_keys
 from mechanisms.messages.signature import generate_keys
 from mechanisms.messages.wire import request_to_record
-from simulations.commands import cli
+from sottovoce.cli import main as cli
 from tests.support.clients import CLASSES, DIM, M, make_node, message, request
 from tests.support.devices import PUBLISHER, SIGNER
 

@@ -27,7 +27,7 @@ from mechanisms.messages.wire import (
     sealed_from_record,
 )
 from server.predict import MOST, Predictor
-from simulations.deployment.predict import serving
+from sottovoce.deployment.predict import serving
 from tests.support.asking import (
     CLASSES,
     COST,

@@ -16,9 +16,9 @@ import pytest
 from client.node import load_node
 from client.policy import Policy
 from mechanisms.messages.sealed import generate_keys
-from simulations.commands import cli
-from simulations.deployment.predict import serving
-from simulations.devices import ask as device_ask
+from sottovoce.cli import main as cli
+from sottovoce.deployment.devices import ask as device_ask
+from sottovoce.deployment.predict import serving
 from tests.client.device.test_device import on_a_device
 from tests.support.asking import (
     CLASSES,
@@ -119,7 +119,7 @@ def test_the_rest_of_a_file_is_charged_when_it_goes_on(world: World, node: Path)
 MEASURED = """
 import sys
 from pathlib import Path
-from simulations.commands.cli import main
+from sottovoce.cli.main import main
 code = main(sys.argv[1:])
 print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0], file=sys.stderr)
 sys.exit(code)

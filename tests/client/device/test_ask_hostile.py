@@ -18,7 +18,7 @@ from mechanisms.messages.wire import (
     record_to_bytes,
     request_to_record,
 )
-from simulations.deployment.predict import serving
+from sottovoce.deployment.predict import serving
 from tests.support.asking import (
     CLASSES,
     DIM,

@@ -11,7 +11,7 @@ import pytest
 
 from client.device import code
 from client.device.code import identity, installed, same_code
-from simulations.transport.superlink import app_bundle
+from sottovoce.deployment.superlink import app_bundle
 
 #: Of a library that builds Flower's bundles.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
@@ -67,7 +67,7 @@ def test_flower_finds_both_apps_in_the_bundle(fab):
     from flwr.cli.config_utils import get_fab_config
 
     components = get_fab_config(fab)["tool"]["flwr"]["app"]["components"]
-    assert components == {"serverapp": "simulations.study.server_app:app", "clientapp": "client.app:app"}
+    assert components == {"serverapp": "simulations.run.server_app:app", "clientapp": "client.app:app"}
 
 
 def test_the_server_may_ship_what_it_likes_beside_the_client(mine):

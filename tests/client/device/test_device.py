@@ -17,7 +17,7 @@ from client.policy import Policy
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import generate_keys, sealed_bytes
 from mechanisms.messages.wire import request_to_record
-from simulations.commands import cli
+from sottovoce.cli import main as cli
 from tests.support.clients import make_node, request
 from tests.support.devices import PUBLISHER, SENTENCES, make_bundle, make_text_bundle, on_a_device
 

@@ -24,7 +24,7 @@ from client.policy import Policy
 from client.shard import Shard, extend_shard, write_shard
 from client.store.questions import FIRST_RECORD, QuestionRecords
 from mechanisms.messages.wire import reply_from_record, request_to_record
-from simulations.commands import cli
+from sottovoce.cli import main as cli
 from tests.support.clients import ENCODER, make_node, request
 from tests.support.devices import PUBLISHER, ROOT, SENTENCES, make_bundle, on_a_device
 from tests.support.kill_points import traceable

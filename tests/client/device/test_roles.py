@@ -15,13 +15,11 @@ from client.device.fleet import Fleet, Lost
 from client.device.https import ServerError
 from client.device.model import Model
 from client.device.roles import MODEL, SHUFFLER, SUPERLINK
-from simulations.deployment import certificates
-from simulations.deployment.party_keys import SERVERS, make_keys, make_own_keys, sign_request
 from simulations.errors import UserError
-from simulations.shuffler import client as shuffler_client
-from simulations.shuffler.client import Shuffler
-from simulations.shuffler.service import TRAINING_SERVER
-from simulations.transport import superlink
+from sottovoce.deployment import certificates, shuffler_client, superlink
+from sottovoce.deployment.party_keys import SERVERS, make_keys, make_own_keys, sign_request
+from sottovoce.deployment.shuffler_client import Shuffler
+from sottovoce.deployment.shuffler_service import TRAINING_SERVER
 from tests.simulations.shuffler.test_replies import grid_of
 from tests.support.fake_superlink import Fake
 

@@ -18,9 +18,8 @@ from flwr.cli.build import build_fab_from_files
 from client.device.code import installed
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.wire import reply_from_record, request_to_record
-from simulations.deployment import certificates
-from simulations.deployment.processes import free_port
-from simulations.transport import superlink
+from sottovoce.deployment import certificates, superlink
+from sottovoce.deployment.processes import free_port
 from tests.support.clients import make_node, request
 from tests.support.deployments import running, superlink_in, wait_until
 from tests.support.serving import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulations.commands import cli
-from simulations.deployment import certificates
+from sottovoce.cli import main as cli
+from sottovoce.deployment import certificates
 from tests.support.clients import make_node
 from tests.support.fake_superlink import Fake
 

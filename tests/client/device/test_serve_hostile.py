@@ -25,9 +25,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from client.device.fleet import Fleet, Unusable
 from mechanisms.messages.wire import request_to_record
-from simulations.deployment import certificates
-from simulations.deployment.processes import free_port
-from simulations.transport import superlink
+from sottovoce.deployment import certificates, superlink
+from sottovoce.deployment.processes import free_port
 from tests.support.clients import make_node, request
 from tests.support.deployments import Link, running, wait_until
 from tests.support.serving import ended, run_of, serving

@@ -22,7 +22,7 @@ from client.node import load_node, write_node
 from client.policy import Policy
 from client.shard import write_shard
 from mechanisms.messages.wire import reply_from_record, request_to_record
-from simulations.commands import cli
+from sottovoce.cli import main as cli
 from tests.support.clients import make_node, message, request
 from tests.support.devices import POLICY, PUBLISHER, SENTENCES, make_bundle
 from tests.support.fake_superlink import Fake, Served

@@ -13,9 +13,9 @@ from scipy import stats
 from simulations.errors import UserError
 from simulations.experiment import load, to_toml
 from simulations.experiment.ladder import of_experiment
-from simulations.study.figures import spent_figure
-from simulations.study.prepare import Prepared
-from simulations.study.report import markdown
+from simulations.run.figures import spent_figure
+from simulations.run.prepare import Prepared
+from simulations.run.report import markdown
 from tests.support.studies import (
     CLASSES,
     PURKAYASTHA,

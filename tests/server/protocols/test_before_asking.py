@@ -11,9 +11,9 @@ import pytest
 from simulations.artifacts.encoder import check_trained
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.artifacts.ways import protocol_of
-from simulations.devices.bundle import _first_request
 from simulations.errors import UserError
 from simulations.experiment import Experiment
+from sottovoce.deployment.devices.bundle import _first_request
 from tests.support.studies import PURKAYASTHA
 from tests.support.texts import SANTEXT, text_prepared, text_study
 

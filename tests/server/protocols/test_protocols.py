@@ -21,7 +21,7 @@ from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Publish
 from simulations.artifacts.ways import channels_of, protocol_of, training_of
 from simulations.experiment import sections
-from simulations.study.collect import FlowerUsers
+from simulations.run.collect import FlowerUsers
 from tests.server.protocols import nearest_mean
 from tests.support.studies import (
     CLASSES,

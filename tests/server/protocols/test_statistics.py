@@ -23,7 +23,7 @@ from server.training.statistic_head import linear_head, of_users, simplex_codes
 from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.errors import UserError
 from simulations.experiment.ladder import of_experiment
-from simulations.study.prepare import Prepared
+from simulations.run.prepare import Prepared
 from tests.support.studies import (
     CLASSES,
     PUBLIC,

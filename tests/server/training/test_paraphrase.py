@@ -15,7 +15,7 @@ from client.models.generator import Generator
 from mechanisms.vocabulary import NOTHING
 from server.generation import PARAPHRASE, export_generator
 from server.training.paraphrase import _loss, finetune_paraphraser
-from simulations.commands import cli
+from sottovoce.cli import main as cli
 from tests.support.tiny_generators import KINDS, tiny_generator
 
 #: What is said of a film is said of a book, and the other way round.

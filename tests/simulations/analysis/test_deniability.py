@@ -20,8 +20,8 @@ from mechanisms.words.santext import SanText
 from mechanisms.words.verbatim import Verbatim
 from simulations.analysis import deniability as command
 from simulations.artifacts.pos_tags import tag
-from simulations.commands.cli import main
 from simulations.errors import UserError
+from sottovoce.cli.main import main
 from tests.support.words import streams
 
 ALARM = 1e-6

@@ -8,7 +8,7 @@ import pytest
 
 from mechanisms.accounting.planner import Target, best_privunit
 from simulations.analysis.shuffle_optimal import _cap, best_messages, best_of_shape, shapes
-from simulations.commands import cli
+from sottovoce.cli import main as cli
 
 TARGET = Target(1.0, 1e-6, 20_000)
 

@@ -15,9 +15,9 @@ from server.masked_lm import load
 from simulations.analysis import similarity as module
 from simulations.analysis.pseudo_perplexity import pseudo_perplexity
 from simulations.analysis.similarity import similarity
-from simulations.commands import cli
 from simulations.corpora.builtin import builtin
 from simulations.errors import UserError
+from sottovoce.cli import main as cli
 from tests.server.test_masked_lm import tiny_masked_lm
 
 TEXTS = [" ".join(text.split()[:12]) for text in builtin(public=1, train=40, test=1, seed=3).train.texts]

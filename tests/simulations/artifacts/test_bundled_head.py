@@ -71,7 +71,7 @@ def test_what_is_shipped_is_small_known_by_its_hash_and_nothing_else_passes_for_
 def test_dp_mlm_needs_no_training_on_a_new_machine(tmp_path, monkeypatch, capsys):
     """The whole way, with an empty cache: no head is trained, and a second time nothing is made."""
     from server.training import pretrain
-    from simulations.commands.cli import main
+    from sottovoce.cli.main import main
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(pretrain, "pretrain", lambda *_, **__: pytest.fail("a head is trained"))

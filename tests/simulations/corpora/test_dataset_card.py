@@ -9,7 +9,7 @@ import pytest
 import yaml
 from datasets import load_dataset
 
-from simulations.commands import cli
+from sottovoce.cli import main as cli
 
 TEXTS = ["the film is good", "a bad plot", "fine"]
 SANTEXT = ["sanitize", "--words", "w.txt", "--mechanism", "santext", "--epsilon", "2"]

@@ -11,7 +11,7 @@ from simulations.corpora.builtin import builtin as builtin_corpus
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, load, to_toml
-from simulations.study.report import data_notes
+from simulations.run.report import data_notes
 from tests.support.studies import PURKAYASTHA, RANDOMIZED
 
 

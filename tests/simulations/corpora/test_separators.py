@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from simulations.commands.cli import main
 from simulations.corpora.files import column_names
 from simulations.corpora.reading import separator
+from sottovoce.cli.main import main
 
 ROWS = [["a fine film; truly", "1,5"], ["dull", "0,5"]]
 

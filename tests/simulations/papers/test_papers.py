@@ -13,10 +13,10 @@ import pytest
 import typer
 
 from simulations.artifacts.text_channel import rewriter_to_price
-from simulations.commands import cli
 from simulations.errors import UserError
 from simulations.papers.definition import Item, Paper, arms_of, chosen, experiment_of, load_paper, papers
 from simulations.papers.run import reproduce, text
+from sottovoce.cli import main as cli
 from tests.docs.test_commands import fault
 from tests.support.paths import DATA, ROOT
 
@@ -185,8 +185,8 @@ def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
         done.append(("resumed", folder.name))
         return finished(folder)
 
-    monkeypatch.setattr("simulations.study.simulate.simulate", simulate)
-    monkeypatch.setattr("simulations.study.simulate.resume", resume)
+    monkeypatch.setattr("simulations.run.simulate.simulate", simulate)
+    monkeypatch.setattr("simulations.run.simulate.resume", resume)
     asked = ["reproduce", "yue-2021", "--table", "SST-2", "--data", str(data), "--out", str(tmp_path / "runs")]
     assert cli.main([*asked, "--users", "300"]) == 0
     said = "`sottovoce reproduce yue-2021 --users 300` made this page, by a run of 300 training and"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from mechanisms.messages import signature
-from simulations.commands.cli import main
 from simulations.errors import UserError
 from simulations.shuffler.enrolment import read_table, read_tokens, tokens
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import CLOSED, DISCARDED, Store
+from sottovoce.cli.main import main
 from tests.support.rounds import ONE, TWO, Nodes, answer, opened, wanted
 
 SIGNER, AUTHORITY = signature.generate_keys()

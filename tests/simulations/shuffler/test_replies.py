@@ -28,8 +28,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from mechanisms.messages.sealed import Sealed
 from mechanisms.messages.wire import sealed_to_record
-from simulations.deployment import certificates
-from simulations.transport import superlink
+from sottovoce.deployment import certificates, superlink
 from tests.support.fake_superlink import Fake
 from tests.support.paths import ROOT
 
@@ -201,7 +200,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from flwr.app import RecordDict
 from mechanisms.messages.wire import sealed_from_record
-from simulations.transport import superlink
+from sottovoce.deployment import superlink
 from tests.simulations.shuffler.test_replies import grid_of
 
 def most():

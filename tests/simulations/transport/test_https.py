@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from client.device.roles import MODEL
-from simulations.deployment.party_keys import FOLDERS, make_keys
 from simulations.transport import https
+from sottovoce.deployment.party_keys import FOLDERS, make_keys
 
 CONNECTIONS = 8
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -13,8 +13,8 @@ import tomli_w
 
 from mechanisms import catalogue
 from mechanisms.messages.refusals import REFUSALS
-from simulations.deployment.keys import read_key
-from simulations.deployment.predict import predictor, serving
+from sottovoce.deployment.keys import read_key
+from sottovoce.deployment.predict import predictor, serving
 from tests.support.clients import context
 from tests.support.newcomers import Newcomer
 from tests.support.paths import ROOT

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations.grid import worker
-from simulations.grid.run import Job
 from simulations.progress import Progress
+from simulations.sweep import worker
+from simulations.sweep.run import Job
 from tests.support.newcomers import Newcomer
 
 ROWS = 300
@@ -135,7 +135,7 @@ def test_from_a_table_to_a_sweep_and_a_page_in_four_commands(
             worker._run(job.file, str(job.out), 1)
             yield job.name
 
-    monkeypatch.setattr("simulations.grid.run.processes", here)
+    monkeypatch.setattr("simulations.sweep.run.processes", here)
     table(newcomer.home / "reviews.csv")
     newcomer.types("init mine --from reviews.csv")
     assert "NOT met" not in newcomer.types(f"check {STUDY}")

@@ -1,0 +1,1 @@
+"""Benchmarks: speed beside plain and published implementations. Not installed."""

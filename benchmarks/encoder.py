@@ -1,0 +1,145 @@
+"""Sentences a second of the encoder, in float32 and int8, beside plain transformers on the same cores in one run; and
+of a whole round whose users encode their own texts, beside the encoder alone."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import round as bench_round
+from client.models.encoder import Encoder
+from client.models.onnx import cores
+from simulations.artifacts.encoder import encoder_folder
+from simulations.corpora import builtin, files
+from simulations.corpora.corpus import Corpus
+from simulations.errors import UserError
+from simulations.experiment import from_table
+from simulations.progress import Progress
+
+MODEL, PLAIN_BATCH, MAX_LENGTH = "minilm", 256, 128
+TEXTS = 2048
+REPEATS = 3
+
+Embeddings = NDArray[np.float32]
+
+
+def phrases(data: Path | None, n: int, *, seed: int) -> tuple[list[str], str]:
+    """n distinct texts at random, and where they are from: SST-2 in the folder `data`, or the built-in corpus."""
+    if data is None:
+        corpus, source = builtin.builtin(task="sentiment", public=1, train=n, test=1, seed=seed).train, "built-in"
+    else:
+        corpus, _ = files.read_files(str(data), "train.tsv", "dev.tsv", text="sentence", label="label")
+        source = "SST-2"
+    known = list(dict.fromkeys(str(t) for t in corpus.texts))
+    if len(known) < n:
+        if data is not None:
+            raise UserError(f"{data}: {n} texts were asked for, and it has {len(known)}; ask for fewer")
+        return [known[i % len(known)] for i in range(n)], source
+    return [known[i] for i in np.random.default_rng([seed, 1]).permutation(len(known))[:n].tolist()], source
+
+
+def exported(precision: str, *, progress: Progress) -> Path:
+    """The bundled model as clients run it, from the cache."""
+    experiment = from_table({
+        "name": "bench", "encoder": {"model": MODEL, "max-length": MAX_LENGTH, "precision": precision},
+        "arm": [{"name": "bench", "reference": True, "embedding": {"mechanism": "identity", "dim": 16}}],
+    })  # fmt: skip
+    nothing = Corpus((), np.zeros(0, np.int64), ("negative", "positive"))  # what it would be fine-tuned on
+    return encoder_folder(experiment, nothing, progress=progress)
+
+
+def run(texts: Sequence[str], *, seed: int, repeats: int = REPEATS, progress: Progress) -> dict[str, Any]:
+    """{"texts", "cores", "plain" | "fp32" | "int8": {"per_second": of each repeat, "median", "ratio" to plain, "cosine"
+    and "least_cosine" to plain, "sha256"}}. The ways take turns, so that what else the machine does strikes all."""
+    encoders = {p: Encoder(exported(p, progress=progress)) for p in ("fp32", "int8")}
+    ways: dict[str, Callable[[], Embeddings]] = {"plain": _plain(texts, seed=seed)}
+    ways |= {p: (lambda e=e: e.encode(texts)) for p, e in encoders.items()}  # type: ignore[misc]
+    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, Embeddings] = {}
+    for repeat in range(repeats):
+        for name, work in ways.items():
+            start = time.perf_counter()
+            found[name] = work()
+            speeds[name].append(len(texts) / (time.perf_counter() - start))
+            progress(f"encoder, {name}: {speeds[name][-1]:,.0f} texts/s ({repeat + 1} of {repeats})")
+    medians = {name: statistics.median(values) for name, values in speeds.items()}
+    results: dict[str, Any] = {"texts": len(texts), "cores": cores(), "plain_batch": PLAIN_BATCH}
+    for name in ways:
+        cosine = _cosine(found[name], found["plain"])
+        results[name] = {
+            "per_second": speeds[name], "median": medians[name], "ratio": medians[name] / medians["plain"],
+            "cosine": float(cosine.mean()), "least_cosine": float(cosine.min()),
+            "sha256": encoders[name].identity if name in encoders else None,
+        }  # fmt: skip
+    return results
+
+
+def round_with_encoding(texts: Sequence[str], *, seed: int, folder: Path, progress: Progress) -> dict[str, Any]:
+    """One release-once round of len(texts) users through Flower on Ray, each with one text and no embedding of it:
+    nodes encode in their actors, one thread each. Beside it, the same texts by the encoder alone on all cores, before
+    and after; "share" is the round's rate over the mean of both.
+
+    {"users", "delivered", "round_per_second", "encoder_per_second": [before, after], "share", "seconds"}.
+    """
+    where = exported("fp32", progress=progress)
+    alone = [_rate(where, texts)]
+    progress(f"encoder alone: {alone[0]:,.0f} texts/s")
+    found = bench_round.run(len(texts), seed=seed, folder=folder, texts=texts, encoder=where)
+    alone.append(_rate(where, texts))
+    progress(f"encoder alone: {alone[1]:,.0f} texts/s; a round with it: {found['users_per_second']:,.0f} users/s")
+    return {
+        "users": len(texts), "delivered": found["delivered"], "nodes": found["nodes"],
+        "round_per_second": found["users_per_second"], "encoder_per_second": alone,
+        "share": found["users_per_second"] / statistics.mean(alone), "seconds": found["seconds"],
+    }  # fmt: skip
+
+
+def _rate(folder: Path, texts: Sequence[str]) -> float:
+    encoder = Encoder(folder)
+    start = time.perf_counter()
+    encoder.encode(texts)
+    return len(texts) / (time.perf_counter() - start)
+
+
+def _plain(texts: Sequence[str], *, seed: int) -> Callable[[], Embeddings]:
+    """What one writes with transformers at first: random batches, padded to their longest, mean pooling."""
+    import torch
+
+    from server.checkpoint import load
+    from server.model import pool
+
+    model, tokenizer = load(MODEL)
+    order = np.random.default_rng([seed, 2]).permutation(len(texts))
+
+    def encode() -> Embeddings:
+        before = torch.get_num_threads()
+        torch.set_num_threads(cores())
+        found = np.empty((len(texts), model.config.hidden_size), np.float32)
+        try:
+            with torch.inference_mode():
+                for start in range(0, len(texts), PLAIN_BATCH):
+                    rows = order[start : start + PLAIN_BATCH]
+                    inputs = tokenizer(
+                        [texts[i] for i in rows],
+                        padding=True,
+                        truncation=True,
+                        max_length=MAX_LENGTH,
+                        return_tensors="pt",
+                    )
+                    found[rows] = pool(model(**inputs).last_hidden_state, inputs["attention_mask"], "mean").numpy()
+        finally:
+            torch.set_num_threads(before)
+        return found
+
+    return encode
+
+
+def _cosine(a: Embeddings, b: Embeddings) -> NDArray[np.float64]:
+    a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a.astype(np.float64), b.astype(np.float64)))
+    return (a * b).sum(axis=1)

@@ -1,0 +1,154 @@
+"""What a trusted server would gain by training the encoder itself by DP-SGD, and not a head alone, on SST-2 or another
+folder of its form, in a quarter of an hour to an hour:
+
+    python -m benchmarks.private_encoder FOLDER [--seed 1] [--users 20000] [--epsilon 1] [--rank 4]
+
+Half of ε and δ make a linear head (`server/training/descent.py: DPSGD`). Under that head, which then stays, the other
+half trains low-rank changes (LoRA, Hu et al. 2022) of MiniLM's queries and values by Opacus, which has each user's own
+gradient: clipped, summed over a Poisson sample, noised. The noise is what those steps cost where a record is replaced.
+--epsilon inf is the same without noise. Trusts the server with every record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import normalize
+
+from benchmarks.teaching import prepared
+from server.checkpoint import load as load_checkpoint
+from server.maps import Maps
+from server.text_batches import collate, tokenize
+from server.training.descent import DPSGD
+from server.training.principal import pca_maps
+from server.training.sharpen import factored
+
+DELTA, BATCH, FEATURES = 1e-6, 64, 64
+#: The steps that train the encoder: a user's share of them, their number, the clip, and Adam's learning rate, which is
+#: usual for LoRA. Nothing of it was tuned.
+STEPS = DPSGD(epsilon=1.0, delta=DELTA, clip=0.1, learning_rate=1e-3, rate=0.05, steps=25)
+Array = np.ndarray
+
+
+class Lora(torch.nn.Module):
+    """A linear map as it is, and a change of low rank beside it, 0 at first: x ↦ W·x + 2·B·A·x."""
+
+    def __init__(self, frozen: torch.nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.frozen = frozen
+        self.down = torch.nn.Linear(frozen.in_features, rank, bias=False)
+        self.up = torch.nn.Linear(rank, frozen.out_features, bias=False)
+        torch.nn.init.normal_(self.down.weight, std=frozen.in_features**-0.5)
+        torch.nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        change: torch.Tensor = self.frozen(x) + 2.0 * self.up(self.down(x))
+        return change
+
+
+class Headed(torch.nn.Module):
+    """Logits (n, K) of texts: a linear head, which stays, on the last layer's mean over tokens, mapped, of length 1."""
+
+    def __init__(self, checkpoint: str, maps: Maps, rank: int) -> None:
+        super().__init__()
+        self.model, self.tokenizer = load_checkpoint(checkpoint)
+        self.model.requires_grad_(False)
+        for layer in self.model.encoder.layer:
+            attention = layer.attention.self
+            attention.query, attention.value = Lora(attention.query, rank), Lora(attention.value, rank)
+        weight, bias = maps.folded()
+        for name, values in (("mean", maps.mean), ("m1", maps.m1), ("weight", weight), ("bias", bias)):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        there = inputs["attention_mask"].unsqueeze(-1).float()
+        pooled = (self.model(**inputs).last_hidden_state * there).sum(1) / there.sum(1)
+        logits: torch.Tensor = normalize((pooled - self.mean) @ self.m1) @ self.weight + self.bias
+        return logits
+
+
+def rows_of(model: Headed, texts: Sequence[Any]) -> list[Any]:
+    return list(tokenize(model.tokenizer, texts, 128))
+
+
+def batches(rows: Sequence[Any], chosen: Array) -> list[Array]:
+    """Of the chosen rows, the shortest first."""
+    order = chosen[np.argsort([len(rows[i]["input_ids"]) for i in chosen], kind="stable")]
+    return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+
+
+def right(model: Any, tokenizer: Any, rows: Sequence[Any], labels: Array) -> float:
+    """Share of the rows whose label is guessed."""
+    found = np.empty(len(rows), dtype=bool)
+    with torch.no_grad():
+        for at in batches(rows, np.arange(len(rows))):
+            found[at] = model(collate(tokenizer, [rows[i] for i in at])).argmax(1).numpy() == labels[at]
+    return float(found.mean())
+
+
+def noisy_steps(
+    steps: DPSGD, model: Headed, rows: Sequence[Any], labels: Array, *, noise: float, seed: int
+) -> Iterator[int]:
+    """Trains the low-rank changes of `model`, in place; yields the number of each step. noise: in units of the clip."""
+    from opacus import GradSampleModule  # which takes seconds to import
+    from opacus.optimizers import DPOptimizer
+
+    module = GradSampleModule(model)
+    trained = [p for p in module.parameters() if p.requires_grad]
+    optimizer = DPOptimizer(
+        torch.optim.Adam(trained, lr=steps.learning_rate), noise_multiplier=noise, max_grad_norm=steps.clip,
+        expected_batch_size=steps.rate * len(rows), generator=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+    rng, target = np.random.default_rng(seed), torch.tensor(labels)
+    for number in range(steps.steps):
+        parts = batches(rows, steps.sampled(len(rows), rng))
+        for i, at in enumerate(parts):
+            optimizer.signal_skip_step(do_skip=i < len(parts) - 1)
+            optimizer.zero_grad()
+            logits = module(collate(model.tokenizer, [rows[j] for j in at]))
+            loss = torch.nn.functional.cross_entropy(logits, target[at])
+            with warnings.catch_warnings():  # of hooks, since token ids have no gradients
+                warnings.simplefilter("ignore", UserWarning)
+                loss.backward()
+            optimizer.step()
+        yield number + 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    for name, kind, default in (("seed", int, 1), ("users", int, 20_000), ("epsilon", float, 1.0), ("rank", int, 4)):
+        parser.add_argument(f"--{name}", type=kind, default=default)
+    given = parser.parse_args()
+    experiment, (public, held, _) = prepared(
+        "frontier", given.folder, given.seed, f"population.users={given.users}", "encoder.layers=[6]"
+    )
+    half = min(given.epsilon, 1e3) / 2
+    curator = DPSGD(epsilon=half, delta=DELTA / 2, learning_rate=8.0 if given.epsilon >= 1 else 4.0)
+    texts, labels = held.train.texts, held.train.labels
+    frame = pca_maps(public.embeddings, dim=FEATURES, classes=2)
+    theirs, known = (frame.project(np.asarray(each[:])) for each in (held.train_embeddings, public.embeddings))
+    head = curator.head(theirs, labels, known, (np.zeros((FEATURES, 2)), np.zeros(2)), seed=given.seed)
+    torch.manual_seed(given.seed)
+    model = Headed(experiment.encoder.model, factored(frame.mean, frame.m1, *head), given.rank)
+    rows, asked = rows_of(model, texts), rows_of(model, list(held.test.texts))
+    print(f"a head alone, ε = {half:g}: {right(model, model.tokenizer, asked, held.test.labels):.4f}", flush=True)
+    private = not math.isinf(given.epsilon)
+    steps = replace(STEPS, epsilon=half, delta=DELTA / 2) if private else STEPS
+    began = time.perf_counter()
+    for number in noisy_steps(steps, model, rows, labels, seed=given.seed, noise=steps.noise if private else 0.0):
+        if number % 5 == 0:
+            found = right(model, model.tokenizer, asked, held.test.labels)
+            print(f"step {number} of {steps.steps}: {found:.4f} ({time.perf_counter() - began:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,338 @@
+"""How fast a round is and what memory it takes: one round of made-up users through Flower on Ray, each of whom releases
+an embedding and a label, or one statistic.
+
+    python -m benchmarks.round 10000 100000 1000000
+    python -m benchmarks.round statistic 10000 100000 1000000
+
+Everything but the encoder is real: nodes' folders as `hand_out` writes them, the client's handler with its policy and
+ledger, Flower's messages, validation and the shuffler. Embeddings are random unit vectors of one shared table.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from client.models import encoder as encoders
+from client.models.embeddings import TableEmbeddings
+from client.node import write_node
+from client.store.tables import Tables
+from client.store.text_column import TextColumn
+from mechanisms.mechanism import parameters
+from mechanisms.messages.request import Request
+from mechanisms.privunit import PrivUnit
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.spherical import Purkayastha
+from server.protocols.drive import Driver
+from server.protocols.protocol import Public
+from server.query import MESSAGE_TYPE
+from server.training.statistic_head import simplex_codes
+from simulations.corpora.corpus import Corpus
+from simulations.experiment import Experiment, client_policy, from_table, slug
+from simulations.run.collect import FlowerUsers
+from simulations.run.partition import hand_out
+from simulations.run.prepare import Held, Holders
+from simulations.transport.engine import run_on_flower
+
+WIDTH, DIM, CLASSES = 384, 16, 2
+_IDENTITY = "be" * 32
+_NAMES = tuple(str(c) for c in range(CLASSES))
+_EMBEDDING, _LABEL = Purkayastha(dim=DIM, epsilon=10.0), RandomizedResponse(epsilon=2.0, classes=CLASSES)
+#: 63 features and 1, of two classes.
+_STATISTIC = PrivUnit(dim=64, epsilon=3.0)
+STATISTIC = "statistic"
+_ROWS = 1 << 14  # rows of the table that are made at once
+_SAMPLE_SECONDS = 0.5
+
+#: A client with no work at all: what is left is Flower's own cost of a message.
+idle = ClientApp()
+
+
+@idle.query("release")
+def _answer_at_once(message: Message, context: Context) -> Message:
+    del context
+    return Message(RecordDict(), reply_to=message)
+
+
+def run(
+    users: int, *, nodes: int | None = None, seed: int, folder: Path, texts: Sequence[str] | None = None,
+    encoder: Path | None = None, statistic: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """One round of so many users, one record each, on so many nodes ("auto" where None), in a folder that is empty.
+
+    texts, encoder: one for each user, and the folder of the encoder with which nodes embed them in the round; else
+    embeddings are there already. statistic: each user releases one vector of 64 coordinates, in place of an embedding
+    and a label.
+
+    {"users", "nodes", "delivered", "seconds": {phase: s}, "users_per_second", "bytes_per_user" (on the wire, of the
+    round's answers), "memory": {"before", "peak", "after"} in bytes}. "round" is the time between the request and the
+    shuffled batch; before it, "warm-up" asks every node about nothing, so that no actor's imports are in it. Memory is
+    the proportional set size of this process, Ray's and the actors' together; "before" is that of set-up.
+    """
+    seconds: dict[str, float] = {}
+    clock = time.perf_counter()
+
+    def lap(name: str) -> None:
+        nonlocal clock
+        now = time.perf_counter()
+        seconds[name], clock = now - clock, now
+
+    folder.mkdir(parents=True, exist_ok=True)
+    experiment = _experiment(users, nodes, seed, _MEANS if statistic else _RECORDS)
+    identity = _IDENTITY if encoder is None else encoders.identity(encoder)
+    held = _held(users, _table(users, seed, folder / "table.npy") if encoder is None else None, seed)
+    if encoder is not None:
+        held = _with_texts(held, texts or ())
+    lap("table")
+    placed = _hand_out(experiment, held, folder / "nodes", encoder)
+    lap("hand-out")
+    memory: dict[str, int] = {}
+    delivered = wire = 0
+
+    def job(grid: Any) -> None:
+        nonlocal delivered, wire
+        lap("start")
+        driver = Driver(FlowerUsers(grid, experiment, tests=0, nodes=folder / "nodes"), name="round", progress=_say)
+        asked = _of_means if statistic else _request
+        driver.ask(asked(experiment, "test", identity))
+        lap("warm-up")
+        with Memory() as sampled:
+            batch = driver.ask(asked(experiment, "train", identity))
+            lap("round")
+        memory.update(before=sampled.before, peak=sampled.peak, after=sampled.now())
+        delivered = batch.users
+        wire = sum(r.bytes_per_row for r in batch.releases) + 2 * np.dtype(np.int64).itemsize
+
+    run_on_flower(job, nodes=placed, folder=folder / "nodes")
+    lap("stop")
+    return {
+        "users": users,
+        "nodes": placed,
+        "delivered": delivered,
+        "seconds": seconds,
+        "users_per_second": users / seconds["round"],
+        "bytes_per_user": wire,
+        "memory": memory,
+    }
+
+
+def _hand_out(experiment: Experiment, held: Held, folder: Path, encoder: Path | None) -> int:
+    """Nodes' folders, with an encoder where they are to embed; how many there are."""
+    placed = hand_out(experiment, Public((), None, _NAMES, _Shared() if encoder is None else None), held, folder)
+    for node in range(placed if encoder is not None else 0):
+        policies = {slug(arm.name): client_policy(experiment, arm) for arm in experiment.arms}
+        write_node(folder / str(node), seed=experiment.seed, arms=policies, encoder=encoder)
+    return placed
+
+
+def flower_per_user_rate(nodes: int, *, folder: Path) -> float:
+    """Answers a second of Flower on Ray with one node for each user and no work in the client: a second round of
+    `nodes` messages, so that nothing is counted that happens once."""
+    rate = 0.0
+
+    def job(grid: Any) -> None:
+        nonlocal rate
+        for _ in range(2):
+            start = time.perf_counter()
+            ids = list(grid.get_node_ids())
+            messages = [Message(content=RecordDict(), dst_node_id=n, message_type=MESSAGE_TYPE) for n in ids]
+            answers = list(grid.send_and_receive(messages, timeout=3600.0))
+            rate = len(answers) / (time.perf_counter() - start)
+
+    run_on_flower(job, nodes=nodes, folder=folder, app=idle)
+    return rate
+
+
+def exponent(users: Sequence[float], seconds: Sequence[float]) -> float:
+    """The slope of time over users on a log-log plot, by least squares: 1 where time is linear."""
+    return float(np.polyfit(np.log(users), np.log(seconds), 1)[0])
+
+
+def growth(results: Sequence[dict[str, Any]]) -> float:
+    """Bytes of peak memory that each further user takes, between the two largest runs: in smaller ones, what a cohort
+    is worked on in is still growing too."""
+    least, most = sorted(results, key=lambda r: r["users"])[-2:]
+    return (most["memory"]["peak"] - least["memory"]["peak"]) / (most["users"] - least["users"])
+
+
+class Memory:
+    """Samples the memory of this process and all that it has started, while it is open. Linux alone; 0 elsewhere."""
+
+    def __init__(self) -> None:
+        self.before = self.peak = self.now()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.peak = max(self.peak, self.now())
+
+    def now(self) -> int:
+        """Bytes, each page that k processes share counted as a k-th for each."""
+        children: dict[int, list[int]] = {}
+        for entry in Path("/proc").glob("[0-9]*/stat"):
+            try:  # the name in brackets may hold anything; after it, the state and the parent
+                parent = int(entry.read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue  # it has ended
+            children.setdefault(parent, []).append(int(entry.parent.name))
+        family, found = [os.getpid()], 0
+        for process in family:
+            family += children.get(process, [])
+            found += _proportional(process)
+        return found
+
+    def _sample(self) -> None:
+        while not self._stop.wait(_SAMPLE_SECONDS):
+            self.peak = max(self.peak, self.now())
+
+
+def _proportional(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def _table(users: int, seed: int, path: Path) -> Tables:
+    """Random unit vectors, one for each user, written in pieces."""
+    rng = np.random.default_rng([seed, 7])
+    with open(path, "wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (users, WIDTH)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, users, _ROWS):
+            x = rng.standard_normal((min(_ROWS, users - start), WIDTH), dtype=np.float32)
+            file.write((x / np.linalg.norm(x, axis=1, keepdims=True)).tobytes())
+    return Tables((path,))
+
+
+#: The sections of a round's experiment that differ: what is released, and what policies allow.
+_RECORDS: dict[str, Any] = {
+    "policy": {"embedding": _EMBEDDING.guarantee.worst_case(), "label": 2.0},
+    "arm": [{
+        "name": "round",
+        "embedding": {"mechanism": "purkayastha", "epsilon": _EMBEDDING.epsilon, "dim": DIM},
+        "label": {"mechanism": "randomized-response", "epsilon": _LABEL.epsilon},
+    }],
+}  # fmt: skip
+_MEANS: dict[str, Any] = {
+    "training": {"way": "statistics"},
+    "policy": {"statistic": _STATISTIC.epsilon},
+    "arm": [{"name": "round", "statistic": {"mechanism": "privunit", "epsilon": _STATISTIC.epsilon}}],
+}
+
+
+def _experiment(users: int, nodes: int | None, seed: int, sections: dict[str, Any]) -> Experiment:
+    per_node: int | str = "auto" if nodes is None else math.ceil(users / nodes)
+    table = {
+        "name": "round",
+        "seed": seed,
+        "data": {"source": "files", "path": ".", "train": "t", "test": "t", "text": "t", "label": "l"},  # never read
+        "population": {"users": users, "users-per-node": per_node},
+        "shuffle": {"minimum-users": min(users, 1000)},
+    }
+    return from_table(table | sections)
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """An encoder that nobody runs: users have its embeddings."""
+
+    identity: str = _IDENTITY
+
+
+def _held(users: int, tables: Tables | None, seed: int) -> Held:
+    """One record to a user, whose embedding lies anywhere in the table; nobody is asked in the end."""
+    places = np.random.default_rng([seed, 8]).permutation(users)
+    none = np.zeros(0, np.int64)
+    train = Corpus(TextColumn.of(str(i) for i in range(users)), np.arange(users, dtype=np.int64) % CLASSES, _NAMES)
+    return Held(
+        train=train,
+        test=Corpus((), none, _NAMES),
+        holders=Holders(np.arange(users, dtype=np.int64), np.zeros(users, np.int64)),
+        test_holders=Holders(none, none),
+        test_rows=none,
+        train_embeddings=None if tables is None else TableEmbeddings(tables, places),  # type: ignore[arg-type]
+    )
+
+
+def _with_texts(held: Held, texts: Sequence[str]) -> Held:
+    """The same users with these texts, which their nodes embed themselves."""
+    return replace(held, train=replace(held.train, texts=TextColumn.of(texts)))
+
+
+def _request(experiment: Experiment, split: str, identity: str) -> Request:
+    m1 = np.random.default_rng([experiment.seed, 9]).standard_normal((WIDTH, DIM), dtype=np.float32)
+    return Request(
+        arm="round", stage=split, split=split, encoder=identity, mean=np.zeros(WIDTH, np.float32), m1=m1,
+        embedding=parameters(_EMBEDDING), label=None if split == "test" else parameters(_LABEL), classes=CLASSES,
+        minimum_users=experiment.shuffle.minimum_users,
+    )  # fmt: skip
+
+
+def _of_means(experiment: Experiment, split: str, identity: str) -> Request:
+    """Of one vector of each user."""
+    codes = simplex_codes(CLASSES)
+    size = _STATISTIC.dim // codes.shape[1] - 1
+    m1 = np.random.default_rng([experiment.seed, 9]).standard_normal((WIDTH, size), dtype=np.float32)
+    return Request(
+        arm="round", stage=split, split=split, encoder=identity, mean=np.zeros(WIDTH, np.float32), m1=m1,
+        embedding=None, label=None, statistic=parameters(_STATISTIC), codes=codes, classes=CLASSES,
+        minimum_users=experiment.shuffle.minimum_users,
+    )  # fmt: skip
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def in_a_process(users: int, *, seed: int, statistic: bool = False) -> dict[str, Any]:
+    """`run` in a process of its own, so that memory is that of one round."""
+    command = [sys.executable, "-m", "benchmarks.round", "one", str(users), str(seed)]
+    command += [STATISTIC] * statistic
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs a round for each number of users, each in a process of its own, and prints one JSON object."""
+    if arguments[0] == "one":
+        with tempfile.TemporaryDirectory(prefix="sottovoce-round-") as folder:
+            statistic = STATISTIC in arguments
+            print(json.dumps(run(int(arguments[1]), seed=int(arguments[2]), folder=Path(folder), statistic=statistic)))
+        return
+    statistic = arguments[0] == STATISTIC
+    results = [in_a_process(int(users), seed=1, statistic=statistic) for users in arguments[int(statistic) :]]
+    if len(results) == 1:
+        print(json.dumps(results[0]))
+        return
+    fitted = exponent([r["users"] for r in results], [r["seconds"]["round"] for r in results])
+    print(json.dumps({"rounds": results, "exponent": fitted, "bytes_of_memory_per_user": growth(results)}, indent=1))
+
+
+if __name__ == "__main__":
+    # Flower sends the client app by its module's name, which `__main__` is not.
+    from benchmarks import round as bench_round
+
+    bench_round.main(sys.argv[1:])

@@ -1,0 +1,138 @@
+"""What a sealed row costs each of the parties that it passes: sealed on a device, kept and permuted by the shuffler's
+store, opened by the training server. Each in a process of its own, so that its memory is its own:
+
+    python -m benchmarks.rows STEP ROWS SEED
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mechanisms.grid import SPHERE
+from mechanisms.mechanism import parameters
+from mechanisms.messages.release import Release
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import Sealed, generate_keys, seal, sealed_bytes
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.spherical import Purkayastha
+from server.sealed_batches import open_batch
+from simulations.shuffler.store import Store
+
+WIDTH, DIM, CLASSES = 384, 16, 2
+#: Rows of one device's reply where a device has many users' records; a phone's has one.
+MANY = 1000
+#: How many replies of one row are taken in.
+ALONE = 500
+
+
+def request(stage: str, seed: int, *, users: int) -> Request:
+    """Of an embedding of 16 coordinates and a label, as in a round of `sottovoce bench round`: 112 bytes sealed."""
+    m1 = np.random.default_rng([seed, 9]).standard_normal((WIDTH, DIM), dtype=np.float32)
+    return Request(
+        arm="", stage=stage, split="train", encoder="be" * 32, mean=np.zeros(WIDTH, np.float32), m1=m1,
+        embedding=parameters(Purkayastha(dim=DIM, epsilon=10.0)),
+        label=parameters(RandomizedResponse(epsilon=2.0, classes=CLASSES)), classes=CLASSES, minimum_users=users,
+    )  # fmt: skip
+
+
+def sealing(rows: int, seed: int) -> dict[str, Any]:
+    """A reply of so many rows, sealed, as a device does; drawing is no part of it."""
+    asked = request("rows", seed, users=0)
+    reply, (_, public) = _reply(asked, rows, seed), generate_keys()
+    return _timed("seal", lambda: seal(reply, asked, public), rows)
+
+
+def opening(rows: int, seed: int) -> dict[str, Any]:
+    """A batch of so many rows, opened and validated, as a training server does."""
+    asked = request("rows", seed, users=0)
+    private, public = generate_keys()
+    sealed = seal(_reply(asked, rows, seed), asked, public).rows
+    return _timed("open", lambda: open_batch(sealed, asked, [private]), rows)
+
+
+def shuffling(rows: int, seed: int) -> dict[str, Any]:
+    """A stage in the shuffler's store: taken in, closed (permuted), and given. Rows are random bytes: it reads none.
+
+    A commit is on the disk before the next: of `MANY` rows, and, at first, of one row each."""
+    width = sealed_bytes(request("rows", seed, users=0))
+    singles = min(rows // 10, ALONE)
+
+    def reply(first: int, n: int) -> Sealed:
+        data = np.frombuffer(os.urandom(n * width), np.uint8).reshape(n, width)
+        return Sealed(np.arange(first, first + n, dtype=np.int64), np.zeros(n, np.int64), data)
+
+    with tempfile.TemporaryDirectory(prefix="sottovoce-bench-") as folder, Store(Path(folder) / "s.sqlite") as store:
+        store.open_stage("rows", b"asked", row_bytes=width, minimum_users=1, timeout=1.0)
+        found = _timed("take one by one", lambda: [store.add("rows", reply(i, 1)) for i in range(singles)], singles)
+        starts = range(singles, rows, MANY)
+        found |= _timed(
+            "take", lambda: [store.add("rows", reply(i, min(MANY, rows - i))) for i in starts], rows - singles
+        )
+        before = _disk(folder)
+        found |= _timed("close", lambda: store.close("rows", dropped={}, errors={}), rows)
+        found |= _timed("give", lambda: sum(map(len, store.pieces("rows"))), rows)
+        return found | {"disk": max(before, _disk(folder))}
+
+
+def _reply(asked: Request, rows: int, seed: int) -> Reply:
+    rng = np.random.default_rng([seed, 3])
+    x = rng.normal(size=(rows, DIM))
+    values = {
+        "embedding": SPHERE.encode(x / np.linalg.norm(x, axis=1, keepdims=True)),
+        "label": rng.integers(CLASSES, size=rows).astype(np.int16),
+    }
+    releases = tuple(
+        Release({asked.payload_form(c)[0]: values[c]}, c, asked.stage, asked.mechanism(c).guarantee, asked.digest(c))
+        for c in asked.channels
+    )
+    return Reply(np.arange(rows), np.zeros(rows, np.int64), releases)
+
+
+def _timed(step: str, work: Callable[[], object], rows: int) -> dict[str, Any]:
+    start, worked = time.perf_counter(), time.process_time()
+    work()
+    return {step: [rows / (time.perf_counter() - start), rows / max(1e-6, time.process_time() - worked)]}
+
+
+def _disk(folder: str) -> int:
+    return sum(path.stat().st_size for path in Path(folder).iterdir())
+
+
+STEPS = {"sealing": sealing, "shuffling": shuffling, "opening": opening}
+
+
+def measured(step: str, sizes: tuple[int, int], seed: int) -> dict[str, Any]:
+    """A step at the larger size, {"rows", "per_second": {part: [rows a second, rows a second of a core's work]}}; and
+    "memory", "disk": what each million rows take between the two sizes, in bytes."""
+    less, more = (_apart(step, rows, seed) for rows in sizes)
+    millions = (sizes[1] - sizes[0]) / 1e6
+    speeds = {name: value for name, value in more.items() if name not in ("memory", "disk")}
+    growth = {name: max(0.0, (more[name] - less[name]) / millions) for name in ("memory", "disk") if name in more}
+    return {"rows": sizes[1], "per_second": speeds} | growth
+
+
+def _apart(step: str, rows: int, seed: int) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.rows", step, str(rows), str(seed)], stdout=subprocess.PIPE,
+        check=True, text=True,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+if __name__ == "__main__":
+    result = STEPS[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps(result | {"memory": peak}))

@@ -1,0 +1,126 @@
+"""SanText against the published algorithm, on one core in one run: `python -m benchmarks.text [--full]`.
+
+The whole of SST-2 with the GloVe vectors of its vocabulary, both sides from vectors in memory to drawn numbers: the
+published way computes all probabilities, one row of V for each word, and then calls `numpy.random.choice` over the row
+of each token (its tokens a second are measured on 20,000 of them, or on all with --full). Seconds are those of the
+process on its one core, so that others on the machine do not count; of ours the best of three. Before that the
+memory and time of a vocabulary of 88,000 words, in a process of its own. Skips where ../shared/data is missing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tests.support.paths import DATA, ROOT
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: one core on both sides
+
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from client.models.vocabulary import read_vectors
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.custext import CusText
+from mechanisms.words.diameter import diameter
+from mechanisms.words.santext import SanText
+
+LARGE, SEEN = 88_000, 4_000
+EPSILONS = (1.0, 2.0, 3.0)
+REPEATS = 3
+
+
+def glove() -> Vocabulary:
+    return read_vectors(DATA / "glove" / "glove.840B.300d.sst2.txt.gz")
+
+
+def phrases(vocabulary: Vocabulary) -> np.ndarray:
+    """SST-2's training phrases as numbers, (n, longest), NOTHING after the end."""
+    lines = (DATA / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    rows = [[vocabulary.word_id(word) for word in line.split("\t")[1].split()] for line in lines]
+    x = np.full((len(rows), max(map(len, rows))), NOTHING)
+    for row, numbers in zip(x, rows, strict=True):
+        row[: len(numbers)] = numbers
+    return x
+
+
+def published(vectors: np.ndarray, tokens: np.ndarray, epsilon: float) -> tuple[float, float]:
+    """Seconds for the table of probabilities, and tokens drawn in a second, of Yue et al.'s procedure."""
+    from scipy.special import softmax
+    from sklearn.metrics.pairwise import euclidean_distances
+
+    start = time.process_time()
+    table = softmax(-epsilon * euclidean_distances(vectors, vectors) / 2, axis=1)
+    made = time.process_time()
+    np.random.seed(0)  # noqa: NPY002 - as published
+    for word in tokens:
+        np.random.choice(table.shape[1], 1, p=table[word])  # noqa: NPY002
+    return made - start, len(tokens) / (time.process_time() - made)
+
+
+def streams(n: int):
+    return SimulationStreams(1).rows(np.arange(n), np.zeros(n, np.int64), stage="bench", channel="text")
+
+
+def seconds(kind: type, vocabulary: Vocabulary, x: np.ndarray, epsilon: float) -> float:
+    """From vectors to drawn numbers, streams included: nothing is remembered from one run to the next."""
+    best = np.inf
+    for repeat in range(REPEATS):
+        # counts of its own make another vocabulary of it, for which no table is remembered
+        fresh = Vocabulary(vocabulary.words, vocabulary.vectors, np.full(len(vocabulary), repeat, dtype=np.int64))
+        assert fresh.identity
+        start = time.process_time()
+        kind(epsilon, fresh).sample(x, rng=streams(len(x)))
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def large() -> None:
+    """Resident memory of a process that sanitizes with 88,000 words."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((LARGE, 300), dtype=np.float32)
+    vocabulary = Vocabulary(tuple(f"word{i}" for i in range(LARGE)), vectors)
+    start = time.process_time()
+    widest = diameter(vocabulary)
+    measured = time.process_time()
+    x = np.sort(rng.integers(0, LARGE // 20, SEEN)).reshape(-1, 8)
+    SanText(1.0, vocabulary).sample(x, rng=streams(len(x)))
+    done = time.process_time()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    words = len(np.unique(x))
+    print(f"{LARGE:,} words of 300 dimensions: {memory:.2f} GB resident at most; diameter {widest:.3f} in")
+    print(f"{measured - start:.1f} s; {x.size:,} tokens, {words:,} different words, in {done - measured:.1f} s")
+
+
+def main() -> None:
+    if not DATA.exists():
+        print(f"skipped: {DATA} is missing (SST-2 and the GloVe vectors of its vocabulary)")
+        return
+    # first: a child's peak starts at what its parent holds when it is started
+    subprocess.run([sys.executable, "-m", "benchmarks.text", "--large"], check=True, cwd=ROOT)
+    vocabulary = glove()
+    x = phrases(vocabulary)
+    tokens = x[x != NOTHING]
+    print(f"SST-2: {len(x):,} phrases, {len(tokens):,} tokens, {len(vocabulary):,} words of 300 dimensions")
+    points = vocabulary.points
+    part = tokens if "--full" in sys.argv else np.random.default_rng(0).choice(tokens, 20_000)
+    for epsilon in EPSILONS:
+        table, speed = published(points, part, epsilon)
+        slow = table + len(tokens) / speed
+        fast = seconds(SanText, vocabulary, x, epsilon)
+        print(
+            f"ε={epsilon:g}  published {table:5.1f} s + {len(tokens):,} tokens at {speed:,.0f}/s = {slow:5.1f} s"
+            f"   SanText {fast:5.2f} s   ratio {slow / fast:.0f}"
+        )
+    start = time.process_time()
+    widest = diameter(Vocabulary(vocabulary.words, vocabulary.vectors, np.arange(len(vocabulary))))
+    print(f"diameter {widest:.3f} in {time.process_time() - start:.2f} s")
+    print(f"CusText, K=20, mapping included: {seconds(CusText, vocabulary, x, 3.0):.2f} s")
+
+
+if __name__ == "__main__":
+    large() if "--large" in sys.argv else main()

@@ -1,0 +1,137 @@
+"""Results of attacks for people: table and figures of success beside baseline and the bound of the theorem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from simulations.output import markdown
+from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: The largest probability of any alarm in a run whose theorems are true.
+FAMILY = 1e-3
+#: Figures by file name: the attacks in them by the first part of their names, and what their success is.
+GROUPS = {
+    "words": (("bayes", "copy", "mask", "context", "strongest"), "share of released words guessed"),
+    "inversion": (("inversion",), "F1 of the content words guessed"),
+    "attributes": (("attribute",), "share of texts whose attribute is guessed"),
+    "vectors": (("vector",), "share of vectors guessed right (membership: balanced accuracy)"),
+    "linkage": (("linkage",), "share of releases matched"),
+    "membership": (("membership",), "balanced accuracy"),
+}
+_LINES = 0.16
+
+
+def figures(results: dict[str, Any]) -> dict[str, Figure]:
+    """By the stem of their file names; one for each group of attacks that the results have."""
+    made = {}
+    for name, (prefixes, measure) in GROUPS.items():
+        entries = [e for e in results["entries"] if e["attack"].split("-")[0] in prefixes]
+        if entries:
+            made[f"attacks-{name}"] = _figure(entries, measure, results["name"])
+    return made
+
+
+def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
+    """Arms from top to bottom, success to the right: a mark for each attack with its 95 % interval,
+    a thin bar at its baseline, a triangle at what the theorem allows."""
+    arms = list(dict.fromkeys(e["arm"] for e in entries))
+    series = list(dict.fromkeys(_series(e) for e in entries))
+    height = max(0.36, _LINES * (len(series) + 1))
+    figure, axes = new_figure(7.2, 1.5 + height * len(arms))
+    for e in entries:
+        i = series.index(_series(e))
+        y = arms.index(e["arm"]) + (i - (len(series) - 1) / 2) * _LINES / height
+        low, high = e["interval"]
+        axes.errorbar(
+            [e["success"]], [y], xerr=[[max(0, e["success"] - low)], [max(0, high - e["success"])]],
+            color=COLOURS[i % 6], marker=MARKERS[i % 6], markersize=5,
+            linewidth=1.2, capsize=2, zorder=3,
+        )  # fmt: skip
+        if e["baseline"] is not None:
+            axes.plot([e["baseline"]], [y], color="black", marker="|", markersize=8, linestyle="none", zorder=2)
+        if e["bound"] is not None:
+            axes.plot(
+                [e["bound"]], [y], color="black", marker="<", markersize=5, markerfacecolor="white", linestyle="none",
+                clip_on=False, zorder=2,
+            )  # fmt: skip
+        allowed = "" if e["bound"] is None else f", the theorem allows {e['bound']:.3f}"
+        said = f"{e['success']:.3f} ({low:.3f} to {high:.3f}){allowed}"
+        tell(axes, [e["success"]], [y], f"{e['arm']}, {_series(e)}: {said}")
+    for i, name in enumerate(series):
+        axes.plot([], [], color=COLOURS[i % 6], marker=MARKERS[i % 6], linestyle="none", label=name)
+    axes.plot([], [], color="black", marker="|", markersize=8, linestyle="none", label="guess without any release")
+    axes.plot(
+        [], [], color="black", marker="<", markerfacecolor="white", linestyle="none", label="what the theorem allows"
+    )
+    for edge in range(1, len(arms)):
+        axes.axhline(edge - 0.5, color="#dddddd", linewidth=0.6)
+    axes.grid(axis="y", visible=False)
+    axes.set_yticks(range(len(arms)), [folded(arm, most=2) for arm in arms])
+    axes.set_ylim(len(arms) - 0.5, -0.5)
+    axes.set_xlim(0, 1)
+    axes.set_xlabel(measure)
+    axes.set_title(f"{title}: success of attacks (bars: 95 % intervals)", loc="left", fontsize=9)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    return figure
+
+
+def _series(e: dict[str, Any]) -> str:
+    return e["attack"] + (f" of {e['attribute']}" if "attribute" in e else "")
+
+
+#: What is said of a row where `below` holds.
+BELOW = "below a guess without any release: this attack does not work here, and that says nothing of protection"
+
+
+def below(entry: Mapping[str, Any]) -> bool:
+    """Whether an attack did worse than its baseline, its interval and all."""
+    return entry["baseline"] is not None and bool(entry["interval"][1] < entry["baseline"])
+
+
+HEADINGS = (
+    "arm", "attack", "success", "95 % interval", "baseline", "best possible", "the theorem allows",
+    "who knows the counts", "worst-case ε", "of", "note",
+)  # fmt: skip
+
+
+#: How the columns that all kinds share are read.
+ALLOWED = (
+    "Intervals are exact, each for itself. The theorem allows: to an adversary who knows the mechanism and how "
+    "frequent each value is, and guesses from one release at a time, as these attacks do; who knows the counts: to one "
+    "who looks at all releases together, and knows how many there are of each value, but not whose. ALARM: success "
+    f"that a true theorem allows with a probability below {FAMILY:g}, shared among all rows of the run."
+)
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown, with sentences about what the columns mean."""
+    rows = []
+    for e in results["entries"]:
+        of = f"{e['texts']:,} texts" if e["tokens"] is None else f"{e['tokens']:,} tokens"
+        within = "{} to {}".format(*(markdown.number(end) for end in e["interval"]))
+        figures = (markdown.number(e[k]) for k in ("baseline", "best", "bound", "bound_counts"))
+        worst = markdown.number(e["worst_case_epsilon"])
+        marks = ("ALARM" * e["alarm"], BELOW * below(e), e.get("note", ""))
+        note = "; ".join(said for said in marks if said)
+        rows.append([e["arm"], e["attack"], markdown.number(e["success"]), within, *figures, worst, of, note])
+    said = [f"{name}: {about}" for name, about in {e["attack"]: e["about"] for e in results["entries"]}.items()]
+    notes = [
+        "Attacks: " + "; ".join(said) + ".",
+        *results["reading"],
+        ALLOWED,
+        *_left_out(results["skipped"]),
+    ]
+    return "\n".join([markdown.table(HEADINGS, rows), "", *notes])
+
+
+def _left_out(skipped: list[str]) -> list[str]:
+    """A sentence for each arm and reason."""
+    names: dict[str, list[str]] = {}
+    for line in skipped:
+        name, why = line.split(" on ", 1)
+        names.setdefault(why, []).append(name)
+    return [f"Left out: {', '.join(those)} on {why}." for why, those in names.items()]

@@ -1,1 +1,0 @@
-"""The command line: options, printing, exit codes; no logic of its own."""

@@ -1,1 +1,0 @@
-"""A study's arm on real processes: its parties, their keys and certificates."""

@@ -1,0 +1,1 @@
+"""One run of an experiment: preparation, arms, scores, results. Owns the ground truth."""

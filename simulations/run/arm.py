@@ -1,0 +1,101 @@
+"""One arm of a study, from its protocol to its line of the table: the users teach, a model is scored."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from server.protocols.drive import Driver
+from server.protocols.protocol import Channels, Conversation
+from simulations.artifacts.ways import channels_of, protocol_of
+from simulations.experiment import Arm, Experiment, slug
+from simulations.experiment.guarantees import released, spent
+from simulations.experiment.ladder import of_run
+from simulations.experiment.result import ArmResult, arm_result
+from simulations.progress import Progress
+from simulations.run.collect import FlowerUsers
+from simulations.run.evaluation import Answers, asked, beside, on_device, sanitized, score
+from simulations.run.journal import Journal
+from simulations.run.perturbed import CountedUsers
+from simulations.run.prepare import Prepared
+from simulations.shuffler.shuffle import Origin
+
+
+class Finished(NamedTuple):
+    """An arm that has run: its line, its model (`server.protocols.protocol.Model`), None where nothing came to train
+    one on, and what that made of the test texts."""
+
+    result: ArmResult
+    model: Any
+    answers: Answers
+
+
+class ArmRun:
+    """An arm whose protocol is ready to run. Raises ValueError, in one line, where its parameters do not fit the data
+    or the encoder: before Flower is started for it.
+
+    models: the folder of the models' folders. journal: of a run that may be resumed; it is told of every request before
+    users are.
+    """
+
+    def __init__(
+        self, experiment: Experiment, arm: Arm, prepared: Prepared, *, models: Path, journal: Journal | None = None,
+        progress: Progress = lambda line: None,
+    ) -> None:  # fmt: skip
+        self.experiment = experiment
+        self.arm = arm
+        self._held = prepared.held
+        self._channels: Channels = channels_of(experiment, arm, prepared.public)
+        self._protocol: Conversation = protocol_of(
+            experiment, arm, prepared.public, folder=models / slug(arm.name), progress=progress
+        )
+        self._journal = journal
+        self._progress = progress
+
+    def run(self, users: FlowerUsers) -> Finished:
+        """Asks the users what the protocol wants to know, scores its model on the test users' sentences.
+
+        Raises UserError where a request is not the one that users of its stage have answered before.
+        """
+        start = time.perf_counter()
+        before = (lambda request: None) if self._journal is None else self._journal.ask
+        counted = CountedUsers(users, self._held)
+        driver = Driver(counted, name=self.arm.name, before=before, progress=self._progress)
+        model = driver.train(self._protocol)
+        scores = clean = origin = None
+        if model is not None and (question := model.question()) is not None:
+            scores = model.scores(driver.ask(question))
+            origin = users.origins[question.stage]
+        counts, unknown = sanitized(self._held, _classes(scores), origin)
+        if unknown:
+            driver.asking.dropped["unknown record"] += unknown
+        if model is not None:
+            clean = model.rate(self._held.test.texts)
+        answers = Answers(counts, on_device(self._held, _classes(clean)))
+        seconds = time.perf_counter() - start
+        result = arm_result(self.experiment, self.arm, self._channels, model, driver, seconds=seconds)
+        self._progress(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
+        what = released(self.experiment, self.arm, self._channels, model, driver)
+        rungs = of_run(
+            self.experiment, self.arm, spent(what, self._channels, driver), records=self._held.holders.most,
+            test_records=self._held.test_holders.most,
+        )  # fmt: skip
+        result = result.scored(score(answers.sanitized), score(answers.device))
+        measures = self._measures(scores, origin, clean)
+        return Finished(replace(result, **rungs, measures=measures, perturbed=counted.counts), model, answers)
+
+    def _measures(self, scores: Any, origin: Origin | None, clean: Any) -> dict[str, Any]:
+        held, data, seed = self._held, self.experiment.data, self.experiment.seed
+        there = np.zeros(0, np.int64) if scores is None or origin is None else asked(held, origin)
+        return {
+            where: beside(data.measures, held, rated, rows, seed=seed, numbers=data.numbers)
+            for where, rated, rows in (("sanitized", scores, there), ("on_device", clean, np.arange(len(held.test))))
+        }
+
+
+def _classes(scores: Any) -> Any:
+    return None if scores is None else scores.argmax(axis=1).astype(np.int64)

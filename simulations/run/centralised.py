@@ -1,0 +1,146 @@
+"""Arms of the way `centralised`: what somebody who may read every text would learn from it, as the line to measure by.
+
+A logistic regression on the encoder's whole output, without maps and without noise. It is no protocol: no user is asked
+for anything, and its server has all texts and labels. Where a private arm, or a reference that goes through maps, lies
+far below it, noise is not all that the arm has lost.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
+
+from server.protocols.protocol import Public
+from simulations.experiment import CENTRALISED, Arm, Experiment
+from simulations.experiment.guarantees import Promise
+from simulations.experiment.result import ArmResult
+from simulations.progress import Progress
+from simulations.run.arm import Finished
+from simulations.run.evaluation import Answers, beside, on_device, score
+from simulations.run.prepare import Held, Prepared
+
+FloatArray = NDArray[np.float64]
+
+#: Penalties that are chosen from, in mean squared lengths of centred rows; the most rows that they are tried on, of
+#: which HELD_OUT are left out of the training; and L-BFGS' steps.
+PENALTIES, MOST_TRIED, HELD_OUT, STEPS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4), 20_000, 0.2, 300
+STATEMENT = "no protection: the server has every text and label"
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """Classes of embeddings (n, m) by weights (m, K) and bias (K,) behind a mean (m,)."""
+
+    mean: FloatArray
+    weight: FloatArray
+    bias: FloatArray
+
+    def scores(self, h: NDArray[np.floating]) -> FloatArray:
+        """Logits of the rows h (n, m), (n, K)."""
+        logits: FloatArray = (np.asarray(h, np.float64) - self.mean) @ self.weight + self.bias
+        return logits
+
+
+def logistic_regression(h: NDArray[np.floating], y: NDArray[np.int64], *, classes: int, seed: int) -> Linear:
+    """Least cross-entropy on rows h (n, m) with labels y (n,) of 0..K-1, under the penalty on squared weights of
+    PENALTIES that does best on a fifth of the rows that `seed` leaves out; then on all rows. The same arguments give
+    the same weights. ValueError without a row."""
+    if not len(h):
+        raise ValueError("logistic regression: there are no rows")
+    mean = np.asarray(h, np.float64).mean(axis=0)
+    x = np.asarray(h, np.float64) - mean
+    scale = float((x * x).sum() / len(x)) or 1.0
+    order = np.random.default_rng(seed).permutation(len(x))[:MOST_TRIED]
+    held, kept = np.split(order, [max(1, round(HELD_OUT * len(order)))])
+    losses, at = [], np.zeros((x.shape[1] + 1, classes))
+    for penalty in PENALTIES if len(kept) else ():  # each from the last, which lies nearer than 0
+        at = _fitted(x[kept], y[kept], at, penalty * scale)
+        losses.append(_loss(x[held], y[held], at))
+    best = PENALTIES[int(np.argmin(losses))] if losses else PENALTIES[0]
+    found = _fitted(x, y, np.zeros_like(at), best * scale)
+    return Linear(mean, found[:-1], found[-1])
+
+
+def _fitted(x: FloatArray, y: NDArray[np.int64], start: FloatArray, penalty: float) -> FloatArray:
+    """Weights and, last, the bias, (m + 1, K); the bias is not punished."""
+    n, wanted = len(x), np.arange(len(x))
+
+    def objective(flat: FloatArray) -> tuple[float, FloatArray]:
+        w = flat.reshape(start.shape)
+        chances, logs = _softmax(x @ w[:-1] + w[-1])
+        loss = -float(logs[wanted, y].mean()) + penalty / 2 * float((w[:-1] ** 2).sum())
+        chances[wanted, y] -= 1.0
+        slope = np.vstack([x.T @ chances / n + penalty * w[:-1], chances.mean(axis=0)])
+        return loss, slope.ravel()
+
+    found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
+    fitted: FloatArray = found.x.reshape(start.shape)
+    return fitted
+
+
+def _loss(x: FloatArray, y: NDArray[np.int64], w: FloatArray) -> float:
+    return -float(_softmax(x @ w[:-1] + w[-1])[1][np.arange(len(x)), y].mean())
+
+
+def _softmax(logits: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Probabilities and their logarithms, (n, K)."""
+    logs = logits - logits.max(axis=1, keepdims=True)
+    logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
+    return np.exp(logs), logs
+
+
+@dataclass(frozen=True)
+class CentralisedArm:
+    """An arm to be trained on the texts and labels that users hold, and the public ones, and scored on clean test
+    sentences; nobody asks it in private."""
+
+    experiment: Experiment
+    arm: Arm
+    prepared: Prepared
+    progress: Progress = lambda line: None
+
+    def run(self, users: object) -> Finished:
+        """As `simulations.run.arm.ArmRun.run`, and asks nobody."""
+        del users
+        start = time.perf_counter()
+        public, held, _ = self.prepared
+        self.progress(f"{self.arm.name}: training on every text as it is")
+        h, y = _rows(public, held)
+        with threadpool_limits(1, user_api="blas"):
+            model = logistic_regression(h, y, classes=len(public.classes), seed=self.experiment.seed)
+            scores = model.scores(np.asarray(held.test_embeddings))
+        answers = Answers(on_device(held, None), on_device(held, scores.argmax(axis=1)))
+        names, rows = self.experiment.data.measures, np.arange(len(held.test))
+        measures = {
+            "sanitized": beside(names, held, None, rows[:0], seed=self.experiment.seed),
+            "on_device": beside(names, held, scores, rows, seed=self.experiment.seed),
+        }
+        result = replace(self._result(h.shape[1], time.perf_counter() - start), measures=measures)
+        return Finished(result.scored(None, score(answers.device)), None, answers)
+
+    def _result(self, width: int, seconds: float) -> ArmResult:
+        none = dict.fromkeys(
+            ("mechanism", "label_mechanism", "epsilon", "label_epsilon", "accuracy", "accuracy_se",
+             "accuracy_clean_test", "accuracy_clean_test_se", "bytes_per_user")
+        )  # fmt: skip
+        people = self.prepared.held.holders.people
+        return ArmResult(
+            **none, name=self.arm.name, dim=width, users=people, delivered=people, dropped={}, errors={},
+            seconds=seconds, reference=True, way=CENTRALISED,
+            budget=Promise(math.inf, None, STATEMENT, math.inf, math.inf),
+        )  # fmt: skip
+
+
+def _rows(public: Public, held: Held) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+    """Embeddings and labels of all that users hold, and of the public texts whose labels are public."""
+    h, y = np.asarray(held.train_embeddings), held.train.labels
+    if public.labels is None:
+        return h, y
+    known = public.labels >= 0
+    return np.concatenate([h, public.embeddings[known]]), np.concatenate([y, public.labels[known]])

@@ -1,0 +1,170 @@
+"""Accuracy against what users pay, of arms that differ in whom users trust: central ε, and beside it local ε."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
+from simulations.run import trust
+from simulations.run.figures import over_seeds
+from simulations.run.over_runs import moments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Results = Mapping[str, Any]
+Arm = Mapping[str, Any]
+#: ε (the dearest run's), mean accuracy, its standard error over runs (or, of one run, by test text).
+Point = tuple[float, float, float]
+
+#: By which factor lines that share their ε stand apart, or one would hide the other.
+_APART = 1.025
+_SAYS_EPSILON = re.compile(r",? (?:label )?ε = (?:[0-9.]+(?:e-?[0-9]+)?|∞)")
+
+
+def frontier_figure(runs: Sequence[Results]) -> Figure:
+    """Mean accuracy on the device ± standard error over runs of one study; of one run, by test text.
+
+    Left, arms by their central ε (whom it trusts is in the legend); right, those of users who trust nobody by the
+    worst-case ε of all that they release, labels too. Arms whose names differ in ε alone share a line. Lines across:
+    arms without any ε, references and public text alone.
+    """
+    arms = list(zip(*(run["arms"] for run in runs), strict=True))
+    return priced_figure(arms, over_seeds(runs), _PANELS)
+
+
+#: What an arm costs, how far lines stand apart there, and what the axis is called.
+Panel = tuple[Callable[..., float | None], float, str]
+_PANELS: tuple[Panel, ...] = (
+    (lambda *same: trust.central(*same)[0], _APART, "central ε (whom users trust, is said below)"),
+    (trust.local, 1.0, "local ε (users trust nobody)"),
+)
+_OF_THE_METRIC: Panel = (trust.metric, 1.0, "metric ε (each in its own metric)")
+_FRONT = "Pareto front"
+
+
+def study_figure(arms: Sequence[Sequence[Arm]], title: str) -> Figure:
+    """The same of many arms, each with its lines of results over seeds, in three panels: by metric ε too; and over the
+    private arms of each panel the Pareto front, what is as accurate as any at that ε or less."""
+    panels = [(price, 1.0, label) for price, _, label in (*_PANELS, _OF_THE_METRIC)]  # lines may share no ε by chance
+    return priced_figure(arms, title, panels, front=True)
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which of n points (ε, accuracy) no other is better than: none has an ε as small and an accuracy as high, and one
+    of both better. By ascending ε."""
+    best, found = -math.inf, []
+    for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
+        if points[i][1] > best or (found and points[i] == points[found[-1]]):
+            best = points[i][1]
+            found.append(i)
+    return found
+
+
+def priced_figure(
+    arms: Sequence[Sequence[Arm]], title: str, panels: Sequence[Panel], *, front: bool = False
+) -> Figure:
+    """A panel beside another for each price; see `frontier_figure`."""
+    figure, _ = new_figure(3.6 * len(panels), 3.9)
+    figure.clear()
+    every = list(figure.subplots(1, len(panels), sharey=True))
+    names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same)))
+    for axes, (price, apart, label) in zip(every, panels, strict=True):
+        _draw(axes, arms, names, price, apart)
+        if front:
+            _draw_front(axes, arms, price)
+        axes.set_xlabel(label, fontsize=9)
+    every[0].set_ylabel("test accuracy, on the device", fontsize=9)
+    every[0].set_title(title, loc="left", fontsize=9)
+    shown = [axes.get_legend_handles_labels() for axes in every]
+    marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
+    order = sorted(marks, key=lambda label: label not in names)
+    told = [f"{label} ({_trusts(arms, label)})" if label in names else label for label in order]
+    figure.legend(
+        [marks[label] for label in order], [folded(each, 52) for each in told], loc="outside lower center", ncols=2,
+        fontsize=8, frameon=False,
+    )
+    return figure
+
+
+def _draw(
+    axes: Axes, arms: Sequence[Sequence[Arm]], names: Sequence[str], price: Callable[..., float | None], apart: float
+) -> None:
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+    axes.set_xscale("log")
+    points: dict[str, list[Point]] = {}
+    for same in arms:
+        accuracy, paid = _accuracy(same), price(*same)
+        if accuracy is not None and paid is not None and _paid(same):
+            points.setdefault(_series(same[0]), []).append((paid, *accuracy))
+    if len(prices := {x for line in points.values() for x, *_ in line}) == 1:  # which no axis can be fitted to
+        axes.set_xlim(min(prices) / 2, 2 * min(prices))
+    for name, line in points.items():
+        i = names.index(name)
+        x, y, error = map(np.array, zip(*sorted(line), strict=True))
+        colours, marks = (*COLOURS, "#555555"), (*MARKERS, "X")
+        style: dict[str, Any] = {"color": colours[i % 7], "marker": marks[i % 7], "markersize": 5, "linewidth": 1.2}
+        aside = apart ** (i - (len(points) - 1) / 2)
+        axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
+        for epsilon, accuracy, _ in line:
+            tell(axes, [epsilon * aside], [accuracy], f"{name}: accuracy {accuracy:.3f}, ε = {epsilon:.4g}")
+    ticks = sorted({float(f"{x:.2g}") for line in points.values() for x, *_ in line})
+    shown: list[float] = []
+    for tick in ticks:  # labels that would stand in each other are left out
+        if not shown or tick > 1.35 * shown[-1]:
+            shown.append(tick)
+    axes.set_xticks(shown, [f"{tick:.2g}" for tick in shown])
+    axes.minorticks_off()
+    dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
+    for same in arms:
+        if not _paid(same) and (accuracy := _accuracy(same)) is not None:
+            style = {"color": "#333333", "linewidth": 1.0, "linestyle": next(dashes)}
+            axes.axhline(accuracy[0], label=trust.marked(*same), **style)
+
+
+def _draw_front(axes: Axes, arms: Sequence[Sequence[Arm]], price: Callable[..., float | None]) -> None:
+    points = [
+        (paid, accuracy[0]) for same in arms
+        if not same[0].get("reference") and (paid := price(*same)) is not None and (accuracy := _accuracy(same))
+    ]  # fmt: skip
+    if points:
+        x, y = zip(*(points[i] for i in pareto(points)), strict=True)
+        axes.step(x, y, where="post", color="#999999", linewidth=4.0, alpha=0.5, zorder=0, label=_FRONT)
+
+
+def _paid(same: Sequence[Arm]) -> bool:
+    """Whether an arm has a price to be drawn at; what costs next to nothing less than everything has none."""
+    central = trust.central(*same)[0]
+    return trust.local(*same) is not None or (central is not None and central < _NO_PRICE)
+
+
+#: An ε from which on nothing is promised that is worth drawing.
+_NO_PRICE = 100.0
+
+
+def _series(arm: Arm) -> str:
+    name = _SAYS_EPSILON.sub("", arm["name"]).rstrip(": ")
+    return f"{name}, labels public" if trust.public_labels(arm) else name
+
+
+def _trusts(arms: Sequence[Sequence[Arm]], name: str) -> str:
+    """Whom the central ε of some arm of a line needs; nobody where none has one."""
+    said = [trust.central(*same) for same in arms if _series(same[0]) == name]
+    whom = dict.fromkeys(who for epsilon, who in said if epsilon is not None)
+    return f"trusting {' or '.join(whom) or 'nobody'}"
+
+
+def _accuracy(same: Sequence[Arm]) -> tuple[float, float] | None:
+    """Mean and standard error of one arm's accuracy on the device, 0 where it is not known; None where a run has
+    none."""
+    found = moments([arm.get("accuracy_clean_test") for arm in same], same[0].get("accuracy_clean_test_se"))
+    return None if found is None else (found[0], found[1] or 0.0)

@@ -1,0 +1,360 @@
+"""What lets a run that was killed go on: its folder in the making, what it has done so far, who works on it.
+
+A run into DIR works in DIR.part, which becomes DIR when everything is in it. DIR.part/unfinished remembers what the
+bits of the result depend on, what users were asked, and which arms are finished. Everything else that is needed is in
+the nodes' ledgers: a resumed run asks its unfinished arms' users again, who repeat what they have released at no cost.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechanisms.messages.request import Request
+from simulations.errors import Interrupted, Terminated, UserError
+from simulations.experiment import RELEASE_ONCE, Experiment, load, to_toml
+from simulations.output.atomic import whole
+
+if TYPE_CHECKING:
+    from server.protocols.protocol import Public
+    from simulations.run.prepare import Held
+
+UNFINISHED = "unfinished"
+PACKAGES = ("flwr", "ray", "torch", "transformers", "numpy", "scipy", "onnxruntime", "tokenizers", "sottovoce")
+_CODE = Path(__file__).parents[2]
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def versions() -> dict[str, str]:
+    """Of everything that a result may depend on."""
+    return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
+
+
+def trained_on(experiment: Experiment) -> str | None:
+    """Where models are trained here, "cpu" or "cuda" (`server.accelerator`); None where a run may train none that would
+    go to a GPU, so that its result is the same with one. ValueError where the environment names what is not there."""
+    from server.accelerator import device  # torch
+
+    here = device().type
+    return here if experiment.training.way != RELEASE_ONCE or experiment.encoder.fine_tune_on_public else None
+
+
+class Journal:
+    """What a run has done so far, in the folder of the run; it need not exist yet. publish: puts the folder, as it is
+    now, where it is kept besides (`simulations.run.published`)."""
+
+    def __init__(self, run: Path, publish: Callable[[], None] = lambda: None) -> None:
+        self.folder = run / UNFINISHED
+        self._publish = publish
+
+    def check_code(self, trained_on: str | None = None) -> None:
+        """Remembers the code, packages and working folder of a run that begins, and where its models are trained
+        (`trained_on`); raises UserError where a run that goes on had others."""
+        known = _read(self.folder / "code.json")
+        now = {"code": _code(), "versions": versions(), "trained_on": trained_on}
+        if known is None:
+            _write(self.folder / "code.json", now | {"cwd": os.getcwd()})
+            return
+        for name, old in known["versions"].items():
+            if old != (new := now["versions"].get(name)):
+                raise UserError(
+                    f"{self.folder.parent}: was started with {name} {old}, and here is {new}: no result would be the "
+                    f"same; install {name} {old}, or run the experiment anew into another folder"
+                )
+        if known["code"] != now["code"]:
+            raise UserError(
+                f"{self.folder.parent}: was started by other code of Sottovoce; go back to it, or run the experiment "
+                "anew into another folder"
+            )
+        if known.get("trained_on") != trained_on:
+            raise UserError(
+                f"{self.folder.parent}: was started with models trained on {known.get('trained_on')}, and here they "
+                f"would be on {trained_on} (SOTTOVOCE_DEVICE): no result would be the same; resume where the run was "
+                "started, or run the experiment anew into another folder"
+            )
+
+    def check_data(self, experiment: Experiment, public: Public, held: Held) -> None:
+        """As `check_code`, of what the experiment was found to work on."""
+        now = _data(experiment, public, held)
+        known = _read(self.folder / "data.json")
+        if known is None:
+            _write(self.folder / "data.json", now)
+            self._publish()
+            return
+        for name, old in known.items():
+            if old != now[name]:
+                raise UserError(
+                    f"{self.folder.parent}: {name} {'are' if name.endswith('s') else 'is'} not what the run was "
+                    "started with; put it back, or run the experiment anew into another folder"
+                )
+
+    def nodes(self) -> int | None:
+        """How many nodes there are; None before they are."""
+        known: int | None = _read(self.folder / "nodes.json")
+        return known
+
+    def keep_nodes(self, nodes: int) -> None:
+        _write(self.folder / "nodes.json", nodes)
+
+    def ask(self, request: Request) -> None:
+        """To be called before users are asked: raises UserError where they answered another request at this stage,
+        so that asking would charge them twice. Another number of threads, or another kind of processor, may have
+        trained a model of other last bits."""
+        path = self.folder / "asked" / request.arm / f"{request.stage}.json"
+        now = {channel: request.digest(channel) for channel in request.channels}
+        known = _read(path)
+        if known is None:
+            _write(path, now)
+        elif known != now:
+            raise UserError(
+                f"{self.folder.parent}: arm {request.arm}: stage {request.stage}: this machine comes to another "
+                "request than the one that users have answered, and asking again would charge them twice; resume "
+                "where the run was started, or run the experiment anew into another folder"
+            )
+        self._publish()
+
+    def finished(self, arm: str) -> dict[str, Any] | None:
+        """The line of an arm, by its slug, that is finished; None of another."""
+        return _read(self.folder / "arms" / f"{arm}.json")
+
+    def finish(self, arm: str, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Remembers that an arm is finished; returns its line as `finished` will."""
+        _write(self.folder / "arms" / f"{arm}.json", line)
+        self._publish()
+        known = self.finished(arm)
+        assert known is not None
+        return known
+
+    @property
+    def worth_keeping(self) -> bool:
+        """Whether users have released something, or an arm is finished."""
+        run = self.folder.parent
+        return any((self.folder / "arms").glob("*.json")) or any(run.glob("nodes/*/*.sqlite"))
+
+
+@contextmanager
+def started(
+    out: Path, experiment: Experiment, *, in_place: bool = False, hint: str | None = None
+) -> Iterator[Path]:
+    """The folder of a run that begins; it becomes `out` when the block ends well. in_place: it is `out` already, for
+    nodes that were told its name. hint: how it is continued, where that is by another name.
+
+    Where the block fails before anything is worth keeping, nothing is left. Otherwise the folder stays, and what is
+    raised says how to go on. Raises UserError where `out` is there already and is not an empty folder, or a run into
+    it is at work or unfinished.
+    """
+    out = Path(os.path.abspath(out))
+    part = out if in_place else _part(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out {out}: is there already and not an empty folder; name another one")
+    if part != out and part.exists():
+        if _locked(part):
+            raise UserError(f"--out {out}: another run into it is at work; wait for it, or name another folder")
+        raise UserError(f"--out {out}: {part.name} holds an unfinished run; {_continue(out)}, or name another folder")
+    made = [p for p in out.parents if not p.exists()]
+    try:
+        part.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
+    try:
+        with _at_work(part, out):
+            with _saying_how_to_go_on(part, out, hint or _continue(out)):
+                (part / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
+                yield part
+            _whole(part, out)
+    except BaseException:
+        if part.exists() and not Journal(part).worth_keeping:
+            shutil.rmtree(part, ignore_errors=True)
+            for parent in made:
+                if parent.exists() and not any(parent.iterdir()):
+                    parent.rmdir()
+        raise
+
+
+@contextmanager
+def resumed(out: Path, *, hint: str | None = None) -> Iterator[tuple[Path, Experiment]]:
+    """The folder and the experiment of a run into `out` that was stopped; as `started` in all else.
+
+    The block runs in the working folder of the command that started the run, where its data's relative paths lead
+    somewhere. Raises UserError, one line, where there is nothing to go on with.
+    """
+    out = Path(os.path.abspath(out))
+    if out.suffix == ".part" and out.is_dir():
+        out = out.with_suffix("")
+    part = out if (out / UNFINISHED).is_dir() else _part(out)
+    if not part.is_dir():
+        if (out / "results.json").is_file():
+            raise UserError(f"--resume {out}: is finished already")
+        raise UserError(f"--resume {out}: there is no unfinished run of that name ({part})")
+    if _locked(part):
+        raise UserError(f"--resume {out}: another process is at work on this run; wait for it")
+    known = _read(part / UNFINISHED / "code.json")
+    if known is None or not (part / "experiment.toml").is_file():
+        raise UserError(f"--resume {out}: the run was stopped before it had begun; delete {part} and run it anew")
+    experiment = load(part / "experiment.toml")
+    hint = hint or _continue(out)  # from where the user is
+    try:
+        where = chdir(known["cwd"])
+        where.__enter__()
+    except OSError as error:
+        raise UserError(f"--resume {out}: the run was started in {known['cwd']}, which is gone") from error
+    try:
+        with _at_work(part, out):
+            with _saying_how_to_go_on(part, out, hint):
+                yield part, experiment
+            _whole(part, out)
+    finally:
+        where.__exit__(None, None, None)
+
+
+def begun(out: Path) -> bool:
+    """Whether a run into `out` was stopped after it had begun, so that it can be resumed. What one has left that was
+    stopped before that, with nothing in it, is deleted. UserError where one is at work."""
+    part = _part(Path(os.path.abspath(out)))
+    if not part.is_dir():
+        return False
+    if (part / UNFINISHED / "code.json").is_file():
+        return True
+    if _locked(part):
+        raise UserError(f"{out}: another process is at work on this run; wait for it")
+    shutil.rmtree(part)
+    return False
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """Raises UserError where the folder is of a run that is not finished, or will be."""
+    folder = Path(os.path.abspath(folder))
+    out = folder.with_suffix("") if folder.suffix == ".part" else folder
+    if (folder / UNFINISHED).is_dir() or (not folder.exists() and (_part(folder) / UNFINISHED).is_dir()):
+        raise UserError(f"{folder}: the run is not finished; {_continue(out)}")
+
+
+def _part(out: Path) -> Path:
+    return out.with_name(f"{out.name}.part")
+
+
+def _continue(out: Path) -> str:
+    place = os.path.relpath(out)
+    return f"continue it with: sottovoce simulate --resume {out if place.startswith('..') else place}"
+
+
+@contextmanager
+def _at_work(part: Path, out: Path) -> Iterator[None]:
+    """Holds the folder's lock: the system gives it back when this process ends, however that happens."""
+    (part / UNFINISHED).mkdir(exist_ok=True)
+    with open(part / UNFINISHED / "lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"{out}: another process is at work on this run; wait for it") from error
+        yield
+
+
+def _locked(part: Path) -> bool:
+    try:
+        with open(part / UNFINISHED / "lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextmanager
+def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
+    """What stops a run, with what to do next where the run can go on."""
+    try:
+        yield
+    except BaseException as error:
+        kept = Journal(part).worth_keeping
+        if (full := _full_disk(error)) is not None:
+            then = f"make room, then {hint}" if kept else "make room, then run it again"
+            raise UserError(f"{full.filename or out}: {full.strerror} (is the disk full?); {then}") from error
+        if not kept:
+            raise
+        if isinstance(error, KeyboardInterrupt | Terminated):
+            raise Interrupted(f"interrupted; what users have released is kept: {hint}", by=error) from error
+        if isinstance(error, ValueError):
+            raise UserError(f"{error}; what users have released is kept in {part}") from error
+        error.add_note(f"What users have released is kept; {hint}")
+        raise
+
+
+def _full_disk(error: BaseException) -> OSError | None:
+    """The error as the system's, where it says that a file could not grow. Libraries in Rust put it into a text, and of
+    an array that was written in part NumPy says how much was."""
+    if isinstance(error, OSError):
+        if error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error)):
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return error if error.errno in _FULL else None
+    told = re.search(r"\(os error (\d+)\)", str(error))
+    number = int(told[1]) if told else 0
+    return OSError(number, os.strerror(number)) if number in _FULL else None
+
+
+def _whole(part: Path, out: Path) -> None:
+    """Gives the folder its name, and forgets how it was made: killed between the two, it can still be resumed."""
+    if part != out:
+        part.replace(out)
+    gone = out / f".{UNFINISHED}"
+    (out / UNFINISHED).rename(gone)
+    shutil.rmtree(gone)
+
+
+def _data(experiment: Experiment, public: Public, held: Held) -> dict[str, Any]:
+    """What the result depends on beside the experiment and the code: by name, digests and numbers."""
+    about: dict[str, Any] = {}
+    for name, texts, labels in (
+        ("public texts", public.texts, public.labels),
+        ("training texts", held.train.texts, held.train.labels),
+        ("test texts", held.test.texts, held.test.labels),
+    ):
+        sha = hashlib.sha256(repr(public.classes).encode())
+        for text in texts:
+            sha.update(repr(text).encode())
+        sha.update(b"" if labels is None else labels.tobytes())
+        about[name] = sha.hexdigest()
+    for name, holders in (("users' records", held.holders), ("test users' records", held.test_holders)):
+        about[name] = hashlib.sha256(holders.users.tobytes() + holders.records.tobytes()).hexdigest()
+    if public.embeddings is not None:
+        about["public embeddings"] = hashlib.sha256(public.embeddings.tobytes()).hexdigest()
+    about["the encoder"] = None if public.encoder is None else public.encoder.identity
+    about["the vocabulary"] = None if public.rewriter is None else public.rewriter.vocabulary.identity
+    if experiment.training.way != "release-once":
+        import torch
+
+        about["the number of threads (OMP_NUM_THREADS)"] = torch.get_num_threads()
+    return about
+
+
+def _code() -> str:
+    """SHA-256 over all our code that takes part in a run."""
+    sha = hashlib.sha256()
+    for package in ("mechanisms", "client", "server", "simulations"):
+        for path in sorted((_CODE / package).rglob("*.py")):
+            sha.update(f"{path.relative_to(_CODE)}\0".encode() + path.read_bytes() + b"\0")
+    return sha.hexdigest()
+
+
+def _read(path: Path) -> Any:
+    """The JSON in a file; None where there is none. Infinity is one."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _write(path: Path, value: Any) -> None:
+    """As JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as file:
+        file.write(json.dumps(value, ensure_ascii=False).encode())

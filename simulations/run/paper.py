@@ -1,0 +1,144 @@
+"""Arms of the way `paper`: the published procedure as a trusted simulation, in one process, without a ledger.
+
+It is no protocol: gradients through M1 and BERT depend on raw text, so it holds the truth. It exists to reproduce
+published tables, and every output of it says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.identity import Identity
+from mechanisms.mechanism import Mechanism
+from mechanisms.streams import SimulationStreams
+from server.model import Pipeline
+from server.protocols.public_maps import dim_of
+from server.training.noise import sanitize_public
+from server.training.paper import train_paper
+from simulations.artifacts.ways import embeddings_of
+from simulations.experiment import Arm, Experiment, label_of
+from simulations.experiment.guarantees import Promise
+from simulations.experiment.ladder import Spent, of_run
+from simulations.experiment.result import ArmResult
+from simulations.progress import Progress
+from simulations.run.arm import Finished
+from simulations.run.evaluation import Answers, beside, on_device, score
+from simulations.run.prepare import Held, Prepared
+
+
+@dataclass(frozen=True)
+class _Published:
+    """The pipeline, as what a model's folder is written from."""
+
+    pipeline: Pipeline
+    encoder: None = None
+
+    def save(self, folder: Path) -> None:
+        self.pipeline.save_pretrained(folder, about={})
+
+
+@dataclass(frozen=True)
+class PaperArm:
+    """An arm to be trained by the published procedure, and scored on sanitized and on clean test sentences."""
+
+    experiment: Experiment
+    arm: Arm
+    held: Held
+    mechanism: Mechanism
+    progress: Progress
+
+    def run(self, users: None) -> Finished:
+        """As `simulations.run.arm.ArmRun.run`, and asks nobody."""
+        del users
+        start = time.perf_counter()
+        experiment, arm, test = self.experiment, self.arm, self.held.test
+        training, repeats = experiment.training, experiment.data.test_repeats
+        labels, label = self._labels()
+        pipeline = train_paper(
+            experiment.encoder.model, self.held.train.texts, labels, mechanism=self.mechanism,
+            dim=dim_of(self.mechanism), classes=len(test.classes), epochs=training.epochs,
+            batch_size=training.batch_size, seed=experiment.seed, pooling=experiment.encoder.pooling,
+            max_length=experiment.encoder.max_length, acknowledged=training.acknowledge_not_private, **training.descent,
+            progress=lambda line: self.progress(f"{arm.name}: {line}"),
+        )  # fmt: skip
+        maps = pipeline.maps()
+        z = maps.project(pipeline.embed(test.texts))
+        noisy = sanitize_public(self.mechanism, np.tile(z, (repeats, 1)), seed=experiment.seed, stage="paper-test")
+        seen, clean = maps.logits(noisy), maps.logits(z)
+        answers = Answers(
+            on_device(self.held, seen.argmax(axis=1), repeats=repeats), on_device(self.held, clean.argmax(axis=1))
+        )
+        rows, data = np.arange(len(test)), experiment.data
+        result = ArmResult(
+            name=arm.name,
+            mechanism=self.mechanism.name,
+            label_mechanism=(arm.label or {}).get("mechanism"),
+            epsilon=(arm.embedding or {}).get("epsilon"),
+            label_epsilon=(arm.label or {}).get("epsilon"),
+            dim=dim_of(self.mechanism),
+            accuracy=None,
+            accuracy_se=None,
+            accuracy_clean_test=None,
+            accuracy_clean_test_se=None,
+            users=experiment.population.users,
+            delivered=len(self.held.train),
+            dropped={},
+            errors={},
+            bytes_per_user=None,
+            seconds=time.perf_counter() - start,
+            reference=arm.reference,
+            way="paper",
+            budget=self._promise(label),
+            parameters=arm.parameters,
+            measures={
+                where: beside(
+                    data.measures, self.held, rated, there, seed=experiment.seed, numbers=data.numbers
+                )
+                for where, rated, there in (("sanitized", seen, np.tile(rows, repeats)), ("on_device", clean, rows))
+            },
+        )
+        self.progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
+        spent = Spent(embedding=self.mechanism, label=label, train=(len(self.held.train),), test=None)
+        rungs = of_run(experiment, arm, spent, records=self.held.holders.most, test_records=None)
+        result = result.scored(score(answers.sanitized), score(answers.device))
+        return Finished(replace(result, **rungs), _Published(pipeline), answers)
+
+    def _promise(self, label: Mechanism | None) -> Promise:
+        embedding, epochs = self.mechanism.guarantee, self.experiment.training.epochs
+        return Promise(
+            metric_epsilon=embedding.epsilon * epochs,
+            metric=embedding.metric,
+            statement=(
+                f"{epochs} epochs × {embedding.epsilon:g}·d_{embedding.metric} for the embeddings; "
+                "∞ for the gradients, which depend on raw text"
+            ),
+            worst_case_epsilon=math.inf,
+            label_epsilon=None if label is None else label.guarantee.worst_case(),
+        )
+
+    def _labels(self) -> tuple[NDArray[np.int64], Mechanism | None]:
+        """The labels that are trained on, drawn once, and their mechanism; None where the arm names none."""
+        labels, holders = self.held.train.labels, self.held.holders
+        mechanism: Any = label_of(self.arm, len(self.held.train.classes))
+        if isinstance(mechanism, Identity) and self.arm.label is None:
+            return labels, None
+        streams = SimulationStreams(self.experiment.seed)
+        rng = streams.rows(holders.users, holders.records, stage="train", channel="label")
+        return mechanism.sample(labels, rng=rng), mechanism
+
+
+def paper_arms(
+    experiment: Experiment, arms: list[Arm], prepared: Prepared, *, progress: Progress
+) -> list[PaperArm]:
+    """Of the experiment's arms, those given. Raises ValueError for an m' that cannot be, before any is trained."""
+    return [
+        PaperArm(experiment, arm, prepared.held, embeddings_of(experiment, arm, prepared.public)[0], progress)
+        for arm in arms
+    ]

@@ -1,0 +1,88 @@
+"""What every node gets before Flower starts: its users' records, its settings, and nothing else."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models.embeddings import TableEmbeddings
+from client.node import write_node
+from client.shard import write_shard
+from server.protocols.protocol import Public
+from simulations.artifacts.text_channel import StudyRewriter
+from simulations.experiment import Experiment, client_policy, slug
+from simulations.run import population
+from simulations.run.prepare import Held
+
+#: Records of a cohort, at most, where the number of nodes is ours to choose: a cohort's memory is an actor's.
+_COHORT = 50_000
+
+Numbers = NDArray[np.int64]
+
+
+def hand_out(
+    experiment: Experiment, public: Public, held: Held, folder: Path, *, nodes: int | None = None
+) -> int:
+    """Gives every node its users' records, settings and nothing else; returns the number of nodes.
+
+    A user lives on node `user % nodes`. "auto" gives each core as many nodes as every other, and no node more than
+    about 50,000 records. Users who have dropped out are offline: they are not asked and not charged, so their rows are
+    left out here. public: whose encoder, vocabulary and language model the nodes have too. nodes: how many there are,
+    where that is settled already.
+    """
+    people, train, test = experiment.population, held.train, held.test
+    nodes = _nodes(people.users, people.users_per_node, held) if nodes is None else nodes
+    identity = None if public.encoder is None else public.encoder.identity
+    installed = {}
+    if isinstance(public.rewriter, StudyRewriter):
+        installed = {"vocabulary": public.rewriter.folder, "masked_lm": public.rewriter.masked_lm}
+    policies = {slug(arm.name): client_policy(experiment, arm) for arm in experiment.arms}
+    for node, (mine, theirs) in enumerate(cohorts(experiment, held, nodes)):
+        place = folder / str(node)
+        place.mkdir(parents=True)
+        write_shard(
+            place, "train", held.holders.users[mine], held.holders.records[mine], train.texts.take(mine),
+            train.labels[mine], embeddings=_rows(held.train_embeddings, mine), identity=identity,
+        )  # fmt: skip
+        rows = held.test_rows[theirs]
+        write_shard(
+            place, "test", held.test_holders.users[theirs], held.test_holders.records[theirs],
+            test.texts.take(rows), None, embeddings=_rows(held.test_embeddings, rows), identity=identity,
+        )  # fmt: skip
+        write_node(place, seed=experiment.seed, arms=policies, **installed)
+    return nodes
+
+
+def cohorts(experiment: Experiment, held: Held, nodes: int) -> list[tuple[Numbers, Numbers]]:
+    """For node 0, 1, ... the rows that its users hold of the training part, and of the test users."""
+    people, train_users, test_users = experiment.population, held.holders.users, held.test_holders.users
+    online = population.online(people.users, dropout=people.dropout, seed=experiment.seed)
+    train = _by_node(train_users, nodes, np.flatnonzero(online[train_users]))
+    test = _by_node(test_users, nodes, np.arange(len(test_users)))
+    return list(zip(train, test, strict=True))
+
+
+def _nodes(users: int, per_node: int | str, held: Held) -> int:
+    if not isinstance(per_node, str):
+        return math.ceil(users / per_node)
+    cores, records = max(1, os.cpu_count() or 1), max(len(held.holders.users), len(held.test_holders.users))
+    return cores * max(1, math.ceil(records / (cores * _COHORT)))
+
+
+def _by_node(users: Numbers, nodes: int, rows: Numbers) -> list[Numbers]:
+    """Those of the rows that live on node 0, 1, ..., each in their order. users: of all rows."""
+    node = (users[rows] % nodes).astype(np.int32)
+    order = np.argsort(node, kind="stable")
+    return np.split(rows[order], np.searchsorted(node[order], np.arange(1, nodes)))
+
+
+def _rows(embeddings: Any, rows: Numbers) -> Any:
+    """Some rows of an array, or, of embeddings that lie in tables, their places there: none is copied to a node."""
+    if embeddings is None or isinstance(embeddings, np.ndarray):
+        return None if embeddings is None else embeddings[rows]
+    return TableEmbeddings(embeddings.tables, embeddings.rows[rows])

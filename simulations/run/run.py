@@ -1,0 +1,167 @@
+"""An experiment, run: prepared once, each arm through Flower on Ray, everything a reader needs left in a folder."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from server.protocols.protocol import Public
+from simulations.artifacts.model_folder import save_model
+from simulations.experiment import CENTRALISED, Arm, Experiment, slug, to_toml
+from simulations.progress import Progress
+from simulations.run.arm import ArmRun
+from simulations.run.centralised import CentralisedArm
+from simulations.run.collect import FlowerUsers
+from simulations.run.comparison import differences
+from simulations.run.evaluation import Answers, chance, read_answers, write_answers
+from simulations.run.journal import Journal, trained_on, versions
+from simulations.run.partition import hand_out
+from simulations.run.prepare import Held, Prepared, prepare
+from simulations.transport.engine import run_on_flower
+
+Engine = Callable[..., Any]
+#: An arm's result as results.json has it, but for infinity.
+Line = Mapping[str, Any]
+
+
+def run(
+    experiment: Experiment, out: Path, *, progress: Progress, engine: Engine = run_on_flower,
+    publish: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Runs every arm and writes the run folder `out` (which must exist): nodes/, models/, answers/,
+    experiment.toml.
+
+    A run that was killed goes on where it stopped, in the same folder: arms that are finished are not run again, and
+    users who have released something repeat it. Returns the results as the report and `--json` show them.
+    engine(job, nodes=, folder=) runs job(grid) on Flower; another one is for apps that Flower itself has started.
+    publish: as `Journal` takes it.
+    Raises ValueError, in one line, for what a user can mend.
+    """
+    start = time.perf_counter()
+    journal = Journal(out, publish)
+    processor = trained_on(experiment)
+    journal.check_code(processor)
+    (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
+    prepared = prepare(experiment, progress=progress)
+    journal.check_data(experiment, prepared.public, prepared.held)
+    lines = {arm.name: line for arm in experiment.arms if (line := journal.finished(slug(arm.name))) is not None}
+    if lines:
+        progress(f"finished before: {', '.join(lines)}")
+    unfinished = [arm for arm in experiment.arms if arm.name not in lines]
+    if unfinished:
+        lines |= _run_arms(experiment, unfinished, prepared, out, journal, progress, engine)
+    answers = {arm.name: read_answers(_answers(out, arm)) for arm in experiment.arms}
+    seconds = time.perf_counter() - start
+    told = results(experiment, prepared, [lines[arm.name] for arm in experiment.arms], answers, seconds=seconds)
+    return told | {"trained_on": processor}
+
+
+def _answers(out: Path, arm: Arm) -> Path:
+    return out / "answers" / f"{slug(arm.name)}.tsv"
+
+
+def _run_arms(
+    experiment: Experiment, arms: list[Arm], prepared: Prepared, out: Path, journal: Journal, progress: Progress,
+    engine: Engine,
+) -> dict[str, Line]:  # fmt: skip
+    """The arms' lines, by name; each is in the journal as soon as its model is saved."""
+    models, folder = out / "models", out / "nodes"
+
+    def job(users: FlowerUsers | None) -> dict[str, Line]:
+        lines = {}
+        for each in runs:
+            place = models / slug(each.arm.name)
+            shutil.rmtree(place, ignore_errors=True)  # what a run that was killed has left of it
+            result, model, answers = each.run(users)
+            line = result.to_dict()
+            if each.arm.way != CENTRALISED:  # which is a line to measure by: no model of it is left to be handed on
+                line |= {"model": str(place.relative_to(out))}
+                save_model(place, model, prepared.public, line)
+            write_answers(_answers(out, each.arm), prepared.held, answers)
+            lines[each.arm.name] = journal.finish(slug(each.arm.name), line)
+        return lines
+
+    if experiment.training.way == "paper":
+        from simulations.run.paper import paper_arms  # torch
+
+        runs: Any = paper_arms(experiment, arms, prepared, progress=progress)
+        return job(None)
+    nodes = _handed_out(experiment, prepared.public, prepared.held, folder, journal)
+    runs = [
+        CentralisedArm(experiment, arm, prepared, progress) if arm.way == CENTRALISED
+        else ArmRun(experiment, arm, prepared, models=models, journal=journal, progress=progress)
+        for arm in arms
+    ]  # fmt: skip
+
+    def on_flower(grid: Any) -> dict[str, Line]:
+        # OpenBLAS with several threads has been seen to spin for minutes inside eigh once Ray runs beside it; the
+        # matrices here are small, and one thread also keeps results from depending on the cores.
+        tests = prepared.held.test_holders.people
+        with threadpool_limits(1, user_api="blas"):
+            return job(FlowerUsers(grid, experiment, tests=tests, nodes=folder, progress=progress))
+
+    progress(f"starting Flower on Ray with {nodes} nodes for {experiment.population.users:,} users")
+    lines: dict[str, Line] = engine(on_flower, nodes=nodes, folder=folder)
+    return lines
+
+
+def _handed_out(experiment: Experiment, public: Public, held: Held, folder: Path, journal: Journal) -> int:
+    """The number of nodes, whose folders are under `folder`: all of them, or it is not there.
+
+    Those of a run that goes on keep their ledgers and get everything else again: it may name places in a cache that
+    has been tidied up since. Their number stays, or users would move to nodes whose ledgers do not know them.
+    """
+    draft = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(draft, ignore_errors=True)
+    nodes = hand_out(experiment, public, held, draft, nodes=journal.nodes())
+    journal.keep_nodes(nodes)
+    if not folder.exists():
+        draft.rename(folder)
+        return nodes
+    for place in draft.iterdir():
+        for file in place.iterdir():
+            file.replace(folder / place.name / file.name)
+    shutil.rmtree(draft)
+    return nodes
+
+
+def results(
+    experiment: Experiment, prepared: Prepared, lines: list[Line], answers: Mapping[str, Answers], *, seconds: float
+) -> dict[str, Any]:
+    """The results object: what `--json` prints and results.json keeps. answers: of every arm, by its name. seconds:
+    since the run began, or went on."""
+    public, held = prepared.public, prepared.held
+    way, rewriter = experiment.training.way, public.rewriter
+    sentence = None
+    if way == "paper":
+        from server.training.paper import SENTENCE
+
+        sentence = SENTENCE
+    return {
+        "name": experiment.name,
+        "seed": experiment.seed,
+        "way": way,
+        "way_sentence": sentence,
+        "chance": chance(held.test.labels),
+        "classes": list(public.classes),
+        "arms": lines,
+        "differences": differences(experiment, answers),
+        "measures": list(experiment.data.measures),
+        "seconds": seconds,
+        "corpus": prepared.about,
+        "encoder": {
+            "model": experiment.encoder.model,
+            "precision": experiment.encoder.precision,
+            "sha256": None if public.encoder is None else public.encoder.identity,
+        },
+        "vocabulary": None if rewriter is None else {
+            "words": len(rewriter.vocabulary), "sha256": rewriter.vocabulary.identity,
+        },
+        "randomness": "simulation: Philox4x32-10 streams from the root seed, one for each user, record and stage",
+        "versions": versions(),
+    }

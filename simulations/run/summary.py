@@ -1,0 +1,221 @@
+"""Several runs of one study, of different seeds, as one table and one figure of means."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from simulations.errors import UserError
+from simulations.output.markdown import table as markdown_table
+from simulations.run import measures, trust
+from simulations.run.comparison import added, gap, matrices
+from simulations.run.figures import over_seeds
+from simulations.run.frontier import frontier_figure
+from simulations.run.journal import refuse_unfinished
+from simulations.run.over_runs import mean_accuracy, mean_difference, standard_error
+from simulations.run.public_labels import by_labels, labels_figure, labels_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Results = dict[str, Any]
+
+#: Arms whose differences a page has room for.
+_MOST = 12
+
+
+def summarize(folders: Sequence[Path | str]) -> str:
+    """A Markdown table: for each arm, mean ± standard error over the runs (standard deviation / √runs), and in brackets
+    the standard error by test text of one run, on average.
+
+    The error over runs says how much seeds differ (users drawn, public split, noise, and test texts where each seed has
+    its own); that by text what other test texts would change. More seeds do not make that smaller where every run has
+    the same test texts, so it is not divided.
+    "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run;
+    below stand the differences of all arms. One run has no error over runs. Runs that differ in the number of public
+    labels, too: `simulations.run.public_labels.labels_table`.
+
+    Raises UserError where a folder holds no results, or the runs are not of one experiment and different seeds, the
+    same seeds of each number of public labels.
+    """
+    runs = read(folders)
+    if len(groups := by_labels(runs)) > 1:
+        return labels_table(groups)
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    one = len(runs) == 1
+    trusted = trust.anybody(runs[0]["arms"])
+    lines = [
+        f"{runs[0]['name']}, {len(runs)} {'seed' if one else 'seeds'} ({seeds}): mean "
+        + ("(standard error by test text)" if one else "± standard error over seeds (and by test text)"),
+        "",
+        "| arm | accuracy, sanitized | users added | accuracy, on device | m' | worst-case ε | label ε | "
+        + (" | ".join(trust.COLUMNS) + " | " if trusted else "") + "users |",
+        "| --- | " + " | ".join(["---:"] * (9 if trusted else 7)) + " |",
+    ]
+    for arms in zip(*(run["arms"] for run in runs), strict=True):
+        first = arms[0]
+        lines.append(
+            f"| {first['name']}{' †' if trust.unprotected(*arms) else ''} | {mean_accuracy(arms, 'accuracy')} | "
+            f"{_added(runs, first['name'])} | {mean_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
+            f"{_worst(arms)} | {_label(arms)} | "
+            f"{_trust(arms) if trusted else ''}{_range(arms, 'delivered')} |"
+        )
+    if any(trust.unprotected(arm) for run in runs for arm in run["arms"]):
+        lines += ["", f"† {trust.UNPROTECTED}"]
+    lines += ["", trust.NOTE] if trusted else []
+    if runs[0].get("way_sentence"):
+        lines += ["", runs[0]["way_sentence"]]
+    if beside := measures.rows(runs):
+        lines += ["", "Other measures:", "", markdown_table(beside[0], beside[1:])]
+    for heading, (names, *rows) in _matrices(runs):
+        lines += ["", f"Row less column, {heading}:", "", markdown_table(names, rows)]
+    return "\n".join(lines)
+
+
+def read(folders: Sequence[Path | str]) -> list[Results]:
+    """The results of runs of one experiment, each with the number of public labels as "labelled", None where it says
+    none. Raises UserError as `summarize` does."""
+    runs = [_results(Path(folder)) for folder in folders]
+    first, labelled = _experiment(Path(folders[0]))
+    runs[0]["labelled"] = labelled
+    for folder, run in zip(folders[1:], runs[1:], strict=True):
+        experiment, run["labelled"] = _experiment(Path(folder))
+        if (other := _other(first, experiment)) is not None:
+            raise UserError(
+                f"{folder}: is not a run of the experiment of {folders[0]}: {other}; runs to be summarized differ in "
+                "their seed alone, or in data.public.labelled"
+            )
+    groups = by_labels(runs)
+    seeds = [sorted(run["seed"] for run in group) for group in groups.values()]
+    if any(len(set(group)) < len(group) for group in seeds):
+        raise UserError(f"{folders[0]} and the others: two runs have the same seed; a mean needs different ones")
+    if any(group != seeds[0] for group in seeds):
+        raise UserError(
+            f"{folders[0]} and the others: data.public.labelled: runs of each number need the same seeds"
+        )
+    return runs
+
+
+def _experiment(folder: Path) -> tuple[dict[str, Any], int | None]:
+    """The resolved experiment without its seed and the number of public labels; that number."""
+    try:
+        table = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
+        labelled = table.get("data", {}).get("public", {}).pop("labelled", None)
+    except (OSError, ValueError, AttributeError):
+        raise UserError(f"{folder}: holds no readable experiment.toml; name the folder of a finished run") from None
+    return {key: value for key, value in table.items() if key != "seed"}, labelled
+
+
+def _other(one: Any, other: Any, place: str = "") -> str | None:
+    """Where two experiments first differ, and how; None where they do not."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = [(f"{place}.{key}".lstrip("."), one.get(key), other.get(key)) for key in {**one, **other}]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = [(f"{place}.{i}", *pair) for i, pair in enumerate(zip(one, other, strict=True))]
+    else:
+        return None if one == other else f"{place} is {_short(other)} there, and {_short(one)} here"
+    return next((found for key, *pair in pairs if (found := _other(*pair, key)) is not None), None)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return f"{len(value)} entries"
+    return "not given" if value is None else repr(value)
+
+
+def figure(folders: Sequence[Path]) -> Figure:
+    """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow). Where users of
+    some arm trust the server: accuracy against ε in its place (`simulations.run.frontier`); where runs differ in the
+    number of public labels: against that."""
+    from simulations.output.figures import COLOURS, new_figure
+
+    runs = read(folders)
+    if len(groups := by_labels(runs)) > 1:
+        return labels_figure(groups)
+    if trust.anybody(runs[0]["arms"]):
+        return frontier_figure(runs)
+    drawn, axes = new_figure(7.2, 0.9 + 0.32 * len(runs[0]["arms"]))
+    rows = range(len(runs[0]["arms"]))
+    kinds = (
+        ("accuracy", "sanitized", COLOURS[0], "o", COLOURS[0]),
+        ("accuracy_clean_test", "on device", COLOURS[1], "s", "white"),
+    )
+    for key, label, colour, marker, face in kinds:
+        means, errors, shown = [], [], []
+        for row, arms in enumerate(zip(*(run["arms"] for run in runs), strict=True)):
+            values = [arm[key] for arm in arms]
+            if all(value is not None for value in values):
+                means.append(fmean(values))
+                errors.append(standard_error(values) or 0.0)
+                shown.append(row - 0.12 if key == "accuracy" else row + 0.12)  # or one would hide the other
+        style = {"fmt": marker, "color": colour, "markerfacecolor": face, "markersize": 6, "capsize": 3}
+        axes.errorbar(means, shown, xerr=errors, label=label, **style)
+    axes.set_yticks(rows, [trust.marked(*same) for same in zip(*(run["arms"] for run in runs), strict=True)])
+    axes.invert_yaxis()
+    axes.set_xlabel("test accuracy")
+    axes.set_title(over_seeds(runs), loc="left", fontsize=9)
+    drawn.legend(loc="outside right upper", fontsize=8, frameon=False)
+    return drawn
+
+
+def _added(runs: Sequence[Results], name: str) -> str:
+    """What users added to an arm; "–" where it has no baseline."""
+    pairs = [added(run).get(name) for run in runs]
+    return mean_difference([pair and pair["sanitized"] for pair in pairs])
+
+
+def _matrices(runs: Sequence[Results]) -> list[tuple[str, list[list[str]]]]:
+    """As `simulations.run.comparison.matrices`, over all runs."""
+    return matrices(
+        runs[0], most=_MOST, cell=lambda arm, less, kind: mean_difference([gap(run, arm, less, kind) for run in runs])
+    )
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    refuse_unfinished(Path(folder))
+    path = Path(folder) / "results.json"
+    try:
+        results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {key: results.get(key) for key in ("name", "seed", "arms", "way_sentence", "differences", "measures")}
+    except (OSError, ValueError, AttributeError):
+        raise UserError(f"{folder}: holds no readable results.json; name the folder of a finished run") from None
+
+
+def _range(arms: Sequence[dict[str, Any]], key: str) -> str:
+    values = sorted({arm[key] for arm in arms})
+    return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,}–{values[-1]:,}"
+
+
+def _trust(arms: Sequence[dict[str, Any]]) -> str:
+    """The cells of `trust.COLUMNS`, of the dearest run."""
+    epsilon, whom = trust.central(*arms)
+    return f"{_epsilon(epsilon)} | {whom} | "
+
+
+def _worst(arms: Sequence[dict[str, Any]]) -> str:
+    """The worst-case ε of the dearest run, with its δ where that is above 0."""
+    budget = _dearest(arms, "worst_case_epsilon")
+    delta = budget.get("delta")
+    return _epsilon(budget["worst_case_epsilon"]) + (f" (δ {delta:g})" if delta else "")
+
+
+def _label(arms: Sequence[dict[str, Any]]) -> str:
+    """The ε of a label in the dearest run; "public" where labels are declared so."""
+    if any(trust.public_labels(arm) for arm in arms):
+        return "public"
+    return _epsilon(_dearest(arms, "label_epsilon")["label_epsilon"])
+
+
+def _dearest(arms: Sequence[dict[str, Any]], key: str) -> dict[str, Any]:
+    """The budget of the run in which an arm's users pay most; a run that says nothing is cheaper than any."""
+    budgets: list[dict[str, Any]] = [arm["budget"] for arm in arms]
+    return max(budgets, key=lambda budget: -math.inf if budget[key] is None else float(budget[key]))
+
+
+def _epsilon(value: float | str | None) -> str:
+    return "–" if value is None else "∞" if value == "inf" else f"{value:.4g}"

@@ -1,0 +1,153 @@
+"""A finished run, told to a tracker of experiments: one tracked run for each arm, so that they can be compared there.
+
+Trackers are what a simulation's owner uses, who has the truth anyway; a deployment has none. What is told are settings
+and figures of results.json, and nothing of a text.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from simulations.errors import UserError
+from simulations.experiment import slug
+from simulations.experiment.names import nearest
+from simulations.output.numbers import is_finite
+from simulations.run import trust
+
+Results = Mapping[str, Any]
+
+
+class Tracker(Protocol):
+    """Where runs are told of."""
+
+    def run(self, study: str, name: str, *, settings: Mapping[str, str], figures: Mapping[str, float]) -> None:
+        """One run of a study, with what was set and what came of it, whole."""
+        ...
+
+
+@dataclass(frozen=True)
+class _MLflow:
+    uri: str
+
+    def run(self, study: str, name: str, *, settings: Mapping[str, str], figures: Mapping[str, float]) -> None:
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=self.uri)
+        known = client.get_experiment_by_name(study)
+        experiment = client.create_experiment(study) if known is None else known.experiment_id
+        made = client.create_run(experiment, run_name=name).info.run_id
+        for key, value in settings.items():
+            client.log_param(made, key, value)
+        for key, number in figures.items():
+            client.log_metric(made, key, number)
+        client.set_terminated(made)
+
+
+@dataclass(frozen=True)
+class _TensorBoard:
+    folder: str
+
+    def run(self, study: str, name: str, *, settings: Mapping[str, str], figures: Mapping[str, float]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(f"{self.folder}/{slug(study)}/{slug(name)}") as writer:
+            writer.add_text("settings", "\n".join(f"    {key} = {value}" for key, value in settings.items()))
+            for key, number in figures.items():
+                writer.add_scalar(key, number, 0)
+
+
+@dataclass(frozen=True)
+class _WandB:
+    """To a folder `wandb` here or in $WANDB_DIR, which `wandb sync` uploads; at once where $WANDB_MODE is "online"."""
+
+    project: str
+
+    def __post_init__(self) -> None:
+        if len(self.project) > 128 or set(self.project.rpartition("/")[2]) & set("/\\#?%:"):
+            raise UserError(f"--track wandb:{self.project}: is no project's name; leave out / \\ # ? % and :")
+
+    def run(self, study: str, name: str, *, settings: Mapping[str, str], figures: Mapping[str, float]) -> None:
+        import wandb
+
+        entity, _, project = self.project.rpartition("/")
+        # By itself it tells of the machine, its user, the command, the code and the packages too.
+        bare = wandb.Settings(
+            disable_code=True, disable_git=True, disable_job_creation=True, save_code=False, console="off",
+            x_disable_machine_info=True, x_disable_meta=True, x_disable_stats=True, x_save_requirements=False,
+            silent=True,
+        )  # fmt: skip
+        mode = "online" if os.environ.get("WANDB_MODE") == "online" else "offline"
+        with wandb.init(
+            entity=entity or None, project=project, group=study, name=name, config=dict(settings), mode=mode,
+            reinit="create_new", settings=bare,
+        ) as made:  # fmt: skip
+            made.log(dict(figures))
+
+
+#: By the word before the colon: what makes it of the rest, the package that it needs, and the extra that brings it.
+TRACKERS: dict[str, tuple[Callable[[str], Tracker], str, str]] = {
+    "mlflow": (_MLflow, "mlflow", "tracking"), "tensorboard": (_TensorBoard, "tensorboard", "tracking"),
+    "wandb": (_WandB, "wandb", "wandb"),
+}  # fmt: skip
+
+#: Told before one is imported, when MLflow reads it: nothing is reported to their makers. A user's own word stands.
+_SILENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
+
+
+def tracker(where: str) -> Tracker:
+    """The tracker of "mlflow:URI", "tensorboard:FOLDER" or "wandb:PROJECT". Raises UserError, in one line, for
+    anything else, and where its package is not installed: to be asked before a run is begun."""
+    kind, _, place = where.partition(":")
+    if kind not in TRACKERS or not place:
+        *names, last = (f"{name}:PLACE" for name in TRACKERS)
+        known = f"{', '.join(names)} or {last}"
+        raise UserError(f"--track {where}: must be {known}{nearest(kind, TRACKERS) if kind not in TRACKERS else ''}")
+    make, package, extra = TRACKERS[kind]
+    made = make(place)
+    for name, told in _SILENT.items():
+        os.environ.setdefault(name, told)
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise UserError(f"--track {where}: needs the package {package}: pip install 'sottovoce[{extra}]'") from error
+    return made
+
+
+def track(trackers: Sequence[Tracker], results: Results) -> None:
+    """Tell of every arm of a run. Raises UserError, in one line, where a tracker does not take it."""
+    for arm in results["arms"]:
+        name, settings, figures = f"{arm['name']}, seed {results['seed']}", _settings(results, arm), _figures(arm)
+        for each in trackers:
+            try:
+                each.run(str(results["name"]), name, settings=settings, figures=figures)
+            except Exception as error:  # of many kinds: a server's, a disk's, a library's own
+                said = " ".join(f"{error}".split())[:200]
+                raise UserError(f"--track: the results are kept, but {each} does not take them: {said}") from error
+
+
+def _settings(results: Results, arm: Mapping[str, Any]) -> dict[str, str]:
+    """What tells the arm from others; `protected` says whether all that its users release is."""
+    about = {
+        "arm": arm["name"], "seed": results["seed"], "way": arm["way"], "reference": bool(arm["reference"]),
+        "protected": not trust.unprotected(arm), "mechanism": arm.get("mechanism"),
+        "encoder": (results.get("encoder") or {}).get("model"),
+    }  # fmt: skip
+    return {key: str(value) for key, value in {**about, **(arm.get("parameters") or {})}.items() if value is not None}
+
+
+def _figures(arm: Mapping[str, Any]) -> dict[str, float]:
+    """Those that are finite; an ε that is infinite is none, and `protected` says so."""
+    prices = {
+        "local_epsilon": trust.local(arm), "central_epsilon": trust.central(arm)[0],
+        "metric_epsilon": trust.metric(arm),
+    }  # fmt: skip
+    names = (
+        "accuracy", "accuracy_se", "accuracy_clean_test", "accuracy_clean_test_se", "users", "delivered",
+        "bytes_per_user", "seconds",
+    )  # fmt: skip
+    every = {**{name: arm.get(name) for name in names}, **prices}
+    return {key: float(value) for key, value in every.items() if value is not None and is_finite(value)}

@@ -1,1 +1,0 @@
-"""A study's run, and the ground truth that it owns."""

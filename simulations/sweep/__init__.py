@@ -1,0 +1,1 @@
+"""Sweep: one experiment over a grid of keys and seeds, with tables and figures."""

@@ -1,0 +1,226 @@
+"""A study's runs side by side, each in a process of its own, each resumable; then its tables and figures."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from client.models.onnx import cores
+from server.checkpoint_files import fingerprint
+from simulations.errors import Interrupted, Terminated, UserError
+from simulations.experiment import to_toml
+from simulations.output.atomic import whole
+from simulations.output.remote import Remote
+from simulations.progress import Progress
+from simulations.sweep import tables
+from simulations.sweep.definition import Study
+
+#: What a run takes of memory, about (`simulations.run.forecast`), and seconds between two looks at the processes.
+MEMORY, _LOOK = 2 * 2**30, 0.2
+#: Seconds that a run which is told to end has to write down how far it is, and seconds between two lines on what runs
+#: are at.
+_END, _SAY = 60.0, 15.0
+
+
+class Job(NamedTuple):
+    """A run that is not finished: its name, its experiment's file, its folder-to-be, the URL that it is put to in the
+    place of the folder, if the study is, and the Ray cluster that it joins."""
+
+    name: str
+    file: Path
+    out: Path
+    url: str | None = None
+    ray_address: str | None = None
+
+
+#: Does the jobs, so many at once, and says what they are at; yields the name of each when it is finished. Raises
+#: UserError where one fails.
+Workers = Callable[[Sequence[Job], int, Progress], Iterator[str]]
+
+
+def run_study(
+    study: Study, out: Path, *, jobs: int | None = None, progress: Progress, workers: Workers | None = None,
+    url: str | None = None, ray_address: str | None = None,
+) -> list[Path]:  # fmt: skip
+    """Does what of a study is not done yet in the folder `out`, and writes its tables and figures there; returns their
+    paths. Called again on what was stopped, it goes on: finished runs stay, others are resumed.
+
+    url: where runs, tables and figures are put; then `out` holds the tables, and results as the URL has them.
+
+    jobs: how many runs at once; where it is None, as many as there are cores, and memory for. ray_address: of a Ray
+    cluster, host:port, on which they run: one at a time, unless `jobs` says more. Raises UserError where
+    `out` holds something else, an encoder is missing, or a run fails; Interrupted where it was stopped.
+    """
+    out = Path(os.path.abspath(out))
+    if out.exists() and not (out / "runs").is_dir() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out {out}: is there already and holds no study; name another folder")
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    remote = None if url is None else Remote(url)
+    with _alone(out):
+        if remote is not None:
+            _fetch(study, out, remote)
+        left = [job._replace(ray_address=ray_address) for job in _left(study, out, url)]
+        if done := len(study.runs) - len(left):
+            progress(f"{study.name}: {done} of {len(study.runs)} runs are done")
+        _check_models(study, {job.name for job in left})
+        at_once = max(1, min(jobs or (_room() if ray_address is None else 1), len(left)))
+        if left:
+            progress(f"{study.name}: {len(left)} runs to do, {at_once} at once")
+        start = time.monotonic()
+        for number, name in enumerate((workers or processes)(left, at_once, progress), 1):
+            if remote is not None:
+                remote.download(f"runs/{name}/results.json", out / "runs" / name / "results.json")
+            more = (len(left) - number) * (time.monotonic() - start) / number
+            then = f"; about {more / 60:.0f} min to go" if more >= 60 else f"; about {more:.0f} s to go" if more else ""
+            progress(f"{done + number} of {len(study.runs)} runs are done: {name}{then}")
+        paths = tables.write(study, out)
+        for path in (*paths, out / tables.ABOUT) if remote is not None else ():
+            remote.upload(path.name, path)
+        return paths
+
+
+def _fetch(study: Study, out: Path, remote: Remote) -> None:
+    """Into the folder `out` what the URL has of the study's runs, their experiments and results; what it has not is not
+    in the folder either."""
+    there = set(remote.files())
+    if there and not any(name.startswith("runs/") for name in there):
+        raise UserError(f"--out {remote.url}: is there already and holds no study; name another one")
+    for run in study.runs:
+        place = out / "runs" / run.name
+        shutil.rmtree(place, ignore_errors=True)
+        if f"runs/{run.name}/experiment.toml" in there:
+            place.mkdir()
+            remote.download(f"runs/{run.name}/experiment.toml", place.with_name(f"{run.name}.toml"))
+        if f"runs/{run.name}/results.json" in there:
+            remote.download(f"runs/{run.name}/results.json", place / "results.json")
+
+
+def _check_models(study: Study, names: Collection[str]) -> None:
+    """Raises ValueError, one line, where the runs of these names would begin with an encoder that is not there: before
+    any of them is begun."""
+    for model in dict.fromkeys(run.experiment.encoder.model for run in study.runs if run.name in names):
+        fingerprint(model)
+
+
+def _room() -> int:
+    """How many runs there are cores and memory for."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return max(1, min(cores(), free // MEMORY))
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Holds the study's lock: the system gives it back when this process ends, however that happens."""
+    with open(out / "runs" / ".lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"--out {out}: another process is at work on this study; wait for it") from error
+        yield
+
+
+def _left(study: Study, out: Path, url: str | None) -> list[Job]:
+    """The runs that are not finished. UserError where a folder is of another experiment than the study's run."""
+    left = []
+    for run in study.runs:
+        folder = out / "runs" / run.name
+        job = Job(run.name, folder.with_name(f"{run.name}.toml"), folder, url and f"{url}/runs/{run.name}")
+        text = to_toml(run.experiment)
+        if job.file.is_file() and job.file.read_text(encoding="utf-8") != text and _anything(job.out):
+            raise UserError(
+                f"--out {out}: runs/{run.name} is a run of another experiment than the study's; name another folder, "
+                "or delete it"
+            )
+        with whole(job.file) as file:
+            file.write(text.encode())
+        if not (job.out / "results.json").is_file():
+            left.append(job)
+    return left
+
+
+def _anything(out: Path) -> bool:
+    return out.exists() or out.with_name(f"{out.name}.part").exists()
+
+
+def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
+    """`Workers` of processes, each with its share of the cores; what each says is in a file beside its run's folder,
+    and the last of it is said now and then.
+
+    Where one fails those at work are waited for, and no other is begun.
+    """
+    actors = max(1, cores() // at_once)  # on a cluster, all of its cores, shared by those at work
+    # One thread of BLAS and torch, whatever is at work beside: sums of other lengths have other last bits.
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    waiting, working = list(jobs), dict[str, subprocess.Popen[bytes]]()
+    failed: dict[str, str] = {}
+    said, last = time.monotonic(), ""
+    try:
+        while working or (waiting and not failed):
+            while waiting and not failed and len(working) < at_once:
+                job = waiting.pop(0)
+                working[job.name] = _started(job, actors if job.ray_address is None else at_once, environment)
+                progress(f"{job.name}: begins")
+            for name, process in list(working.items()):
+                if (code := process.poll()) is not None:
+                    del working[name]
+                    if code == 0:
+                        yield name
+                    else:
+                        failed[name] = _last_line(next(job for job in jobs if job.name == name), code)
+            if time.monotonic() - said > _SAY:
+                now = "; ".join(f"{job.name}: {at}" for job in jobs if job.name in working and (at := _at(job)))
+                if now and now != last:
+                    progress(now)
+                said, last = time.monotonic(), now
+            time.sleep(_LOOK)
+    except (KeyboardInterrupt, Terminated) as error:
+        _end(working.values())
+        raise Interrupted("interrupted; what is done is kept: run it again to go on", by=error) from error
+    except BaseException:
+        _end(working.values())
+        raise
+    for name, line in failed.items():
+        raise UserError(f"runs/{name}: {line}; the others are kept: run it again to go on")
+
+
+def _started(job: Job, actors: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    program = [sys.executable, "-m", "simulations.sweep.worker", str(job.file), job.url or str(job.out), str(actors)]
+    program += [str(os.getpid()), *([] if job.ray_address is None else [job.ray_address])]
+    with open(_log(job), "wb") as log:
+        return subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environment))
+
+
+def _log(job: Job) -> Path:
+    return job.out.with_name(f"{job.name}.log")
+
+
+def _last_line(job: Job, code: int) -> str:
+    said = _log(job).read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line for line in reversed(said) if line.strip()), f"ended with {code}").strip()
+
+
+def _at(job: Job) -> str:
+    """What a run that is at work has said last, without its clock; "" where it has said nothing yet."""
+    return _last_line(job, 0).partition(" s  ")[2]
+
+
+def _end(working: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Tells processes to end, and makes those end that do not."""
+    at_work = list(working)
+    for process in at_work:
+        process.terminate()
+    end = time.monotonic() + _END
+    for process in at_work:
+        try:
+            process.wait(max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,63 @@
+"""One run of a study, in a process of its own: `python -m simulations.sweep.worker EXPERIMENT.toml OUT ACTORS PARENT`.
+
+HOST:PORT behind it: of a Ray cluster that the run joins; then ACTORS says how many runs share it.
+
+It begins the run or goes on with it, and ends with the process PARENT that started it: Ray, signals and a library that
+dies concern one run alone. What it says goes to stderr; its last line, where it ends with another code than 0, is why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from simulations.errors import TERMINATED, Interrupted, Terminated
+from simulations.progress import progress_lines
+from simulations.transport.quiet import QUIET
+from simulations.transport.signals import handling
+
+_SIGNAL_OF_PARENTS_DEATH = 1  # prctl(2)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one experiment; returns the process' exit code."""
+    file, out, actors, parent, *cluster = arguments
+    ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_DEATH, signal.SIGTERM)
+    if os.getppid() != int(parent):  # it has ended already, and another may be at work on its runs
+        return TERMINATED
+    os.environ.update(QUIET)
+    with handling({signal.SIGTERM: _terminate, signal.SIGINT: signal.SIG_IGN}):
+        try:
+            _run(Path(file), out, int(actors), *cluster)
+        except (Interrupted, Terminated, KeyboardInterrupt) as error:
+            return _say(str(error) or "interrupted", TERMINATED)
+        except ValueError as error:
+            return _say(str(error), 2)
+        except Exception as error:  # a run that fails must not take the study with it
+            return _say(f"{type(error).__name__}: {error}", 1)
+    return 0
+
+
+def _run(file: Path, out: str, actors: int, ray_address: str | None = None) -> None:
+    from simulations.run.simulate import gone_on
+
+    progress = progress_lines()
+    where: dict[str, Any] = {"actors": actors} if ray_address is None else {"ray_address": ray_address, "share": actors}
+    gone_on(file, out, progress=progress, **where)
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated
+
+
+def _say(line: str, code: int) -> int:
+    print(" ".join(line.split()), file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

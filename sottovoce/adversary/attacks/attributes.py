@@ -1,0 +1,109 @@
+"""Attributes of texts: which column says what of them, which texts an adversary may learn from, whose it guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.catalogue import nearest
+from simulations.corpora import files, hub
+from simulations.corpora.corpus import Text
+from simulations.corpora.parts import load_split
+from simulations.errors import UserError
+from simulations.experiment import Experiment
+from simulations.run.prepare import Held
+from sottovoce.adversary.attacks.target import Skipped, Target
+
+IntArray = NDArray[np.int64]
+
+#: Of the built-in corpus: who wrote a text.
+AUTHOR = "author"
+#: Texts with a known attribute, at least, to learn on and to guess.
+LEAST = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """auxiliary: rows of the public texts whose attribute is known, with values `labels`, (a,) each. attacked: rows of
+    the attacked texts, with values `truth` (t,). why: where there is nothing to learn or to guess, the reason."""
+
+    classes: tuple[str, ...]
+    auxiliary: IntArray
+    labels: IntArray
+    attacked: IntArray
+    truth: IntArray
+    why: str = ""
+
+
+def of_corpus(study: Experiment) -> list[str]:
+    """The attributes that are guessed where none is named: of the built-in corpus, what is not the task."""
+    if study.data.source != "built-in":
+        return []
+    return [name for name in ("genre", "sentiment") if name != study.data.task]
+
+
+def wanted(target: Target) -> list[str]:
+    """The attributes to guess: those that are named, or else the corpus's. Raises Skipped where there is none."""
+    names = list(target.attributes) or of_corpus(target.study)
+    if not names:
+        raise Skipped("the corpus names no attribute; name a column with --attribute")
+    return names
+
+
+def column(study: Experiment, held: Held, name: str) -> Mapping[Text, str]:
+    """What a column says of each text, by the text. A text of which it says several things is left out.
+    UserError where there is no such column."""
+    data = study.data
+    if data.source == "built-in":
+        parts = [load_split(study)[0].public, held.train, held.test]
+        known = [*held.train.extra, AUTHOR]
+        if name not in known:
+            raise UserError(f"--attribute {name}: the built-in corpus has none of that name; {nearest(name, known)}")
+        said = [(c, c.users if name == AUTHOR else c.extra[name]) for c in parts]
+    else:
+        label = int(name) if isinstance(data.text, int) and name.isdigit() else name
+        common = {"text": data.text, "label": label, "second_text": data.second_text}
+        try:
+            if data.source == "files":
+                read = files.read_files(data.path, data.train, data.test, **common)
+            else:
+                read = hub.read_hub(data.path, train=data.train, test=data.test, **common)
+        except UserError as error:
+            raise UserError(f"--attribute {name}: {error}") from error
+        said = [(c, [c.classes[label] for label in c.labels]) for c in read]
+    found: dict[Text, set[str]] = {}
+    for corpus, words in said:
+        for text, value in zip(corpus.texts, words or (), strict=True):
+            found.setdefault(text, set()).add(str(value))
+    return {text: next(iter(of)) for text, of in found.items() if len(of) == 1}
+
+
+def collected(about: Mapping[Text, str], public: Sequence[Text], attacked: Sequence[Text]) -> Collected:
+    """What an adversary learns from, and whom it attacks: values that public texts have."""
+    classes = tuple(sorted({about[text] for text in public if text in about}))
+    index = {value: i for i, value in enumerate(classes)}
+    auxiliary = np.array([i for i, text in enumerate(public) if text in about], dtype=np.int64)
+    rows = np.array([i for i, text in enumerate(attacked) if about.get(text) in index], dtype=np.int64)
+    why = ""
+    if min(len(auxiliary), len(rows)) < LEAST:
+        why = (
+            f"{LEAST} public texts with a value, and {LEAST} attacked ones of the same values, are needed; there are "
+            f"{len(auxiliary)} and {len(rows)}"
+        )
+    elif len(classes) < 2:
+        why = "public texts have one value only"
+    return Collected(
+        classes, auxiliary, np.array([index[about[public[i]]] for i in auxiliary], dtype=np.int64),
+        rows, np.array([index[about[attacked[i]]] for i in rows], dtype=np.int64), why,
+    )  # fmt: skip
+
+
+def by_value(guesses: IntArray, found: Collected) -> dict[str, float]:
+    """The share of right guesses among texts of each value."""
+    return {
+        name: float((guesses[found.truth == i] == i).mean())
+        for i, name in enumerate(found.classes) if (found.truth == i).any()
+    }  # fmt: skip

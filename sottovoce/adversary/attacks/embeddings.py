@@ -1,0 +1,311 @@
+"""Attacks on released sentence embeddings: the words behind them, an attribute of their texts, who sent them.
+
+The adversary (`adversary.estimators`) gets releases of the nodes' ledgers, public texts, the encoder, the maps and the
+mechanism. The truth meets its guesses in `adversary.attacks.scores` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models import texts
+from mechanisms.streams import SimulationStreams
+from simulations.artifacts.text_channel import as_lines
+from simulations.corpora.corpus import Text
+from simulations.experiment import HALVES, embedding_mechanism
+from simulations.progress import Progress
+from sottovoce.adversary.attacks import attributes, releases, scores
+from sottovoce.adversary.attacks.knowledge import Knowledge, knowledge, prepared, values
+from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.attacks.word_pieces import Pieces
+from sottovoce.adversary.attacks.words import mechanism_of
+from sottovoce.adversary.estimators import allowed, chosen, inversion, linkage
+
+FloatArray = NDArray[np.float64]
+
+#: What each attack does, by its name on the command line.
+ATTACKS = {
+    "inversion": "the words of a text from its embedding, by least squares for the presence of each word",
+    "inversion-two-step": "the same, by a linear map to the mean of the input embeddings and the words nearest to it",
+    "inversion-pool": "the same, by the public texts whose embeddings are likeliest",
+    "attribute-static": "an attribute of a text by a network of three layers that learnt on embeddings without noise",
+    "attribute-adaptive": "the same, by a network that learnt on embeddings with the mechanism's noise",
+    "attribute-chosen": "the same by the exact density, had the server asked by maps that serve this question best",
+    "linkage-stages": "which of two released embeddings come from one text",
+    "linkage-channels": "which sanitized text and released embedding come from one text",
+}
+#: How the columns of their table are read.
+READING = (
+    "Inversion: success is F1 of the content words guessed (word pieces of the encoder without stop words and "
+    "punctuation), over all texts together; baseline: always the words that are most frequent in public text. "
+    "Attributes: success is the share of right guesses; baseline: the most frequent value; chosen: by maps of the "
+    "server's choice, to which users' releases are drawn anew under the same ε. Linkage of embeddings: "
+    "success is the share of releases matched with the right one among all; baseline: chance. The theorem allows: the "
+    "largest success of any attack on one release (of linkage, two) of any mechanism with this worst pair's δ(ε). "
+    '"No mechanism" is what the encoder gives at its full width: what a client would send without any of this.'
+)
+#: What embeddings without any mechanism are called in the table.
+UNPROTECTED = "no mechanism, full width"
+#: Draws of noise for each public text that attacks learn on, and releases that linkage matches, at most.
+_DRAWS, _LINKED = 8, 250
+_INVERSIONS = ("inversion", "inversion-two-step", "inversion-pool")
+_ATTRIBUTES = ("attribute-static", "attribute-adaptive", "attribute-chosen")
+
+
+def entries(
+    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """See Target. UserError, one line, where the arm has released no embeddings, or an attribute does not exist."""
+    rows = releases.of_arm(target, "embedding")
+    if target.study.training.way != HALVES:  # nobody releases a text
+        names = [name for name in names if name != "linkage-channels"]
+    rows = releases.attacked(target, rows, "embeddings")
+    rows = [row for row in rows if row.released.digest == rows[0].released.digest]
+    progress(f"{target.arm.name}: {len(rows):,} released embeddings of stage {rows[0].released.stage}")
+    known = knowledge(target, rows[0], progress=progress)
+    texts = releases.texts_of(target, rows)
+    seen = np.stack([values(row, known.mechanism) for row in rows])
+    sides = [_Embeddings(target, known, rows, texts, seen, progress)]
+    if target.unprotected:
+        sides.insert(0, _Unprotected(target, known, rows, texts, known.encoded(texts), progress))
+    found: list[dict[str, Any]] = []
+    skipped: list[str] = []
+    for side in sides:
+        lines_of_side, left = each((name for name in names if name in side.applies), side.entries, on=side.name)
+        found += lines_of_side
+        skipped += left
+    return found, skipped
+
+
+@dataclass(frozen=True, eq=False)
+class _Embeddings:
+    """One arm's releases `seen` (n, m') under attack. texts: the truth, for the scores alone."""
+
+    target: Target
+    known: Knowledge
+    rows: list[releases.Row]
+    texts: list[Text]
+    seen: NDArray[Any]
+    progress: Progress
+
+    applies: ClassVar[tuple[str, ...]] = tuple(ATTACKS)
+
+    @property
+    def name(self) -> str:
+        return self.target.arm.name
+
+    @property
+    def about(self) -> dict[str, Any]:
+        theorem = self.known.mechanism.guarantee
+        return {
+            "mechanism": self.known.mechanism.name,
+            "epsilon": getattr(self.known.mechanism, "epsilon", None),
+            "worst_case_epsilon": theorem.worst_case(),
+            "stage": self.rows[0].released.stage,
+            "dim": self.seen.shape[1],
+        }
+
+    def entries(self, name: str) -> list[dict[str, Any]]:
+        """An attack's lines. Raises Skipped where it does not apply."""
+        if name in _INVERSIONS:
+            found = [self._inverted(name)]
+        elif name in _ATTRIBUTES:
+            found = [self._attribute(name, attribute) for attribute in attributes.wanted(self.target)]
+        else:
+            found = [self._linked(name)]
+        for e in found:
+            what = f"{self.name}: {name}" + (f" of {e['attribute']}" if "attribute" in e else "")
+            self.progress(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
+        empty = {"tokens": None, "best": None, "expected": None, "texts": len(self.texts)}
+        return [{"attack": name, "arm": self.name} | self.about | empty | e for e in found]
+
+    # --- what attacks learn on
+
+    @cached_property
+    def public(self) -> NDArray[Any]:
+        """(d, p, k): the same of public texts as is seen."""
+        return self.known.drawn(1 if self.about["epsilon"] is None else _DRAWS)
+
+    @cached_property
+    def clean(self) -> NDArray[Any]:
+        """(1, p, k): without noise."""
+        return self.known.points[None]
+
+    @cached_property
+    def curve(self) -> FloatArray:
+        return allowed.curve(self.known.mechanism)
+
+    @cached_property
+    def pairs(self) -> FloatArray:
+        """The curve of two releases together: of two users who might be exchanged."""
+        return allowed.curve(self.known.mechanism, 2)
+
+    # --- words
+
+    def _inverted(self, name: str) -> dict[str, Any]:
+        pieces, seed = self._pieces, self.target.study.seed
+        words = pieces.public
+        if name == "inversion":
+            fits = [inversion.regression(self.public, words, penalty) for penalty in inversion.PENALTIES]
+        elif name == "inversion-two-step":
+            fits = [
+                inversion.two_step(self.public, pieces.lower, pieces.table, pieces.content, penalty, sparsity)
+                for penalty in inversion.PENALTIES[::2] for sparsity in inversion.SPARSITIES
+            ]  # fmt: skip
+        else:
+            fits = [self._pool(words)]
+        try:
+            guesses = inversion.guessed(fits, self.public, words, self.seen, seed=seed)
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+        truth, beyond = pieces.truth(as_lines(self.texts))
+        found = scores.words(guesses, truth, beyond)
+        plain = scores.words(np.tile(inversion.most_frequent(words), (len(truth), 1)), truth, beyond)
+        return {
+            **found.f1.shown, "precision": found.precision, "recall": found.recall,
+            "baseline": plain.f1.success, "baseline_precision": plain.precision, "baseline_recall": plain.recall,
+            "tokens": int(truth.sum() + beyond.sum()), "bound": allowed.f1(self.curve, truth.mean(axis=0)),
+            "bound_counts": allowed.f1(self.pairs, truth.mean(axis=0)),
+            "note": f"precision {found.precision:.3f}, recall {found.recall:.3f}",
+        }  # fmt: skip
+
+    def _pool(self, words: NDArray[np.bool_]) -> inversion.Fit:
+        try:
+            return inversion.pool(self.known.mechanism, self.known.points, words)
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+
+    @cached_property
+    def _pieces(self) -> Pieces:
+        try:
+            return Pieces.of(str(self.known.checkpoint), tuple(as_lines(self.known.texts)))
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+
+    # --- attributes
+
+    def _attribute(self, name: str, attribute: str) -> dict[str, Any]:
+        held = prepared(self.target.run, self.progress).held
+        about = attributes.column(self.target.study, held, attribute)
+        found = attributes.collected(about, self.known.texts, self.texts)
+        if found.why:
+            raise Skipped(f"{attribute}: {found.why}")
+        asked = None
+        if name == "attribute-chosen":
+            asked = self._question(found)
+            guesses = self._answered(asked, found)
+        else:
+            learnt = self.clean if name == "attribute-static" else self.public
+            from sottovoce.adversary.estimators.attributes import guessed  # torch: seconds, for these attacks alone
+
+            guesses = guessed(
+                learnt[:, found.auxiliary], found.labels, self.seen[found.attacked], classes=len(found.classes),
+                seed=self.target.study.seed,
+            )  # fmt: skip
+        rate = scores.guesses_right(guesses, found.truth)
+        share = np.bincount(found.truth, minlength=len(found.classes)) / len(found.truth)
+        return {
+            "attribute": attribute, **rate.shown, "baseline": float(share.max()),
+            "texts": len(found.truth),
+            "bound": allowed.guess(self.curve if asked is None else allowed.curve(asked.mechanism), share),
+            "bound_counts": allowed.guess(self.pairs if asked is None else allowed.curve(asked.mechanism, 2), share),
+            "dim": self.seen.shape[1] if asked is None else asked.m1.shape[1],
+            "gain": (rate.success - share.max()) / (1 - share.max()),
+            "by_value": attributes.by_value(guesses, found),
+            "note": f"{attribute}, {len(found.classes)} values; gain {rate.success - share.max():+.3f}"
+            + ("" if asked is None else f"; m' = {asked.m1.shape[1]}, drawn anew"),
+        }  # fmt: skip
+
+    def _question(self, found: attributes.Collected) -> chosen.Question:
+        spec = self.target.arm.embedding
+        assert spec is not None
+        try:
+            return chosen.for_value(
+                self.known.embeddings[found.auxiliary], found.labels, len(found.classes),
+                lambda dim: embedding_mechanism(spec, dim), seed=self.target.study.seed,
+            )  # fmt: skip
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+
+    def _answered(self, asked: chosen.Question, found: attributes.Collected) -> NDArray[np.int64]:
+        """Guesses from what the users would have released to a question."""
+        mine = self.known.encoded([self.texts[row] for row in found.attacked])
+        released = asked.drawn(mine, seed=self.target.study.seed, stage="attack-chosen")
+        public = self.known.embeddings[found.auxiliary]
+        return asked.guessed(released, public, found.labels, len(found.classes))
+
+    # --- linkage
+
+    def _linked(self, name: str) -> dict[str, Any]:
+        n = min(len(self.texts), _LINKED)
+        mechanism, pool = self.known.mechanism, self.known.points
+        try:
+            if name == "linkage-stages":
+                again = self.known.released(self.known.read(self.texts)[:n], "attack-again")
+                evidence = linkage.same_source(mechanism, pool, self.seen[:n], again)
+                points, what = self.pairs, "the second drawn anew, as for another stage"
+            else:
+                sent = self._sanitized(n)
+                evidence = linkage.text_and_embedding(mechanism, pool, self.known.read(sent), self.seen[:n])
+                points, what = np.zeros((0, 2)), "the text drawn by the arm's text mechanism"
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+        rate, area = scores.matched(evidence), scores.area(evidence)
+        return {
+            **rate.shown, "baseline": 1 / n, "texts": n,
+            "bound": allowed.guess(points, np.full(n, 1 / n)),
+            "bound_counts": allowed.guess(points, np.full(n, 1 / n)), "auc": area.success, "auc_error": area.error,
+            "note": f"AUC {area.success:.3f} ± {area.error:.3f}; {what}",
+        }  # fmt: skip
+
+    def _sanitized(self, n: int) -> list[Text]:
+        """The first n texts, as the arm's other half would have released them."""
+        text, language_model = mechanism_of(self.target)
+        users, records = (np.array([row.key[i] for row in self.rows[:n]], dtype=np.int64) for i in (0, 1))
+        drawn = texts.draw(
+            text, self.texts[:n], users, records, streams=SimulationStreams(self.target.study.seed),
+            stage="attack-linkage", masked_lm=language_model,
+        )  # fmt: skip
+        return text.texts(drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class _Unprotected(_Embeddings):
+    """Embeddings at the encoder's full width, as they would leave a client without any mechanism."""
+
+    #: There is no noise to adapt to, and a text has one embedding.
+    applies: ClassVar[tuple[str, ...]] = (*_INVERSIONS, "attribute-static")
+
+    @property
+    def name(self) -> str:
+        return UNPROTECTED
+
+    @property
+    def about(self) -> dict[str, Any]:
+        none = {"mechanism": None, "epsilon": None, "worst_case_epsilon": float("inf")}
+        return none | {"stage": self.rows[0].released.stage, "dim": self.seen.shape[1]}
+
+    @cached_property
+    def public(self) -> NDArray[Any]:
+        return self.known.embeddings[None]
+
+    @property
+    def clean(self) -> NDArray[Any]:  # type: ignore[override]
+        return self.public
+
+    @property
+    def curve(self) -> FloatArray:  # type: ignore[override]
+        return np.zeros((0, 2))
+
+    @property
+    def pairs(self) -> FloatArray:  # type: ignore[override]
+        return self.curve
+
+    def _pool(self, words: NDArray[np.bool_]) -> inversion.Fit:
+        return inversion.nearest(self.known.embeddings, words)

@@ -1,0 +1,131 @@
+"""What the server knows beside an arm's released embeddings: public texts, the encoder, the maps, the mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.mechanism import parameters
+from mechanisms.messages.request import Request
+from server.maps import FILE, Maps
+from server.protocols.models import ASKED, ENCODER, STUDENT
+from server.training.noise import sanitize_public
+from simulations.artifacts.public import CachedEncoder
+from simulations.corpora.corpus import Text
+from simulations.errors import UserError
+from simulations.experiment import embedding_mechanism, load, slug
+from simulations.progress import Progress
+from simulations.run.prepare import Prepared, prepare
+from sottovoce.adversary.attacks.releases import Row, written_by_another
+from sottovoce.adversary.attacks.target import Target
+
+FloatArray = NDArray[np.float64]
+
+
+@lru_cache(maxsize=1)
+def prepared(run: Path, progress: Progress) -> Prepared:
+    """The run's data again, and what its server learns from the public part: once for all attacks."""
+    return prepare(load(run / "experiment.toml"), progress=progress)
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """texts: the public part's. embeddings: (p, m). checkpoint: the encoder's, for its tokens and its
+    lower layers. maps, mechanism: under which the releases were drawn."""
+
+    texts: list[Text]
+    embeddings: FloatArray
+    encoder: CachedEncoder
+    checkpoint: str | Path
+    maps: Maps
+    mechanism: Any
+    seed: int
+
+    @cached_property
+    def points(self) -> FloatArray:
+        """What the mechanism would be given for the public texts, unit rows (p, m')."""
+        return self.maps.project(self.embeddings)
+
+    def read(self, texts: Sequence[Text]) -> FloatArray:
+        """The same of any texts, (n, m')."""
+        return self.maps.project(self.encoded(texts))
+
+    def encoded(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        """Full-width embeddings (n, m)."""
+        return _encoded(self.encoder, tuple(texts))
+
+    def drawn(self, count: int) -> FloatArray:
+        """What users would have released for the public texts, (count, p, m')."""
+        return np.stack([self.released(self.points, f"attack-{i}") for i in range(count)])
+
+    def released(self, points: FloatArray, stage: str) -> FloatArray:
+        """Releases of unit rows, on the public grid."""
+        drawn = sanitize_public(self.mechanism, points, seed=self.seed, stage=stage)
+        grid = self.mechanism.grid
+        return drawn if grid is None else grid.decode(grid.encode(drawn))
+
+
+@lru_cache(maxsize=2)
+def _encoded(encoder: CachedEncoder, texts: tuple[Text, ...]) -> NDArray[np.float32]:
+    return encoder.embed(texts)
+
+
+def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
+    """What the server knew when it asked for the release `row`: that of the maps it may have sent whose digest is the
+    release's. UserError where there are none."""
+    public = prepared(target.run, progress).public
+    folder = target.run / "models" / slug(target.arm.name)
+    if (folder / ENCODER).is_dir():  # which the run has trained, for these releases
+        encoder = CachedEncoder(folder / ENCODER, progress=progress)
+        checkpoint = folder / STUDENT if (folder / STUDENT).is_dir() else folder
+        embeddings = encoder.embed(public.texts)
+    else:
+        assert isinstance(public.encoder, CachedEncoder) and public.embeddings is not None
+        encoder, checkpoint, embeddings = public.encoder, target.study.encoder.model, public.embeddings
+        if target.study.encoder.fine_tune_on_public:
+            checkpoint = encoder.folder / "checkpoint"
+    mechanism = None
+    for maps in maps_sent(folder):
+        mechanism = _mechanism(target, maps.dim)
+        if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
+            return Knowledge(
+                list(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism,
+                target.study.seed,
+            )
+    if mechanism is None:
+        raise UserError(f"{folder}: holds no maps; this arm's model is gone")
+    raise written_by_another(row, target.arm.name, mechanism.guarantee)
+
+
+def maps_sent(model: Path) -> Iterator[Maps]:
+    """Those that test users were sent, and those that training users were."""
+    for folder in (model, model / ASKED):
+        if (folder / FILE).is_file():
+            yield Maps.load(folder)
+
+
+def _mechanism(target: Target, dim: int) -> Any:
+    assert target.arm.embedding is not None
+    return embedding_mechanism(target.arm.embedding, dim)
+
+
+def _digest(target: Target, row: Row, encoder: CachedEncoder, maps: Maps, mechanism: Any) -> str:
+    asked = Request(
+        slug(target.arm.name), row.released.stage, row.split, encoder.identity, maps.mean, maps.m1,
+        parameters(mechanism), None, maps.classes, 0,
+    )  # fmt: skip
+    return asked.digest("embedding")
+
+
+def values(row: Row, mechanism: Any) -> FloatArray:
+    """The released coordinates, (m',)."""
+    grid = mechanism.grid
+    kind = np.dtype(np.float32 if grid is None else grid.dtype).newbyteorder("<")
+    codes = np.frombuffer(row.released.payload, dtype=kind)
+    return codes.astype(np.float64) if grid is None else grid.decode(codes)

@@ -1,0 +1,299 @@
+"""Membership inference: was this record one of the training users'? Asked of the trained model, and of the releases.
+
+The adversary (`adversary.estimators`) knows the records that it asks about, the trained model, public data, the way of
+training and, where users release something, their releases. Who was a member meets its guesses in
+`adversary.attacks.membership_scores` alone, but for attacks that set a threshold: they are told the truth about one
+half of the records, and scored on the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models.tokens import padded_word_ids
+from mechanisms.identity import Identity
+from mechanisms.words.text import TextMechanism
+from server.protocols.decoding import log_transition
+from server.protocols.protocol import Public
+from simulations.errors import UserError
+from simulations.experiment import CENTRALISED, HALVES, PUBLIC_ONLY
+from simulations.progress import Progress
+from sottovoce.adversary.attacks import membership_scores as scores
+from sottovoce.adversary.attacks.knowledge import prepared
+from sottovoce.adversary.attacks.membership_records import Delivered, members_and_others
+from sottovoce.adversary.attacks.membership_records import delivered as delivered_to
+from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.estimators import lira, membership, presence
+from sottovoce.adversary.estimators.channel import Channel
+from sottovoce.adversary.estimators.sequences import Table
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+#: What each attack does, by its name on the command line.
+ATTACKS = {
+    "membership-confidence": "how sure the model is of the record's own label",
+    "membership-drops": "that of the record and of copies that lack words at random, on average (Du et al. 2023)",
+    "membership-entropy": "how sure the model is, whatever the label",
+    "membership-modified-entropy": "both of these (Song and Mittal 2021)",
+    "membership-shadow": "a network of 64 hidden units, trained on what models of the server's own making say",
+    "membership-lira": "the likelihood ratio of what the model says, record by record, from such models",
+    "membership-releases": "whether one of the releases is the record's, by their likelihood, whatever the model says",
+}
+#: How the columns of their table are read.
+READING = (
+    "Membership: of so many texts of training users and as many of nobody's, which are which? Success is balanced "
+    "accuracy, and a coin has .5. Attacks that set a threshold choose it on one half of the records, whose "
+    "membership they are told, and are scored on the other. AUC, and the share of members found where 1 % of the "
+    "others are taken for some, are of all records and need no threshold. The theorem allows: the largest balanced "
+    "accuracy that any guess about one record can have, (1 + TV)/2 with TV from the loss distributions of all that a "
+    "record releases; 1 where a part of it is in clear."
+)
+#: Share of the others that may be taken for members where `found_at` counts.
+FALSE_ALARMS = 0.01
+#: Public texts that stand for the population of texts, at most.
+_POOL = 1000
+#: Copies of each record that lack words, and the share of the words that each lacks.
+_COPIES, _DROPPED = 8, 0.1
+_SHADOWS = ("membership-shadow", "membership-lira")
+
+
+def entries(
+    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """See Target. UserError, one line, where the run's data or models are not there."""
+    try:
+        attacked = _Membership.opened(target, progress)
+    except Skipped as why:
+        return [], [f"{name} on {target.arm.name}: {why}" for name in names]
+    return each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Membership:
+    """One arm. model: what the adversary asks (`adversary.attacks.shadow_models`). members: the truth, for scores and
+    for the half that thresholds are set by."""
+
+    target: Target
+    public: Public
+    model: Any
+    members: BoolArray
+    delivered: Delivered | None
+    progress: Progress
+
+    @classmethod
+    def opened(cls, target: Target, progress: Progress) -> _Membership:
+        study, arm = target.study, target.arm
+        if arm.way == PUBLIC_ONLY:
+            raise Skipped("no user takes part in it")
+        if arm.way == CENTRALISED:
+            raise Skipped("nothing is released: its server has every text")
+        if study.training.way == HALVES:
+            raise Skipped(f'of the way "{HALVES}" only a half of the users trains each model; attack the other ways')
+        from sottovoce.adversary.attacks.shadow_models import AttackedRecords, model_of
+
+        delivered = delivered_to(target)
+        ready = prepared(target.run, progress)
+        inside = np.arange(len(ready.held.train)) if delivered is None else delivered.rows(ready.held)
+        chosen, others, rng = members_and_others(target, ready.held, inside)
+        order = rng.permutation(2 * len(chosen))
+        texts, labels = [*chosen.texts, *others.texts], np.concatenate([chosen.labels, others.labels])
+        records = AttackedRecords([texts[i] for i in order], labels[order], trained=len(inside))
+        try:
+            model = model_of(study, arm, ready.public, records, run=target.run, progress=progress)
+        except ValueError as error:
+            raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
+        return cls(target, ready.public, model, order < len(chosen), delivered, progress)
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """One attack's line. Raises Skipped where it does not apply."""
+        extra: dict[str, Any] = {}
+        cut = 0.0
+        if name in _SHADOWS:
+            evidence, extra = self._by_shadows(name)
+            scored = np.ones(len(self.members), dtype=bool)
+        else:
+            evidence = self._by_releases() if name == "membership-releases" else self._by_outputs(name)
+            scored = self._reported
+            cut = membership.threshold(evidence[~scored], self.members[~scored])
+        rate = scores.balanced(evidence[scored] > cut, self.members[scored])
+        auc = scores.area(evidence, self.members)
+        precision = scores.precision(evidence, self.members)
+        found = scores.found_at(evidence, self.members, FALSE_ALARMS)
+        arm = self.target.arm
+        self.progress(f"{arm.name}: {name}: {rate.success:.3f} ± {rate.error:.3f}")
+        notes = [
+            f"AUC {auc.success:.3f} ± {auc.error:.3f}, AUPRC {precision:.3f}; {found:.3f} found at {FALSE_ALARMS:.0%} "
+            "false alarms"
+        ]
+        if extra:
+            notes.append(f"{extra['shadow_models']} shadow models of {extra['shadow_texts']:,} texts")
+        notes += [self._allowed["bound_why"]] if self._allowed["bound_why"] else []
+        spec = arm.text or arm.embedding or {}
+        return {
+            "attack": name,
+            "arm": arm.name,
+            "mechanism": spec.get("mechanism"),
+            "epsilon": spec.get("epsilon"),
+            "stage": "every step" if self.delivered is None else self.delivered.stage,
+            "texts": int(self.members.sum()),
+            "others": int((~self.members).sum()),
+            "tokens": None,
+            **rate.shown,
+            "baseline": 0.5,
+            "best": None,
+            "expected": None,
+            "auc": auc.success,
+            "auc_error": auc.error,
+            "auprc": precision,
+            "macro_precision": scores.macro_precision(evidence[scored] > cut, self.members[scored]),
+            "found_at_1_percent": found,
+            "scored": int(scored.sum()),
+            "trained": self.model.records.trained,
+            "note": "; ".join(notes),
+        } | self._allowed | extra
+
+    @cached_property
+    def _reported(self) -> BoolArray:
+        """Which records an attack with a threshold is scored on: a half of the members and a half of the others."""
+        scored = np.zeros(len(self.members), dtype=bool)
+        for kind in (self.members, ~self.members):
+            scored[np.flatnonzero(kind)[::2]] = True
+        return scored
+
+    # --- what the model says
+
+    @cached_property
+    def _outputs(self) -> FloatArray:
+        try:
+            found: FloatArray = self.model.outputs()
+        except ValueError as error:
+            raise UserError(f'{self.target.run}: arm "{self.target.arm.name}": {error}') from error
+        return found
+
+    def _by_outputs(self, name: str) -> FloatArray:
+        labels = self.model.records.labels
+        if name == "membership-confidence":
+            return membership.confidence(self._outputs, labels)
+        if name == "membership-drops":
+            return self._beside_drops()
+        if name == "membership-entropy":
+            return membership.entropy(self._outputs)
+        return membership.modified_entropy(self._outputs, labels)
+
+    def _beside_drops(self) -> FloatArray:
+        """Confidence, mean of each record and its copies; the model is asked about all copies at once."""
+        records = self.model.records
+        rng = np.random.default_rng([self.target.study.seed, 12])
+        copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in records.texts]
+        found = membership.confidence(self.model.outputs(copies), np.tile(records.labels, _COPIES))
+        own = membership.confidence(self._outputs, records.labels)
+        mean: FloatArray = (own + found.reshape(_COPIES, -1).sum(axis=0)) / (_COPIES + 1)
+        return mean
+
+    def _by_shadows(self, name: str) -> tuple[FloatArray, dict[str, Any]]:
+        inside, outputs, texts = self._shadows
+        extra = {"shadow_models": len(inside), "shadow_texts": texts}
+        if name == "membership-lira":
+            labels = self.model.records.labels
+            shadows = np.stack([lira.scaled(each, labels) for each in outputs])
+            return lira.evidence(lira.scaled(self._outputs, labels), shadows, inside), extra
+        rng = np.random.default_rng([self.target.study.seed, 10])
+        network = membership.ShadowNetwork.fitted(np.concatenate(outputs), inside.ravel(), rng=rng)
+        return network.evidence(self._outputs), extra
+
+    @cached_property
+    def _shadows(self) -> tuple[BoolArray, list[FloatArray], int]:
+        """(S, n) which records each shadow model was trained on; what each says; and on how many texts each was
+        trained, at least."""
+        count = self.target.shadows or self.model.shadows
+        if count is None:
+            raise Skipped("trains BERT anew for each shadow model; say how many with --shadows, as --shadows 8")
+        rng = np.random.default_rng([self.target.study.seed, 11])
+        inside = lira.halves(len(self.members), count, rng=rng)
+        outputs, texts = [], []
+        for number, mine in enumerate(inside):
+            if not number or number % max(1, count // 8) == 0:
+                self.progress(f"{self.target.arm.name}: shadow model {number + 1} of {count}")
+            said, trained = self.model.shadow(mine, number)
+            outputs.append(said)
+            texts.append(trained)
+        return inside, outputs, min(texts)
+
+    # --- what was released
+
+    def _by_releases(self) -> FloatArray:
+        delivered, model = self.delivered, self.model
+        if delivered is None:
+            raise Skipped("nothing is released in this way: its noise is drawn anew at every step")
+        if delivered.w is not None:
+            return self._by_texts(delivered.w)
+        public, labels = self.public, None
+        response: Any = model.channels.label
+        if delivered.y is not None and public.labels is not None and not response.needs_prior:
+            if isinstance(response, Identity):
+                law = np.where(delivered.y[:, None] == np.arange(len(public.classes)), 0.0, -np.inf)
+            else:
+                law = log_transition(response, delivered.y, classes=len(public.classes))
+            labels = law, model.records.labels, public.labels
+        return presence.embedding_evidence(
+            model.mechanism, delivered.z, model.units(model.embeddings), model.units(public.embeddings),
+            labels=labels,
+        )  # fmt: skip
+
+    def _by_texts(self, released: IntArray) -> FloatArray:
+        text: TextMechanism = self.model.text
+        known, public = (padded_word_ids(each, text) for each in (self.model.records.texts, self.public.texts[:_POOL]))
+        try:
+            channel = Channel(text, self.target.study.seed)
+        except ValueError:  # more than a word decides what is released in its place
+            return presence.overlap(released, known, len(text.vocabulary))
+        table = Table.of(channel, np.concatenate([known, public]), released)
+        try:
+            return presence.text_evidence(table, released, known, public)
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+
+    # --- what the theorem allows
+
+    @cached_property
+    def _allowed(self) -> dict[str, Any]:
+        """bound, worst_case_epsilon, bound_protected (between records that agree in what is public) and bound_why."""
+        study, arm = self.target.study, self.target.arm
+        if self.delivered is None:
+            return {
+                "bound": 1.0, "bound_counts": 1.0, "bound_protected": None, "worst_case_epsilon": math.inf,
+                "bound_why": "nothing is promised: gradients depend on raw text",
+            }  # fmt: skip
+        data = self.model.text if arm.text is not None else self.model.mechanism
+        label = self.model.channels.label
+        declared = study.policy.declared
+        exposes = data.guarantee.exposes
+        public = [name for name in exposes if name in declared]
+        worst = data.guarantee.worst_case(declared=tuple(public))
+        # what a text is drawn by composes more tightly than the text's own theorem, which alone knows what it exposes
+        parts = list(data.parts()) if arm.text is not None and not exposes else [(data, 1)]
+        if arm.label is None and "label" in declared:
+            public.append("label")
+        else:
+            worst += label.guarantee.worst_case()
+            parts.append((label, 1))
+        found = membership.bound(parts) if set(exposes) <= set(declared) else 1.0
+        why = ""
+        if public and not arm.reference:
+            why = f"{' and '.join(public)} in clear: between records alike in that, the theorem allows {found:.3g}"
+        return {
+            "bound": 1.0 if public else found,
+            "bound_counts": 1.0 if public else found,
+            "bound_protected": found,
+            "worst_case_epsilon": worst,
+            "bound_why": why,
+        }

@@ -1,0 +1,161 @@
+"""Attacks on a finished run: the server's guesses, beside the best possible and what the theorem allows.
+
+The adversary (`adversary.estimators`) gets what the nodes' ledgers say was released, public data and the trained model.
+The truth, which lies in the same run folder, meets its guesses in `adversary.attacks.scores` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from client.node import NODE, Node, load_node
+from mechanisms.catalogue import nearest
+from simulations.analysis.attack_results import figures, table
+from simulations.errors import UserError
+from simulations.experiment import Arm, Experiment, load
+from simulations.output.atomic import check_writable, whole
+from simulations.output.figures import save
+from simulations.output.jsonable import json_ready
+from simulations.progress import Progress
+from simulations.run.journal import refuse_unfinished
+from sottovoce.adversary.attacks import embeddings as attack_embeddings
+from sottovoce.adversary.attacks import intervals
+from sottovoce.adversary.attacks import membership as attack_membership
+from sottovoce.adversary.attacks import statistics as attack_statistics
+from sottovoce.adversary.attacks import word_attributes as attack_word_attributes
+from sottovoce.adversary.attacks import words as attack_words
+from sottovoce.adversary.attacks.target import Target
+
+#: The kinds of attack: modules as `Target` describes them, and to which arms each applies.
+KINDS = (
+    (attack_words, lambda study, arm: arm.text is not None),
+    (attack_word_attributes, lambda study, arm: arm.text is not None),
+    (attack_embeddings, lambda study, arm: arm.embedding is not None and study.training.way != "paper"),
+    (attack_statistics, lambda study, arm: arm.statistic is not None),
+    (attack_membership, lambda study, arm: True),
+)
+#: What each attack does, by its name on the command line.
+ATTACKS: dict[str, str] = {name: about for kind, _ in KINDS for name, about in kind.ATTACKS.items()}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What to attack. names, arms: all that apply where there are none. The others: see `Target`."""
+
+    run: Path
+    names: tuple[str, ...] = ()
+    arms: tuple[str, ...] = ()
+    limit: int = 500
+    masked_lm: Path | None = None
+    attributes: tuple[str, ...] = ()
+    shadows: int | None = None
+
+
+def run(attack: Attack, *, progress: Progress = lambda line: None) -> dict[str, Any]:
+    """Every attack on every arm, as entries of a JSON object. UserError, one line, where there is nothing to attack, no
+    attack or arm of a name, or an attack that is asked for applies to none of the arms."""
+    study, nodes, arms = _checked(attack)
+    entries: list[dict[str, Any]] = []
+    skipped: list[str] = []
+    first = next((arm for arm in arms if arm.embedding is not None), None)
+    for arm in arms:
+        target = Target(
+            attack.run, study, arm, nodes, attack.limit, attack.masked_lm, attack.attributes, attack.shadows,
+            unprotected=arm is first,
+        )  # fmt: skip
+        for kind, applies in KINDS:
+            names = [name for name in dict.fromkeys(attack.names or ATTACKS) if name in kind.ATTACKS]
+            if names and applies(study, arm):
+                found, without = kind.entries(target, names, progress=progress)
+                entries += found
+                skipped += without
+    for name in attack.names:
+        if not any(e["attack"] == name for e in entries):
+            why = [line for line in skipped if line.startswith(f"{name} on ")]
+            raise UserError(f"--attack {why[0] if why else f'{name}: applies to none of the arms'}")
+    if not entries and not skipped:
+        raise UserError(f"{attack.run}: holds nothing that can be attacked; run an experiment whose users release")
+    named = {entry["attack"] for entry in entries}
+    entries = [entry | {"about": about(entry["attack"])} for entry in intervals.judged(entries)]
+    return {
+        "name": study.name, "run": str(attack.run), "limit": attack.limit, "entries": entries, "skipped": skipped,
+        "reading": [kind.READING for kind, _ in KINDS if named & set(kind.ATTACKS)],
+    }  # fmt: skip
+
+
+def attack(
+    folder: Path | str, *names: str, arms: Sequence[str] = (), limit: int = 500, masked_lm: Path | str | None = None,
+    attributes: Sequence[str] = (), shadows: int | None = None, progress: Progress = lambda line: None,
+) -> dict[str, Any]:  # fmt: skip
+    """The server's guesses from what a finished run's users released: what the command `attack` does.
+
+    folder: of the run, into which attacks.json, attacks.md and figures are written. names: attacks, all of ATTACKS
+    that apply where there are none. arms: by their names, all where there are none. limit: texts of each arm, at most.
+    masked_lm, attributes, shadows: see `Target`. Returns the results of `run`, with infinities as floats. UserError as
+    there.
+    """
+    model = None if masked_lm is None else Path(masked_lm)
+    asked = Attack(Path(folder), names, tuple(arms), limit, model, tuple(attributes), shadows)
+    if asked.run.is_dir():
+        check_writable(asked.run)
+    results = run(asked, progress=progress)
+    write(results, asked.run)
+    return results
+
+
+def _checked(attack: Attack) -> tuple[Experiment, list[Node], list[Arm]]:
+    for name in attack.names:
+        if name not in ATTACKS:
+            raise UserError(f"--attack {name}: there is none of that name; {nearest(name, ATTACKS)}")
+    if attack.limit < 2:
+        raise UserError(f"--limit {attack.limit}: at least 2 texts are needed")
+    if attack.shadows is not None and (attack.shadows < 4 or attack.shadows % 2):
+        raise UserError(f"--shadows {attack.shadows}: an even number is needed, at least 4")
+    if attack.masked_lm is not None and not attack.masked_lm.is_dir():
+        raise UserError(f"--masked-lm {attack.masked_lm}: there is no such folder")
+    refuse_unfinished(attack.run)
+    if not (attack.run / "experiment.toml").is_file():
+        raise UserError(f"{attack.run}: is no run folder: it has no experiment.toml")
+    study = load(attack.run / "experiment.toml")
+    known = {arm.name: arm for arm in study.arms}
+    for name in attack.arms:
+        if name not in known:
+            raise UserError(f"--arm {name}: the run has none of that name; {nearest(name, known)}")
+    nodes = [load_node(path.parent) for path in sorted(attack.run.glob(f"nodes/*/{NODE}"))]
+    if not nodes and study.training.way != "paper":
+        raise UserError(f"{attack.run}: holds no releases: it has no nodes; run an experiment first")
+    return study, nodes, [known[name] for name in attack.arms] or list(study.arms)
+
+
+def about(attack: str) -> str:
+    """Return what an attack guesses, as a phrase of its own: "the same" stands for what the one before it guesses."""
+    base = ""
+    for name, said in ATTACKS.items():
+        if said.startswith("the same"):
+            said = re.split(r",? by |, taken for ", base)[0] + said.removeprefix("the same")
+        elif name != attack:
+            base = said
+        if name == attack:
+            return f"whether a text was learnt from: {said}" if name.startswith("membership-") else said
+    raise KeyError(attack)
+
+
+def write(results: dict[str, Any], folder: Path) -> None:
+    """attacks.json, attacks.md and a figure for each group of attacks, each whole or not at all; those of an earlier
+    attack are replaced."""
+    text = json.dumps(json_ready(results), indent=2, ensure_ascii=False, allow_nan=False)
+    for name, content in (("attacks.json", text), ("attacks.md", table(results))):
+        with whole(folder / name) as file:
+            file.write((content + "\n").encode())
+    drawn = figures(results)
+    for old in folder.glob("attacks-*.png"):
+        if old.stem not in drawn:
+            old.unlink()
+    for name, figure in drawn.items():
+        with whole(folder / f"{name}.png") as file:
+            save(figure, file)

@@ -1,0 +1,331 @@
+"""Attacks on the one vector that a user releases (channel `statistic`): whose it is, what it says of a text or a label,
+and whether a known record is among them; as the server asked, and as it might have asked for this very question.
+
+The adversary (`adversary.estimators.statistic`) gets the releases of the nodes' ledgers, public texts, the encoder, the
+maps and the mechanism. The truth meets its guesses in `adversary.attacks.scores` and `membership_scores` alone, but for
+membership, which sets its threshold on one half of the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.draw import draw, statistic_means
+from mechanisms.identity import Identity
+from mechanisms.mechanism import parameters
+from mechanisms.messages.request import Request
+from mechanisms.streams import SimulationStreams
+from server.protocols.models import ENCODER
+from server.protocols.protocol import Encoding
+from server.protocols.statistics import codes_asked
+from simulations.artifacts.public import CachedEncoder
+from simulations.corpora.corpus import Text
+from simulations.experiment import slug
+from simulations.progress import Progress
+from simulations.run.prepare import Prepared
+from sottovoce.adversary.attacks import attributes, membership_scores, releases, scores
+from sottovoce.adversary.attacks.knowledge import maps_sent, prepared, values
+from sottovoce.adversary.attacks.membership import FALSE_ALARMS
+from sottovoce.adversary.attacks.membership_records import arrived, members_and_others
+from sottovoce.adversary.attacks.releases import Row
+from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.estimators import allowed, membership, statistic
+from sottovoce.adversary.estimators.presence import embedding_evidence
+from sottovoce.adversary.estimators.statistic import Pool, VectorQuestion
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: What each attack does, by its name on the command line.
+ATTACKS = {
+    "vector-text": "which of so many known texts and labels a user's one vector is of",
+    "vector-text-chosen": "the same, had the server asked by maps, codes and cap that serve this question best",
+    "vector-attribute": "the label, or an attribute of the text, behind a user's one vector",
+    "vector-attribute-chosen": "the same, had the server asked for this question",
+    "vector-member": "whether a known text and label is among the vectors of all users",
+    "vector-member-chosen": "the same, had the server asked for this question",
+}
+#: How the columns of their table are read.
+READING = (
+    "One vector: guesses by the exact density, under public texts for a prior. Success is the share of vectors guessed "
+    "right (text: among so many candidates; ties are broken by chance), of membership balanced accuracy; baseline: "
+    "chance, the most frequent value, a coin. The theorem allows: the largest success of any attack on one release of "
+    "this mechanism. A server that departs from what it declares may choose maps, codes and cap for its question, "
+    'under the same ε: "chosen" redraws what users would then have released. A device that compares what it is asked '
+    "with what was declared answers only the honest question."
+)
+_CHOSEN = "-chosen"
+#: The stage of what users would have released to another question.
+_STAGE = "attack-vector"
+
+
+def entries(
+    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """See Target."""
+    try:
+        attacked = _Vectors.opened(target, progress)
+    except Skipped as why:
+        return [], [f"{name} on {target.arm.name}: {why}" for name in names]
+    return each(names, attacked.entries, on=target.arm.name)
+
+
+@dataclass(frozen=True, eq=False)
+class _People:
+    """What users hold, each user's records together: embeddings (n, m), labels (n,), texts, and where each of the u
+    users begins, starts (u + 1,). users: (u,)."""
+
+    users: IntArray
+    embeddings: NDArray[np.float32]
+    labels: IntArray
+    texts: list[Text]
+    starts: IntArray
+
+    def alone(self) -> IntArray:
+        """Which of the users hold one record."""
+        return np.flatnonzero(np.diff(self.starts) == 1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Vectors:
+    """One arm. encoder: by which its users answered. people: the truth, for scores and for drawing what users would
+    have released; seen: (u, D)."""
+
+    target: Target
+    ready: Prepared
+    encoder: Encoding
+    people: _People
+    seen: FloatArray
+    question: VectorQuestion
+    stage: str
+    progress: Progress
+
+    @classmethod
+    def opened(cls, target: Target, progress: Progress) -> _Vectors:
+        rows = arrived(target, "statistic")
+        ready = prepared(target.run, progress)
+        encoder, question, rows = _question(target, ready, rows, progress)
+        stage = rows[0].released.stage
+        progress(f"{target.arm.name}: {len(rows):,} released vectors of stage {stage}")
+        seen = np.stack([values(row, question.mechanism) for row in rows])
+        return cls(target, ready, encoder, _people(encoder, rows), seen, question, stage, progress)
+
+    def entries(self, name: str) -> list[dict[str, Any]]:
+        """An attack's lines. Raises Skipped where it does not apply."""
+        chosen = name.endswith(_CHOSEN)
+        if chosen and isinstance(self.question.mechanism, Identity):
+            raise Skipped("there is no noise that other maps would get round")
+        kind = name.removesuffix(_CHOSEN)
+        if kind == "vector-text":
+            found = [self._text(chosen)]
+        elif kind == "vector-member":
+            found = [self._member(chosen)]
+        else:
+            found = [self._attribute(attribute, chosen) for attribute in self._attributes]
+        for e in found:
+            what = f"{self.target.arm.name}: {name}" + (f" of {e['attribute']}" if "attribute" in e else "")
+            self.progress(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
+        empty = {"tokens": None, "best": None, "expected": None, "stage": self.stage}
+        return [{"attack": name, "arm": self.target.arm.name} | empty | e for e in found]
+
+    # --- whose
+
+    def _text(self, chosen: bool) -> dict[str, Any]:
+        who = np.sort(releases.shuffled(self.target, len(self.seen))[: self.target.limit])
+        n = len(who)
+        if n < 2:
+            raise Skipped("fewer than two users' vectors were delivered")
+        question = self.question
+        if chosen:
+            question = statistic.for_texts(
+                self._public, self._epsilon, classes=self._classes, among=min(n, len(self._public)), seed=self._seed
+            )
+        evidence = statistic.matching(question, self._seen(question)[who], self._means(question)[who])
+        found, auc = scores.matched(evidence), scores.area(evidence)
+        return self._about(question, f"AUC {auc.success:.3f} ± {auc.error:.3f}") | {
+            **found.shown, "texts": n, "baseline": 1 / n,
+            **_allowed(question, np.full(n, 1 / n)), "auc": auc.success,
+            "auc_error": auc.error,
+        }  # fmt: skip
+
+    # --- what
+
+    @property
+    def _attributes(self) -> list[str]:
+        named = self.target.attributes or attributes.of_corpus(self.target.study)
+        return list(dict.fromkeys(["label", *named]))
+
+    def _attribute(self, attribute: str, chosen: bool) -> dict[str, Any]:
+        pool, who, truth, count = self._values(attribute)
+        question = self.question
+        if chosen and attribute == "label":
+            question = statistic.for_label(self._public, self._epsilon, classes=self._classes, seed=self._seed)
+        elif chosen:
+            question = statistic.for_value(pool, count, self._epsilon, classes=self._classes, seed=self._seed)
+        guesses = statistic.guessed(question, self._seen(question)[who], pool, count)
+        rate, share = scores.guesses_right(guesses, truth), np.bincount(truth, minlength=count) / len(truth)
+        gain = rate.success - share.max()
+        return self._about(question, f"{attribute}, {count} values; gain {gain:+.3f}") | {
+            "attribute": attribute, **rate.shown, "texts": len(who),
+            "baseline": float(share.max()), **_allowed(question, share),
+            "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
+        }  # fmt: skip
+
+    def _values(self, attribute: str) -> tuple[Pool, IntArray, IntArray, int]:
+        """The public records to guess by, users of one record each, what is true of them, and how many values."""
+        alone = self.people.alone()
+        alone = np.sort(alone[releases.shuffled(self.target, len(alone))[: self.target.limit]])
+        if len(alone) < attributes.LEAST:
+            raise Skipped(f"{attribute}: {attributes.LEAST} users of one record are needed; there are {len(alone)}")
+        records = self.people.starts[alone]
+        labels = self._public_labels
+        if attribute == "label":
+            return Pool(self._public, labels), alone, self.people.labels[records], self._classes
+        about = attributes.column(self.target.study, self.ready.held, attribute)
+        found = attributes.collected(about, list(self.ready.public.texts), [self.people.texts[row] for row in records])
+        if found.why:
+            raise Skipped(f"{attribute}: {found.why}")
+        pool = Pool(self._public[found.auxiliary], labels[found.auxiliary], found.labels)
+        return pool, alone[found.attacked], found.truth, len(found.classes)
+
+    # --- whether
+
+    def _member(self, chosen: bool) -> dict[str, Any]:
+        held = self.ready.held
+        inside = np.flatnonzero(np.isin(held.holders.users, self.people.users))
+        mine, rest, _ = members_and_others(self.target, held, inside)
+        n = len(mine)
+        question = self.question
+        if chosen:
+            question = statistic.for_members(
+                self._public, self._epsilon, classes=self._classes, crowd=len(self.seen), seed=self._seed
+            )
+        embeddings = self.encoder.embed([*mine.texts, *rest.texts])
+        known = question.vectors(embeddings, np.concatenate([mine.labels, rest.labels]))
+        pool = Pool(self._public, self._public_labels).candidates(self._classes)
+        evidence = embedding_evidence(question.mechanism, self._seen(question), known, question.vectors(*pool[:2]))
+        members = np.arange(2 * n) < n
+        scored = np.arange(2 * n) % 2 == 0
+        cut = membership.threshold(evidence[~scored], members[~scored])
+        rate = membership_scores.balanced(evidence[scored] > cut, members[scored])
+        auc = membership_scores.area(evidence, members)
+        at = membership_scores.found_at(evidence, members, FALSE_ALARMS)
+        most = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
+        note = f"AUC {auc.success:.3f} ± {auc.error:.3f}; {at:.3f} found at {FALSE_ALARMS:.0%} false alarms"
+        return self._about(question, f"{note}; among {len(self.seen):,} vectors") | {
+            **rate.shown, "texts": n, "others": n, "baseline": 0.5,
+            "bound": most, "bound_counts": most,
+            "auc": auc.success, "auc_error": auc.error, "found_at_1_percent": at,
+        }  # fmt: skip
+
+    # --- what is known
+
+    @property
+    def _seed(self) -> int:
+        return self.target.study.seed
+
+    @property
+    def _epsilon(self) -> float:
+        return float(self.question.mechanism.epsilon)
+
+    @property
+    def _classes(self) -> int:
+        return len(self.question.codes)
+
+    @cached_property
+    def _public(self) -> NDArray[np.float32]:
+        return self.encoder.embed(self.ready.public.texts)
+
+    @property
+    def _public_labels(self) -> IntArray:
+        labels = self.ready.public.labels
+        return np.full(len(self._public), -1, np.int64) if labels is None else labels
+
+    def _about(self, question: VectorQuestion, note: str) -> dict[str, Any]:
+        mechanism, features = question.mechanism, question.m1.shape[1]
+        cap = getattr(mechanism, "cap_probability", None)
+        if question is not self.question:
+            note += f"; {features} features, p = {cap:.4g}, drawn anew"
+        return {
+            "mechanism": mechanism.name, "epsilon": getattr(mechanism, "epsilon", None),
+            "worst_case_epsilon": mechanism.guarantee.worst_case(), "features": features, "cap_probability": cap,
+            "note": note,
+        }  # fmt: skip
+
+    @cached_property
+    def _own(self) -> FloatArray:
+        return self._drawing(self.question)[1]
+
+    def _means(self, question: VectorQuestion) -> FloatArray:
+        """(u, D), the truth: candidates that the adversary knows, one of which a vector is of."""
+        return self._own if question is self.question else self._drawing(question)[1]
+
+    def _drawing(self, question: VectorQuestion) -> tuple[Request, FloatArray]:
+        """The request, and each user's mean (u, D) under it."""
+        request, people = _request(self.target, self.encoder, question, _STAGE), self.people
+        return request, statistic_means(request, people.embeddings, people.labels, people.starts)
+
+    def _seen(self, question: VectorQuestion) -> FloatArray:
+        """(u, D) what was released, or what would have been to another question."""
+        if question is self.question:
+            return self.seen
+        request, means = self._drawing(question)
+        users = self.people.users
+        drawn = draw(request, "statistic", means, users, np.zeros_like(users), streams=SimulationStreams(self._seed))
+        return drawn.astype(np.float64) if question.mechanism.grid is None else question.mechanism.grid.decode(drawn)
+
+
+def _allowed(question: VectorQuestion, share: FloatArray) -> dict[str, float]:
+    """What the theorem allows of guessing one of several values of these shares."""
+    curves = (allowed.curve(question.mechanism), allowed.curve(question.mechanism, 2))
+    return dict(zip(("bound", "bound_counts"), (allowed.guess(points, share) for points in curves), strict=True))
+
+
+def _question(
+    target: Target, ready: Prepared, rows: list[Row], progress: Progress
+) -> tuple[Encoding, VectorQuestion, list[Row]]:
+    """The encoder and the maps that some of the releases `rows` answer, by their digest, and which these are: those
+    that were asked last, where there were rounds. Raises Skipped where the run no longer holds either."""
+    build, folder = target.study.statistic_of(target.arm), target.run / "models" / slug(target.arm.name)
+    assert build is not None and ready.public.encoder is not None
+    codes = codes_asked(ready.public, target.study.training.self_training)
+    trained = [CachedEncoder(path, progress=progress) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
+    stages = {row.released.digest: row.released.stage for row in rows}
+    for maps in maps_sent(folder):
+        question = VectorQuestion(maps.mean, maps.m1, codes, build(codes.shape[1] * (maps.dim + 1)))
+        for encoder in (*trained, ready.public.encoder):
+            for digest, stage in stages.items():
+                if _request(target, encoder, question, stage).digest("statistic") == digest:
+                    return encoder, question, [row for row in rows if row.released.digest == digest]
+    raise Skipped("the run does not hold the maps, or the encoder, that its users answered by")
+
+
+def _request(target: Target, encoder: Encoding, question: VectorQuestion, stage: str) -> Request:
+    return Request(
+        slug(target.arm.name), stage, "train", encoder.identity, question.mean, question.m1, None, None,
+        len(question.codes), 0, statistic=parameters(question.mechanism), codes=question.codes,
+    )  # fmt: skip
+
+
+def _people(encoder: Encoding, rows: list[Row]) -> _People:
+    """Who released `rows`, in their order."""
+    held: dict[int, list[tuple[int, Text, int]]] = {}
+    for node in {row.node.folder: row.node for row in rows}.values():
+        shard = node.shard("train")
+        assert shard.labels is not None
+        for i, (user, record) in enumerate(zip(shard.users.tolist(), shard.records.tolist(), strict=True)):
+            held.setdefault(user, []).append((record, shard.texts[i], int(shard.labels[i])))
+    mine = [sorted(held[row.released.user]) for row in rows]
+    records = [record for records in mine for record in records]
+    texts = [text for _, text, _ in records]
+    starts = np.concatenate([[0], np.cumsum([len(records) for records in mine])]).astype(np.int64)
+    return _People(
+        np.array([row.released.user for row in rows], dtype=np.int64), encoder.embed(texts),
+        np.array([label for _, _, label in records], dtype=np.int64), texts, starts,
+    )  # fmt: skip

@@ -1,0 +1,244 @@
+"""Attributes of texts guessed from what was released of them: by the channel's exact law, and by learners without it.
+
+The adversary (`adversary.estimators`) gets the releases of the nodes' ledgers, public texts of known attributes, the
+vocabulary and the mechanism, the masked language model that it may read among that. The truth meets its guesses in
+`adversary.attacks.scores` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models import texts
+from client.models.tokens import joined, padded_word_ids
+from mechanisms.streams import SimulationStreams
+from mechanisms.words.text import TextMechanism
+from simulations.artifacts.encoder import encoder_folder
+from simulations.artifacts.public import CachedEncoder
+from simulations.corpora.corpus import Text
+from simulations.corpora.parts import load_split
+from simulations.progress import Progress
+from sottovoce.adversary.attacks import attributes, scores
+from sottovoce.adversary.attacks.knowledge import prepared
+from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.attacks.words import Held, held_of, mechanism_of
+from sottovoce.adversary.estimators import allowed, text_attributes
+from sottovoce.adversary.estimators.channel import Channel
+from sottovoce.adversary.estimators.sequences import Table
+
+IntArray = NDArray[np.int64]
+
+#: What each attack does, by its name on the command line.
+ATTACKS = {
+    "attribute-words-static": "an attribute of a sanitized text by what learnt on public texts as written",
+    "attribute-words-adaptive": "the same, by what learnt on public texts, sanitized by the same mechanism",
+    "attribute-words-exact": "the same, by naive Bayes through the channel's own probabilities",
+}
+#: How the columns of their table are read.
+READING = (
+    "Attributes from words: success is the share of right guesses; baseline: the most frequent value. Static and "
+    "adaptive read a text by its words, by their mean vector and by a sentence encoder, and take what guesses best on "
+    "public texts held out, which the adaptive one has rewritten. Relative gain is U/U' - P/P' (Mattern et al. 2022; "
+    "Meisenbacher et al. 2024, section 5.2), with U the accuracy of the arm's model and P the success of the attack, "
+    "U' and P' the same without noise (U' of the run's reference arm whose texts are as written): below 0 the text has "
+    "lost more use than it hides. The worst-case ε is between texts that agree in what is exposed."
+)
+#: Draws of each public text that an adaptive adversary learns on, and where each takes a language model.
+_DRAWS, _DRAWS_READ = 4, 1
+
+
+def entries(
+    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """See Target. UserError, one line, where the arm has released no texts, or an attribute does not exist."""
+    text, language_model = mechanism_of(target)
+    attacked = _Attributes(target, text, held_of(target, text), language_model, progress)
+    return each(names, attacked.entries, on=target.arm.name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Attributes:
+    """One arm's sanitized texts under attack."""
+
+    target: Target
+    text: TextMechanism
+    held: Held
+    language_model: Path | None
+    progress: Progress
+
+    def entries(self, name: str) -> list[dict[str, Any]]:
+        """One attack's lines, one for each attribute. Raises Skipped where it does not apply."""
+        return [self._entry(name, attribute) for attribute in attributes.wanted(self.target)]
+
+    def _entry(self, name: str, attribute: str) -> dict[str, Any]:
+        ready = prepared(self.target.run, self.progress)
+        about = attributes.column(self.target.study, ready.held, attribute)
+        found = attributes.collected(about, self._texts, self.held.texts)
+        if found.why:
+            raise Skipped(f"{attribute}: {found.why}")
+        by, guesses, plain = self._exact(found) if name.endswith("exact") else self._learnt(name, attribute, found)
+        rate, before = scores.guesses_right(guesses, found.truth), scores.guesses_right(plain, found.truth)
+        share = np.bincount(found.truth, minlength=len(found.classes)) / len(found.truth)
+        gain = rate.success - float(share.max())
+        relative = self._relative(guesses == found.truth, plain == found.truth)
+        self.progress(f"{self.target.arm.name}: {name} of {attribute}: {rate.success:.3f} ± {rate.error:.3f}")
+        theorem = self.text.guarantee
+        one = both = 1.0  # what is exposed may say everything
+        if not theorem.exposes:
+            one, both = (allowed.guess(allowed.curve(self.text, n), share) for n in (1, 2))
+        return {
+            "attack": name, "arm": self.target.arm.name, "mechanism": self.text.name,
+            "epsilon": getattr(self.text.word, "epsilon", None), "stage": self.held.stage,
+            "worst_case_epsilon": theorem.worst_case(declared=theorem.exposes), "texts": len(found.truth),
+            **rate.shown, "baseline": float(share.max()), "best": None,
+            "bound": one, "bound_counts": both, "expected": None, "tokens": None,
+            "attribute": attribute, "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
+            "without_noise": before.success, "without_noise_error": before.error,
+            "relative_gain": None if relative is None else relative[0],
+            "relative_gain_error": None if relative is None else relative[1],
+            "by_value": attributes.by_value(guesses, found), "by": by,
+            "note": f"{attribute}, {len(found.classes)} values; gain {gain:+.3f}; {before.success:.3f} ± "
+            f"{before.error:.3f} without noise{by and f'; by {by}'}"
+            + ("" if relative is None else "; relative gain {:+.3f} ± {:.3f}".format(*relative)),
+        }  # fmt: skip
+
+    # --- what is known
+
+    @cached_property
+    def _texts(self) -> list[Text]:
+        return list(prepared(self.target.run, self.progress).public.texts)
+
+    @cached_property
+    def _public(self) -> IntArray:
+        return padded_word_ids(self._texts, self.text)
+
+    @cached_property
+    def _table(self) -> Table:
+        """Of the words of public texts; which others users wrote, nobody knows before the scores."""
+        try:
+            channel = Channel(self.text, self.target.study.seed)
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+        return Table.of(channel, self._public, self.held.released)
+
+    @cached_property
+    def _drawn(self) -> IntArray:
+        """(d, p, L) public texts as users' come out, d times."""
+        count = _DRAWS_READ if self.text.word.reads else _DRAWS
+        if self.text.word.reads:
+            self.progress(f"{self.target.arm.name}: rewriting {len(self._texts):,} public texts by the language model")
+        rows = np.arange(len(self._texts), dtype=np.int64)
+        return np.stack([
+            texts.draw(
+                self.text, self._texts, rows, np.zeros_like(rows), streams=SimulationStreams(self.target.study.seed),
+                stage=f"attack-words-{i}", masked_lm=self.language_model,
+            ).astype(np.int64)
+            for i in range(count)
+        ])  # fmt: skip
+
+    @cached_property
+    def _encoder(self) -> CachedEncoder:
+        """The study's sentence encoder, which is public."""
+        study = self.target.study
+        folder = encoder_folder(study, load_split(study)[0].public, progress=self.progress)
+        return CachedEncoder(folder, progress=self.progress)
+
+    # --- guesses, and those from the texts as they were written
+
+    def _exact(self, found: attributes.Collected) -> tuple[str, IntArray, IntArray]:
+        table, public, count = self._table, self._public[found.auxiliary], len(found.classes)
+        released, truth = self.held.released[found.attacked], self.held.truth[found.attacked]
+        return (
+            "",
+            text_attributes.through_channel(table, public, found.labels, count, released),
+            text_attributes.as_written(table, public, found.labels, count, truth),
+        )
+
+    def _learnt(self, name: str, attribute: str, found: attributes.Collected) -> tuple[str, IntArray, IntArray]:
+        """What guessed, its guesses, and those of the best reader of the texts as they were written."""
+        classes, seed = len(found.classes), self.target.study.seed
+        clean = self._read(self._public[found.auxiliary][None], [[self._texts[row] for row in found.auxiliary]])
+        released = self.held.released[found.attacked]
+        seen = self._read(released[None], [self.text.texts(released)])
+        if name.endswith("static"):
+            views = self._views(clean, clean, seen)
+        else:
+            drawn = self._drawn[:, found.auxiliary]
+            rewritten = self._read(drawn, [self.text.texts(each) for each in drawn])
+            views = self._views(rewritten, rewritten, seen)
+            views += self._views(clean, rewritten, seen, " of texts as written")
+        by, guesses = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
+        if attribute not in self._plain:
+            said = [self.held.texts[row] for row in found.attacked]
+            views = self._views(clean, clean, self._read(self.held.truth[found.attacked][None], [said]))
+            _, self._plain[attribute] = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
+        return by, guesses, self._plain[attribute]
+
+    @cached_property
+    def _plain(self) -> dict[str, IntArray]:
+        """By attribute, what was guessed of the texts as they were written."""
+        return {}
+
+    def _read(self, ids: IntArray, lines: Sequence[list[Text]]) -> dict[str, NDArray[Any]]:
+        """What each view reads of d draws of p texts, (d, p, k) by its name. ids: (d, p, L) words; lines: d of p texts.
+        """
+        table = self.text.vocabulary.vectors
+        return {
+            "words": ids,
+            "vectors": np.stack([text_attributes.vectors(each, table) for each in ids]),
+            "sentence encoder": np.stack([self._encoded(each) for each in lines]),
+        }
+
+    @staticmethod
+    def _views(
+        learnt: Mapping[str, NDArray[Any]], looks_like: Mapping[str, NDArray[Any]], seen: Mapping[str, NDArray[Any]],
+        of: str = "",
+    ) -> list[text_attributes.View]:  # fmt: skip
+        from sottovoce.adversary.estimators.attributes import guessed  # torch: seconds, for these attacks alone
+
+        return [
+            text_attributes.View(
+                name + of, text_attributes.by_words if name == "words" else guessed, each, seen[name][0],
+                looks_like[name],
+            )
+            for name, each in learnt.items()
+        ]  # fmt: skip
+
+    def _encoded(self, said: Sequence[Text]) -> NDArray[np.float32]:
+        return self._encoder.embed([joined(text) for text in said])
+
+    def _relative(self, right: NDArray[np.bool_], plain: NDArray[np.bool_]) -> tuple[float, float] | None:
+        """The relative gain and its standard error; None where the run has no reference arm that releases its texts as
+        written, to say what noise costs, or nothing to lose.
+
+        RG = U_r/U_o - P_r/P_o (Meisenbacher et al. 2024, section 5.2), the error to first order: that of P_r/P_o pairs
+        by attacked text; U_r and U_o are taken for independent, which is more than they are apart, for they are of the
+        same test texts.
+        """
+        path = self.target.run / "results.json"
+        if not path.is_file() or not plain.any():
+            return None
+        lines = {line["name"]: line for line in json.loads(path.read_text(encoding="utf-8"))["arms"]}
+        clear = [
+            arm.name for arm in self.target.study.arms
+            if arm.reference and arm.way is None and (arm.text or {}).get("mechanism") == "identity"
+        ]  # fmt: skip
+        mine, reference = (lines.get(name) for name in (self.target.arm.name, clear[0] if clear else None))
+        if mine is None or reference is None or mine["accuracy"] is None or not reference["accuracy"]:
+            return None
+        use, privacy = mine["accuracy"] / reference["accuracy"], float(right.mean() / plain.mean())
+        residuals = (right - privacy * plain) / plain.mean()
+        errors = [float(residuals.std() / math.sqrt(len(right)))]
+        if mine is not reference:
+            errors += [(mine.get("accuracy_se") or 0.0) / reference["accuracy"]]
+            errors += [use * (reference.get("accuracy_se") or 0.0) / reference["accuracy"]]
+        return float(use - privacy), math.hypot(*errors)

@@ -1,0 +1,431 @@
+"""Attacks on sanitized texts: the words behind the released ones, and which two releases come from one text.
+
+The adversary (`adversary.estimators`) gets the releases of the nodes' ledgers, the vocabulary with its public counts,
+and the mechanism. The truth, which lies in the same run folder, meets its guesses in `adversary.attacks.scores` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models import language_models, texts
+from client.models import vocabulary as vocabularies
+from client.models.tokens import padded_word_ids
+from client.node import NODE, Node
+from mechanisms.catalogue import admit
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import NOTHING
+from mechanisms.words.text import TextMechanism
+from simulations.corpora.corpus import Text
+from simulations.corpora.parts import load_split
+from simulations.errors import UserError
+from simulations.experiment import BOTH, Arm, text_mechanism
+from simulations.progress import Progress
+from sottovoce.adversary.attacks import releases, scores
+from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.estimators import beam, context, linkage, tokens
+from sottovoce.adversary.estimators.channel import Channel
+from sottovoce.adversary.estimators.ngrams import Trigrams
+from sottovoce.adversary.estimators.sequences import Table
+
+IntArray = NDArray[np.int64]
+
+#: What each attack does, by its name on the command line.
+ATTACKS = {
+    "bayes": "the word of largest posterior given the released word",
+    "copy": "the released word itself",
+    "mask": "what a masked language model puts in the released word's place",
+    "context": "the word of largest posterior given the whole text, taken for a chain of words",
+    "context-causal": "the same, by trigrams learned on public text and a beam over the channel",
+    "context-masked": "the same, by a masked language model and Gibbs sampling over the channel",
+    "strongest": "whichever of these guesses does best on one half of the texts, measured on the other",
+    "query": "the word that stands most often in a place, of ten releases of the same text",
+    "linkage": "which of two releases come from one text",
+}
+#: Those that guess words from one release of each text.
+_ONE_RELEASE = ("bayes", "copy", "mask", "context", "context-causal", "context-masked")
+#: How the columns of their table are read.
+READING = (
+    "Tokens that are scored are words of the vocabulary in whose place a word was released. Baseline: always the word "
+    "that is most frequent in public text; of linkage, chance. Best possible: the largest success of any attack that "
+    "looks at single tokens, if it knew how frequent each word is here. The theorem allows: the same for the worst "
+    "mechanism of this guarantee; of linkage, for two releases of a whole text. Mask and context read the words "
+    "around too, and are bounded by neither. Strongest: the attack is chosen on other texts than it is measured on, so "
+    "that to have tried several does not flatter it. The worst-case ε is that of a word."
+)
+#: The share of unknown words that linkage reckons with: public counts say nothing of them.
+_UNKNOWN = 0.1
+#: The same of the chain of words, beside what public text itself says of it.
+_UNSEEN = 0.01
+#: Candidates of each place, and states of a beam; sweeps of Gibbs sampling.
+_CANDIDATES, _BEAM, _SWEEPS = 96, 64, 3
+#: Texts that linkage matches, at most: every pair is looked at, place by place.
+_LINKED = 250
+#: Releases of each text that `query` counts in, the one in the run among them.
+_QUERIES = 10
+
+
+@dataclass(frozen=True)
+class Held:
+    """Releases of an arm and, for the scores alone, the truth. released, truth: (n, L) numbers of words. texts:
+    of users and records (n,)."""
+
+    stage: str
+    released: IntArray
+    truth: IntArray
+    texts: list[Text]
+    users: IntArray
+    records: IntArray
+
+
+def entries(
+    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """See Target. UserError, one line, where the arm has released no texts."""
+    text, language_model = mechanism_of(target)
+    held = held_of(target, text)
+    progress(f"{target.arm.name}: {len(held.texts):,} released texts of stage {held.stage}")
+    attacked = _Words(target, text, held, language_model, tuple(names), progress)
+    found, skipped = each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
+    return found, skipped
+
+
+def mechanism_of(target: Target) -> tuple[TextMechanism, Path | None]:
+    """The arm's text mechanism, and the folder of the masked language model that it may read. UserError."""
+    words, language_model = _installed(target.nodes)
+    return _mechanism(target.arm, words, language_model), language_model
+
+
+def _installed(nodes: list[Node]) -> tuple[Any, Path | None]:
+    """The vocabulary of the run's nodes, and the folder of their masked language model."""
+    folder = nodes[0].vocabulary_folder
+    if folder is None:
+        raise UserError(f"{nodes[0].folder}: has no vocabulary; its users released no texts")
+    try:
+        return vocabularies.load_cached(folder), nodes[0].masked_lm
+    except ValueError as error:
+        raise UserError(f"{nodes[0].folder / NODE}: {error}") from error
+
+
+def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechanism:
+    assert arm.text is not None
+    said = None
+    try:
+        kind = admit(arm.text["mechanism"])
+        if language_model is not None and getattr(kind, "reads", ()):
+            said = language_models.said(kind, language_models.load(language_model, language_models.kind_of(kind)))
+        return text_mechanism(arm.text, words, model=said)
+    except ValueError as error:
+        raise UserError(f'arm "{arm.name}": text: {error}') from error
+
+
+def held_of(target: Target, text: TextMechanism) -> Held:
+    """Releases of the arm that are attacked, and what they were drawn from: those whose texts it perturbs. UserError
+    where there are none."""
+    rows = [row for row in releases.of_arm(target, "text") if target.arm.perturb in (BOTH, row.split)]
+    for row in rows:
+        if row.released.guarantee != text.guarantee or len(row.released.payload) != 4 * text.positions:
+            raise releases.written_by_another(row, target.arm.name, text.guarantee)
+    chosen = releases.attacked(target, rows, "texts")
+    texts_ = releases.texts_of(target, chosen)
+    payload = b"".join(row.released.payload for row in chosen)
+    return Held(
+        stage=", ".join(sorted({row.released.stage for row in chosen})),
+        released=np.frombuffer(payload, dtype="<i4").reshape(-1, text.positions).astype(np.int64),
+        truth=padded_word_ids(texts_, text),
+        texts=texts_,
+        users=np.array([row.key[0] for row in chosen], dtype=np.int64),
+        records=np.array([row.key[1] for row in chosen], dtype=np.int64),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Words:
+    """The texts of one arm under the attacks `names`."""
+
+    target: Target
+    text: TextMechanism
+    held: Held
+    language_model: Path | None
+    names: tuple[str, ...]
+    progress: Progress
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """One attack's line. Raises Skipped where it does not apply."""
+        kinds = {
+            "bayes": self._bayes, "copy": self._copy, "mask": self._mask, "context": self._context,
+            "context-causal": self._causal, "context-masked": self._masked, "strongest": self._strongest,
+            "query": self._query, "linkage": self._linkage,
+        }  # fmt: skip
+        found = kinds[name]()
+        error = found["error"]
+        self.progress(f"{self.target.arm.name}: {name}: {found['success']:.3f}" + (f" ± {error:.3f}" if error else ""))
+        worst = self.text.word.guarantee.worst_case()
+        return {
+            "attack": name,
+            "arm": self.target.arm.name,
+            "mechanism": self.text.name,
+            "epsilon": getattr(self.text.word, "epsilon", None),
+            "worst_case_epsilon": worst,
+            "stage": self.held.stage,
+            "texts": len(self.held.texts),
+        } | found
+
+    # --- tokens
+
+    def _bayes(self) -> dict[str, Any]:
+        found = self._decoded
+        released = self.held.released
+        at_most = tokens.guessed(released, found.top)
+        extra: dict[str, Any] = {
+            "expected": found.expected(self._frequencies),
+            "best_under_prior": float(found.best[0]),
+            "success_of_5": self._rate(at_most).success,
+            "law": "exact" if self._channel.exact else f"estimated, {self._channel.draws} draws of each word",
+        }
+        extra["note"] = f"{extra['success_of_5']:.3f} among 5 guesses"
+        extra["note"] += "" if self._channel.exact else f"; law {extra['law']}"
+        return self._tokens(self._guesses("bayes")) | extra
+
+    def _copy(self) -> dict[str, Any]:
+        extra = {}
+        if self._exact:
+            extra = {"expected": float(self._frequencies[:-1] @ self._decoded.unchanged)}
+        return self._tokens(self.held.released) | extra
+
+    def _mask(self) -> dict[str, Any]:
+        # it reads the words around: what single tokens allow does not bound it
+        return self._tokens(self._guesses("mask"), alone=False)
+
+    def _context(self) -> dict[str, Any]:
+        chain, _, public = self._chain
+        note = f"{len(chain.states):,} words, {len(public):,} public texts"
+        # it reads the words around too
+        return self._tokens(self._guesses("context"), alone=False) | {"note": note}
+
+    def _causal(self) -> dict[str, Any]:
+        note = f"{_CANDIDATES} candidates, {_BEAM} states"
+        return self._tokens(self._guesses("context-causal"), alone=False) | {"note": note}
+
+    def _masked(self) -> dict[str, Any]:
+        note = f"{_CANDIDATES} candidates, {_SWEEPS} sweeps"
+        return self._tokens(self._guesses("context-masked"), alone=False) | {"note": note}
+
+    def _strongest(self) -> dict[str, Any]:
+        every: dict[str, IntArray] = {}
+        for name in _ONE_RELEASE:
+            try:
+                every[name] = self._guesses(name)
+            except Skipped:
+                continue  # its own line says why
+        if len(self.held.texts) < 2 or not every:
+            raise Skipped("nothing to choose from")
+        guesses, chosen = scores.chosen_by_the_other_half(every, self.held.truth, self._scored)
+        note = " and ".join(dict.fromkeys(chosen)) + f", of {len(every)}"
+        return self._tokens(guesses, alone=False) | {"note": note}
+
+    # --- guesses from one release of each text, each made once
+
+    def _guesses(self, name: str) -> IntArray:
+        """(n, L). Raises Skipped where the attack does not apply."""
+        if name not in self._made:
+            made = {
+                "bayes": self._decoded_words, "copy": lambda: self.held.released, "mask": self._mask_guesses,
+                "context": lambda: context.guessed(*self._chain[:2], self._alone),
+                "context-causal": self._causal_guesses, "context-masked": self._masked_guesses,
+            }  # fmt: skip
+            self._made[name] = made[name]().reshape(self.held.released.shape)
+        return self._made[name]
+
+    @cached_property
+    def _made(self) -> dict[str, IntArray]:
+        return {}
+
+    def _sides(self, texts: IntArray) -> IntArray:
+        """(n, positions) -> (sides·n, L): each side of a pair as a text by itself, for what reads the words around."""
+        return texts.reshape(-1, self.text.tokens)
+
+    @property
+    def _alone(self) -> IntArray:
+        return self._sides(self.held.released)
+
+    def _decoded_words(self) -> IntArray:
+        return tokens.guessed(self.held.released, self._decoded.guesses[0])
+
+    def _mask_guesses(self) -> IntArray:
+        return self._masked_lm.guesses(
+            self._alone, progress=lambda line: self.progress(f"{self.target.arm.name}: mask: {line}")
+        )
+
+    def _causal_guesses(self) -> IntArray:
+        model = Trigrams.fitted(self._chain[2], self._public_prior(_UNSEEN))
+        return self._candidates.best(beam.causal(model, self._candidates, _BEAM), self._channel.size)
+
+    def _masked_guesses(self) -> IntArray:
+        from sottovoce.adversary.estimators.masked_tokens import MaskedPrior
+
+        found, size = self._candidates, self._channel.size
+        begin = found.best(-np.arange(found.words.shape[2], dtype=np.float64) + found.words.shape[2], size)
+        prior = MaskedPrior(self._masked_lm, self._public_prior(_UNSEEN))
+        rng = np.random.default_rng([self.target.study.seed, 1])
+        return found.best(beam.masked(prior, found, begin, sweeps=_SWEEPS, skip=1, rng=rng), size)
+
+    @cached_property
+    def _masked_lm(self) -> Any:
+        from sottovoce.adversary.estimators.masked_tokens import MaskAttack  # torch: seconds, for these attacks alone
+
+        checkpoint = self.target.masked_lm
+        if checkpoint is None and self.language_model is not None:
+            trained = language_models.part(self.language_model, language_models.MASKED_LM) / "checkpoint"
+            checkpoint = trained if trained.is_dir() else None
+        if checkpoint is None:
+            raise Skipped("needs a masked language model; name its folder with --masked-lm")
+        return MaskAttack(checkpoint, self.text.vocabulary)
+
+    @cached_property
+    def _chain(self) -> tuple[context.Chain, Table, IntArray]:
+        """Of public texts, which stand behind it, and the law of what was released of its words. Each side of a pair is
+        a text: no word of the one comes before the other."""
+        channel = Channel(self._channel.text.side, self._channel.seed)
+        public = self._sides(padded_word_ids(load_split(self.target.study)[0].public.texts, self.text))
+        chain = context.Chain.fitted(public, self._public_prior(_UNSEEN))
+        return chain, Table.of(channel, chain.states, self._alone), public
+
+    @cached_property
+    def _candidates(self) -> beam.Candidates:
+        chain, table, _ = self._chain
+        return context.candidates(chain, table, self._alone, _CANDIDATES)
+
+    def _query(self) -> dict[str, Any]:
+        if self.text.word.reads:
+            raise Skipped("each of its draws takes a language model")
+        again = [self._drawn(len(self.held.texts), f"attack-query-{i}") for i in range(1, _QUERIES)]
+        guesses = tokens.most_frequent(np.stack([self.held.released, *again]))
+        return self._tokens(guesses, alone=False) | {
+            "bound": tokens.bound(self.text, self._frequencies, releases=_QUERIES),
+            "bound_counts": tokens.bound(self.text, self._frequencies, releases=2 * _QUERIES),
+            "note": f"{_QUERIES} releases of each text, each charged: what asking again gives away",
+        }
+
+    def _drawn(self, n: int, stage: str) -> IntArray:
+        """The first n texts released once more, as for another stage, from a stream of its own."""
+        held = self.held
+        drawn = texts.draw(
+            self.text, held.texts[:n], held.users[:n], held.records[:n],
+            streams=SimulationStreams(self.target.study.seed), stage=stage,
+        )  # fmt: skip
+        return drawn.astype(np.int64)
+
+    def _tokens(self, guesses: IntArray, *, alone: bool = True) -> dict[str, Any]:
+        """alone: whether each guess looks at one released word, so that what these allow bounds it."""
+        found = self._rate(guesses)
+        return {
+            **found.shown,
+            "tokens": int(self._scored.sum()),
+            "baseline": float(self._frequencies[self._prior.argmax()]),
+            "best": float(self._decoded.best[1]) if alone and self._exact else None,
+            "bound": tokens.bound(self.text, self._frequencies) if alone else None,
+            "bound_counts": tokens.bound(self.text, self._frequencies, releases=2) if alone else None,
+            "expected": None,
+        }
+
+    def _rate(self, guesses: IntArray) -> scores.Rate:
+        return scores.rate(guesses, self.held.truth, self._scored)
+
+    @cached_property
+    def _scored(self) -> NDArray[np.bool_]:
+        if getattr(self.text.word, "moves", False):
+            raise Skipped("its words do not stand where the text's do")
+        where = scores.scored(self.held.released, self.held.truth, len(self.text.vocabulary))
+        if not where.any():
+            raise Skipped("no word of the vocabulary was released in its place")
+        return where
+
+    @cached_property
+    def _frequencies(self) -> NDArray[np.float64]:
+        return scores.frequencies(self.held.truth, self._scored, len(self.text.vocabulary))
+
+    @cached_property
+    def _prior(self) -> NDArray[np.float64]:
+        return self._public_prior(0.0)
+
+    def _public_prior(self, unknown: float) -> NDArray[np.float64]:
+        prior = np.where(self.text.dropped, 0.0, tokens.unigram(self.text.vocabulary, unknown=unknown))
+        return prior / prior.sum()
+
+    @cached_property
+    def _exact(self) -> bool:
+        """Whether the law of a released word is known."""
+        try:
+            return self._channel.exact
+        except Skipped:
+            return False
+
+    @cached_property
+    def _channel(self) -> Channel:
+        try:
+            return Channel(self.text, self.target.study.seed)
+        except ValueError as error:
+            raise Skipped(str(error)) from error
+
+    @property
+    def _decoded(self) -> tokens.Decoded:
+        return self._read[0]
+
+    @cached_property
+    def _read(self) -> tuple[tokens.Decoded, linkage.Evidence | None]:
+        """Every word's law, gone through once: what is decoded, under the public prior, which the guesses are made by,
+        and under the true frequencies, for the scores; and the evidence of linkage, where that is asked for."""
+        priors = np.stack([self._prior, self._frequencies])
+        released, pairs = self.held.released, self._pairs() if "linkage" in self.names else None
+        decoded = tokens.decode(
+            self._channel, priors, wanted=np.unique(released[released != NOTHING]),
+            progress=lambda line: self.progress(f"{self.target.arm.name}: bayes: {line}"),
+            also=None if pairs is None else pairs.add,
+        )  # fmt: skip
+        return decoded, pairs
+
+    # --- linkage
+
+    @property
+    def _linked(self) -> linkage.Evidence:
+        """The evidence of every word's law; of the one way through the words that decoding takes, if that is taken."""
+        channel = self._channel
+        if {"bayes", "copy"} & set(self.names):
+            _, pairs = self._read
+            assert pairs is not None
+            return pairs
+        pairs = self._pairs()
+        for x, y, logs in channel.blocks(np.arange(channel.size + 1)):
+            pairs.add(x, y, logs)
+        return pairs
+
+    def _pairs(self) -> linkage.Evidence:
+        """Released texts, and each drawn once more: no evidence yet."""
+        n = min(len(self.held.texts), _LINKED)
+        again = self._drawn(n, "attack-linkage")
+        return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], again)
+
+    def _linkage(self) -> dict[str, Any]:
+        evidence, n = self._linked.scores(self.text), min(len(self.held.texts), _LINKED)
+        found, auc = scores.matched(evidence), scores.area(evidence)
+        return {
+            **found.shown,
+            "texts": n,
+            "tokens": None,
+            "baseline": 1 / n,
+            "best": None,
+            "bound": linkage.bound(self.text, n),
+            "bound_counts": linkage.bound(self.text, n),
+            "expected": None,
+            "auc": auc.success,
+            "auc_error": auc.error,
+            "note": f"AUC {auc.success:.3f} ± {auc.error:.3f}",
+        }

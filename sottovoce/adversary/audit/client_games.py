@@ -1,0 +1,416 @@
+"""What the audit measures of the whole client and of the shuffler: through requests, ledger, rounding and the wire.
+
+Every user's records are one of two, x or x'. Beside each target stands a user whom the adversary runs itself, with the
+records x: what that one was sent may tell nothing about the target's noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models.tokens import padded_word_ids
+from mechanisms.accounting.shuffle import amplify
+from mechanisms.grid import SPHERE
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.messages.release import Release
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.wire import reply_from_record, reply_to_record
+from mechanisms.projection import statistic_vectors
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.vocabulary import NOTHING
+from server.training.statistic_head import simplex_codes
+from simulations.shuffler.shuffle import shuffle
+from sottovoce.adversary.audit import clients as audit_clients
+from sottovoce.adversary.audit import games as audit_games
+from sottovoce.adversary.audit.catalogue_games import NAME as CATALOGUE
+from sottovoce.adversary.audit.catalogue_games import catalogue_games
+from sottovoce.adversary.audit.clients import ANSWER, CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
+from sottovoce.adversary.audit.games import Game, PairClaim, claim, streams
+from sottovoce.adversary.audit.stream_games import stream_games
+from sottovoce.adversary.estimators.audit import Fit, boosted, finite, known, learned, looked_at, part
+
+FloatArray = NDArray[np.float64]
+
+#: A whole client, and a whole shuffle, for each draw: fewer of them.
+_CLIENT_SHARE, _SHUFFLE_SHARE = 0.25, 0.1
+#: Users of many records each.
+_MANY_SHARE = 0.1
+#: The records of a user of each kind, an axis of the embedding and a label each. The first two kinds are opposite
+#: vectors, of one record and of three; the other two the same mean, shorter than 1, of two records and of four.
+_STATISTICS = (((0, 0),), ((0, 1),) * 3, ((0, 0), (1, 1)), ((0, 0), (1, 1)) * 2)
+#: A word that no vocabulary has.
+_UNKNOWN = "zzyzxq"
+
+
+@dataclass(eq=False)
+class Pairs:
+    """A node for each side, asked once on a channel: what its users released. Kept, because several games look at it.
+    Sides come in pairs, an even number for x and the next for x'; of texts, 0 for x and any other for an x'."""
+
+    clients: Clients
+    channel: str
+    asked: dict[tuple[int, int, int], Reply] = field(default_factory=dict)
+
+    def reply(self, side: int, n: int, seed: int) -> Reply:
+        """Rows 2i belong to the adversary's own users, who hold x; rows 2i + 1 to the targets."""
+        key = (side, n, seed)
+        if key not in self.asked:
+            name = f"{self.channel}-{side}-{n}-{seed}"
+            self._write(name, side, n, seed)
+            self.asked[key] = self.clients.ask(name, self.clients.request(self.channel))
+        return self.asked[key]
+
+    def _write(self, name: str, side: int, n: int, seed: int) -> None:
+        # other users on the other side: a simulation's noise is a function of seed and user
+        users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
+        own = 0 if self.channel == "text" else side - side % 2
+        held = np.where(np.arange(2 * n) % 2 == 1, side, own)
+        if self.channel == "text":
+            texts = np.array(_texts())[held].tolist()
+            self.clients.write(name, users, np.zeros_like(users), texts=texts, seed=seed)
+            return
+        if self.channel == "statistic":
+            sizes = np.array([len(records) for records in _STATISTICS])[held]
+            records = np.concatenate([np.arange(size) for size in sizes])
+            axes, labels = np.concatenate([_STATISTICS[kind] for kind in held]).T
+            users, embeddings = np.repeat(users, sizes), np.eye(WIDTH, dtype=np.float32)[axes]
+        else:
+            records, labels, embeddings = np.zeros_like(users), held, np.zeros((2 * n, WIDTH), np.float32)
+            embeddings[:, 0] = 1.0 - 2.0 * held
+        texts = np.resize(np.array(audit_clients.TEXTS), len(users)).tolist()
+        self.clients.write(name, users, records, texts=texts, labels=labels, embeddings=embeddings, seed=seed)
+
+
+def client_games(clients: Clients, delta: float) -> list[Game]:
+    """The embedding and the label of one record: the pair differs in both. One game looks at the target's release, one
+    at its embedding alone, whose claim is closer, and one at whether it is that of the adversary's own user, who holds
+    x."""
+    pairs = Pairs(clients, "embedding")
+    request = audit_clients.request("embedding")
+    embedding: Any = request.mechanism("embedding")
+    label: Any = request.mechanism("label")
+    parts = (embedding.guarantee, label.guarantee)
+    joint: BlanketCells = reduce(BlanketCells.product, (embedding.blanket(), label.blanket()))
+    together = _joint(parts)
+    claimed = claim(joint.loss(), together, delta)
+    inputs = np.eye(2, DIM)
+    inputs[1] = -inputs[0]
+
+    def targets(side: int, n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        reply = pairs.reply(side, n, seed)
+        z, y = (next(iter(r.payload.values())) for r in reply.releases)
+        return embedding.grid.decode(z), y.astype(np.float64)
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        z, y = targets(side, n, seed)
+        return np.column_stack([z[1::2], y[1::2]])
+
+    def alone(outputs: NDArray[Any]) -> FloatArray:
+        z = outputs[:, :DIM]
+        z = z / np.linalg.norm(z, axis=1, keepdims=True)  # the grid has rounded it
+        one, other = (embedding.log_prob(z, np.tile(x, (len(z), 1))) for x in inputs)
+        difference: FloatArray = one - other
+        return difference
+
+    def ratio(outputs: NDArray[Any]) -> FloatArray:
+        y = outputs[:, DIM].astype(np.int64)
+        one, other = (label.log_prob(y, np.full(len(y), x)) for x in (0, 1))
+        difference: FloatArray = alone(outputs) + one - other
+        return difference
+
+    def same(side: int, n: int, seed: int) -> NDArray[Any]:
+        z, y = targets(side, n, seed)
+        return np.column_stack([(z[1::2] == z[::2]).all(axis=1), y[1::2] == y[::2]]).astype(np.int64)
+
+    about = f"purkayastha ε={EMBEDDING['epsilon']}, m'={DIM}; randomized response ε={LABEL['epsilon']}"
+    worst = sum(g.worst_case() for g in parts)
+    return [
+        Game("client", about, "antipodal embedding and other label", worst, claimed, draw,
+             (known(ratio), looked_at(SPHERE.step), boosted(SPHERE.step)), share=_CLIENT_SHARE),
+        Game("client", about, "the same, the embedding alone", embedding.guarantee.worst_case(),
+             claim(embedding.privacy_loss(), embedding.guarantee, delta), draw, (known(alone),), share=_CLIENT_SHARE),
+        Game("client", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
+             share=_CLIENT_SHARE),
+    ]  # fmt: skip
+
+
+def client_text_games(clients: Clients, delta: float) -> list[Game]:
+    """Texts of five places: other words in all of them, words outside the vocabulary, and fewer words. The law of all
+    that they may come out as is known."""
+    pairs = Pairs(clients, "text")
+    text: Any = audit_clients.request("text").mechanism("text")
+    outcomes, law = audit_games.text_law(text)
+    held = [padded_word_ids([held], text)[0] for held in _texts()]
+    laws = [law(x) for x in held]
+
+    def game(other: int, shown: str) -> Game:
+        def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+            reply = pairs.reply(side * other, n, seed)
+            return audit_clients.values_of(reply, "text")[1::2].astype(np.int64)
+
+        loss = text.privacy_loss(audit_games.text_distance(text, held[0], held[other]))
+        return Game(
+            "client-text", f"santext ε={TEXT['epsilon']:g}, L={text.tokens}, length ε={TEXT['length']:g}", shown,
+            text.guarantee.worst_case(), claim(loss, text.guarantee, delta), draw,
+            (finite(outcomes, laws[0] - laws[other]), known(_length)),
+            law=audit_games.law_of(laws[0], laws[other], text.guarantee, delta), share=_CLIENT_SHARE,
+        )  # fmt: skip
+
+    return [
+        game(1, "five words / five others"), game(2, "five words / five outside the vocabulary"),
+        game(3, "five words / two of them"), game(4, "five words / two others"),
+    ]  # fmt: skip
+
+
+def _texts() -> list[str]:
+    """What users hold: the first word and the one that lies farthest from it, five of each; five that no vocabulary
+    has; two of the first; and two of the second."""
+    vocabulary = audit_clients.few_words()
+    points = vocabulary.points.astype(np.float64)
+    farthest = int(np.argmax(np.linalg.norm(points - points[0], axis=1)))
+    words = vocabulary.words[0], vocabulary.words[farthest], _UNKNOWN
+    return [*(" ".join([word] * 5) for word in words), *(" ".join([word] * 2) for word in words[:2])]
+
+
+def _length(outputs: NDArray[Any]) -> FloatArray:
+    """How many words came out."""
+    return (outputs != NOTHING).sum(axis=1).astype(np.float64)
+
+
+def client_label_games(clients: Clients, delta: float) -> list[Game]:
+    """The label of a text, of many and where each is rare, by itself and beside the text that it is the label of: texts
+    of all sorts, the same under x and x'."""
+    kinds = len(audit_clients.TEXTS)
+    mechanism: Any = audit_clients.request("label").mechanism("label")
+    outcomes = np.arange(audit_clients.MANY)
+    one, other = (mechanism.log_prob(outcomes, np.full(len(outcomes), x)) for x in (0, 1))
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        users, name = np.arange(n, dtype=np.int64) + n * side, f"label-{side}-{n}-{seed}"
+        texts = np.resize(np.array(audit_clients.TEXTS), n).tolist()
+        clients.write(name, users, np.zeros_like(users), texts=texts, labels=np.full(n, side), seed=seed)
+        label = audit_clients.values_of(clients.ask(name, clients.request("label")), "label").astype(np.int64)
+        # of all labels but x and x' the text tells nothing more
+        return np.column_stack([label, np.minimum(label, 2) * kinds + np.arange(n) % kinds])
+
+    return [
+        Game(
+            "client-label", f"randomized response ε={audit_clients.RARE['epsilon']:g}, K={audit_clients.MANY}",
+            "two labels, beside texts of all sorts", mechanism.guarantee.worst_case(),
+            claim(mechanism.privacy_loss(), mechanism.guarantee, delta), draw,
+            (part(slice(1), finite(outcomes[:, None], one - other)), part(slice(1, 2), learned)),
+            law=audit_games.law_of(one, other, mechanism.guarantee, delta), share=_CLIENT_SHARE,
+        )
+    ]  # fmt: skip
+
+
+def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
+    """The one vector of a user: of two users who have opposite ones, and of two who differ in nothing but how many
+    records they hold, of which it may tell nothing. A third game looks at whether the target's release is that of the
+    adversary's own user."""
+    pairs = Pairs(clients, "statistic")
+    request = audit_clients.request("statistic")
+    mechanism: Any = request.mechanism("statistic")
+    axes, labels = np.array(_STATISTICS[2], dtype=np.int64).T
+    records = statistic_vectors(np.eye(2, DIM)[axes], labels, simplex_codes(2))
+    nothing = PairClaim(0.0, 0.0, np.zeros((1, 2)))
+
+    def drawn(kind: int) -> Callable[[int, int, int], NDArray[Any]]:
+        def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+            (release,) = pairs.reply(kind + side, n, seed).releases
+            (values,) = release.payload.values()
+            return SPHERE.decode(values[1::2])
+
+        return draw
+
+    def same(side: int, n: int, seed: int) -> NDArray[Any]:
+        (release,) = pairs.reply(side, n, seed).releases
+        (values,) = release.payload.values()
+        return (values[1::2] == values[::2]).all(axis=1).astype(np.int64)
+
+    def ratio(x: FloatArray) -> Fit:
+        """Of a vector's direction against the opposite one."""
+        inputs = np.vstack([x, -x]) / np.linalg.norm(x)
+
+        def score(z: NDArray[Any]) -> FloatArray:
+            z = z / np.linalg.norm(z, axis=1, keepdims=True)  # the grid has rounded it
+            one, other = (mechanism.log_prob(z, np.tile(unit, (len(z), 1))) for unit in inputs)
+            difference: FloatArray = one - other
+            return difference
+
+        return known(score)
+
+    about = f"privunit ε={STATISTIC['epsilon']:g}, D={request.statistic_dim}"
+    worst, claimed = (
+        mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
+    )  # fmt: skip
+    seen, bits = looked_at(SPHERE.step), boosted(SPHERE.step)
+    return [
+        Game("client-statistic", about, "one record / three of the other label", worst, claimed, drawn(0),
+             (ratio(records[0]), seen, bits), share=_CLIENT_SHARE),
+        Game("client-statistic", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
+             share=_CLIENT_SHARE),
+        Game("client-statistic", about, "two records / four of the same mean", worst, nothing, drawn(2),
+             (ratio(records.mean(axis=0)), seen, bits), share=_MANY_SHARE),
+    ]  # fmt: skip
+
+
+def client_answer_games(clients: Clients, delta: float) -> list[Game]:
+    """The class that a device's model gives a text: of two texts that it tells apart, and whether the target's release
+    is that of the adversary's own user, who holds the first of them."""
+    pairs = Pairs(clients, "answer")
+    mechanism: Any = audit_clients.request("answer").mechanism("answer")
+    outcomes = np.arange(CLASSES)
+    one, other = (mechanism.log_prob(outcomes, np.full(CLASSES, x)) for x in (0, 1))
+
+    def answers(side: int, n: int, seed: int) -> NDArray[np.int64]:
+        (release,) = pairs.reply(side, n, seed).releases
+        (values,) = release.payload.values()
+        return values.astype(np.int64)
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        return answers(side, n, seed)[1::2]
+
+    def same(side: int, n: int, seed: int) -> NDArray[Any]:
+        values = answers(side, n, seed)
+        return (values[1::2] == values[::2]).astype(np.int64)
+
+    about = f"randomized response ε={ANSWER['epsilon']:g}, K={CLASSES}"
+    worst, claimed = (
+        mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
+    )  # fmt: skip
+    return [
+        Game("client-answer", about, "two texts of which the model says different classes", worst, claimed, draw,
+             (finite(outcomes, one - other),), law=audit_games.law_of(one, other, mechanism.guarantee, delta),
+             share=_CLIENT_SHARE),
+        Game("client-answer", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
+             share=_CLIENT_SHARE),
+    ]  # fmt: skip
+
+
+def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
+    """For its numeric ε and δ only: those of all channels together."""
+    return Guarantee(
+        epsilon=0.0, metric="discrete", diameter=1.0, protects="record",
+        numeric_epsilon=sum(g.numeric_epsilon for g in parts), numeric_delta=sum(g.numeric_delta for g in parts),
+    )  # fmt: skip
+
+
+# --- a device
+
+DEVICE = "device"
+#: Rows that are sealed and opened one by one.
+_SEALED_SHARE = 0.05
+
+
+def device_games(clients: Clients, delta: float) -> list[Game]:
+    """The same of the client as it is deployed, on every channel: its worst pair, and what is beside it."""
+    each = [
+        ("embedding and label", client_games(clients, delta)),
+        ("text", client_text_games(clients, delta)[-1:]),
+        ("statistic", client_statistic_games(clients, delta)[:2]),
+        ("answer", client_answer_games(clients, delta)),
+    ]
+    return [
+        replace(game, name=DEVICE, about=f"{channel}, {game.about}", share=_SEALED_SHARE)
+        for channel, games in each
+        for game in games
+    ]
+
+
+# --- the shuffler
+
+_SENDERS = 6
+_CROWD, _LOCAL = 100, 2.0
+#: Batches whose labels are drawn at once.
+_BATCHES = 1024
+
+
+def shuffler_games(delta: float) -> list[Game]:
+    """Who sent what, by the order of a batch; and what of one user's label a whole shuffled batch shows."""
+    return [_order_game(), _amplified_game(delta)]
+
+
+def _order_game() -> Game:
+    """One marked row, sent by the first user or by the last: its place says nothing about which."""
+    nothing = Guarantee(math.inf, "discrete", 1.0, "label")
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        marked = 0 if side == 0 else _SENDERS - 1
+        replies = [
+            _reply(range(at, at + 2), [int(user == marked) for user in range(at, at + 2)], nothing)
+            for at in range(0, _SENDERS, 2)
+        ]
+        generators = np.random.SeedSequence([seed, side, 1]).spawn(n)
+        places = np.empty(n, dtype=np.int64)
+        for i, generator in enumerate(generators):
+            batch, _ = shuffle(replies, minimum_users=2, rng=np.random.Generator(np.random.Philox(generator)))
+            places[i] = int(np.argmax(batch.releases[0].payload["y"]))
+        return places
+
+    zero = PairClaim(0.0, 0.0, np.zeros((1, 2)))
+    return Game(
+        "shuffler", f"{_SENDERS} users", "which user sent a row, by its place", 0.0, zero, draw, (learned,),
+        share=_SHUFFLE_SHARE,
+    )  # fmt: skip
+
+
+def _amplified_game(delta: float) -> Game:
+    """A user whose label is 0 or 1 among others who all hold 1; the adversary sees the first row and all counts."""
+    mechanism = RandomizedResponse(_LOCAL, 2)
+    found = [(amplify([mechanism], users=_CROWD, delta=d, lower_bounded=False).epsilon, d) for d in _deltas(delta)]
+    at_delta = next(e for e, d in found if d == delta)
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        generators = np.random.SeedSequence([seed, side, 2]).spawn(n)
+        labels = np.ones((_BATCHES, _CROWD), dtype=np.int64)
+        labels[:, 0] = side
+        out = np.empty((n, 2), dtype=np.int64)
+        for i, generator in enumerate(generators):
+            if i % _BATCHES == 0:
+                rng = streams("shuffler", side, labels.size, seed, start=i * _CROWD)
+                y = mechanism.sample(labels.ravel(), rng=rng).reshape(labels.shape)
+            reply = _reply(range(_CROWD), y[i % _BATCHES], mechanism.guarantee)
+            batch, _ = shuffle([reply], minimum_users=_CROWD, rng=np.random.Generator(np.random.Philox(generator)))
+            rows = batch.releases[0].payload["y"]
+            out[i] = rows[0], rows.sum()
+        return out
+
+    return Game(
+        "shuffler", f"{_CROWD} users, randomized response ε={_LOCAL:g}, K=2", "one user's label in a shuffled batch",
+        mechanism.guarantee.worst_case(), PairClaim(_LOCAL, at_delta, np.array(found)), draw, (learned,),
+        share=_SHUFFLE_SHARE,
+    )  # fmt: skip
+
+
+def _deltas(delta: float) -> list[float]:
+    return sorted({0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, delta}, reverse=True)
+
+
+def _reply(users: range, labels: Any, guarantee: Guarantee) -> Reply:
+    """A node's reply, over the wire."""
+    ids = np.array(users, dtype=np.int64)
+    release = Release({"y": np.asarray(labels, dtype=np.int16)}, "label", "train", guarantee, "audit")
+    return reply_from_record(reply_to_record(Reply(ids, np.zeros_like(ids), (release,))))
+
+
+#: Parts of the whole, by the name that --mechanism takes: games of the clients that are given.
+PARTS: dict[str, Callable[[Clients, float], list[Game]]] = {
+    "client": client_games,
+    "client-text": client_text_games,
+    "client-label": client_label_games,
+    "client-statistic": client_statistic_games,
+    "client-answer": client_answer_games,
+    "client-streams": stream_games,
+    CATALOGUE: catalogue_games,
+    DEVICE: device_games,
+    "shuffler": lambda clients, delta: shuffler_games(delta),
+}

@@ -1,0 +1,221 @@
+"""The clients that the audit asks: nodes in folders, what their users hold, and what their ledgers say of what left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import RecordDict
+from numpy.typing import NDArray
+
+from client.app import answer
+from client.models import vocabulary as vocabularies
+from client.node import load_node, write_node
+from client.policy import Policy
+from client.shard import write_shard
+from client.store.ledger import Ledger
+from mechanisms.guarantee import EXPOSURES
+from mechanisms.messages.release import CHANNELS, Release
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import generate_keys
+from mechanisms.messages.wire import (
+    record_from_bytes,
+    record_to_bytes,
+    reply_from_record,
+    request_to_record,
+    sealed_from_record,
+)
+from mechanisms.vocabulary import Vocabulary
+from server.sealed_batches import open_batch
+from server.training.statistic_head import simplex_codes
+from simulations.errors import UserError
+from sottovoce.adversary.audit.games import words
+
+IntArray = NDArray[np.int64]
+
+ENCODER = "ab" * 32
+ARM = "audit"
+#: Of the encoder, of the maps, of the labels.
+WIDTH, DIM, CLASSES = 8, 4, 3
+EMBEDDING = {"mechanism": "purkayastha", "epsilon": 0.5, "dim": DIM}
+LABEL = {"mechanism": "randomized-response", "epsilon": 1.0}
+#: Little for each word, so that a word in clear stands out among five.
+TEXT = {"mechanism": "santext", "epsilon": 0.25, "tokens": 5, "length": 0.1}
+STATISTIC = {"mechanism": "privunit", "epsilon": 2.0}
+ANSWER = {"mechanism": "randomized-response", "epsilon": 1.5}
+#: Labels of a text: where every label is rare, one in clear stands out.
+MANY = 1000
+RARE = {"mechanism": "randomized-response", "epsilon": 0.5}
+#: Texts of all sorts, beside which a label is released: what a client does may depend on them.
+TEXTS = (
+    "", " ", "a", "A", "the film", "The Film", "THE FILM", "word0", "word0 word1", "the of word0 word1 the of",
+    "a good film", "a bad film", "not a good film", "I did not like it.", "I loved it!", "Why?", "3", "3.14 and 1,000",
+    "it's", "do n't", "...", "?!", "name@example.org", "+49 30 1234567", "naïve café", "Ünïcödé", "Ελληνικά", "漢字",
+    "🙂", "a\tb\nc", "zzyzxq zzyzxq", " ".join(["word"] * 60),
+)  # fmt: skip
+
+
+def few_words() -> Vocabulary:
+    """The words of the clients' texts: so few that all that a text may come out as can be listed."""
+    return words(4)
+
+
+def request(channel: str, *, stage: str = "train", louder: float = 1.0, arm: str = ARM) -> Request:
+    """What is asked of a channel; "embedding" is asked for with the label, and "label" with a text. louder: what every
+    ε is multiplied by. arm: "" for a device."""
+
+    def asked(spec: dict[str, Any]) -> dict[str, Any]:
+        return spec | {"epsilon": spec["epsilon"] * louder}
+
+    if channel in ("text", "label"):
+        vocabulary = few_words()
+        spec = asked(TEXT) | {"vocabulary": vocabulary.identity}
+        label = asked(RARE) if channel == "label" else None
+        return Request(arm, stage, "train", "", None, None, None, label, MANY, 0, text=spec, vocabulary=vocabulary)
+    mean, m1 = np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32)
+    if channel == "statistic":
+        return Request(
+            arm, stage, "train", ENCODER, mean, m1, None, None, 2, 0, statistic=asked(STATISTIC),
+            codes=simplex_codes(2),
+        )  # fmt: skip
+    if channel == "answer":  # a model that calls the first axis the first class and its opposite the second
+        head = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
+        head[0][0, :2] = 1.0, -1.0
+        return Request(arm, stage, "train", ENCODER, mean, m1, None, None, CLASSES, 0, answer=asked(ANSWER), head=head)
+    return Request(arm, stage, "train", ENCODER, mean, m1, asked(EMBEDDING), asked(LABEL), CLASSES, 0)
+
+
+@dataclass(frozen=True)
+class Charged:
+    """What left a client, and what its ledger says of it: releases sent, and those of them that are charged, with
+    their bytes, at no less than the worst case."""
+
+    releases: int
+    charges: int
+
+#: More than any audit spends: a device has a total.
+_TOTAL = 1e12
+
+
+@dataclass(eq=False)
+class Clients:
+    """Nodes, each in a folder below this one by its name, and all that they answered. deployed: as on a device, with
+    the operating system's randomness, a durable ledger, and releases that leave sealed and are opened as by a server;
+    otherwise simulated from a seed."""
+
+    folder: Path
+    deployed: bool = False
+    answered: list[tuple[str, Reply]] = field(default_factory=list)
+    _keys: tuple[bytes, bytes] = field(default_factory=generate_keys)
+
+    @property
+    def arm(self) -> str:
+        return "" if self.deployed else ARM
+
+    def request(self, channel: str, *, stage: str = "train", louder: float = 1.0) -> Request:
+        """What these nodes are asked."""
+        return request(channel, stage=stage, louder=louder, arm=self.arm)
+
+    def write(
+        self, name: str, users: IntArray, records: IntArray, *, texts: Sequence[str], labels: IntArray | None = None,
+        embeddings: NDArray[np.float32] | None = None, seed: int, delta: float = 0.0,
+    ) -> None:  # fmt: skip
+        """A node whose users agree to everything, at their policy's δ. users, records, labels: (n,);
+        embeddings: (n, WIDTH). seed: of a simulated one."""
+        folder, installed = self.folder / name, self.folder / "words"
+        if not installed.exists():
+            vocabularies.save(few_words(), installed)
+        known = {} if embeddings is None else {"embeddings": embeddings, "identity": ENCODER}
+        write_shard(folder, "train", users, records, texts, labels, **known)
+        shown = tuple(f"{exposed}: what the audit measures is the rest" for exposed in EXPOSURES)
+        everything = Policy(
+            **{channel: math.inf for channel in CHANNELS}, total=_TOTAL, delta=delta, accept_unprotected=shown
+        )
+        if self.deployed:
+            write_node(folder, vocabulary=installed.resolve(), policy=everything, seal=self._keys[1])
+        else:
+            write_node(folder, vocabulary=installed.resolve(), seed=seed, arms={ARM: everything})
+
+    def ask(self, name: str, asked: Request) -> Reply:
+        """What a node answers, over the wire. UserError where it does not answer, or a sealed row does not open."""
+        record = record_from_bytes(record_to_bytes(self.answer(name, lambda: request_to_record(asked))))
+        if self.deployed:
+            sealed = sealed_from_record(record)
+            opened, dropped = open_batch(sealed.rows, asked, self._keys[:1])
+            if len(opened) != len(sealed):
+                raise UserError(f"audit: sealed releases of a device are no releases to a server: {dict(dropped)}")
+            reply = Reply(sealed.users, sealed.records, opened.releases)
+        else:
+            reply = reply_from_record(record)
+        self.answered.append((name, reply))
+        return reply
+
+    def answer(self, name: str, content: Callable[[], RecordDict]) -> RecordDict:
+        """What a node answers, as it leaves it. content: of the request. UserError where it does not answer."""
+        try:
+            return answer(content(), load_node(self.folder / name))
+        except Exception as error:  # of whatever is broken in there: nothing left, so there is nothing to measure
+            raise UserError(f"audit: a client does not answer ({type(error).__name__})") from error
+
+    def charged(self) -> Charged:
+        """Of everything that any node answered: is it in the ledger with its bytes, and has each record been charged
+        the worst case of all that it released?"""
+        releases = charges = 0
+        for name in dict.fromkeys(name for name, _ in self.answered):
+            replies = [reply for asked, reply in self.answered if asked == name]
+            with load_node(self.folder / name).ledger(self.arm) as ledger:
+                for reply in replies:
+                    for release in reply.releases:
+                        kept = _kept(ledger, release, reply) & _paid(ledger, release.channel, reply, replies)
+                        releases, charges = releases + len(kept), charges + int(kept.sum())
+        return Charged(releases, charges)
+
+
+def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
+    """Which rows of a release lie in the ledger, byte by byte, (n,)."""
+    found = ledger.recall(release.stage, release.channel, release.digest, reply.users, reply.records)
+    (values,) = release.payload.values()
+    sent = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(len(reply), -1).view(np.uint8)
+    if found.payloads.shape != sent.shape:
+        return np.zeros(len(reply), dtype=bool)
+    kept: NDArray[np.bool_] = found.known & (found.payloads == sent).all(axis=1)
+    return kept
+
+
+def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> NDArray[np.bool_]:
+    """Which of a reply's records were charged for all that they released on a channel in `replies`, (n,)."""
+    price = np.zeros(len(reply))
+    for other in replies:
+        for release in other.releases:
+            if release.channel == channel:
+                price += release.guarantee.worst_case(declared=EXPOSURES) * _among(reply, other)
+    charged = ledger.spent_on(channel, reply.users, reply.records, delta=0.0, declared=frozenset(EXPOSURES))
+    paid: NDArray[np.bool_] = charged.epsilon >= price * (1 - 1e-12)
+    return paid
+
+
+def _among(reply: Reply, other: Reply) -> NDArray[np.bool_]:
+    """Which records of a reply are in another too, (n,)."""
+    if other is reply:
+        return np.ones(len(reply), dtype=bool)
+    pairs = [np.rec.fromarrays([r.users, r.records], names="user,record") for r in (reply, other)]
+    return np.isin(*pairs)
+
+
+def values_of(reply: Reply, channel: str) -> NDArray[Any]:
+    """What was released on a channel, as it travels, (n, ...)."""
+    (release,) = (r for r in reply.releases if r.channel == channel)
+    values: NDArray[Any]
+    (values,) = release.payload.values()
+    return values
+
+
+def rows_of(reply: Reply, channel: str, users: IntArray, records: IntArray) -> NDArray[Any]:
+    """What was released on a channel of users (n,) and records (n,), each of which answered, (n, ...)."""
+    place = {pair: i for i, pair in enumerate(zip(reply.users.tolist(), reply.records.tolist(), strict=True))}
+    return values_of(reply, channel)[[place[pair] for pair in zip(users.tolist(), records.tolist(), strict=True)]]

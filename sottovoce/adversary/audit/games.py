@@ -1,0 +1,499 @@
+"""What the audit measures of each mechanism: a pair of inputs as bad as is known, what is claimed of it, and draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from mechanisms.gaussian import Gaussian
+from mechanisms.grid import SPHERE
+from mechanisms.guarantee import Guarantee
+from mechanisms.identity import Identity
+from mechanisms.losses.categorical import pair_loss, pure_loss
+from mechanisms.losses.loss import LossCells
+from mechanisms.mechanism import parameters
+from mechanisms.piecewise import Piecewise
+from mechanisms.privunit import PrivUnit
+from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
+from mechanisms.spherical import PlanarLaplace, Purkayastha
+from mechanisms.streams import SimulatedUniforms, SimulationStreams
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.clusant import CluSanT
+from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
+from mechanisms.words.diffractor import Diffractor
+from mechanisms.words.distances import metric_distances
+from mechanisms.words.dp_bart import DpBart
+from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
+from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
+from mechanisms.words.length import Length
+from mechanisms.words.madlib import Madlib
+from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.mahalanobis import Mahalanobis
+from mechanisms.words.random_substitution import RandomSubstitution
+from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.tem import Tem
+from mechanisms.words.text import TextMechanism
+from mechanisms.words.vickrey import Vickrey
+from sottovoce.adversary.estimators.audit import Fit, boosted, finite, known, learned, looked_at
+
+FloatArray = NDArray[np.float64]
+
+#: ε above this is out of reach of any number of draws that is practical; no point of a claim is taken there.
+_REACH = 14.0
+_POINTS = 48
+#: Draws at once.
+_CHUNK = 2**17
+
+
+@dataclass(frozen=True, eq=False)
+class PairClaim:
+    """A claim about one pair of inputs. pure: ε at δ = 0, inf where none is. at_delta: ε at the audit's δ.
+
+    points: (J, 2), pairs (ε, δ) at each of which the pair is claimed to be indistinguishable; may be none.
+    numeric_delta: how far, in total variation, the sampler may be from what the claim is about.
+    """
+
+    pure: float
+    at_delta: float
+    points: FloatArray
+    numeric_delta: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Game:
+    """One thing to audit: draws under two inputs, told apart by one of the scores `fits`.
+
+    name: as --mechanism takes it. about: its parameters. pair: the two inputs, in words. worst: the guarantee's
+    worst case over all inputs, what it exposes declared public. theorem: what is claimed of this pair. law: what
+    follows from its exact distribution, where that is known in closed form and says more than the theorem.
+    draw(side, n, seed): n independent outputs under x (side 0) or x' (side 1).
+    share: of the draws asked for, how many are made, but for the least: less where a draw is a whole simulation.
+    gaussian: whether what is claimed is a Gaussian's curve, so that a bound of its μ is one of ε at every δ.
+    """
+
+    name: str
+    about: str
+    pair: str
+    worst: float
+    theorem: PairClaim
+    draw: Callable[[int, int, int], NDArray[Any]]
+    fits: tuple[Fit, ...]
+    law: PairClaim | None = None
+    share: float = 1.0
+    gaussian: bool = False
+
+    @property
+    def claims(self) -> tuple[PairClaim, ...]:
+        """What can be violated; nothing where nothing is promised."""
+        return tuple(c for c in (self.theorem, self.law) if c is not None and len(c.points))
+
+    @property
+    def shown(self) -> FloatArray:
+        """(J, 2) points of the closest claim whose δ is measured whatever it is: at ε = 0, and at half of ε(δ)."""
+        if not self.claims:
+            return np.zeros((0, 2))
+        closest = self.claims[-1]
+        half = min(closest.at_delta, _REACH) / 2
+        picked = {int(np.argmin(np.abs(closest.points[:, 0] - epsilon))) for epsilon in (0.0, half)}
+        return closest.points[sorted(picked)]
+
+
+def claim(loss: LossCells, guarantee: Guarantee, delta: float) -> PairClaim:
+    """What a loss distribution claims of its pair, the samplers' numeric ε and δ included."""
+    numeric = guarantee.numeric_epsilon
+    pure, at_delta = loss.epsilon(0.0) + numeric, loss.epsilon(delta) + numeric
+    grid = np.linspace(0.0, min(pure, _REACH), _POINTS)
+    epsilons = np.unique(np.concatenate([grid, [e for e in (pure, at_delta) if e <= _REACH]]))
+    deltas = np.array([_delta(loss, guarantee, float(e)) for e in epsilons])
+    return PairClaim(pure, at_delta, np.column_stack([epsilons, deltas])[deltas < 1], guarantee.numeric_delta)
+
+
+def _delta(loss: LossCells, guarantee: Guarantee, epsilon: float) -> float:
+    """δ(ε) of a loss, for a sampler that is within the guarantee's numeric ε and δ of it under either input."""
+    numeric = guarantee.numeric_epsilon
+    coupled = guarantee.numeric_delta * (1 + math.exp(epsilon))
+    return min(1.0, loss.delta(epsilon - numeric) * math.exp(numeric) + coupled)
+
+
+def streams(name: str, side: int, n: int, seed: int, start: int = 0) -> SimulatedUniforms:
+    """Rows start..start + n of the streams of one side of a game."""
+    users = np.arange(start, start + n, dtype=np.int64)
+    return SimulationStreams(seed).rows(users, np.zeros(n, np.int64), stage=f"audit {name}", channel=f"side {side}")
+
+
+def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> Callable[[int, int, int], NDArray[Any]]:
+    """Draws in pieces of bounded memory; sample(side, n, rng)."""
+
+    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
+        starts = range(0, n, _CHUNK)
+        pieces = [(at, min(_CHUNK, n - at)) for at in starts]
+        return np.concatenate([sample(side, size, streams(name, side, size, seed, at)) for at, size in pieces])
+
+    return draw
+
+
+# --- embeddings
+
+
+def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None, shown: str = "antipodal") -> Game:
+    """The antipodal pair (`along`, a unit vector, and its opposite; None: the first axis), released on the public grid.
+    Where the density is known, its likelihood ratio; elsewhere a linear score, learned; and beside it all that is to be
+    seen of the coordinates."""
+    size = mechanism.size if isinstance(mechanism, Identity) else mechanism.dim
+    first = np.eye(1, size)[0] if along is None else along
+    inputs = np.stack([first, -first])
+
+    grid = mechanism.grid
+
+    def sample(side: int, n: int, rng: Any) -> NDArray[Any]:
+        y = mechanism.sample(np.tile(inputs[side], (n, 1)), rng=rng)
+        return y if grid is None else grid.decode(grid.encode(y))
+
+    def ratio(y: NDArray[Any]) -> FloatArray:
+        if grid is SPHERE:  # which has rounded it
+            y = y / np.linalg.norm(y, axis=1, keepdims=True)
+        return mechanism.log_prob(y, np.tile(inputs[0], (len(y), 1))) - mechanism.log_prob(
+            y, np.tile(inputs[1], (len(y), 1))
+        )
+
+    closed = hasattr(mechanism, "log_prob") and not getattr(mechanism, "normalize", False)
+    return Game(
+        name=mechanism.name, about=_about(mechanism), pair=shown, worst=mechanism.guarantee.worst_case(),
+        theorem=claim(mechanism.privacy_loss(), mechanism.guarantee, delta),
+        draw=_drawn(mechanism.name + _about(mechanism) + ("" if along is None else shown), sample),
+        fits=(
+            known(ratio) if closed else learned,
+            *(() if grid is None else (looked_at(grid.step), boosted(grid.step))),
+        ),
+    )  # fmt: skip
+
+
+# --- finitely many outcomes
+
+
+def finite_game(
+    mechanism: Any, pair: Sequence[Any], delta: float, *, shown: str, outcomes: NDArray[Any] | None = None,
+    log_probs: tuple[FloatArray, FloatArray] | None = None, distance: float | None = None,
+    loss: LossCells | None = None, worst: float | None = None, **private: Any,
+) -> Game:  # fmt: skip
+    """pair: two inputs, a number or a row of numbers each. log_probs of all `outcomes` (J,) or (J, L) under them, None
+    where they are not known in closed form. loss: what is claimed (None: the mechanism's at `distance`). private: what
+    else `sample` takes, for each of the two inputs."""
+    guarantee = mechanism.guarantee
+    name = mechanism.name
+
+    def sample(side: int, n: int, rng: Any) -> NDArray[Any]:
+        row = np.asarray(pair[side])
+        others = {key: _rows(values[side], n) for key, values in private.items()}
+        return mechanism.sample(np.tile(row, (n, 1)) if row.ndim else np.full(n, row), rng=rng, **others)
+
+    law, fit = None, learned
+    if log_probs is not None and outcomes is not None:
+        one, other = log_probs
+        there = np.isfinite(one) | np.isfinite(other)
+        law = law_of(one, other, guarantee, delta)
+        with np.errstate(invalid="ignore"):
+            fit = finite(outcomes[there], one[there] - other[there])
+    return Game(
+        name=name, about=_about(mechanism), pair=shown,
+        worst=guarantee.worst_case(declared=guarantee.exposes) if worst is None else worst,
+        theorem=claim(mechanism.privacy_loss(distance) if loss is None else loss, guarantee, delta),
+        law=law, draw=_drawn(f"{name} {_about(mechanism)} {shown}", sample), fits=(fit,),
+    )  # fmt: skip
+
+
+def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: float) -> PairClaim:
+    """The exact curve of a pair with log probabilities (J,) each: at every ε that of the worse direction."""
+    there = np.isfinite(one) | np.isfinite(other)
+    with np.errstate(invalid="ignore"):
+        losses = pair_loss(one[there], other[there]), pair_loss(other[there], one[there])
+    ways = [claim(loss, guarantee, delta) for loss in losses]
+    epsilons = np.unique(np.concatenate([way.points[:, 0] for way in ways]))
+    deltas = np.max([[_delta(loss, guarantee, float(e)) for e in epsilons] for loss in losses], axis=0)
+    return PairClaim(
+        max(way.pure for way in ways), max(way.at_delta for way in ways),
+        np.column_stack([epsilons, deltas])[deltas < 1], guarantee.numeric_delta,
+    )  # fmt: skip
+
+
+def _rows(value: Any, n: int) -> Any:
+    return value if callable(value) else np.tile(value, (n, 1))
+
+
+def word_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = None) -> Game:
+    """The two words whose exact probabilities differ most, by search over all pairs.
+
+    together: (V + 1,) a number for each input; only inputs of one number (of at least 0) may be a pair.
+    """
+    size = len(mechanism.vocabulary)
+    table = mechanism.log_probs(np.arange(size + 1))
+    x, y = worst_pair(table, together)
+    apart = distances_of(mechanism)
+    euclidean = mechanism.guarantee.metric == "euclidean"
+    return finite_game(
+        mechanism, (x, y), delta, shown=f"{_shown(mechanism.vocabulary, x)} / {_shown(mechanism.vocabulary, y)}",
+        outcomes=np.arange(size), log_probs=(table[x], table[y]), distance=float(apart[x, y]) if euclidean else None,
+    )  # fmt: skip
+
+
+def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple[int, int]:
+    """The rows x, x' of log probabilities (inputs, outputs) with the largest log p_x/p_x' at any output."""
+    best, found = -1.0, (0, 1)
+    for x, row in enumerate(table):
+        with np.errstate(invalid="ignore"):
+            gains = np.where(np.isneginf(row), -np.inf, row - table).max(axis=1)
+        gains[x] = -np.inf
+        if together is not None:
+            gains[(together != together[x]) | (together < 0)] = -np.inf
+        at = int(np.argmax(gains))
+        if gains[at] > best:
+            best, found = float(gains[at]), (x, at)
+    return found
+
+
+def farthest_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = None) -> Game:
+    """The two words that lie farthest apart, their outputs' probabilities learned."""
+    apart = distances_of(mechanism)
+    if together is not None:
+        apart = np.where(together[:, None] == together[None], apart, -1.0)
+    x, y = np.unravel_index(int(np.argmax(apart)), apart.shape)
+    words = mechanism.vocabulary
+    shown = f"{_shown(words, int(x))} / {_shown(words, int(y))}"
+    euclidean = mechanism.guarantee.metric == "euclidean"
+    return finite_game(
+        mechanism, (int(x), int(y)), delta, shown=shown, distance=float(apart[x, y]) if euclidean else None
+    )
+
+
+def distances_of(mechanism: Any) -> FloatArray:
+    """Of all inputs, (V + 1, V + 1), by the metric of the guarantee."""
+    inputs = np.arange(len(mechanism.vocabulary) + 1)
+    return metric_distances(mechanism, inputs, inputs)
+
+
+def _shown(vocabulary: Vocabulary, number: int) -> str:
+    return vocabulary.words[number] if number < len(vocabulary) else "unknown word"
+
+
+def label_game(mechanism: Any, delta: float, pair: tuple[int, int] = (0, 1)) -> Game:
+    """Two labels; with a prior, the two likeliest under one that leaves some labels out."""
+    labels = np.arange(mechanism.classes)
+    private: dict[str, Any] = {}
+    if mechanism.needs_prior:
+        prior = 0.6 ** np.arange(mechanism.classes)
+        prior /= prior.sum()
+        private = {"prior": (prior, prior)}
+    probs = []
+    for x in pair:
+        extra = {key: _rows(values[x], len(labels)) for key, values in private.items()}
+        probs.append(mechanism.log_prob(labels, np.full(len(labels), x), **extra))
+    return finite_game(
+        mechanism, pair, delta, shown="two labels", outcomes=labels, log_probs=(probs[0], probs[1]), **private
+    )
+
+
+def model_game(mechanism: Any, delta: float) -> Game:
+    """Logits at their bounds: one text's favour one word over all others, the other's all others over it."""
+    size = len(mechanism.vocabulary)
+    favour = np.full(size, mechanism.low - 1.0)
+    favour[0] = mechanism.high + 1.0
+    logits = (favour, -favour + mechanism.high + mechanism.low)
+
+    def answering(row: FloatArray) -> Callable[..., FloatArray]:
+        return lambda positions, words, rows: np.broadcast_to(row, (len(rows), size))
+
+    one, other = (mechanism.log_probs(row[None])[0] for row in logits)
+    outcomes = np.arange(size)
+    dropped = getattr(mechanism, "deletion", 0.0)
+    if dropped:  # a text of one token is then empty, unless a word was added
+        empty = dropped * (1 - mechanism.addition)
+        outcomes = np.append(outcomes, NOTHING)
+        one, other = (np.append(row + math.log1p(-empty), math.log(empty)) for row in (one, other))
+    return finite_game(
+        mechanism, (np.array([1]), np.array([1])), delta, shown="opposite logits", outcomes=outcomes[:, None],
+        log_probs=(one, other), scores=tuple(answering(row) for row in logits),
+    )  # fmt: skip
+
+
+def states_game(mechanism: DpBart, delta: float) -> Game:
+    """States far beyond opposite corners of what they are clipped to. The decoder writes in which stretch the noisy
+    states' mean lies, and so shows all that tells the two apart, but for what a stretch hides."""
+    corner, scale = np.full(mechanism.size, 10 * mechanism.clip), mechanism.noise.sigma
+    edges = np.array([-np.inf, *np.linspace(-4.0, 4.0, len(mechanism.vocabulary) - 1), np.inf])
+    one, other = (np.log(np.diff(ndtr(edges - side / scale))) for side in (1, -1))
+
+    def stretch(states: FloatArray, tokens: int) -> NDArray[np.int64]:
+        return np.searchsorted(edges[1:-1], states.mean(axis=1) / mechanism.clip / scale)[:, None]
+
+    return finite_game(
+        mechanism, (np.array([1]), np.array([1])), delta, shown="opposite states", log_probs=(one, other),
+        outcomes=np.arange(len(one))[:, None], states=(corner, -corner), writer=(stretch, stretch),
+    )  # fmt: skip
+
+
+def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
+    """Two texts of two tokens of one group, the worst two: it may be another token that matters in each."""
+    members = mechanism.mapping.members[0]
+    outcomes = np.array([(a, b) for a in members for b in members])
+    best: tuple[float, Any] = (-1.0, None)
+    inputs = [(np.array([a, b]), np.array(w)) for a in members for b in members for w in ((1.0, 0.0), (0.0, 1.0))]
+    laws = [
+        mechanism.log_prob(outcomes, np.tile(x, (len(outcomes), 1)), importance=np.tile(w, (len(outcomes), 1)))
+        for x, w in inputs
+    ]
+    for i, one in enumerate(laws):
+        gains = np.max(one - np.array(laws), axis=1)
+        j = int(np.argmax(gains))
+        if gains[j] > best[0]:
+            best = float(gains[j]), (i, j)
+    i, j = best[1]
+    two = 2 * max(mechanism.epsilon, mechanism.rest)
+    return finite_game(
+        mechanism, (inputs[i][0], inputs[j][0]), delta, shown="two tokens of one group", outcomes=outcomes,
+        log_probs=(laws[i], laws[j]), loss=pure_loss(two), worst=two, importance=(inputs[i][1], inputs[j][1]),
+    )  # fmt: skip
+
+
+def text_game(text: TextMechanism, delta: float) -> Game:
+    """Two texts of at most one word, the worst two, length included: the law by enumeration."""
+    assert text.lengths is not None and text.tokens == 1
+    inputs = np.array([*range(len(text.vocabulary) + 1), NOTHING])[:, None]
+    outcomes, law = text_law(text)
+    table = np.vstack([law(x) for x in inputs])
+    x, y = worst_pair(table)
+    shown = " / ".join("no word" if i == NOTHING else _shown(text.vocabulary, int(i)) for i in inputs[[x, y], 0])
+    game = finite_game(
+        text, (inputs[x], inputs[y]), delta, shown=shown, outcomes=outcomes, log_probs=(table[x], table[y]),
+        distance=text_distance(text, inputs[x], inputs[y]),
+    )  # fmt: skip
+    return replace(game, name="text")
+
+
+def text_distance(text: TextMechanism, x: NDArray[Any], y: NDArray[Any]) -> float:
+    """Of two texts (L,), over their places; where there is no word, an unknown one is filled in."""
+    x, y = (np.where(i == NOTHING, text.vocabulary.unknown, i) for i in (x, y))
+    return float(distances_of(text.word)[x, y].sum())
+
+
+def text_law(text: TextMechanism) -> tuple[NDArray[np.int64], Callable[[NDArray[Any]], FloatArray]]:
+    """All that a text may come out as, (J, L) word ids and NOTHING after the end, and their log probabilities (J,) for
+    a text (L,). J is the number of words to the power of L: for few words and places."""
+    lengths, word = text.lengths, cast(Any, text.word)
+    assert lengths is not None
+    words, places = range(len(text.vocabulary)), text.tokens
+    ends = [(*drawn, *[NOTHING] * (places - n)) for n in range(places + 1) for drawn in product(words, repeat=n)]
+    outcomes = np.array(ends, dtype=np.int64)
+    there = outcomes != NOTHING
+
+    def law(x: NDArray[Any]) -> FloatArray:
+        end = np.full(len(outcomes), (x != NOTHING).sum())
+        each = word.log_probs(np.where(x == NOTHING, text.vocabulary.unknown, x))
+        drawn: FloatArray = np.where(there, each[np.arange(places), outcomes], 0.0).sum(axis=1)
+        return drawn + lengths.log_prob(there.sum(axis=1), end)
+
+    return outcomes, law
+
+
+def length_game(mechanism: Length, delta: float) -> Game:
+    outcomes = np.arange(mechanism.tokens + 1)
+    table = np.vstack([mechanism.log_prob(outcomes, np.full(len(outcomes), x)) for x in outcomes])
+    x, y = worst_pair(table)
+    return finite_game(
+        mechanism, (x, y), delta, shown=f"{x} / {y} tokens", outcomes=outcomes, log_probs=(table[x], table[y]),
+        distance=float(abs(x - y)),
+    )  # fmt: skip
+
+
+# --- which
+
+
+def words(size: int = 24) -> Vocabulary:
+    """The words that text mechanisms are audited on: few, and near each other, so that every outcome is seen often."""
+    rng = np.random.default_rng(6)
+    named = ("the", "of", *(f"word{i}" for i in range(size - 2)))
+    vectors = rng.normal(size=(size, 3)).astype(np.float32)
+    return Vocabulary(named, vectors, np.arange(size, 0, -1), (np.arange(size) % 3).astype(np.int8))
+
+
+def _groups(mechanism: CusText) -> NDArray[Any]:
+    """A number for each group, below 0 for what is passed through."""
+    inputs = np.arange(len(mechanism.vocabulary) + 1)
+    return np.where(mechanism.kept(inputs), -1, mechanism.mapping.group)
+
+
+def _madlib_syntax(delta: float) -> list[Game]:
+    vocabulary = words()
+    tags = np.append(np.asarray(vocabulary.tags, dtype=np.int64), 99)
+    paper = MadlibSyntax(1.0, vocabulary, k=8, mode="paper")
+    return [word_game(MadlibSyntax(1.0, vocabulary), delta), farthest_game(paper, delta, together=tags)]
+
+
+def _santext_plus(delta: float) -> list[Game]:
+    mechanism = SanTextPlus(1.0, words(), w=0.7)
+    return [word_game(mechanism, delta, together=np.where(mechanism.sensitive, 0, -1))]
+
+
+def _custext(kind: type[CusText]) -> Callable[[float], list[Game]]:
+    def games(delta: float) -> list[Game]:
+        mechanism = kind(2.0, words(), k=8)
+        return [word_game(mechanism, delta, together=_groups(mechanism))]
+
+    return games
+
+
+#: The mechanisms' games, by catalogue name; "length" and "text" are the parts of a text release beside its words.
+GAMES: dict[str, Callable[[float], list[Game]]] = {
+    Identity.name: lambda delta: [sphere_game(Identity("embedding", 16), delta)],
+    Purkayastha.name: lambda delta: [sphere_game(Purkayastha(*p), delta) for p in ((2, 1.0), (16, 4.0))],
+    PlanarLaplace.name: lambda delta: [
+        sphere_game(PlanarLaplace(16, 4.0), delta),
+        sphere_game(PlanarLaplace(16, 4.0, normalize=False), delta),
+    ],
+    Gaussian.name: lambda delta: [sphere_game(Gaussian(16, 1.0), delta)],
+    PrivUnit.name: lambda delta: [sphere_game(PrivUnit(16, 2.0), delta)],
+    RandomizedResponse.name: lambda delta: [
+        label_game(RandomizedResponse(1.0, 10), delta),
+        # rare truths stand out where every label is rare
+        label_game(RandomizedResponse(0.5, 50), delta),
+    ],
+    RandomizedResponsePrior.name: lambda delta: [label_game(RandomizedResponsePrior(1.0, 10), delta)],
+    Piecewise.name: lambda delta: [label_game(Piecewise(1.0, 10), delta, (0, 9))],  # the two ends of the range
+    RandomSubstitution.name: lambda delta: [word_game(RandomSubstitution(words()), delta)],
+    SanText.name: lambda delta: [word_game(SanText(1.0, words()), delta)],
+    SanTextPlus.name: _santext_plus,
+    Tem.name: lambda delta: [word_game(Tem(1.0, words(), gamma=1.5), delta)],
+    CusText.name: _custext(CusText),
+    CusTextPlus.name: _custext(CusTextPlus),
+    CusTextImportance.name: lambda delta: [importance_game(CusTextImportance(1.0, 2.0, words(), k=4), delta)],
+    Mahalanobis.name: lambda delta: [farthest_game(Mahalanobis(1.0, words(), lam=0.5), delta)],
+    Vickrey.name: lambda delta: [farthest_game(Vickrey(1.0, words()), delta)],
+    CluSanT.name: lambda delta: [word_game(CluSanT(1.0, words(), clusters=4), delta)],
+    Diffractor.name: lambda delta: [word_game(Diffractor(0.3, words(), lists=2), delta)],
+    Madlib.name: lambda delta: [farthest_game(Madlib(1.0, words()), delta)],
+    MadlibSyntax.name: _madlib_syntax,
+    DpMlm.name: lambda delta: [model_game(DpMlm(2.0, -1.0, 1.0, words()), delta)],
+    DpMlmResized.name: lambda delta: [model_game(DpMlmResized(2.0, -1.0, 1.0, words()), delta)],
+    DpPrompt.name: lambda delta: [model_game(DpPrompt(2.0, -1.0, 1.0, words()), delta)],
+    DpParaphrase.name: lambda delta: [model_game(DpParaphrase(2.0, -1.0, 1.0, words()), delta)],
+    DpBart.name: lambda delta: [states_game(DpBart(1.0, 1e-3, 2, words(), window=4), delta)],
+    Length.name: lambda delta: [length_game(Length(0.5, 4), delta)],
+    "text": lambda delta: [text_game(TextMechanism(SanText(1.0, words()), tokens=1), delta)],
+}
+
+
+def _about(mechanism: Any) -> str:
+    """Its public numbers, in short."""
+    named = {"epsilon": "ε", "dim": "m'", "classes": "K", "sigma": "σ", "tokens": "L"}
+    shown = [
+        f"{named.get(key, key)}={value:g}" if isinstance(value, float) else f"{named.get(key, key)}={value}"
+        for key, value in parameters(mechanism).items()
+        if key in named or key in ("normalize", "mode", "k", "rest", "w", "p", "penalty", "size")
+    ]
+    return ", ".join(shown)

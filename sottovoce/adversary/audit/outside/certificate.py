@@ -1,0 +1,117 @@
+"""A violation as a file that anyone can check: which pair, which test, how often, how sure; and the check."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from simulations.errors import UserError, no_file
+from sottovoce.adversary.audit.measure import Finding
+from sottovoce.adversary.audit.outside.claim import Claim
+from sottovoce.adversary.audit.outside.drawer import Drawer
+from sottovoce.adversary.audit.outside.one_run import ONE_RUN, canaries_of, lower, right_of
+from sottovoce.adversary.audit.outside.outputs import Part
+from sottovoce.adversary.audit.outside.pairs import rows_of
+from sottovoce.adversary.audit.outside.source import Source
+from sottovoce.adversary.audit.outside.spaces import Pair
+from sottovoce.adversary.estimators.audit import Counts, Event, excess_of
+
+FORMAT = "sottovoce-audit-certificate-1"
+#: Probability that a check of new draws confirms a violation that is none.
+CHECKED = 1e-3
+
+
+def certificate(source: Source, pair: Pair, finding: Finding, *, draws: int, seed: int) -> dict[str, Any]:
+    """JSON-ready: of a finding that is violated the figure that is so most surely."""
+    epsilon, delta, event, counts = max(
+        finding.violations, key=lambda each: excess_of(each[3], each[0], finding.alpha) - each[1]
+    )
+    test = finding.fitted[event.of]
+    assert isinstance(test, Part)
+    return _about(source, draws, seed) | {
+        "what": finding.game.about,
+        "pair": list(pair),
+        "claimed": {"epsilon": epsilon, "delta": delta},
+        "measured": {
+            "delta": excess_of(counts, epsilon, finding.alpha), "confidence": 1 - finding.alpha,
+            "hits": counts.hits, "misses": counts.misses, "draws": [counts.own, counts.other],
+        },
+        "event": {"swapped": event.swapped, "threshold": event.threshold, "test": test.stated()},
+    }  # fmt: skip
+
+
+def certificate_of_one_run(source: Source, found: Mapping[str, Any], *, seed: int, confidence: float) -> dict[str, Any]:
+    """The same of training that was run once."""
+    return _about(source, 1, seed) | {"what": ONE_RUN, "measured": dict(found) | {"confidence": confidence}}
+
+
+def _about(source: Source, draws: int, seed: int) -> dict[str, Any]:
+    return {
+        "format": FORMAT, "command": source.command, "claim": source.claim.stated(), "draws": draws, "seed": seed,
+        "versions": {
+            "sottovoce": version("sottovoce"), "python": platform.python_version(), "audited": source.claim.version,
+        },
+    }  # fmt: skip
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A certificate of a file. UserError on anything else."""
+    if not path.is_file():
+        raise no_file(path)
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(written, Mapping) or written.get("format") != FORMAT:
+        raise UserError(f"{path}: is no certificate of this version ({FORMAT})")
+    return dict(written)
+
+
+def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = None) -> dict[str, Any]:
+    """What as many new draws say of a certificate: `confirmed`, wrongly with probability at most 1e-3, and counts.
+
+    The event is the certificate's, the claim the source's of now, so that a claim that was mended is not held against.
+    seed: of the new draws, None for the one behind the certificate's. UserError where it is damaged.
+    """
+    stated = Claim.of(written.get("claim"), "certificate")
+    if stated.stated() != source.claim.stated():
+        raise UserError(f"certificate: is about another claim than {source.claim.name} makes now; audit it anew")
+    if stated.one_run:
+        return _run_again(written, source, seed)
+    try:
+        pair, event, claimed = written["pair"], written["event"], written["claimed"]
+        test = Part.of(event["test"])
+        x, other = pair
+        epsilon, delta = float(claimed["epsilon"]), float(claimed["delta"])
+        threshold, what, n = float(event["threshold"]), str(written["what"]), int(written["measured"]["draws"][0])
+        seed = int(written["seed"]) + 1 if seed is None else seed
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
+    rows = rows_of(Drawer(source, seed), (x, other), what, n)
+    counts: Counts = Event(0, bool(event["swapped"]), threshold).counted(test(rows[0]), test(rows[1]))
+    measured = excess_of(counts, epsilon, CHECKED)
+    return {
+        "confirmed": measured > delta, "epsilon": epsilon, "claimed": delta, "measured": measured,
+        "hits": counts.hits, "misses": counts.misses, "draws": n, "seed": seed, "confidence": 1 - CHECKED,
+    }  # fmt: skip
+
+
+def _run_again(written: Mapping[str, Any], source: Source, seed: int | None) -> dict[str, Any]:
+    """One more run, with coins of its own, and as many guesses."""
+    claim = source.claim
+    try:
+        guesses, seed = int(written["measured"]["guesses"]), int(written["seed"]) + 1 if seed is None else seed
+        canaries = canaries_of(claim)
+        right = right_of(source, canaries, seed)[guesses]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
+    mu, epsilon = lower(claim, canaries, guesses, right, CHECKED)
+    confirmed = mu > claim.mu if mu is not None and claim.mu is not None else epsilon > (claim.epsilon or 0.0)
+    return {
+        "confirmed": confirmed, "epsilon": epsilon, "claimed": claim.delta, "measured": claim.delta, "hits": right,
+        "misses": guesses - right, "draws": 1, "seed": seed, "confidence": 1 - CHECKED,
+    }  # fmt: skip

@@ -1,0 +1,69 @@
+"""Draws of a source as rows that tests read, of one input or of two in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulations.errors import UserError
+from sottovoce.adversary.audit.outside.outputs import Reader
+from sottovoce.adversary.audit.outside.source import BATCH, Source, timed
+
+FloatArray = NDArray[np.float64]
+
+#: Seeds that programs are given are below this; no two requests of an audit have the same.
+_SEEDS = 2**31
+#: Logarithms of densities are no further from 0.
+_LEAST_LIKELY = 1e6
+
+
+class Drawer:
+    """Rows of a source's draws. seed: of the seeds that the source is given, and of coins."""
+
+    def __init__(self, source: Source, seed: int) -> None:
+        self.source, self.reader = source, Reader(source.claim)
+        self.rng = np.random.default_rng([seed, 1])
+        self._base, self._asked = int(np.random.default_rng([seed, 2]).integers(_SEEDS)), 0
+        self.drawn = 0
+
+    def rows(self, x: Any, n: int) -> FloatArray:
+        """(n, 1 + f) new draws at an input. UserError as of the source and of `Reader.rows`."""
+        pieces = [self._request(x, min(BATCH, n - at)) for at in range(0, n, BATCH)]
+        return np.concatenate(pieces)
+
+    def both(self, x: Any, other: Any, n: int) -> tuple[FloatArray, FloatArray]:
+        """(n, 1 + f) new draws at each of two inputs, asked for in turn, who is first by a coin each time: what drifts
+        while they are drawn is the same for both."""
+        step = 1 if self.source.claim.time else BATCH
+        found: tuple[list[FloatArray], list[FloatArray]] = ([], [])
+        for at in range(0, n, step):
+            for side in self.rng.permutation(2):
+                found[side].append(self._request((x, other)[side], min(step, n - at), ratio=(x, other)))
+        return np.concatenate(found[0]), np.concatenate(found[1])
+
+    def _request(self, x: Any, n: int, *, ratio: tuple[Any, Any] | None = None) -> FloatArray:
+        """ratio: of which two inputs the log-ratio of densities stands behind all else, where they are known."""
+        self.drawn += n
+        if not self.source.claim.time:
+            draws = self.source.draws(x, n, self._seed())
+            rows = self.reader.rows(draws)
+            if ratio is None or not self.source.claim.density:
+                return rows
+            return np.column_stack([rows, self._density(ratio[0], draws) - self._density(ratio[1], draws)])
+        answers = [timed(self.source, x, self._seed()) for _ in range(n)]
+        return self.reader.rows([draw for draws, _ in answers for draw in draws], [took for _, took in answers])
+
+    def _density(self, x: Any, draws: Any) -> FloatArray:
+        try:
+            found = np.asarray(self.source.log_density(x, draws), dtype=np.float64)
+        except (TypeError, ValueError):
+            found = np.zeros(0)
+        if found.shape != (len(draws),) or np.isnan(found).any():
+            raise UserError(f"{self.source.claim.name}: a density is not a number for each draw")
+        return np.clip(found, -_LEAST_LIKELY, _LEAST_LIKELY)
+
+    def _seed(self) -> int:
+        self._asked += 1
+        return (self._base + self._asked) % _SEEDS

@@ -1,0 +1,200 @@
+"""Draws as tests read them: each is checked, and made a row of numbers.
+
+A row's first number names the draw: 52 bits of a hash, the same for the same draw. Behind it stand features: what a
+number is and on how fine a grid it lies (the exponent of its lowest bit, which floating-point noise may tell an input
+by); how long a sequence is, what it holds and in which place; whether anything was released at all; how long it took.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulations.errors import UserError
+from sottovoce.adversary.audit.outside.claim import Claim, key_of
+from sottovoce.adversary.estimators.audit import Fit, Linear, Outputs, Score, known, learned
+from sottovoce.adversary.estimators.classifiers import frequencies, neighbours, network, score_of, stated, trees
+
+FloatArray = NDArray[np.float64]
+
+#: Buckets of what a sequence holds, and of what stands in its first places.
+_BUCKETS, _PLACES = 16, 3
+#: Words and whole numbers whose names are remembered.
+_REMEMBERED = 100_000
+#: Coordinates of a vector whose grids are looked at.
+_GRIDS = 16
+#: Numbers of a draw whose neighbours are looked for, at most.
+_NEAR = 6
+
+
+@dataclass
+class Reader:
+    """Of one kind of draws. size: numbers of a vector, as the first draw has them."""
+
+    claim: Claim
+    size: int | None = None
+    _names: dict[tuple[type, Any], float] = field(default_factory=dict)
+
+    def rows(self, draws: Any, times: Sequence[float] | None = None) -> FloatArray:
+        """(n, 1 + f) of n draws, and of the seconds that each took. UserError for a draw that is not of its kind."""
+        if not isinstance(draws, list | tuple | np.ndarray):
+            raise UserError(f"{self.claim.name}: draws must be a list, got {type(draws).__name__}")
+        kind = self.claim.releases
+        if kind in ("number", "vector"):
+            found = self._numbers(draws)
+        elif kind == "category":
+            found = np.array([[self._name(self._category(draw)), draw is None] for draw in draws], dtype=np.float64)
+        else:
+            found = np.array([self._sequence(draw) for draw in draws], dtype=np.float64)
+        if times is not None:
+            found = np.column_stack([found, np.log(np.maximum(times, 1e-9))])
+        return found
+
+    def beside(self, draws: FloatArray, others: FloatArray) -> FloatArray:
+        """Rows of draws beside rows of others: both, how far apart they are, their products, and whether they are the
+        same."""
+        name = np.fmod(draws[:, 0] * 31 + others[:, 0] * 17, 2.0**52)
+        one, other = draws[:, 1:], others[:, 1:]
+        with np.errstate(over="ignore"):
+            joint = np.clip(np.hstack([one - other, one * other]), -1e300, 1e300)
+        same = draws[:, 0] == others[:, 0]
+        return np.column_stack([name, one, other, joint, same])
+
+    def _numbers(self, draws: Any) -> FloatArray:
+        alone = self.claim.releases == "number"
+        lists = [None if draw is None else [draw] if alone else draw for draw in draws]
+        if self.size is None:
+            self.size = next((len(draw) for draw in lists if isinstance(draw, list | tuple | np.ndarray)), 1)
+        none = np.array([draw is None for draw in lists])
+        filled = [[0.0] * self.size if draw is None else draw for draw in lists]
+        wanted = "a number" if alone else f"a vector of {self.size} numbers"
+        try:
+            values = np.array(filled, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            values = np.zeros(0)
+        if values.shape != (len(filled), self.size) or not np.isfinite(values).all() or _is_text(filled):
+            raise UserError(f"{self.claim.name}: a draw is not {wanted}, finite, as the claim says (or None)")
+        grids = _grid(values[:, :_GRIDS])
+        width = np.sqrt((np.minimum(np.abs(values), 1e150) ** 2).sum(axis=1))
+        keys = np.ascontiguousarray(np.column_stack([values, none]) + 0.0).view(np.uint8).reshape(len(values), -1)
+        names = [_short(row.tobytes()) for row in keys]
+        return np.column_stack([names, none, values, width, grids])
+
+    def _category(self, draw: Any) -> Any:
+        if draw is None or isinstance(draw, str | int | bool | np.integer):
+            return draw
+        raise UserError(f"{self.claim.name}: a draw is not a category (a word or a whole number), as the claim says")
+
+    def _sequence(self, draw: Any) -> list[float]:
+        if self.claim.releases == "text":
+            if draw is not None and not isinstance(draw, str):
+                raise UserError(f"{self.claim.name}: a draw is not a text, as the claim says")
+            items: list[Any] = [] if draw is None else draw.split()
+            length = 0 if draw is None else len(draw)
+        else:
+            if draw is not None and not isinstance(draw, list | tuple | np.ndarray):
+                raise UserError(f"{self.claim.name}: a draw is not a sequence of categories, as the claim says")
+            items = [] if draw is None else list(draw)
+            length = len(items)
+        held, placed = [0.0] * _BUCKETS, [0.0] * (_PLACES * _BUCKETS)
+        for at, item in enumerate(items):
+            bucket = int(self._name(item)) % _BUCKETS
+            held[bucket] += 1
+            if at < _PLACES:
+                placed[at * _BUCKETS + bucket] = 1.0
+        return [_hash(draw), draw is None, length, len(items), *held, *placed]
+
+    def _name(self, value: Any) -> float:
+        if not isinstance(value, str | int):  # 0.0 and -0.0 are equal, and are not one draw
+            return _hash(value)
+        known = type(value), value
+        if known not in self._names:
+            if len(self._names) >= _REMEMBERED:
+                return _hash(value)
+            self._names[known] = _hash(value)
+        return self._names[known]
+
+
+def _hash(value: Any) -> float:
+    return _short(key_of(value).encode())
+
+
+def _short(content: bytes) -> float:
+    return float(int.from_bytes(hashlib.blake2b(content, digest_size=7).digest(), "big") >> 4)
+
+
+def _is_text(rows: Sequence[Any]) -> bool:
+    return any(isinstance(value, str | bool) for row in rows[:1000] for value in row)
+
+
+def _grid(values: FloatArray) -> FloatArray:
+    """Exponents of the lowest bits of numbers; of 0 that of the smallest number there is."""
+    fraction, exponent = np.frexp(values)
+    whole = np.abs(fraction * 2.0**53).astype(np.int64)
+    lowest = np.log2(np.maximum(whole & -whole, 1))
+    return np.where(values == 0, math.log2(5e-324), exponent - 53 + lowest)
+
+
+# --- tests
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A score of some columns of rows; name: which test it is."""
+
+    name: str
+    columns: tuple[int, int | None]
+    score: Score
+    whole: bool = False
+
+    def __call__(self, outputs: Outputs) -> FloatArray:
+        return self.score(_part(outputs, self.columns, self.whole))
+
+    def stated(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"name": self.name, "columns": list(self.columns), "whole": self.whole, "score": stated(self.score)}
+
+    @classmethod
+    def of(cls, written: Any) -> Part:
+        """Inverse of `stated`. ValueError, KeyError or TypeError on anything else."""
+        first, last = written["columns"]
+        return cls(written["name"], (first, last), score_of(written["score"]), bool(written["whole"]))
+
+
+def _part(outputs: Outputs, columns: tuple[int, int | None], whole: bool) -> Outputs:
+    found = outputs[:, slice(*columns)]
+    return found.astype(np.int64) if whole else found
+
+
+def _named(name: str, columns: tuple[int, int | None], fit: Fit, *, whole: bool = False) -> Fit:
+    def fitted(first: Outputs, second: Outputs) -> Score:
+        return Part(name, columns, fit(_part(first, columns, whole), _part(second, columns, whole)), whole)
+
+    return fitted
+
+
+#: What tells two inputs apart fast, for a search of many pairs: how often each draw came, and what is linear.
+QUICK: tuple[Fit, ...] = (
+    _named("frequencies", (0, 1), frequencies, whole=True), _named("linear", (1, None), learned),
+)  # fmt: skip
+
+
+#: Of draws whose density is said: the ratio itself, which stands behind all else.
+_DENSITY = _named("density", (-1, None), known(Linear(np.ones(1))))
+
+
+def strong(reader: Reader) -> tuple[Fit, ...]:
+    """All that is tried on the pair that is tested."""
+    density = (_DENSITY,) if reader.claim.density else ()
+    if reader.claim.releases == "category" and not reader.claim.time:
+        return (*QUICK, *density)
+    fits = (*QUICK, *density, _named("trees", (1, None), trees()), _named("network", (1, None), network()))
+    if reader.size is None or reader.size > _NEAR:
+        return fits
+    return (*fits, _named("neighbours", (2, 2 + reader.size), neighbours()))

@@ -1,0 +1,143 @@
+"""The search for the pair of inputs that breaks a claim most, on draws that no figure is made of.
+
+Pairs are compared by a bound of ε over what is claimed of them, each from few draws at first; those that look worst are
+drawn again and moved a little (Jamieson and Talwalkar 2016, successive halving, with evolution in each round). No
+gradients, no densities: draws alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulations.errors import UserError
+from sottovoce.adversary.audit.outside.claim import Claim, key_of
+from sottovoce.adversary.audit.outside.drawer import Drawer
+from sottovoce.adversary.audit.outside.outputs import QUICK
+from sottovoce.adversary.audit.outside.source import shown
+from sottovoce.adversary.audit.outside.spaces import Listed, Pair, Pairs, space
+from sottovoce.adversary.estimators import audit as adversary
+
+FloatArray = NDArray[np.float64]
+
+#: Of each round: draws of an input, the share of the budget that is spent when it ends, and how many pairs it looks at.
+_ROUNDS = ((256, 0.35, 300), (1024, 0.55, 60), (4096, 0.8, 20), (16384, 1.0, 6))
+#: Confidence of the bounds that pairs are compared by: nothing is reported of them.
+_ALPHA = 0.2
+#: Least ε that a bound is held against.
+_LEAST = 0.05
+#: Pairs that others are made of.
+_PARENTS = 6
+
+
+def worst_pair(drawer: Drawer, budget: int, progress: Callable[[str], None] = lambda line: None) -> Pair:
+    """The pair of neighbouring inputs that looks worst, from `budget` draws in all. UserError as of `Drawer.rows`, or
+    where the claim names no two inputs that differ."""
+    claim = drawer.source.claim
+    pool: dict[str, FloatArray] = {}
+
+    def rows(x: Any, n: int) -> FloatArray:
+        key = key_of(x)
+        had = pool.get(key)
+        if had is None or len(had) < n:
+            more = drawer.rows(x, n - (0 if had is None else len(had)))
+            pool[key] = more if had is None else np.concatenate([had, more])
+        return pool[key][:n]
+
+    candidates, moved = _candidates(drawer)
+    start, best = drawer.drawn, []
+    for n, share, most in _ROUNDS:
+        ranked: list[tuple[float, Pair]] = []
+        seen: set[str] = set()
+        queue = iter([pair for _, pair in best[: most // 2]]) if best else candidates
+        for pair in _followed(queue, ranked, moved, drawer.rng):
+            if ranked and (len(seen) >= most or drawer.drawn - start + 2 * n > share * budget):
+                break
+            key = key_of(pair)
+            if key in seen or not claim.distance(*pair):
+                seen.add(key + " ")
+                if len(seen) > 4 * most:
+                    break
+                continue
+            seen.add(key)
+            ranked.append((_looks(rows(pair[0], n), rows(pair[1], n), claim, pair), pair))
+        if not ranked:
+            break
+        best = sorted(ranked, key=lambda each: -each[0])
+        progress(f"{n:,} draws of {len(ranked)} pairs: the worst so far is {shown(best[0][1])}")
+    if not best:
+        raise UserError(f"{claim.name}: there are no two neighbouring inputs that differ")
+    return best[0][1]
+
+
+def _candidates(drawer: Drawer) -> tuple[Iterator[Pair], Callable[[Pair, np.random.Generator], Pair] | None]:
+    """Pairs to begin with, and how to move one."""
+    claim = drawer.source.claim
+    if claim.inputs is None:
+        return _named(drawer), None
+    within = space(claim.inputs)
+    pairs = Pairs(within, claim.neighbours)
+    if isinstance(within, Listed):
+        every = list(combinations(within.values, 2))
+        order = drawer.rng.permutation(len(every))
+        return (every[i] for i in order), None
+    proposed = (pairs.proposed(drawer.rng) for _ in range(_ROUNDS[0][2] // 2))
+    return chain(pairs.extreme(), proposed), pairs.moved
+
+
+def _named(drawer: Drawer) -> Iterator[Pair]:
+    claim = drawer.source.claim
+    several = _ROUNDS[0][2]
+    given = claim.pairs if isinstance(claim.pairs, list | tuple) else map(drawer.source.pair, range(several))
+    for pair in given:
+        yield pair_of(claim, pair)
+
+
+def pair_of(claim: Claim, pair: Any) -> Pair:
+    """What a claim, or a program, gives as a pair. UserError on anything else."""
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise UserError(f"{claim.name}: {shown(pair)} is no pair of inputs")
+    return pair[0], pair[1]
+
+
+def _followed(
+    queue: Iterator[Pair], ranked: list[tuple[float, Pair]],
+    moved: Callable[[Pair, np.random.Generator], Pair] | None, rng: np.random.Generator,
+) -> Iterator[Pair]:  # fmt: skip
+    """The pairs of a queue, then those that the worst of them become when they are moved."""
+    yield from queue
+    while moved is not None and ranked:
+        parents = sorted(ranked, key=lambda each: -each[0])[:_PARENTS]
+        yield moved(parents[int(rng.integers(len(parents)))][1], rng)
+
+
+def _looks(first: FloatArray, second: FloatArray, claim: Claim, pair: Pair) -> float:
+    """How bad a pair looks: the largest bound of ε over the ε that is claimed there, each half of its draws scored by
+    what was learned on the other."""
+    half = len(first) // 2
+    one, other = slice(None, half), slice(half, None)
+    scored = []
+    for here, there in ((one, other), (other, one)):
+        fitted = [fit(first[here], second[here]) for fit in QUICK]
+        scored.append([[score(rows[there]) for rows in (first, second)] for score in fitted])
+    parts = [
+        np.stack([np.concatenate([fold[i][side] for fold in scored]) for i in range(len(QUICK))]) for side in range(2)
+    ]
+    found = adversary.Scores((parts[0], parts[1]), (parts[0], parts[1]))
+    return max(
+        adversary.lower_epsilon(found, delta, _ALPHA).epsilon / max(epsilon, _LEAST)
+        for epsilon, delta in marks(claim, pair)
+    )
+
+
+def marks(claim: Claim, pair: Pair) -> list[tuple[float, float]]:
+    """Points (ε, δ) of what is claimed of a pair, at which it is compared with others."""
+    of_pair = claim.of_pair(*pair, claim.at)
+    points = of_pair.points
+    some = points[[len(points) // 3, 2 * len(points) // 3]].tolist() if len(points) > 2 else []
+    pure = [] if np.isinf(of_pair.pure) else [(of_pair.pure, 0.0)]
+    return [*pure, (of_pair.at_delta, claim.at), *((epsilon, delta) for epsilon, delta in some if epsilon > 0)]

@@ -1,0 +1,206 @@
+"""Where draws of somebody else's mechanism come from: a function, or a program that speaks JSON lines.
+
+A program's first line is its claim, an object of the fields of `adversary.audit.outside.claim.Claim`. Then each line
+that it is sent, {"input": x, "draws": n, "seed": s}, it answers with one, {"draws": [n draws]}; and {"pair": number},
+where its claim says that pairs are asked for, with {"pair": [x, x']}; and {"input": x, "outputs": [draws]}, where it
+says that their density is known, with {"log_density": [numbers]}. The seed is another one each time, for programs
+that take one. It may answer {"error": "why"}. It ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from simulations.errors import UserError
+from sottovoce.adversary.audit.outside.claim import Claim, key_of
+
+#: Draws that are asked for at once.
+BATCH = 10_000
+
+
+class Source(Protocol):
+    """A claim, and draws of what it is about. command: how the program was started, if it is one."""
+
+    claim: Claim
+    command: str | None
+
+    def draws(self, x: Any, n: int, seed: int) -> Any:
+        """n independent draws at an input, as they came."""
+
+    def pair(self, number: int) -> Any:
+        """A pair of neighbouring inputs, where the claim names none."""
+
+    def log_density(self, x: Any, draws: Any) -> Any:
+        """How likely draws are at an input, where the claim says that this is known."""
+
+
+class Function:
+    """A function of an input and a number of draws, in this process; seeds are not its affair."""
+
+    command: str | None = None
+
+    def __init__(self, function: Callable[[Any, int], Any], claim: Claim) -> None:
+        self.function, self.claim = function, claim
+
+    def draws(self, x: Any, n: int, seed: int) -> Any:
+        try:
+            return self.function(x, n)
+        except Exception as error:
+            raise UserError(
+                f"{self.claim.name}: raised {type(error).__name__} at the input {shown(x)}: {error}"
+            ) from error
+
+    def pair(self, number: int) -> Any:
+        if not callable(self.claim.pairs):
+            raise UserError(f"{self.claim.name}: of a function, pairs are a list or a function of a number")
+        return self.claim.pairs(number)
+
+    def log_density(self, x: Any, draws: Any) -> Any:
+        if not callable(self.claim.density):
+            raise UserError(f"{self.claim.name}: of a function, density is a function of an input and draws")
+        return self.claim.density(x, draws)
+
+
+#: Seconds that an answer may take: more is none that anybody waits for, or that a clock counts.
+LONGEST_WAIT = 1e6
+
+
+class Program:
+    """A program that was started, in a session of its own; `close` ends it, with all that it started."""
+
+    def __init__(self, command: str, timeout: float) -> None:
+        if not 0 < timeout <= LONGEST_WAIT:
+            raise UserError(f"--timeout {timeout:g}: must be seconds above 0, at most {LONGEST_WAIT:,.0f}")
+        self.command: str | None = command
+        self.timeout = timeout
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
+        try:
+            words = shlex.split(command)
+            if not words:
+                raise ValueError("is empty")
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            self._said.close()
+            raise UserError(f"--command {command}: does not start: {error}") from error
+        self._asked: queue.Queue[bytes | None] = queue.Queue()
+        self._answers: queue.Queue[bytes] = queue.Queue()
+        threading.Thread(target=self._talk, daemon=True).start()
+        try:
+            self.claim = Claim.of(self._answer("a claim, on its first line"), f"--command {command}")
+        except BaseException:
+            self.close()
+            raise
+
+    def _talk(self) -> None:
+        """Reads the claim, then for each line that is asked an answer: on a thread, since either may never end."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._answers.put(self._process.stdout.readline())
+            while (line := self._asked.get()) is not None:
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+                self._answers.put(self._process.stdout.readline())
+            return
+        self._answers.put(b"")
+
+    def draws(self, x: Any, n: int, seed: int) -> Any:
+        asked = {"input": x, "draws": n, "seed": seed}
+        answer = self._ask(asked, f"{n:,} draws at the input {shown(x)}")
+        draws = answer.get("draws")
+        if not isinstance(draws, list) or len(draws) != n:
+            got = f"{len(draws):,}" if isinstance(draws, list) else "none"
+            raise UserError(f"--command {self.command}: was asked for {n:,} draws and answered {got}")
+        return draws
+
+    def pair(self, number: int) -> Any:
+        return self._ask({"pair": number}, "a pair of inputs").get("pair")
+
+    def log_density(self, x: Any, draws: Any) -> Any:
+        asked = {"input": x, "outputs": draws}
+        return self._ask(asked, f"the density of {len(draws):,} draws at the input {shown(x)}").get("log_density")
+
+    def _ask(self, asked: dict[str, Any], what: str) -> dict[str, Any]:
+        self._asked.put((key_of(asked) + "\n").encode())
+        answer = self._answer(what)
+        if not isinstance(answer, dict):
+            raise UserError(f"--command {self.command}: answers {what} with something else than a JSON object")
+        if "error" in answer:
+            raise UserError(f"--command {self.command}: says of {what}: {answer['error']}")
+        return answer
+
+    def _answer(self, what: str) -> Any:
+        try:
+            line = self._answers.get(timeout=self.timeout)
+        except queue.Empty:
+            raise UserError(
+                f"--command {self.command}: {what}: no answer in {self.timeout:g} s; give it longer with --timeout"
+            ) from None
+        if not line.endswith(b"\n"):
+            raise UserError(f"--command {self.command}: {what}: it ended {self._ending()}")
+        try:
+            return json.loads(line, parse_constant=_refused)
+        except ValueError as error:
+            start = line[:40].decode(errors="replace").strip()
+            raise UserError(
+                f"--command {self.command}: {what}: it wrote a line that is no JSON, {start!r}; what it says to people "
+                "belongs on standard error"
+            ) from error
+
+    def _ending(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2)
+        self._said.seek(0)
+        lines = self._said.read()[-4000:].decode(errors="replace").strip().splitlines()
+        code = self._process.returncode
+        return f"with code {code}" + (f": {lines[-1]}" if lines else "")
+
+    def close(self) -> None:
+        """Ends the program."""
+        self._asked.put(None)
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._said):
+            with contextlib.suppress(OSError, ValueError):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number")
+
+
+@contextlib.contextmanager
+def program(command: str, timeout: float) -> Iterator[Program]:
+    """A program for as long as the block lasts. UserError where it does not start or states no claim."""
+    started = Program(command, timeout)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def shown(x: Any, length: int = 60) -> str:
+    """An input, in so many characters."""
+    text = json.dumps(json.loads(key_of(x)), ensure_ascii=False)
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def timed(source: Source, x: Any, seed: int) -> tuple[Any, float]:
+    """One draw, and the seconds that its answer took."""
+    began = time.perf_counter()
+    draws = source.draws(x, 1, seed)
+    return draws, time.perf_counter() - began

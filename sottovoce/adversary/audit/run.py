@@ -1,0 +1,216 @@
+"""The audit: what is claimed and what is measured, side by side, and whether any claim is violated.
+
+Every figure that can raise an alarm is wrong with probability at most alpha, and alphas make `FAMILY` together
+(Bonferroni), whatever the dependence between them: a whole audit of sound mechanisms raises any alarm with
+probability at most 1e-3.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mechanisms.catalogue import admit, nearest
+from mechanisms.own import installed, is_reference
+from simulations.errors import UserError
+from simulations.output.atomic import staged
+from simulations.output.jsonable import json_ready
+from simulations.output.markdown import number
+from simulations.output.markdown import table as markdown
+from sottovoce.adversary.audit.client_games import DEVICE, PARTS
+from sottovoce.adversary.audit.clients import Clients
+from sottovoce.adversary.audit.games import Game
+from sottovoce.adversary.audit.measure import FAMILY, Audit, entry, measure, tests
+from sottovoce.adversary.audit.measure import results as results_of
+from sottovoce.adversary.audit.outside import certificate
+from sottovoce.adversary.audit.outside.claim import Claim
+from sottovoce.adversary.audit.outside.run import audit_source, check_seed
+from sottovoce.adversary.audit.outside.source import Function, program
+from sottovoce.adversary.audit.own import games_of
+from sottovoce.adversary.audit.own import names as mechanisms
+from sottovoce.adversary.audit.timing import TIMING, Timed, pairs_of, timed
+from sottovoce.adversary.estimators import audit as adversary
+
+#: Draws of each input, at most: all of a game are held at once.
+_MOST_DRAWS = 2_000_000
+
+
+def names() -> tuple[str, ...]:
+    """What can be audited."""
+    return (*mechanisms(), *PARTS, TIMING)
+
+
+def check(audit: Audit) -> None:
+    """UserError on what cannot be audited."""
+    for name in audit.mechanisms:
+        if name not in names() and (is_reference(name) or name in installed()):
+            admit(name)
+        elif name not in names():
+            near = nearest(name, (*names(), *installed()))
+            raise UserError(f"--mechanism {name}: there is none of that name; {near}")
+    if not 0 < audit.delta < 1:
+        raise UserError(f"--delta {audit.delta:g}: must be above 0 and below 1")
+    check_seed(audit.seed)
+    least = adversary.MIN_DRAWS * 10  # whole shuffles are a tenth of the draws
+    if not least <= audit.draws <= _MOST_DRAWS:
+        raise UserError(
+            f"--draws {audit.draws}: at the confidence of an audit take from {least:,} to {_MOST_DRAWS:,} draws"
+        )
+
+
+def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """Measure everything that is asked for: one entry a game, and one for each client's ledger. `violated` counts the
+    claims that do not hold; by false alarms it is above 0 with probability at most `family`. UserError as in `check`.
+    """
+    check(audit)
+    games: list[Game] = []
+    clients: dict[str, Clients] = {}
+    times: list[Timed] = []
+    with tempfile.TemporaryDirectory(prefix="sottovoce-audit-") as folder:
+        for name in dict.fromkeys(audit.mechanisms or names()):
+            if name == TIMING:
+                times = timed(Clients(Path(folder) / name, deployed=True), pairs_of(audit.draws), audit.seed)
+                continue
+            if name not in PARTS:
+                games += games_of(name, audit.delta)
+                continue
+            clients[name] = Clients(Path(folder) / name, deployed=name == DEVICE)
+            games += PARTS[name](clients[name], audit.delta)
+        figures = max(1, tests(games) + sum(each.promised for each in times))
+        findings = measure(games, audit, family=family * tests(games) / figures, progress=progress)
+        ledgers = {name: asked.charged() for name, asked in clients.items() if asked.answered}
+    entries = [entry(finding) for finding in findings] + [each.entry(family / figures) for each in times]
+    for name, charged in ledgers.items():
+        entries.append(
+            {
+                "name": name,
+                "about": "ledger",
+                "pair": f"{charged.releases:,} releases, {charged.charges:,} of them charged as they left",
+                "releases": charged.releases,
+                "charges": charged.charges,
+                "verdict": "holds" if charged.releases == charged.charges else "violated",
+            }
+        )
+    return results_of(audit, entries, family=family, figures=figures)
+
+
+def audit(
+    *mechanisms: Any, draws: int = 200_000, delta: float = 1e-3, seed: int = 1, out: Path | str | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Lower bounds of ε, measured, beside what is claimed: what the command `audit` does.
+
+    mechanisms: names of `names`, all where there are none; or other people's, by the name that their package installs
+    or as "package.module:Class". In place of names, a function of an input and a number of draws, which returns as
+    many, and its `Claim`: its worst pair is searched for on a half of the draws, and delta is the claim's. draws: of
+    each of two inputs. delta: at which ε is compared beside the pure one. out: a folder for audit.json, audit.md and
+    certificates, new or empty. Returns the results of `run`, with infinities as floats; `violated` counts the claims
+    that do not hold, and of a function `certificates` has each. UserError as in `check`.
+    """
+    if any(callable(one) for one in mechanisms):
+        if len(mechanisms) != 2 or not isinstance(mechanisms[1], Claim):
+            raise UserError("audit: a function is audited alone, with its claim: audit(function, Claim(...))")
+        return _kept(lambda: audit_source(Function(*mechanisms), draws=draws, seed=seed, progress=progress), out)
+    asked = Audit(mechanisms, draws, delta, seed)
+    check(asked)
+    return _kept(lambda: run(asked, progress=progress), out)
+
+
+def audit_command(
+    command: str, *, draws: int = 200_000, seed: int = 1, timeout: float = 60.0, out: Path | str | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:  # fmt: skip
+    """The same of a program, which says its claim and answers as `adversary.audit.outside.source` describes.
+
+    timeout: seconds that an answer may take. UserError on a program that does not.
+    """
+
+    def audited() -> dict[str, Any]:
+        with program(command, timeout) as source:
+            return audit_source(source, draws=draws, seed=seed, progress=progress)
+
+    return _kept(audited, out)
+
+
+def _kept(audited: Callable[[], dict[str, Any]], out: Path | str | None) -> dict[str, Any]:
+    """The results, in a folder too where one is named."""
+    if out is None:
+        return audited()
+    with staged(Path(out)) as part:
+        results = audited()
+        write(results, part)
+    return results
+
+
+def verify(
+    path: Path | str, mechanism: str | Callable[[Any, int], Any] | None = None, *, seed: int | None = None,
+    timeout: float = 60.0,
+) -> dict[str, Any]:  # fmt: skip
+    """Whether new draws confirm a certificate, an audit's file of a violation: `confirmed`, and counts.
+
+    mechanism: the command or the function that draws; None for the command that the certificate names, which is then
+    run: read it first. seed: of the new draws. A violation that is none is confirmed with probability at most 1e-3.
+    UserError on what is no certificate, and on a program that does not answer.
+    """
+    check_seed(seed or 0)
+    written = certificate.load(Path(path))
+    if callable(mechanism):
+        source = Function(mechanism, Claim.of(written.get("claim"), str(path)))
+        return certificate.checked(written, source, seed=seed)
+    command = written.get("command") if mechanism is None else mechanism
+    if not isinstance(command, str):
+        raise UserError(f"{path}: names no command that draws anew; give one with --command")
+    with program(command, timeout) as source:
+        return certificate.checked(written, source, seed=seed)
+
+
+HEADINGS = (
+    "mechanism", "pair", "worst case ε", "claimed ε", "exact ε", "measured ε ≥", "claimed ε(δ)", "measured ε(δ) ≥",
+    "claimed δ, measured δ ≥ at ε", "draws", "verdict",
+)  # fmt: skip
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown, with a sentence about what they are worth."""
+    rows = []
+    for e in results["entries"]:
+        name = f"{e['name']}: {e['about']}" if e["about"] else e["name"]
+        if "deltas" not in e:
+            cells = [name, e["pair"], *[""] * 8, e["verdict"]]
+        else:
+            shown = [d for d in e["deltas"] if d["what"] == "shown"]
+            if e["verdict"] == "violated":
+                shown = [d for d in e["deltas"] if d["measured"] > d["claimed"]] or shown
+            at = "" if not shown else (
+                f"{number(shown[-1]['claimed'])}, {number(shown[-1]['measured'])} at {number(shown[-1]['epsilon'])}"
+            )  # fmt: skip
+            cells = [
+                name, e["pair"], *(number(e[k]) for k in (
+                    "worst_case", "claimed", "exact", "measured", "claimed_at_delta", "measured_at_delta"
+                )), at, f"{e['draws']:,}", e["verdict"],
+            ]  # fmt: skip
+        rows.append(cells)
+    said = (
+        f"{results['violated']} of {len(results['entries'])} entries violated. δ = {results['delta']:g}. "
+        f"{results['tests']} figures can raise an alarm, each with confidence {results['confidence_each']:.7f}: sound "
+        f"mechanisms raise any with probability at most {results['false_alarm_rate']:g}. A measured ε is a lower "
+        "bound: what was not found is not thereby absent."
+    )
+    return "\n".join([markdown(HEADINGS, rows), "", said])
+
+
+def write(results: dict[str, Any], folder: Path) -> None:
+    """audit.json and audit.md, and a file for each certificate."""
+    kept = {key: value for key, value in results.items() if key != "certificates"}
+    _json(kept, folder / "audit.json")
+    (folder / "audit.md").write_text(table(results) + "\n", encoding="utf-8")
+    for number_, each in enumerate(results.get("certificates", ()), 1):
+        _json(each, folder / f"certificate-{number_}.json")
+
+
+def _json(value: dict[str, Any], path: Path) -> None:
+    text = json.dumps(json_ready(value), indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,214 @@
+"""How small a fault the audit finds: faults of each kind, planted in ever smaller sizes, in a table.
+
+    python -m sottovoce.adversary.audit.sizes             # as many draws as `sottovoce audit` makes by itself
+    python -m sottovoce.adversary.audit.sizes 2000000     # as many as it makes at most
+
+A fault is planted in what draws and nowhere else, for as long as one game looks. A size counts as found where the game
+alarms at the confidence that each figure has in a whole audit, on one seed: near the smallest size another seed may
+decide otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.mechanism import Uniforms
+from mechanisms.privunit import PrivUnit
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.spherical import Purkayastha
+from mechanisms.streams import SimulatedUniforms, SimulationStreams
+from mechanisms.vocabulary import NOTHING
+from mechanisms.words.length import Length
+from mechanisms.words.santext import SanText
+from simulations.output.markdown import table
+from sottovoce.adversary.audit import client_games as parts
+from sottovoce.adversary.audit import run as audit
+from sottovoce.adversary.audit.clients import Clients
+from sottovoce.adversary.audit.games import Game
+from sottovoce.adversary.audit.own import games_of
+from sottovoce.adversary.audit.stream_games import stream_games
+
+#: Figures of a whole audit, at most: each has its share of the family's rate.
+FIGURES = 400
+#: Scales of the noise, and shares of all draws.
+SCALES = (2 / 3, 0.8, 0.9, 0.95, 0.97)
+SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+DELTA = 1e-3
+
+Made = Callable[[Path], Game]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """what: in words. sizes: the largest first. plant(size): a context in which what draws is faulty. made: the game
+    that looks for it, of clients in a folder."""
+
+    what: str
+    sizes: tuple[float, ...]
+    plant: Callable[[float], Any]
+    made: Made
+
+
+def _of(name: str, at: int = 0) -> Made:
+    """A mechanism's game by itself."""
+    return lambda folder: games_of(name, DELTA)[at]
+
+
+def _through(games: Callable[[Clients, float], list[Game]], at: int = 0) -> Made:
+    """A game of the client."""
+    return lambda folder: games(Clients(folder), DELTA)[at]
+
+
+def _noise(kind: Any) -> Callable[[float], Any]:
+    """Draws as with less noise: at this scale of it."""
+
+    @contextmanager
+    def plant(scale: float) -> Iterator[None]:
+        sample = kind.sample
+
+        def louder(self: Any, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
+            drawn: NDArray[Any] = sample(replace(self, epsilon=self.epsilon / scale), x, rng=rng)
+            return drawn
+
+        with _put(kind, "sample", louder):
+            yield
+
+    return plant
+
+
+def _clear(kind: Any, where: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None) -> Callable[[float], Any]:
+    """Draws that are the input itself in a share of rows, and there in the entries that `where` names."""
+
+    @contextmanager
+    def plant(share: float) -> Iterator[None]:
+        sample, chance = kind.sample, np.random.Generator(np.random.Philox(5))
+
+        def leaking(self: Any, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
+            x = np.asarray(x)
+            picked = (chance.random(len(x)) < share).reshape(-1, *[1] * (x.ndim - 1))
+            told = np.ones(x.shape, dtype=bool) if where is None else where(x)
+            return np.where(picked & told, x, sample(self, x, rng=rng))
+
+        with _put(kind, "sample", leaking):
+            yield
+
+    return plant
+
+
+def _shared(**ignored: Any) -> Callable[[float], Any]:
+    """Streams that ignore something of a share of users: the stage or the step, which then is always this, or the
+    record."""
+
+    @contextmanager
+    def plant(share: float) -> Iterator[None]:
+        rows = SimulationStreams.rows
+
+        def faulty(self: Any, users: Any, records: Any, **about: Any) -> Any:
+            made = rows(self, users, records, **about)
+            struck = np.asarray(users) % 1000 < 1000 * share
+            records = np.where(struck & ("record" in ignored), 0, records)
+            one = rows(self, np.arange(0), np.arange(0), **(about | {k: v for k, v in ignored.items() if k in about}))
+            keys = made._key, one._key
+            return _Mixed(*(SimulatedUniforms(key, users, records) for key in keys), struck)
+
+        with _put(SimulationStreams, "rows", faulty):
+            yield
+
+    return plant
+
+
+@dataclass(frozen=True)
+class _Mixed:
+    """Rows of one source of randomness, and where struck of another."""
+
+    sound: SimulatedUniforms
+    other: SimulatedUniforms
+    struck: NDArray[np.bool_]
+
+    def uniform(self, rows: int, k: int) -> NDArray[np.float64]:
+        return np.where(self.struck[:, None], self.other.uniform(rows, k), self.sound.uniform(rows, k))
+
+    def further(self, rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:
+        return np.where(self.struck[rows][:, None], self.other.further(rows, k), self.sound.further(rows, k))
+
+
+@contextmanager
+def _put(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _behind_the_first(x: NDArray[Any]) -> NDArray[np.bool_]:
+    return (np.arange(x.shape[1]) > 0) & (x != NOTHING)
+
+
+#: In the order of DIFFER: which of the games of embedding and label looks at two records, stages, steps.
+_RECORDS, _STAGES, _STEPS = 1, 2, 3
+
+FAULTS = (
+    Fault("noise, Purkayastha m'=16, ε=4", SCALES, _noise(Purkayastha), _of("purkayastha", 1)),
+    Fault("noise, PrivUnit D=16, ε=2", SCALES, _noise(PrivUnit), _of("privunit")),
+    Fault("noise, randomized response ε=1, K=10", SCALES, _noise(RandomizedResponse), _of("randomized-response")),
+    Fault("noise, SanText ε=1", SCALES, _noise(SanText), _of("santext")),
+    Fault("noise of the client's embedding", SCALES, _noise(Purkayastha), _through(parts.client_games, 1)),
+    Fault("noise of the client's label", SCALES, _noise(RandomizedResponse), _through(parts.client_games)),
+    Fault("noise of the client's words", SCALES, _noise(SanText), _through(parts.client_text_games)),
+    Fault("noise of the client's one vector", SCALES, _noise(PrivUnit), _through(parts.client_statistic_games)),
+    Fault("noise of the client's answer", SCALES, _noise(RandomizedResponse), _through(parts.client_answer_games)),
+    Fault("embedding in clear, m'=16", SHARES, _clear(Purkayastha), _of("purkayastha", 1)),
+    Fault("embedding in clear, client", SHARES, _clear(Purkayastha), _through(parts.client_games)),
+    Fault("one vector in clear, client", SHARES, _clear(PrivUnit), _through(parts.client_statistic_games)),
+    Fault("label in clear, client", SHARES, _clear(RandomizedResponse), _through(parts.client_label_games)),
+    Fault("answer in clear, client", SHARES, _clear(RandomizedResponse), _through(parts.client_answer_games)),
+    Fault("words behind the first in clear, client", SHARES, _clear(SanText, _behind_the_first),
+          _through(parts.client_text_games)),
+    Fault("length above 4 in clear, client", SHARES, _clear(Length, lambda x: x > 4),
+          _through(parts.client_text_games, 2)),
+    Fault("streams that ignore the record, of a share of users", SHARES, _shared(record=True),
+          _through(stream_games, _RECORDS)),
+    Fault("streams that ignore the stage, of a share of users", SHARES, _shared(stage="any"),
+          _through(stream_games, _STAGES)),
+    Fault("streams that ignore the step, of a share of users", SHARES, _shared(step=0), _through(stream_games, _STEPS)),
+)  # fmt: skip
+
+
+def smallest(fault: Fault, draws: int) -> float | None:
+    """The last of the sizes that is found before one that is not; None where the first is not."""
+    found = None
+    for size in fault.sizes:
+        with tempfile.TemporaryDirectory() as folder, fault.plant(size):
+            game = fault.made(Path(folder))
+            family = audit.FAMILY * audit.tests([game]) / FIGURES
+            (finding,) = audit.measure([game], audit.Audit(draws=draws), family=family)
+        if finding.verdict != "violated":
+            break
+        found = size
+    return found
+
+
+def main(draws: int) -> None:
+    """Print the table of what so many draws find."""
+    rows = []
+    for fault in FAULTS:
+        size = smallest(fault, draws)
+        shown = "×{:.2f}" if fault.sizes is SCALES else "{:.1%}"
+        rows.append([fault.what, "none" if size is None else shown.format(size)])
+        print(*rows[-1], sep=": ", file=sys.stderr, flush=True)
+    print(table(("fault", f"smallest that {draws:,} draws find"), rows))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else audit.Audit().draws)

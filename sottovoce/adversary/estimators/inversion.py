@@ -1,0 +1,189 @@
+"""Which words a sentence embedding was made from: what the server can learn on public text and try on releases.
+
+An embedding here is any vector that leaves a client: the full-width embedding itself, where nothing protects it, or the
+m' released coordinates. The adversary knows the encoder, the maps and the mechanism. It makes the same vectors of
+*public* texts, noise included (so it adapts to the mechanism), and learns on them to say for each word how far the
+vector speaks for it. A word is guessed where that score reaches a threshold. The threshold, and what else is chosen, is
+what gives the largest F1 on public texts that nothing was learned on; then all are learned on.
+
+- `regression`: the presence of each word by least squares with a penalty: a multi-label inverter (Song and Raghunathan
+  2020, section 3.2.2, train a network for it; on a few thousand public texts the linear one was more accurate).
+- `two_step`: the white-box attack (the same, section 3.2.1, as Du et al. 2023, section 4.4, use it): a linear map from
+  the vector to a lower layer, here the mean of the input embeddings of a text's tokens, and then the words that come
+  nearest to it, min over w >= 0 of |target - Σ w_i·e_i|²/2 + λ·Σ w_i.
+- `pool`: the words of the public texts that are nearest: each text counts by its posterior probability, which without
+  noise is the nearest one alone.
+
+Where a vector says nothing about a text, `regression` and `pool` rank words by how frequent they are, and guess what
+the baseline does; `two_step` and `nearest` know no such prior, and may do worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.adversary.estimators.likelihood import posterior
+
+FloatArray = NDArray[Any]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+#: Vectors (n, k) to a score of each word, (n, V).
+Score = Callable[[FloatArray], FloatArray]
+#: Rows of the public texts to what was learned on them.
+Fit = Callable[[IntArray], Score]
+
+#: Share of the public texts that choose thresholds and penalties, and how many at most.
+_HELD_OUT, _MOST_HELD = 0.25, 250
+#: Relative to the mean square of a column: penalties that are tried.
+PENALTIES = (1e-2, 3e-2, 1e-1, 1.0)
+#: Vectors up to this width enter with their products of two.
+_NARROW = 32
+#: λ, as a share of the largest correlation of any word with any target.
+SPARSITIES = (1e-3, 1e-2)
+_STEPS = 50
+
+
+def guessed(fits: Iterable[Fit], public: FloatArray, words: BoolArray, seen: FloatArray, *, seed: int) -> BoolArray:
+    """The words guessed behind each of the vectors `seen`, (n, V), by the fit that does best on held-out public texts.
+
+    public: (d, p, k), of each of p public texts the vectors of d independent draws. words: (p, V), which each holds.
+    ValueError where there are fewer than 8 public texts.
+    """
+    texts = public.shape[1]
+    if texts < 8:
+        raise ValueError(f"{texts} public texts are too few to learn on")
+    order = np.random.default_rng([seed, 8]).permutation(texts)
+    cut = min(_MOST_HELD, int(texts * _HELD_OUT))
+    held, rest = order[:cut], order[cut:]
+    best: tuple[float, float, Fit] | None = None
+    for fit in fits:
+        value, threshold = _threshold(fit(rest)(public[0, held]), words[held])
+        if best is None or value > best[0]:
+            best = value, threshold, fit
+    if best is None:
+        raise ValueError("nothing to learn was given")
+    _, threshold, fit = best
+    return np.asarray(fit(order)(seen) >= threshold)
+
+
+def most_frequent(words: BoolArray) -> BoolArray:
+    """(V,): the most frequent words of public texts (p, V), as many as give the largest F1 there: the guess that looks
+    at no release."""
+    frequency = words.mean(axis=0)
+    order = np.argsort(-frequency, kind="stable")
+    count = np.arange(1, len(order) + 1)
+    value = 2 * np.cumsum(frequency[order]) / (count + frequency.sum())
+    guess = np.zeros(len(order), dtype=bool)
+    guess[order[: int(value.argmax()) + 1]] = True
+    return guess
+
+
+def regression(public: FloatArray, words: BoolArray, penalty: float) -> Fit:
+    """Least squares for the presence of each word, all draws of a text alike."""
+    draws = public.shape[0]
+
+    def fit(rows: IntArray) -> Score:
+        x = _features(public[:, rows].reshape(draws * len(rows), -1))
+        learned = _ridge(x, np.tile(words[rows], (draws, 1)), penalty)
+        return lambda seen: learned(_features(seen))
+
+    return fit
+
+
+def two_step(
+    public: FloatArray, lower: FloatArray, table: FloatArray, wanted: BoolArray, penalty: float, sparsity: float
+) -> Fit:
+    """lower: (p, m), what the lower layer makes of each public text. table: (U, m) of each word that may be in a text,
+    of which `wanted` (U,) are guessed: V of them."""
+    draws = public.shape[0]
+    gram = (table @ table.T).astype(np.float32)
+    largest = float(np.linalg.norm(gram, 2)) if len(gram) < 256 else _spectral(gram)
+
+    def fit(rows: IntArray) -> Score:
+        to_lower = _ridge(public[:, rows].reshape(draws * len(rows), -1), np.tile(lower[rows], (draws, 1)), penalty)
+
+        def score(seen: FloatArray) -> FloatArray:
+            speaks = (to_lower(seen) @ table.T).astype(np.float32)
+            return _sparse(gram, speaks, sparsity * float(np.abs(speaks).max()), largest)[:, wanted]
+
+        return score
+
+    return fit
+
+
+def pool(mechanism: Any, candidates: FloatArray, words: BoolArray) -> Fit:
+    """candidates: (p, m') of the public texts without noise, unit rows. ValueError as `likelihood.log_likelihood`."""
+
+    def fit(rows: IntArray) -> Score:
+        return lambda seen: posterior(mechanism, seen, candidates[rows]) @ words[rows].astype(np.float64)
+
+    return fit
+
+
+def nearest(candidates: FloatArray, words: BoolArray) -> Fit:
+    """As `pool` for vectors without noise, (p, k) of any length: the words of the public text of largest cosine."""
+    unit = candidates / np.linalg.norm(candidates, axis=1, keepdims=True)
+
+    def fit(rows: IntArray) -> Score:
+        return lambda seen: words[rows][(seen @ unit[rows].T).argmax(axis=1)].astype(np.float64)
+
+    return fit
+
+
+def f1(guesses: BoolArray, words: BoolArray) -> float:
+    """2·right/(guessed + true), over all texts together."""
+    return float(2 * (guesses & words).sum() / max(1, guesses.sum() + words.sum()))
+
+
+def _threshold(score: FloatArray, words: BoolArray) -> tuple[float, float]:
+    """The largest F1 and where it is reached: of all thresholds at once, by counting from the highest score down."""
+    order = np.argsort(-score, axis=None, kind="stable")
+    hits = np.cumsum(words.ravel()[order])
+    value = 2 * hits / (np.arange(1, len(order) + 1) + words.sum())
+    ordered = score.ravel()[order]
+    value[:-1][ordered[:-1] == ordered[1:]] = -1.0  # of equal scores all are guessed or none
+    at = int(value.argmax())
+    return float(value[at]), float(ordered[at])
+
+
+def _features(x: FloatArray) -> FloatArray:
+    if x.shape[1] > _NARROW:
+        return x
+    i, j = np.triu_indices(x.shape[1])
+    return np.hstack([x, x[:, i] * x[:, j]])
+
+
+def _ridge(x: FloatArray, y: FloatArray, penalty: float) -> Score:
+    x = np.asarray(x, dtype=np.float64)
+    mean_x, mean_y = x.mean(axis=0), y.mean(axis=0)
+    away = x - mean_x
+    square = away.T @ away
+    scale = penalty * len(x) * max(float(np.trace(square)) / len(x) / len(square), 1e-12)
+    weights = np.linalg.solve(square + scale * np.eye(len(square)), away.T @ y - np.outer(away.sum(axis=0), mean_y))
+    return lambda seen: (seen - mean_x) @ weights + mean_y
+
+
+def _sparse(gram: FloatArray, speaks: FloatArray, penalty: float, largest: float) -> FloatArray:
+    """min over w >= 0 of w·G·w/2 - w·c + λ·Σw for each row c of `speaks`, by accelerated projected gradients (Beck and
+    Teboulle 2009)."""
+    w = np.zeros_like(speaks)
+    z, t = w, 1.0
+    for _ in range(_STEPS):
+        new = np.maximum(0, z - (z @ gram - speaks + np.float32(penalty)) / np.float32(largest))
+        after = (1 + np.sqrt(1 + 4 * t * t)) / 2
+        z = new + np.float32((t - 1) / after) * (new - w)
+        w, t = new, after
+    return w
+
+
+def _spectral(gram: FloatArray) -> float:
+    """Largest eigenvalue of a matrix of non-negative ones, by powers; a little above it."""
+    v = np.ones(len(gram), dtype=np.float32)
+    for _ in range(50):
+        v = gram @ v
+        v /= np.linalg.norm(v)
+    return 1.05 * float(np.linalg.norm(gram @ v))

@@ -1,0 +1,123 @@
+"""Mask-token inference: each released word is masked in turn, and a language model guesses what stood there.
+
+The attack of Yue et al. 2021 (section 5.3) and Fu 2024 (section 6): the guess is the word that a masked language model
+finds most likely in the released words around it. It does not look at the released word itself, and reads what the
+tokens of a text tell of each other, which no attack on single tokens does. (The query attack that Fu names beside it is
+not described there.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from server.accelerator import device, memory_said
+from server.checkpoint import positions
+from server.masked_lm import inputs_of, layout, load, logits_at
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Progress = Callable[[str], None]
+
+_BATCH = 64
+
+
+class MaskAttack:
+    """checkpoint: what `server.masked_lm.load` reads, with a prediction head. Words of several of its pieces are read
+    but never guessed. ValueError where the checkpoint cannot be read, or spells no word of the vocabulary."""
+
+    def __init__(self, checkpoint: str | Path, vocabulary: Vocabulary) -> None:
+        self._model, tokenizer = load(checkpoint)
+        where = device()
+        with memory_said():
+            self._model.to(where)  # for good: nobody else has it, and it is asked for a few words at a time
+        self._about = layout(self._model, tokenizer)
+        special = set(self._about["special"])
+        spelled = tokenizer(list(vocabulary.words), add_special_tokens=False)["input_ids"]
+        self._pieces = [ids or [self._about["unknown"]] for ids in [*spelled, []]]  # the unknown word is the last
+        alone = [(ids[0], word) for word, ids in enumerate(spelled) if len(ids) == 1 and ids[0] not in special]
+        pieces: dict[int, int] = {}
+        for piece, word in alone:  # of several words that one piece spells, the first
+            pieces.setdefault(piece, word)
+        if not pieces:
+            raise ValueError(f"masked-lm: no word of the vocabulary is a single piece of {checkpoint}")
+        self._columns = torch.tensor(list(pieces), dtype=torch.int64, device=where)
+        self.words = np.array(list(pieces.values()), dtype=np.int64)
+        longest = positions(self._model) or 512
+        self._room = longest - len(self._about["before"]) - len(self._about["after"])
+
+    def guesses(self, released: IntArray, *, progress: Progress = lambda line: None) -> IntArray:
+        """The guess for each released word, (n, L) -> (n, L); NOTHING where there is none, and behind what the model
+        can read at once."""
+        out = np.full(released.shape, NOTHING, dtype=np.int64)
+        rows, places = np.nonzero(released != NOTHING)
+        for found, logits in self._masked(released, rows, places, progress):
+            out[rows[found], places[found]] = self.words[logits.argmax(axis=1)]
+        return out
+
+    def log_probs(self, texts: IntArray, place: int) -> tuple[IntArray, FloatArray]:
+        """Of texts (n, L), each with a word in `place`, which is masked: the rows (r,) in which the model can read that
+        far, and (r, w) log-probabilities of `words` there, in each given the others and that it is one of these."""
+        rows = np.arange(len(texts))
+        read = list(self._masked(texts, rows, np.full(len(texts), place)))
+        if not read:
+            return np.zeros(0, dtype=np.int64), np.zeros((0, len(self.words)))
+        found, logits = np.concatenate([each for each, _ in read]), np.concatenate([each for _, each in read])
+        logs: FloatArray = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        return found, logs
+
+    def _masked(
+        self, texts: IntArray, rows: IntArray, places: IntArray, progress: Progress = lambda line: None
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
+        """Some of (rows, places), by number, and the logits of `words` where that place of the row is masked; none of
+        places behind what the model can read at once."""
+        waiting: list[tuple[int, list[int], int]] = []
+        for number, (row, place) in enumerate(zip(rows, places, strict=True)):
+            there = np.flatnonzero(texts[row] != NOTHING)
+            ids = [self._pieces[word] for word in texts[row, there]]
+            i = int(np.searchsorted(there, place))
+            start = sum(len(piece) for piece in ids[:i])
+            if start < self._room:
+                masked = [p for piece in (*ids[:i], [self._about["mask"]], *ids[i + 1 :]) for p in piece]
+                waiting.append((number, masked[: self._room], start))
+        waiting.sort(key=lambda each: len(each[1]))  # rows of a batch are alike in length
+        for at in range(0, len(waiting), _BATCH):
+            batch = waiting[at : at + _BATCH]
+            yield np.array([w[0] for w in batch]), self._logits([(ids, start) for _, ids, start in batch])
+            if at // 4096 != (at + _BATCH) // 4096:
+                progress(f"{at + _BATCH:,} of {len(waiting):,} words masked")
+
+    @torch.no_grad()
+    def _logits(self, masked: list[tuple[list[int], int]]) -> FloatArray:
+        inputs, starts = inputs_of(self._about, [(None, ids) for ids, _ in masked])
+        columns = torch.tensor([start + at for start, (_, at) in zip(starts, masked, strict=True)])
+        with memory_said():
+            logits = logits_at(self._model, inputs, torch.arange(len(masked)), columns)
+            return logits[:, self._columns].double().cpu().numpy()
+
+
+class MaskedPrior:
+    """The same model as a prior over all words (`adversary.estimators.beam.Masked`). share: (V + 1,) how frequent
+    words are, which stand for themselves where the model knows no single piece for them, and together take the rest."""
+
+    def __init__(self, model: MaskAttack, share: FloatArray) -> None:
+        self._model = model
+        self._column = np.full(len(share), -1)
+        self._column[model.words] = np.arange(len(model.words))
+        with np.errstate(divide="ignore"):
+            self._share = np.log(share / share.sum())
+            self._known = np.log(share[model.words].sum() / share.sum())
+
+    def log_probs(self, texts: IntArray, place: int, words: IntArray) -> FloatArray:
+        """See `adversary.estimators.beam.Masked`."""
+        out = self._share[words]
+        rows, logs = self._model.log_probs(texts, place)
+        column = self._column[words[rows]]
+        read = np.take_along_axis(logs, np.maximum(column, 0), axis=1) + self._known
+        out[rows] = np.where(column >= 0, read, out[rows])
+        return out

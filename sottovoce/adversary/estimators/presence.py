@@ -1,0 +1,123 @@
+"""Is a known record among the releases? What the server sees before any model is trained on them.
+
+A model's outputs show part of what the releases show, so an attack on models alone says little about the protocol.
+For releases (z_i, y_i) of embeddings and labels, and a record of unit row u and label c, the evidence is the likelihood
+ratio of "one of the n is this record's" against "none is",
+
+    log mean_i p(z_i | u)·Pr[y_i | c] / q(z_i, y_i),
+
+where q mixes the same law over public records (Neyman and Pearson, with public records for the population). For texts
+p is the channel's exact law, word by word, and q an even mixture of public texts and of texts of as many words that are
+drawn one by one as they stand in public text: few public texts are poor at what nobody has written yet. Where a
+released word depends on more than the word in its place no law is known; there the evidence is the largest weighted
+overlap of words with any release.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.special import logsumexp
+
+from mechanisms.identity import Identity
+from mechanisms.vocabulary import NOTHING
+from sottovoce.adversary.estimators.likelihood import log_likelihood
+from sottovoce.adversary.estimators.sequences import LEAST, Table, ends
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Pairs of a release and a record that are looked at together.
+_ENTRIES = 2**22
+
+
+def embedding_evidence(
+    mechanism: Any, z: FloatArray, records: FloatArray, public: FloatArray, *,
+    labels: tuple[FloatArray, IntArray, IntArray] | None = None,
+) -> FloatArray:  # fmt: skip
+    """The evidence (C,) for unit rows `records` (C, m') among decoded releases z (n, m').
+
+    public: (P, m') unit rows of public records. labels: log Pr[y_i | label] of each release and label (n, K), the
+    records' labels (C,) and the public ones' (P,); None where labels are not used. A mechanism that passes rows through
+    gives minus the least distance. ValueError for a mechanism whose density is not known.
+    """
+    pieces = []
+    rows = max(1, _ENTRIES // max(len(records), len(public)))
+    for at in range(0, len(z), rows):
+        piece = slice(at, at + rows)
+        if isinstance(mechanism, Identity):
+            pieces.append(-_distances(z[piece], records).min(axis=0))
+            continue
+        found, background = (log_likelihood(mechanism, z[piece], known) for known in (records, public))
+        if labels is not None:
+            law, own, others = labels
+            found, background = found + law[piece][:, own], background + law[piece][:, others]
+        q = logsumexp(background, axis=1) - np.log(len(public))
+        pieces.append(logsumexp(found - q[:, None], axis=0))
+    if isinstance(mechanism, Identity):
+        return np.max(pieces, axis=0)
+    evidence: FloatArray = logsumexp(pieces, axis=0) - np.log(len(z))
+    return evidence
+
+
+def text_evidence(table: Table, released: IntArray, records: IntArray, public: IntArray) -> FloatArray:
+    """The evidence (C,) for texts (C, L) among released ones (n, L), with public texts (P, L) for the population; all
+    as numbers of words. table: of the words of all of them. ValueError where there is no public text."""
+    if not len(public):
+        raise ValueError("public texts are needed for the population")
+    pieces = []
+    rows = max(1, _ENTRIES // max(len(records), len(public)))
+    for at in range(0, len(released), rows):
+        piece = released[at : at + rows]
+        pool = logsumexp(table.likelihood(public, piece), axis=1) - np.log(len(public))
+        q = np.logaddexp(pool, _one_by_one(table, piece, public)) - np.log(2)
+        pieces.append(logsumexp(table.likelihood(records, piece) - q[:, None], axis=0))
+    evidence: FloatArray = logsumexp(pieces, axis=0) - np.log(len(released))
+    return evidence
+
+
+def _one_by_one(table: Table, released: IntArray, public: IntArray) -> FloatArray:
+    """log Pr[release] (n,), if texts had the lengths of public ones and words drawn one by one from all of these."""
+    shares = np.bincount(table.of_words(public[public != NOTHING]), minlength=len(table.inputs))
+    words = np.append(shares / max(1, shares.sum()), 0.0) @ np.exp(table.logs.astype(np.float64))
+    found = np.log(np.maximum(words, np.exp(LEAST)))[table.of_releases(released)]
+    total: FloatArray = np.zeros(len(released))
+    for side in table.sides:
+        drawn, true, most = ends(released[:, side]), ends(public[:, side]), side.stop - side.start
+        if table.channel.text.lengths is None:
+            share = (np.bincount(true, minlength=most + 1) + 1.0) / (len(true) + most + 1)
+            inside = np.arange(most) < drawn[:, None]
+            total += np.log(share)[drawn] + np.where(inside, found[:, side], 0.0).sum(axis=1)
+        else:
+            total += logsumexp(table.length(drawn, true), axis=1) - np.log(len(true)) + found[:, side].sum(axis=1)
+    return total
+
+
+def overlap(released: IntArray, records: IntArray, size: int) -> FloatArray:
+    """For texts (C, L) among released ones (n, L), as numbers of words below `size` or NOTHING: the largest cosine of
+    their words' counts, rare words weighing more, (C,). It needs no law of the release, and ignores the noise."""
+    drawn, known = _counts(released, size), _counts(records, size)
+    weight = np.log((1 + len(released)) / (1 + np.diff(drawn.tocsc().indptr)))
+    drawn, known = (_unit(counts * weight[None, :]) for counts in (drawn, known))
+    rows = max(1, _ENTRIES // len(released))
+    pieces = [(known[at : at + rows] @ drawn.T).max(axis=1) for at in range(0, len(records), rows)]
+    return np.concatenate([piece.toarray().ravel() for piece in pieces])
+
+
+def _distances(z: FloatArray, x: FloatArray) -> FloatArray:
+    square = (z * z).sum(axis=1)[:, None] + (x * x).sum(axis=1)[None] - 2 * z @ x.T
+    distances: FloatArray = np.sqrt(np.maximum(square, 0.0))
+    return distances
+
+
+def _counts(numbers: IntArray, size: int) -> Any:
+    rows, columns = np.nonzero((numbers != NOTHING) & (numbers < size))
+    return csr_array((np.ones(len(rows)), (rows, numbers[rows, columns])), shape=(len(numbers), size))
+
+
+def _unit(counts: Any) -> Any:
+    length = np.sqrt((counts * counts).sum(axis=1))
+    return csr_array(counts / np.maximum(length, 1e-12)[:, None])

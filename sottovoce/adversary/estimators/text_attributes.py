@@ -1,0 +1,188 @@
+"""An attribute of a text's author or subject, from its sanitized words.
+
+**Through the channel.** Public texts say how often each word stands in texts of a value, Pr[w | a], and how long these
+are, Pr[m | a]; the mechanism says what becomes of a word, Pr[y | w], and of a length, Pr[l | m]. So Pr[y | a] =
+Σ_w Pr[w | a]·Pr[y | w] is known, and the guess is the value of largest posterior probability
+
+    Pr[a]·Σ_m Pr[m | a]·Pr[l | m]·Π_{i < min(l, m)} Pr[y_i | a]·Π_{m <= i < l} Pr[y_i | the unknown word],
+
+the last factor for places behind the text's end, which a longer drawn length fills up. If words stood independently of
+each other and of the length in texts of one value, no guess would be right more often.
+
+**Without that law**, where words are not drawn one by one, or as a check of it: what is released is *read* in several
+ways (`View`), a learner guesses from what it has read of public texts, and of these ways the one counts that guesses
+best on public texts held out (`most_promising`). A *static* adversary reads public texts as they were written, an
+*adaptive* one rewrites them first with the same mechanism and parameters (Mattern et al. 2022; Meisenbacher et al.
+2024, section 5.2), and may still learn on what was written where that guesses rewritten texts better: what it knows is
+more, so it should not guess worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from mechanisms.vocabulary import NOTHING
+from sottovoce.adversary.estimators.sequences import LEAST, Table, ends
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: learner(auxiliary (d, p, k), labels (p,), seen (n, k), classes=, seed=) -> (n,) guesses: as
+#: `adversary.estimators.attributes.guessed`.
+Learner = Callable[..., IntArray]
+#: The share of public texts on which ways of reading are compared.
+_HELD_OUT = 0.2
+
+
+# --- through the channel
+
+
+def through_channel(table: Table, texts: IntArray, values: IntArray, count: int, released: IntArray) -> IntArray:
+    """The likeliest of `count` values behind each release (n, L), (n,), by public texts (p, L) of these values (p,), as
+    numbers of words. table: of the public texts' words and of what was released."""
+    shown = np.exp(table.logs.astype(np.float64))[:, : len(table.outputs) + 1]  # the last: no word in a place
+    laws = np.log(np.maximum(by_value(table, texts, values, count) @ shown[:-1], 1e-300))
+    unknown = table.logs[table.of_words(np.array([table.channel.size]))[0], : shown.shape[1]].astype(np.float64)
+    columns = np.where(released == NOTHING, len(table.outputs), table.of_releases(released))
+    evidence = np.zeros((count, len(released)))
+    for side in table.sides:
+        end, longest = ends(released[:, side]), side.stop - side.start
+        places = table.length(end, np.arange(longest + 1))
+        if table.channel.text.lengths is None:  # nothing is filled up, and behind the last word shown may be others
+            places = np.where(np.arange(longest + 1) >= end[:, None], 0.0, LEAST)
+            end, unknown = np.full_like(end, longest), np.zeros_like(unknown)
+        evidence += _of_side(laws, unknown, columns[:, side], end, places, _lengths(texts[:, side], values, count))
+    return _likeliest(evidence, values, count)
+
+
+def as_written(table: Table, texts: IntArray, values: IntArray, count: int, seen: IntArray) -> IntArray:
+    """The same of texts (n, L) whose words are taken for what was written: the attack where there is no noise. Words
+    that the table has not are unknown."""
+    laws = np.log(np.maximum(by_value(table, texts, values, count), 1e-300))
+    columns = np.where(seen == NOTHING, 0, table.of_words(seen))
+    evidence = (laws[:, columns] * (seen != NOTHING)).sum(axis=2)
+    for side in table.sides:
+        evidence += _lengths(texts[:, side], values, count)[:, ends(seen[:, side])]
+    return _likeliest(evidence, values, count)
+
+
+def _of_side(
+    laws: FloatArray, unknown: FloatArray, columns: IntArray, end: IntArray, places: FloatArray, lengths: FloatArray
+) -> FloatArray:
+    """log Pr[release | value] of one text each, (count, n). laws (count, c), unknown (c,): of what is shown in a place.
+    columns (n, L): what is. end (n,): behind it nothing is drawn. places (n, L + 1): log Pr[release's length | m].
+    lengths (count, L + 1): log Pr[m | value]."""
+    words = _running(laws[:, columns])
+    fillers = _running(unknown[columns])
+    own = np.minimum(np.arange(lengths.shape[1]), end[:, None])
+    filled = np.take_along_axis(fillers, end[:, None], axis=1) - np.take_along_axis(fillers, own, axis=1)
+    said = np.take_along_axis(words, np.broadcast_to(own, (len(laws), *own.shape)), axis=2)
+    found: FloatArray = logsumexp(said + filled + places + lengths[:, None], axis=2)
+    return found
+
+
+def _running(logs: FloatArray) -> FloatArray:
+    """(..., L) -> (..., L + 1) sums of the first 0, 1, ... of them."""
+    return np.concatenate([np.zeros((*logs.shape[:-1], 1)), np.cumsum(logs, axis=-1)], axis=-1)
+
+
+def _lengths(texts: IntArray, values: IntArray, count: int) -> FloatArray:
+    """(count, L + 1) log Pr[length | value]; as much as one text is left for the lengths of all texts, and in that as
+    much as one for those that no text has."""
+    longest = texts.shape[1]
+    seen = np.zeros((count, longest + 1))
+    np.add.at(seen, (values, ends(texts)), 1.0)
+    share = (seen.sum(axis=0) + 1.0 / (longest + 1)) / (len(texts) + 1)
+    found: FloatArray = np.log((seen + share) / (seen.sum(axis=1, keepdims=True) + 1))
+    return found
+
+
+def by_value(table: Table, texts: IntArray, values: IntArray, count: int) -> FloatArray:
+    """(count, k) Pr[w | a] of the table's words; see `_smoothed`."""
+    rows = table.of_words(texts)
+    counts = np.zeros((count, len(table.inputs) + 1))
+    np.add.at(counts, (np.repeat(values, texts.shape[1]), rows.ravel()), 1.0)
+    return _smoothed(counts[:, :-1])  # but for places without a word
+
+
+def _smoothed(counts: FloatArray) -> FloatArray:
+    """(count, k) how often each word stands in texts of a value -> how likely it is there: one in N + t is left for
+    words that texts of the value do not hold, t how many different ones they do (Witten and Bell 1991)."""
+    share = (counts.sum(axis=0) + 1.0) / (counts.sum() + counts.shape[1])
+    different = np.maximum((counts > 0).sum(axis=1), 1)[:, None]
+    found: FloatArray = (counts + different * share) / (counts.sum(axis=1, keepdims=True) + different)
+    return found
+
+
+def _likeliest(evidence: FloatArray, values: IntArray, count: int) -> IntArray:
+    """evidence: (count, n) logs."""
+    prior = (np.bincount(values, minlength=count) + 1.0) / (len(values) + count)
+    found: IntArray = (evidence + np.log(prior)[:, None]).argmax(axis=0)
+    return found
+
+
+# --- by learning from texts that are read
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A way to read texts. auxiliary: (d, p, k) what is read of d draws of each of p public texts, to learn on. seen:
+    (n, k) of the attacked ones. looks_like: (c, p, k) of c draws of the public texts as the attacked ones are seen, as
+    far as the adversary knows that. learner: what guesses from that."""
+
+    name: str
+    learner: Learner
+    auxiliary: NDArray[Any]
+    seen: NDArray[Any]
+    looks_like: NDArray[Any]
+
+    def learnt(self, labels: IntArray, *, classes: int, seed: int) -> IntArray:
+        """The guesses (n,) after all public texts, of labels (p,)."""
+        return self.learner(self.auxiliary, labels, self.seen, classes=classes, seed=seed)
+
+    def right(self, labels: IntArray, held: IntArray, *, classes: int, seed: int) -> float:
+        """The share of right guesses on the public texts `held` (h,), after all others."""
+        rest = np.setdiff1d(np.arange(len(labels)), held)
+        asked = self.looks_like[:, held].reshape(-1, self.looks_like.shape[2])
+        guesses = self.learner(self.auxiliary[:, rest], labels[rest], asked, classes=classes, seed=seed)
+        return float((guesses == np.tile(labels[held], len(self.looks_like))).mean())
+
+
+def most_promising(views: Sequence[View], labels: IntArray, *, classes: int, seed: int) -> tuple[str, IntArray]:
+    """The name and the guesses of the view that guesses best on a fifth of the public texts, held out. Nothing of the
+    attacked texts is looked at for that, so that to have tried several flatters nobody."""
+    order = np.random.default_rng([seed, 10]).permutation(len(labels))
+    held = np.sort(order[: int(len(labels) * _HELD_OUT)])
+    best = max(views, key=lambda view: view.right(labels, held, classes=classes, seed=seed))
+    return best.name, best.learnt(labels, classes=classes, seed=seed)
+
+
+def by_words(auxiliary: IntArray, labels: IntArray, seen: IntArray, *, classes: int, seed: int) -> IntArray:
+    """Naive Bayes of texts' words as they are read: auxiliary (d, p, L) and seen (n, L) numbers of words, labels (p,)
+    -> (n,). Words that no public text holds say nothing."""
+    del seed  # nothing is drawn
+    known, at = np.unique(auxiliary[auxiliary != NOTHING], return_inverse=True)
+    draws, _, places = auxiliary.shape
+    values = np.tile(np.repeat(labels, places), draws).reshape(auxiliary.shape)[auxiliary != NOTHING]
+    counts = np.zeros((classes, len(known) + 1))
+    np.add.at(counts, (values, at), 1.0)
+    laws = np.log(_smoothed(counts[:, :-1]))
+    column = np.searchsorted(known, seen).clip(max=max(0, len(known) - 1))
+    there = (seen != NOTHING) & (known[column] == seen)
+    return _likeliest((laws[:, column] * there).sum(axis=2), labels, classes)
+
+
+def vectors(texts: IntArray, table: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The mean vector of each text's words, and how many places it has: (n, L) numbers and (V, m) vectors ->
+    (n, m + 1); unknown words have none."""
+    there = (texts != NOTHING) & (texts < len(table))
+    total = np.stack([table[row[known]].sum(axis=0) for row, known in zip(texts, there, strict=True)])
+    mean = total / np.maximum(there.sum(axis=1), 1)[:, None]
+    found: NDArray[np.float32] = np.column_stack([mean, (texts != NOTHING).sum(axis=1)]).astype(np.float32)
+    return found

@@ -1,0 +1,261 @@
+"""Guessing the words of a text from its sanitized ones, one token at a time: the best guess, and how good any can be.
+
+The adversary knows the vocabulary, the mechanism, and a prior over words (public counts). It sees the released word y
+and guesses x. Three figures say what that can give, each for tokens of frequencies f:
+
+- **What a guess gives.** A guess g(y) is right with probability Σ_y f(g(y))·Pr[y | g(y)].
+- **What the best guess gives**: Σ_y max_x f(x)·Pr[y | x], for the guess that maximizes the posterior. No attack that
+  looks at single tokens, published or not, gives more on tokens of these frequencies (`decode`).
+- **What the theorem allows**, whatever mechanism satisfies it (`bound`).
+
+**Bound from ε-LDP (proved, and attained).** Let m(y) = min_x Pr[y | x], Y_x the outputs at which x is guessed, m_x =
+m(Y_x), M = Σ_x m_x, and a_x = Pr[Y_x | x] the success on x. ε-LDP gives a_x <= e^ε·m_x; that probabilities of x add to
+one, a_x <= 1 - (M - m_x). The largest Σ_x f(x)·a_x under both is a linear programme. For given M each a_x rises with
+slope f(x)·e^ε to m_x = (1 - M)/(e^ε - 1) and with slope f(x) after it, so that the most frequent words are filled
+first, and as M varies the optimum is linear between the points where exactly k of them are full, M = k/(e^ε - 1 + k):
+
+    success <= max_k  e^ε·F_k / (e^ε + k - 1),   F_k the sum of the k largest frequencies.
+
+k-ary randomized response on the k most frequent words (any other word answers uniformly) attains it. It is below
+min(1, e^ε·max f), and k = 1 is the guess of the most frequent word.
+
+**Bound from metric LDP (proved).** With ℓ(x, x') the loss that the theorem allows, Pr[Y_x | x'] >= a_x·e^(-ℓ(x, x')),
+and Σ_x Pr[Y_x | x'] <= 1 for each x'. Averaged over x' by f: Σ_x a_x·Z_x <= 1 with Z_x = Σ_x' f(x')·e^(-ℓ(x, x')). So
+
+    success = Σ_x f(x)·a_x <= c + Σ_x max(0, f(x) - c·Z_x)   for every c >= 0;
+
+the least of it over c (it is linear between the points c = f(x)/Z_x) is the bound.
+
+**What is exposed.** Words that may be passed through (kept kinds, CusText+'s stop words, SanText+'s frequent ones)
+count as guessed. Where a group or a tag shows, the two bounds hold inside each, with the frequencies that fall there,
+and are added (of metric LDP: c·F + Σ, F their sum). A mechanism that exposes more is allowed everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.guarantee import Guarantee
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.custext import CusTextPlus
+from mechanisms.words.distances import distances, metric_distances
+from mechanisms.words.santext import SanTextPlus
+from mechanisms.words.text import TextMechanism
+from sottovoce.adversary.estimators.channel import Channel
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+Progress = Callable[[str], None]
+
+#: Guesses that `decode` keeps of each output.
+TOP = 5
+#: Rows of distances held at once, and bytes of distances that are remembered.
+_ROWS, _REMEMBERED = 256, 2**26
+#: Exposures whose inputs `bound` tells apart.
+_KNOWN = {"stop-words", "frequent-words", "group", "tag"}
+
+
+def unigram(vocabulary: Vocabulary, *, unknown: float = 0.0) -> FloatArray:
+    """A prior over inputs, (V + 1,): public counts + 1 (all alike where nobody has counted), and `unknown` the
+    share of words that are in no vocabulary."""
+    size = len(vocabulary)
+    counts = np.zeros(size) if vocabulary.counts is None else vocabulary.counts.astype(np.float64)
+    weights = counts + 1.0
+    return np.append((1 - unknown) * weights / weights.sum(), unknown)
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """The best guesses for every output, under each of p priors.
+
+    guesses: (p, V) numbers of words. likely: (p, V) Pr[y | guess]. best: (p,) Σ_y max_x prior(x)·Pr[y | x].
+    top: (V, TOP) the best guesses under the first prior, best first; NOTHING where there are fewer, or none are asked
+    for.
+    unchanged: (V,) Pr[y | y].
+    """
+
+    guesses: IntArray
+    likely: FloatArray
+    best: FloatArray
+    top: IntArray
+    unchanged: FloatArray
+
+    def expected(self, frequencies: FloatArray) -> float:
+        """How often the guesses under the first prior are right, on tokens of these frequencies (V + 1,)."""
+        return float(frequencies[self.guesses[0]] @ self.likely[0])
+
+
+def decode(
+    channel: Channel, priors: FloatArray, *, wanted: IntArray | None = None,
+    progress: Progress = lambda line: None, also: Callable[[IntArray, IntArray, FloatArray], None] | None = None,
+) -> Decoded:  # fmt: skip
+    """The guess of largest posterior for every output: all inputs are gone through once, in blocks.
+
+    priors: (p, V + 1), at least 0; inputs without any prior are left out. An output that no input gives is guessed to
+    be itself. wanted: outputs whose `top` is asked for, each once; None: all. also: is given every block of inputs
+    (k,), the unknown word among them, with outputs (c,) and their log-probabilities (k, c): all that are not 0.
+    """
+    size = channel.size
+    score = np.full((len(priors), size), -np.inf)
+    guesses = np.tile(np.arange(size), (len(priors), 1))
+    likely = np.zeros((len(priors), size))
+    top, top_score = np.full((TOP, size), NOTHING), np.full((TOP, size), -np.inf)
+    unchanged = np.zeros(size)
+    asked = np.arange(size + 1) if also else np.flatnonzero((priors > 0).any(axis=0))
+    kept = np.ones(size, dtype=bool) if wanted is None else np.isin(np.arange(size), wanted)
+    done = 0
+    with np.errstate(divide="ignore"):
+        logs = np.log(priors)
+    for x, y, table in channel.blocks(asked):
+        if also:
+            also(x, y, table)
+        columns = np.arange(len(y))
+        own = np.searchsorted(y, x).clip(max=len(y) - 1)
+        known = np.flatnonzero(y[own] == x)
+        unchanged[x[known]] = np.exp(table[known, own[known]])
+        for p, prior in enumerate(logs):
+            there = np.flatnonzero(prior[x] > -np.inf)
+            if not len(there):
+                continue
+            joint = (table if len(there) == len(x) else table[there]) + prior[x[there]][:, None]
+            at = joint.argmax(axis=0)
+            value = joint[at, columns]
+            better = value > score[p, y]
+            score[p, y[better]] = value[better]
+            guesses[p, y[better]] = x[there][at[better]]
+            likely[p, y[better]] = np.exp(table[there[at[better]], columns[better]])
+            if p == 0 and kept[y].any():
+                _keep(top, top_score, joint if kept[y].all() else joint[:, kept[y]], x[there], y[kept[y]])
+        if done // 4096 != (done + len(x)) // 4096:
+            progress(f"{done + len(x):,} of {len(asked):,} words")
+        done += len(x)
+    return Decoded(guesses, likely, np.exp(score).sum(axis=1), top.T.copy(), unchanged)
+
+
+def _keep(top: IntArray, top_score: FloatArray, joint: FloatArray, x: IntArray, y: IntArray) -> None:
+    """Put the best of a block, (k, c) scores of the inputs x for the outputs y, among the best so far, (TOP, V) each,
+    best first."""
+    most = min(TOP, len(x))
+    chosen = np.argpartition(-joint, most - 1, axis=0)[:most]
+    scores = np.vstack([top_score[:, y], np.take_along_axis(joint, chosen, axis=0)])
+    numbers = np.vstack([top[:, y], x[chosen]])
+    order = np.argsort(-scores, axis=0, kind="stable")[:TOP]
+    best = np.take_along_axis(scores, order, axis=0)
+    top_score[:, y] = best
+    top[:, y] = np.where(best > -np.inf, np.take_along_axis(numbers, order, axis=0), NOTHING)
+
+
+def guessed(released: IntArray, guesses: IntArray) -> IntArray:
+    """The guess for each released word, (n, L) with NOTHING where there is none; guesses (V,) or (V, k)."""
+    there = released != NOTHING
+    answers = guesses[np.where(there, released, 0)]
+    return np.where(there.reshape(there.shape + (1,) * (guesses.ndim - 1)), answers, NOTHING)
+
+
+# --- what the theorem allows
+
+
+def most_frequent(draws: IntArray) -> IntArray:
+    """The word that stands most often in a place, of k releases of n texts, (k, n, L) -> (n, L); of several, the one
+    that was released first. NOTHING where no release has a word."""
+    times = np.stack([np.where(one == NOTHING, 0, (draws == one).sum(axis=0)) for one in draws])
+    return np.take_along_axis(draws, times.argmax(axis=0)[None], axis=0)[0]
+
+
+def bound(text: TextMechanism, frequencies: FloatArray, *, releases: int = 1) -> float:
+    """The largest success of any guess from one released word that the theorem allows, on tokens of these frequencies
+    (V + 1,), which add to 1. See this module for the proof. releases: how often the same text was released; losses add.
+
+    For a mechanism that protects the "sequence", each of whose draws reads the whole text, the word's ε is that of all
+    draws of a text together.
+    """
+    word: Any = text.word
+    one: Guarantee = word.guarantee
+    theorem = replace(
+        one, epsilon=one.epsilon * releases, offset=one.offset * releases,
+        numeric_epsilon=one.numeric_epsilon * releases, numeric_delta=one.numeric_delta * releases,
+    )  # fmt: skip
+    if not set(theorem.exposes) <= _KNOWN or theorem.epsilon == math.inf:
+        return 1.0
+    shown = text.kept.copy()
+    if isinstance(word, CusTextPlus):
+        shown |= text.vocabulary.kinds["stop_words"]
+    if isinstance(word, SanTextPlus) and word.keeps:
+        shown |= ~word.sensitive
+    parts = _parts(word, theorem)
+    hidden = np.flatnonzero(~shown & (frequencies > 0))
+    allowed = float(frequencies[shown].sum())
+    order = hidden[np.argsort(parts[hidden], kind="stable")]
+    edges = np.flatnonzero(np.diff(parts[order])) + 1
+    for members in np.split(order, edges) if len(order) else ():
+        f = frequencies[members]
+        if theorem.metric == "discrete":
+            times = text.tokens if theorem.protects == "sequence" else 1
+            allowed += randomized(f, (theorem.epsilon + theorem.offset + theorem.numeric_epsilon) * times)
+        else:
+            worst = theorem.epsilon * theorem.diameter + theorem.offset + theorem.numeric_epsilon
+            allowed += min(randomized(f, worst), metric(f, _overlap(word, theorem, members, f)))
+    return min(1.0, allowed + theorem.numeric_delta)
+
+
+def randomized(f: FloatArray, epsilon: float) -> float:
+    """max_k e^ε·F_k/(e^ε + k - 1): the largest success under ε-LDP, of frequencies f that need not add to 1."""
+    sums = np.cumsum(np.sort(f)[::-1])
+    shrunk = (np.arange(1, len(f) + 1) - 1) * math.exp(-min(epsilon, 700.0))
+    return float((sums / (1 + shrunk)).max())
+
+
+def metric(f: FloatArray, z: FloatArray) -> float:
+    """min_c c·Σf + Σ max(0, f - c·z): the largest success that z, (n,) above 0, allows."""
+    ratio = f / z
+    order = np.argsort(-ratio)
+    above_f, above_z = np.cumsum(f[order]), np.cumsum(z[order])
+    c = ratio[order]
+    values = c * f.sum() + above_f - c * above_z
+    return float(min(f.sum(), values.min()))
+
+
+def _parts(word: Any, theorem: Guarantee) -> IntArray:
+    """(V + 1,) inputs of the same number are those that the theorem speaks of together."""
+    size = len(word.vocabulary)
+    if "group" in theorem.exposes:
+        groups: IntArray = word.mapping.group
+        return groups
+    if "tag" in theorem.exposes:
+        return np.append(np.asarray(word.vocabulary.tags, dtype=np.int64), -1)
+    return np.zeros(size + 1, dtype=np.int64)
+
+
+def _overlap(word: Any, theorem: Guarantee, members: IntArray, f: FloatArray) -> FloatArray:
+    """Z of the inputs `members`, (n,) of frequencies f."""
+    z = np.empty(len(members))
+    for at in range(0, len(members), _ROWS):
+        rows = np.arange(at, min(at + _ROWS, len(members)))
+        apart = _apart(word, members, at)
+        loss = theorem.epsilon * apart + theorem.offset + theorem.numeric_epsilon
+        loss[np.arange(len(rows)), rows] = 0.0
+        z[rows] = np.exp(-loss) @ f
+    return z
+
+
+def _apart(word: Any, members: IntArray, at: int) -> FloatArray:
+    """Distances of _ROWS inputs `members` from `at` on to all of them: of a small vocabulary they are remembered, for
+    they are the same at every ε."""
+    if len(members) ** 2 * 8 > _REMEMBERED or hasattr(word, "distances"):
+        return metric_distances(word, members[at : at + _ROWS], members)
+    return _all_apart(word.vocabulary, members.tobytes())[at : at + _ROWS]
+
+
+@lru_cache(maxsize=1)
+def _all_apart(vocabulary: Vocabulary, members: bytes) -> FloatArray:
+    """Euclidean distances of all pairs of inputs (the bytes of int64), (n, n)."""
+    x = np.frombuffer(members, dtype=np.int64)
+    return np.concatenate([distances(vocabulary, x[at : at + _ROWS], x) for at in range(0, len(x), _ROWS)])

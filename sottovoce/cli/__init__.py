@@ -1,0 +1,1 @@
+"""Command line: options, printing, exit codes. Each command loads its room when it is called."""

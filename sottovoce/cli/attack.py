@@ -1,0 +1,65 @@
+"""The command `sottovoce attack`: its options; the attacks are in sottovoce.adversary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.progress import progress_lines
+from sottovoce.cli.options import print_json
+
+# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+
+
+def command(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Its folder, or its URL.")],
+    attack: Annotated[
+        list[str] | None,
+        typer.Option("--attack", metavar="NAME", help="Only this one; may be repeated (default: all that apply)."),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option("--arm", metavar="NAME", help="Only this arm; may be repeated (default: all)."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Texts of each arm, at most.")] = 500,
+    masked_lm: Annotated[
+        Path | None,
+        typer.Option(
+            "--masked-lm", metavar="FOLDER", show_default=False,
+            help="Checkpoint with a masked-LM head, for the attack `mask` (default: the run's own, if it has one).",
+        ),
+    ] = None,
+    shadows: Annotated[
+        int | None,
+        typer.Option(
+            "--shadows", show_default=False,
+            help="Models that membership-shadow and -lira train (default: 16; none where that means to train BERT).",
+        ),
+    ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute", metavar="NAME", show_default=False,
+            help="Column that attribute inference guesses; may be repeated (default: what the corpus has).",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
+) -> None:  # fmt: skip
+    """Attack what a run's users released, as the server would; attacks.json and attacks.md go into the run folder."""
+    from simulations.output.remote import Remote, is_url
+    from simulations.run.published import finished
+    from sottovoce.adversary.attacks import run as attacks
+
+    with finished(run) as folder:
+        results = attacks.attack(
+            folder, *(attack or ()), arms=arm or (), limit=limit, masked_lm=masked_lm, attributes=attribute or (),
+            shadows=shadows, progress=progress_lines(),
+        )  # fmt: skip
+        for path in folder.glob("attacks*") if is_url(run) else ():
+            Remote(run).upload(path.name, path)
+    if as_json:
+        print_json(results)
+    else:
+        print(attacks.table(results))

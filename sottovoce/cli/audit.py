@@ -1,0 +1,98 @@
+"""The command `sottovoce audit`: its options; the audit itself is in sottovoce.adversary.audit.run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from simulations.progress import progress_lines
+from sottovoce.cli.options import print_json
+
+# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+
+
+def command(
+    mechanism: Annotated[
+        list[str] | None,
+        typer.Option("--mechanism", metavar="NAME", help="Only this one; may be repeated (default: all)."),
+    ] = None,
+    program: Annotated[
+        str | None,
+        typer.Option("--command", help="A program that draws, in JSON lines: anybody's mechanism.", show_default=False),
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of each of two inputs.")] = 200_000,
+    delta: Annotated[
+        float | None, typer.Option("--delta", help="δ at which ε is compared beside the pure one: 1e-3.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Root seed: 1; to verify, one more.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds that an answer of a program may take.")] = 60.0,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--verify", help="A violation's certificate, checked on new draws.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for audit.json, audit.md, certificates; new or empty.", show_default=False),
+    ] = None,
+) -> None:
+    """Measure lower bounds of ε beside what is claimed; exit code 1 where a claim is violated.
+
+    NAME: a mechanism of the catalogue, length, text, client, client-timing or shuffler; or somebody else's, by its
+    package's name for it or as package.module:Class. --verify runs the command that the file names, or --command:
+    exit code 0 where new draws confirm it, 1 where they do not.
+    """
+    from sottovoce.adversary.audit.run import audit, audit_command
+
+    if certificate is not None:
+        if mechanism or out is not None or delta is not None:
+            raise click.UsageError("--verify takes --command, --seed, --timeout and --json alone")
+        _verify(certificate, program, seed, timeout, as_json)
+        return
+    root = 1 if seed is None else seed
+    if program is not None:
+        if mechanism or delta is not None:
+            raise click.UsageError("--command takes no --mechanism, and its δ from the program's claim")
+        results = audit_command(
+            program, draws=draws, seed=root, timeout=timeout, out=out, progress=progress_lines()
+        )
+    else:
+        results = audit(
+            *(mechanism or ()), draws=draws, delta=1e-3 if delta is None else delta, seed=root, out=out,
+            progress=progress_lines(),
+        )  # fmt: skip
+    _print(results, as_json, out)
+    if results["violated"]:
+        raise typer.Exit(1)
+
+
+def _print(results: dict[str, Any], as_json: bool, out: Path | None) -> None:
+    from sottovoce.adversary.audit.run import table
+
+    if as_json:
+        print_json(results)
+        return
+    print(table(results))
+    if results.get("certificates") and out is None:
+        print("sottovoce: with --out FOLDER a certificate of each violation is kept, for --verify", file=sys.stderr)
+
+
+def _verify(path: Path, program: str | None, seed: int | None, timeout: float, as_json: bool) -> None:
+    from sottovoce.adversary.audit.run import verify
+
+    found = verify(path, program, seed=seed, timeout=timeout)
+    if as_json:
+        print_json(found)
+    else:
+        said = "confirmed" if found["confirmed"] else "not confirmed"
+        print(
+            f"{said}: on {found['draws']:,} new draws of each input the event came {found['hits']:,} and "
+            f"{found['misses']:,} times; at ε = {found['epsilon']:.4g} δ is at least {found['measured']:.3g}, claimed "
+            f"{found['claimed']:.3g} (confidence {found['confidence']:g}, seed {found['seed']})"
+        )
+    if not found["confirmed"]:
+        raise typer.Exit(1)

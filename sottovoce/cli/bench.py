@@ -1,0 +1,62 @@
+"""The command `sottovoce bench`: its options; what is measured is in benchmarks.run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sottovoce.cli.options import print_json
+
+# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+
+
+def command(
+    sections: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SECTION]...", show_default=False,
+                       help="mechanisms, encoder, round, statistic, flower, deployment, pfl (default: all)."),
+    ] = None,
+    users: Annotated[int, typer.Option("--users", help="Users of the largest round.")] = 1_000_000,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="A folder with SST-2, in place of the built-in corpus.", show_default=False),
+    ] = None,
+    pfl: Annotated[
+        str | None,
+        typer.Option("--pfl", metavar="PYTHON", help="The interpreter of an environment that has pfl.",
+                     show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Little of everything: rough figures.")] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the tables.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for bench.json, bench.md and bench.png; new or empty.", show_default=False),
+    ] = None,
+) -> None:  # fmt: skip
+    """Measure how fast this is here: mechanisms, encoder, rounds, and peers beside them."""
+    from benchmarks import run as bench
+    from simulations.output.atomic import staged
+    from simulations.output.figures import save
+    from simulations.progress import progress_lines
+
+    options = bench.BenchOptions(tuple(sections or ()), users, seed, None if data is None else str(data), pfl, quick)
+    bench.check(options)
+    if out is None:
+        results = bench.run(options, progress=progress_lines())
+    else:
+        with staged(out) as part:
+            results = bench.run(options, progress=progress_lines())
+            (part / "bench.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            (part / "bench.md").write_text(bench.table(results), encoding="utf-8")
+            if len(results["sections"].get("round", {}).get("rounds", ())) > 1:
+                from benchmarks.figure import growth
+
+                save(growth(results["sections"]["round"]), part / "bench.png")
+    if as_json:
+        print_json(results)
+    else:
+        print(bench.table(results))

@@ -1,0 +1,401 @@
+"""The commands `sottovoce deploy`: a study's arm on real processes, all at once, or each party by itself."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.progress import progress_lines
+from sottovoce.cli.options import AsJson, Data, OneArm, Set, end_where_nobody_was_delivered, overrides
+
+# Nothing here may import NumPy, torch or Flower: `--help` and a mistyped file must answer at once.
+
+app = typer.Typer(
+    help="A study on real processes: SuperLink, devices, shuffler, training server, the deployed model.",
+    no_args_is_help=True,
+)
+
+Certificate = Annotated[Path, typer.Option("--certificate", metavar="FILE", help="This party's certificate (PEM).")]
+Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="And its key.")]
+Authority = Annotated[
+    Path, typer.Option("--root-certificates", metavar="FILE", help="The authority that the others' are signed by.")
+]
+Party = Annotated[
+    str,
+    typer.Option(
+        "--party",
+        help="authority, superlink, shuffler, model, training-server, publisher, enrolment, or node (a device).",
+    ),
+]
+Port = Annotated[int, typer.Option("--port", help="Where it listens.")]
+Host = Annotated[str, typer.Option("--host", help="At which of this machine's addresses it listens.")]
+
+
+@app.command("up")
+def up_(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    arm: OneArm = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="Devices; user u lives on device u mod NODES.")] = 4,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The folder; new or empty (default: runs/deploy-NAME-DATE).", show_default=False),
+    ] = None,
+    data: Data = None,
+    set_: Set = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="The SuperLink's (default: a free one).", show_default=False)
+    ] = None,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Leave devices and shuffler up, and serve the trained model.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one arm of a study through a SuperLink, devices, a shuffler and a training server on this machine."""
+    from simulations.experiment import load, slug
+
+    experiment = load(file, overrides(set_, data))
+    out = out or Path("runs") / f"deploy-{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+        from simulations.run import report
+        from sottovoce.deployment import local as deploy
+
+        results, stayed = deploy.up(
+            experiment, arm, out, nodes=nodes, port=port, stay=stay, show=_show, progress=progress_lines()
+        )
+    report.say(results, out, "Results, ledgers and logs", as_json=as_json)
+    if stayed is not None:
+        print(f"Everything but the training server is up.\n{stayed.hint}", file=sys.stderr if as_json else sys.stdout)
+
+
+@app.command("down")
+def down(folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `deploy up` has made.")]) -> None:
+    """Stop whatever of a deployment still runs, and nothing else."""
+    from sottovoce.deployment import processes as parties
+
+    ended = parties.down(folder)
+    print(f"{folder}: stopped {', '.join(ended)}" if ended else f"{folder}: nothing is running")
+
+
+@app.command("keys")
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; a folder for each party comes into it.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=0, help="How many devices.")] = 4,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="PARTY=HOST", help="Where superlink, shuffler or model is reached."),
+    ] = None,
+) -> None:
+    """Make the keys and certificates of a deployment, for parties on several machines. `up` does it by itself."""
+    from sottovoce.deployment import local as deploy
+    from sottovoce.deployment import party_keys
+
+    hosts = party_keys.hosts_by_party(host or ())
+    with deploy.folder_of(folder):
+        party_keys.make_keys(folder, nodes=nodes, hosts=hosts)
+    print(f"{folder}: each party is given its own folder of these and no other, and ca/ca.pem; they last for 30 days")
+
+
+@app.command("request-certificate")
+def request_certificate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; its keys never leave it.")],
+    party: Party,
+) -> None:
+    """Make the keys of one party, where it is, and a request for its certificate, which an authority signs."""
+    from sottovoce.deployment import local as deploy
+    from sottovoce.deployment import party_keys
+
+    with deploy.folder_of(folder):
+        party_keys.make_own_keys(folder, party)
+        made = ", ".join(sorted(path.name for path in folder.iterdir()))
+    print(f"{folder}: {made}; what ends in .key, and secret, stays here")
+
+
+@app.command("renew-seal")
+def renew_seal(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where seal.key is, of training server or model.")],
+) -> None:
+    """Make another key that devices seal to, and keep the one before for those that still do."""
+    from sottovoce.deployment import party_keys
+
+    old, new = party_keys.renew_seal(folder)
+    print(
+        f"{folder}: seal.pub is {new} now: bundles are made with it. Until devices have theirs, start with "
+        f"--seal-key {folder / 'seal.key'} --seal-key {folder / f'seal-{old}.key'}"
+    )
+
+
+@app.command("sign-certificate")
+def sign_certificate(
+    request: Annotated[Path, typer.Argument(metavar="cert.csr", help="What a party asks, by `request-certificate`.")],
+    authority: Annotated[Path, typer.Option("--authority", metavar="DIR", help="Where ca.key and ca.pem are.")],
+    party: Party,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="For cert.pem and ca.pem, which the party gets.")],
+    host: Annotated[list[str] | None, typer.Option("--host", help="A name or address where it is reached.")] = None,
+) -> None:
+    """Sign a party's certificate, as the authority, which says who it is: the request is not believed."""
+    from sottovoce.deployment import party_keys
+
+    party_keys.sign_request(authority, request, out, party, host or ())
+    print(f"{out}: cert.pem, of the {party}{' at ' + ', '.join(host) if host else ''}, and ca.pem; for 30 days")
+
+
+@app.command("units", context_settings={"ignore_unknown_options": True})
+def units(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are written.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What starts the party, behind --.")],
+    party: Annotated[str, typer.Option("--party", help="What the service is called, as shuffler or node-1.")],
+    place: Annotated[Path, typer.Option("--in", metavar="DIR", help="The folder that it is started in.")] = Path("."),
+) -> None:
+    """Write a systemd unit and a Compose file by which a party is started again whenever it dies."""
+    import shutil
+
+    from sottovoce.deployment.units import write_units
+
+    program = shutil.which(command[0])
+    made = write_units(out, party, [program or command[0], *command[1:]], place)
+    print("\n".join(f"{path}: {party}, started again when it fails" for path in made))
+
+
+@app.command("register")
+def register(
+    public_key: Annotated[Path, typer.Argument(metavar="NODE.pub", help="A device's public key.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    root_certificates: Authority,
+) -> None:
+    """Tell a SuperLink of a device; prints the node id by which the shuffler's list of users names it."""
+    from sottovoce.deployment import superlink as operator
+
+    print(operator.register(superlink, root_certificates, public_key))
+
+
+@app.command("enrol")
+def enrol(
+    table: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TABLE.json", help='Who lives where, of how many records: {"<node id>": {"<user>": records}}.'
+        ),
+    ],
+    sign_key: Annotated[
+        Path, typer.Option("--sign-key", metavar="FILE", help="The enrolment authority's private key.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The tokens, for the shuffler.")],
+) -> None:
+    """Vouch for users, as the enrolment authority, which knows them: a shuffler takes rows of nobody else."""
+    from simulations.output.atomic import whole
+    from simulations.shuffler import enrolment
+    from sottovoce.deployment.keys import read_key
+
+    people = enrolment.read_table(table)
+    signed = enrolment.tokens(people, read_key(sign_key))
+    with whole(out) as file:
+        file.write(signed.encode())
+    count = sum(map(len, people.values()))
+    print(f"{out}: {count:,} user{'s' * (count != 1)} on {len(people):,} device{'s' * (len(people) != 1)}")
+
+
+@app.command("gateway")
+def gateway(
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    root_certificates: Authority,
+    certificate: Certificate,
+    key: Key,
+    port: Port,
+    host: Host = "127.0.0.1",
+    connections: Annotated[
+        int, typer.Option("--connections", metavar="N", help="At a time; half of them from one address.")
+    ] = 1024,
+) -> None:
+    """Stand where devices are, before a SuperLink that its operator alone reaches: pass a device's calls, no others."""
+    from sottovoce.deployment import gateway as gateway_service
+
+    gateway_service.run(
+        superlink=superlink, root_certificates=root_certificates, certificate=certificate, key=key, port=port,
+        host=host, connections=connections, progress=progress_lines(),
+    )  # fmt: skip
+
+
+@app.command("shuffler")
+def shuffler(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where its batches are kept; new, or its own.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    root_certificates: Authority,
+    secret: Annotated[Path, typer.Option("--secret", metavar="FILE", help="What it shares with the SuperLink.")],
+    certificate: Certificate,
+    key: Key,
+    port: Port,
+    users: Annotated[
+        Path,
+        typer.Option("--users", metavar="FILE", help="Who may take part: tokens, by `deploy enrol`."),
+    ],
+    enrolment_key: Annotated[
+        Path, typer.Option("--enrolment-key", metavar="FILE", help="The public key of whoever has signed them.")
+    ],
+    origins: Annotated[
+        bool,
+        typer.Option("--origins", help="Write down, in DIR/origins, whose rows are: for a study, never of real users."),
+    ] = False,
+    host: Host = "127.0.0.1",
+) -> None:
+    """Stand between devices and training server: hold sealed releases, see nothing of them, forget whose they were."""
+    from sottovoce.deployment import shuffler as shuffler_service
+
+    shuffler_service.run(
+        folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
+        key=key, port=port, users=users, enrolment_key=enrolment_key, origins=origins, progress=progress_lines(),
+        host=host,
+    )  # fmt: skip
+
+
+@app.command("public")
+def public(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The public part; new or empty.")],
+    data: Data = None,
+    set_: Set = None,
+) -> None:
+    """Write what a training server may hold of a study: public texts, encoder, vocabulary; nothing that users hold."""
+    from simulations.experiment import load
+
+    experiment = load(file, overrides(set_, data))
+    with redirect_stdout(sys.stderr):
+        from simulations.artifacts.public import prepare_public, save_public
+        from simulations.run.prepare import parts
+
+        corpus = parts(experiment, progress=progress_lines())[0].public
+        save_public(experiment, prepare_public(experiment, corpus, progress=progress_lines()), out)
+    print(f"{out}: {len(corpus):,} public texts, and what a training server needs beside them")
+
+
+@app.command("train")
+def train(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    public: Annotated[
+        Path, typer.Option("--public", metavar="DIR", help="The public part of its data, by `deploy public`.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The model; new or empty.")],
+    shuffler: Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Where the shuffler listens.")],
+    root_certificates: Authority,
+    certificate: Certificate,
+    key: Key,
+    seal_key: Annotated[
+        list[Path],
+        typer.Option(
+            "--seal-key", metavar="FILE",
+            help="The private key that releases are sealed to; again, of the one before, while devices change.",
+        ),
+    ],
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--bundle", metavar="DIR", show_default=False,
+            help="What the devices were given: what it does not list is asked when its publisher has signed it.",
+        ),
+    ] = None,
+    arm: OneArm = None,
+) -> None:
+    """Train one arm of a study on what the shuffler delivers; sees releases, and not whose they are."""
+    from simulations.experiment import load
+
+    experiment = load(file)
+    with redirect_stdout(sys.stderr):
+        from client.device.bundle import open_bundle
+        from simulations.artifacts.public import load_public
+        from sottovoce.deployment.devices.bundle import chosen
+        from sottovoce.deployment.keys import ids_of, read_key
+        from sottovoce.deployment.shuffler_client import Shuffler
+        from sottovoce.deployment.training_server import RemoteShuffler
+        from sottovoce.deployment.training_server import train as train_arm
+
+        progress = progress_lines()
+        chosen_arm = chosen(experiment, arm)
+        progress(f"opens what is sealed to {ids_of(map(read_key, seal_key))}")
+        with Shuffler(
+            shuffler, root_certificates=root_certificates, certificate=certificate, key=key
+        ) as line:
+            users = RemoteShuffler(
+                line, seal_keys=seal_key, timeout=experiment.population.timeout, progress=progress,
+                bundle=None if bundle is None else open_bundle(bundle),
+            )  # fmt: skip
+            known = load_public(experiment, public, progress=progress)
+            result = train_arm(experiment, chosen_arm, known, out, users=users, progress=progress)
+    print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
+
+
+@app.command("sign")
+def sign(
+    question: Annotated[Path, typer.Argument(metavar="QUESTION", help="What a training server would ask.")],
+    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What the devices were given.")],
+    sign_key: Annotated[Path, typer.Option("--sign-key", metavar="FILE", help="The publisher's private key.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The signed question, for devices and server.")],
+) -> None:
+    """Vouch for a question, as the publisher of a bundle: its devices may then be asked it, within their limits."""
+    from client.device.bundle import open_bundle
+    from sottovoce.deployment import questions
+
+    lines = questions.sign_question(question, sign_key, out, open_bundle(bundle))
+    print("\n".join([f"{out}: signed; devices allow it with `sottovoce device allow NODE --question {out}`:", *lines]))
+
+
+@app.command("score")
+def score(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="The study that was deployed.")],
+    server: Annotated[Path, typer.Option("--server", metavar="DIR", help="What `deploy train` left.")],
+    origins: Annotated[
+        Path, typer.Option("--origins", metavar="DIR", help="Where the study's shuffler says whose rows are.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Results; new or empty.")],
+    arm: OneArm = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score a deployed arm, for whoever runs the study and holds the truth; the training server does not."""
+    from simulations.experiment import load
+
+    experiment = load(file, overrides(None, data))
+    with redirect_stdout(sys.stderr):
+        from simulations.output.atomic import staged
+        from simulations.run import report
+        from simulations.run.prepare import prepare
+        from sottovoce.deployment.devices.bundle import chosen
+        from sottovoce.deployment.score import scored
+
+        prepared = prepare(experiment, progress=progress_lines())
+        results = scored(experiment, chosen(experiment, arm), prepared, server=server, origins=origins)
+        with staged(out) as part:
+            report.write(results, part)
+    report.say(results, out, "Results and figures", as_json=as_json)
+    end_where_nobody_was_delivered(results)
+
+
+@app.command("predict")
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A trained model: models/ARM of a run.")],
+    certificate: Certificate,
+    key: Key,
+    port: Port,
+    seal_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--seal-key", metavar="FILE", show_default=False,
+            help="The private key that questions are sealed to; again, of the one before, while devices change.",
+        ),
+    ] = None,
+    host: Host = "127.0.0.1",
+) -> None:
+    """Answer sanitized embeddings with the model's guesses."""
+    from sottovoce.deployment import predict as predict_service
+
+    predict_service.run(
+        model, certificate=certificate, key=key, port=port, host=host, seal_keys=seal_key or (),
+        progress=progress_lines(),
+    )  # fmt: skip
+
+
+def _show(command: str) -> None:
+    print(f"$ {command}", file=sys.stderr, flush=True)

@@ -1,0 +1,369 @@
+"""The commands `sottovoce device`: what a device is given, what it costs there, and what has left it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from simulations.errors import UserError
+from simulations.progress import progress_lines
+from sottovoce.cli.options import AsJson, Data, OneArm, Set, overrides, print_json
+
+# Nothing here may import what a device has not: these commands run where `pip install sottovoce` alone was done. (To
+# make a bundle, a simulation's installation is needed.)
+
+app = typer.Typer(help="The same client on a device: its bundle, its footprint, its ledger.", no_args_is_help=True)
+
+#: What ends a command that serves.
+_ENDS = (signal.SIGINT, signal.SIGTERM)
+#: Sentences of the built-in corpus that are profiled where no others are named.
+SENTENCES = 200
+_STEPS = {
+    "read": "read the record",
+    "tokenize": "tokenize",
+    "encode": "encode",
+    "sanitize": "sanitize",
+    "ledger": "ledger, to the disk",
+    "wire": "wire",
+    "all": "all",
+    "seal": "seal (not in all)",
+}
+
+
+
+Records = Annotated[
+    int | None,
+    typer.Option(
+        "--records", min=1, show_default=False,
+        help="How many records of a user may teach, and how many ask (default: 1, where the study says so).",
+    ),
+]
+Window = Annotated[
+    float, typer.Option("--window", min=0.0, max=3600.0, help="Seconds within which an answer leaves, drawn at random.")
+]
+SignKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign-key", metavar="FILE", show_default=False,
+        help="The publisher's private key; what is not signed can be profiled, and not installed.",
+    ),
+]
+SealTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--seal-to", metavar="FILE", show_default=False,
+        help="The training server's public key: devices seal releases to it.",
+    ),
+]
+
+ModelSealTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--model-seal-to", metavar="FILE", show_default=False,
+        help="The model's public key: what asks it is sealed to it (default: leaves in clear within TLS).",
+    ),
+]
+
+
+@app.command("bundle")
+def bundle_(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The bundle; new or empty.")],
+    run: Annotated[
+        Path | None, typer.Option("--run", metavar="RUN_DIR", help="Of this finished run's model.", show_default=False)
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            "--experiment", metavar="FILE.toml", help="Or of this study, before it is run.", show_default=False
+        ),
+    ] = None,
+    arm: OneArm = None,
+    precision: Annotated[
+        str | None,
+        typer.Option("--precision", help="Of the encoder: fp32, or int8 (default: the study's).", show_default=False),
+    ] = None,
+    records: Records = None,
+    window: Window = 10.0,
+    sign_key: SignKey = None,
+    seal_to: SealTo = None,
+    model_seal_to: ModelSealTo = None,
+    data: Data = None,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a client needs to answer, and nothing else: encoder, maps, mechanisms, policy, and their hashes."""
+    if (run is None) == (experiment is None):
+        raise UserError("device bundle: give either --run RUN_DIR or --experiment FILE.toml")
+    if run is not None and (data is not None or set_):
+        raise UserError("device bundle: --data and --set go with --experiment; a run is as it was")
+    from client.store.durable import require_free
+
+    require_free(out, "bundle")
+    progress = progress_lines()
+    with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+        from client.device.bundle import Keys
+        from mechanisms.messages.sealed import key_id
+        from sottovoce.deployment.devices import bundle as device
+        from sottovoce.deployment.keys import read_key
+
+        keys = Keys(*(None if path is None else read_key(path) for path in (sign_key, seal_to, model_seal_to)))
+        more: dict[str, Any] = {"precision": precision, "records": records, "window": window, "keys": keys}
+        if run is not None:
+            made = device.bundle_of_run(run, arm, out, progress=progress, **more)
+        else:
+            from simulations.experiment import load
+
+            study = load(str(experiment), overrides(set_, data))
+            made = device.bundle_of_experiment(study, arm, out, progress=progress, **more)
+    if as_json:
+        return print_json({"folder": str(out), "identity": made.identity, "bytes": made.size} | dict(made.manifest))
+    print(f"{out}: {_mega(made.size)}, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
+    for name, about in made.manifest["files"].items():
+        print(f"  {about['bytes']:>12,}  {name}")
+    for whom, key in (("training server", made.seal), ("model", made.model_seal)):
+        print(f"sealed to {key_id(key)}, the {whom}'s" if key else f"in clear within TLS to the {whom}")
+    print(f"identity {made.identity}")
+
+
+@app.command("profile")
+def profile(
+    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What `device bundle` wrote.")],
+    texts: Annotated[
+        Path | None,
+        typer.Option("--texts", metavar="FILE", help="A sentence a line (default: made-up ones).", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What one sentence costs on this machine, one at a time, on one core: time, memory, bytes, energy."""
+    from client.device import footprint
+    from client.device.bundle import open_bundle
+
+    opened = open_bundle(bundle)
+    sentences = _sentences(texts)
+    with_warm_up = [*(sentences[i % len(sentences)] for i in range(footprint.WARM_UP)), *sentences]
+    found = footprint.in_fresh_process(bundle, with_warm_up) | footprint.environment()
+    found |= {"bundle": opened.size, "identity": opened.identity, "encoder": opened.manifest["encoder"]}
+    if as_json:
+        return print_json(found)
+    print(_profile(found))
+
+
+@app.command("ledger")
+def ledger(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The device's: node.json and ledger.sqlite.")],
+    as_json: AsJson = False,
+) -> None:
+    """What left this device, when, to which stage, at what cost, and what its policy still allows."""
+    from client.device import statement as device_ledger
+
+    found = device_ledger.read_statement(folder)
+    if not as_json:
+        print(device_ledger.format_statement(found))
+        return
+    print_json(found)
+
+
+@app.command("serve")
+def serve(
+    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder: node.json, its shards.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    root_certificates: Annotated[
+        Path, typer.Option("--root-certificates", metavar="FILE", help="Of the authority behind its certificate.")
+    ],
+    key: Annotated[
+        Path, typer.Option("--key", metavar="FILE", help="The node's private key; the SuperLink knows the public one.")
+    ],
+) -> None:
+    """Answer a SuperLink's requests from this folder, with the client as installed, until told to end."""
+    with ends_on_signal():
+        from client.device.serve import serve
+
+        serve(
+            node, superlink=superlink, root_certificates=root_certificates, key=key, progress=progress_lines()
+        )
+
+
+@contextmanager
+def ends_on_signal() -> Iterator[None]:
+    """SIGTERM and Ctrl-C end what is within, in its own good order. A second one changes nothing."""
+
+    def end(number: int, frame: Any) -> None:
+        for known in _ENDS:
+            signal.signal(known, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in _ENDS}
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@app.command("install")
+def install(
+    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What `device bundle` wrote.")],
+    node: Annotated[Path, typer.Option("--node", metavar="DIR", help="The folder that becomes a device's, or is one.")],
+    publisher: Annotated[
+        Path | None,
+        typer.Option(
+            "--publisher", metavar="FILE", show_default=False,
+            help="The public key of whose bundles the device takes, from now on (default: the one that it has pinned).",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Make a folder a device's, which answers by a bundle, under its policy; or give a device another bundle."""
+    from client.device.bundle import open_bundle
+    from sottovoce.deployment.keys import read_key
+
+    trusted = None if publisher is None else read_key(publisher)
+    opened = open_bundle(bundle)
+    opened.install(node, trusted)
+    sealed = "in clear within what carries them" if opened.seal is None else f"sealed to {opened.seal.hex()[:16]}…"
+    print(f"{node}: answers for {', '.join(opened.request.channels)} by {bundle}; releases leave {sealed}")
+
+
+@app.command("allow")
+def allow(
+    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder.")],
+    question: Annotated[
+        Path | None,
+        typer.Option(
+            "--question", metavar="FILE", show_default=False,
+            help="A question that a server has asked, or that the publisher has signed (default: list what waits).",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="You agree, though the publisher has not signed it.")] = False,
+) -> None:
+    """Say what a server would ask beyond the policy's list, with its worst case, and allow it."""
+    from client.device import allow as device_allow
+
+    if question is None:
+        print(device_allow.waiting(node))
+    else:
+        print(device_allow.allow(node, question, agreed=yes))
+
+
+@app.command("add")
+def add(
+    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder, made by `device install`.")],
+    file: Annotated[
+        Path, typer.Option("--file", metavar="FILE", help=".txt, a sentence a line; or .tsv, .csv, .jsonl.")
+    ],
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="COLUMN", help="The column of the texts.", show_default=False)
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="COLUMN", help="That of the labels.", show_default=False)
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option("--classes", metavar="A,B", help="With --label: the study's classes.", show_default=False),
+    ] = None,
+    user: Annotated[
+        int | None,
+        typer.Option("--user", help="Whose records they are (default: the only user's).", show_default=False),
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="train, or test.")] = "train",
+) -> None:
+    """Give a device records of its user, behind those that it has: all of a file's, or none."""
+    from sottovoce.deployment.devices import records as device_add
+
+    print(device_add.add(node, file, text=text, label=label, classes=classes, user=user, split=split))
+
+
+@app.command("ask")
+def ask(
+    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder.")],
+    server: Annotated[str, typer.Option("--server", metavar="https://HOST:PORT", help="The deployed model.")],
+    root_certificates: Annotated[
+        Path, typer.Option("--root-certificates", metavar="ca.pem", help="The authority that vouches for it.")
+    ],
+    sentence: Annotated[str | None, typer.Argument(metavar="SENTENCE", show_default=False)] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Instead: sentences, one a line.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.tsv", help="With --file: where the answers go.", show_default=False),
+    ] = None,
+    user: Annotated[
+        int | None,
+        typer.Option("--user", help="Whose sentences they are (default: the only user's).", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a deployed model classify a sentence, of which it sees a sanitized embedding and nothing else.
+
+    What that costs is charged to the device's ledger; the same sentence asked again costs nothing.
+    """
+    from sottovoce.deployment.devices import ask as device_ask
+
+    where: dict[str, Any] = {"server": server, "root_certificates": root_certificates, "user": user}
+    if file is None:
+        if sentence is None or out is not None:
+            raise UserError('device ask: give a "SENTENCE", or --file FILE and --out FILE.tsv')
+        found = device_ask.one(node, sentence, **where)
+    else:
+        if sentence is not None or out is None:
+            raise UserError('device ask: --file FILE goes with --out FILE.tsv, and with no "SENTENCE"')
+        found = device_ask.many(node, file, out, progress=progress_lines(), **where)
+    if as_json:
+        return print_json(found)
+    print(device_ask.in_lines(found))
+
+
+def _sentences(path: Path | None) -> list[str]:
+    if path is None:
+        from simulations.corpora.builtin import builtin
+
+        return list(builtin(task="sentiment", public=1, train=SENTENCES, test=1, seed=0).train.texts)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"--texts {path}: is not UTF-8; give one sentence a line") from None
+    found = [line for line in lines if line.strip()]
+    if not found:
+        raise UserError(f"--texts {path}: has no sentence; give one a line")
+    return found
+
+
+def _profile(found: dict[str, Any]) -> str:
+    times = found["milliseconds"]
+    heads = list(times["all"])
+    lines = [
+        f"{found['sentences']:,} sentences, one at a time, on one core of {found['processor']}",
+        f"{'milliseconds':<22}" + "".join(f"{head:>9}" for head in heads),
+    ]
+    lines += [f"  {said:<20}" + _row(times[name].values()) for name, said in _STEPS.items()]
+    joules = found["joules"]
+    energy = "not told by this platform"
+    if joules is not None:
+        energy = f"{1000 * joules:.1f} mJ a sentence, of the whole processor"
+    wire = found["wire"]
+    return "\n".join([
+        *lines,
+        f"first answer            {found['first_seconds']:.2f} s, loading the models",
+        f"memory, at most         {_mega(found['memory'])}",
+        f"on the disk             bundle {_mega(found['bundle'])}, Python environment {_mega(found['installed'])}",
+        f"on the wire             question {wire['question']:,} bytes, answer {wire['answer']:,} bytes, "
+        f"sealed {wire['sealed']:,} bytes",
+        f"energy                  {energy}",
+    ])  # fmt: skip
+
+
+def _row(values: Sequence[float]) -> str:
+    return "".join(f"{value:>9.2f}" for value in values)
+
+
+def _mega(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

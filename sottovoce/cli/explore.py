@@ -1,0 +1,34 @@
+"""The command `sottovoce explore`: its options; the page is in sottovoce.explore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+
+
+def command(
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="RUN_DIR", help="Of this finished run: its data, its model.", show_default=False),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", metavar="DIR", help="Or of this device's bundle.", show_default=False),
+    ] = None,
+    node: Annotated[
+        Path | None,
+        typer.Option(
+            "--node", metavar="DIR", show_default=False,
+            help="With --bundle: this device's own ledger, which is charged (default: one that is thrown away).",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Of the page (0: a free one).")] = 0,
+) -> None:
+    """A page in your browser: type a sentence, see what would leave a device, what it tells, and what it costs."""
+    from sottovoce.explore import serve
+
+    serve.run(run=run, bundle=bundle, node=node, port=port, say=lambda line: print(line, flush=True))

@@ -1,0 +1,39 @@
+"""The command `sottovoce init`: an experiment of one's own, from a table of texts and labels."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Nothing here may import NumPy before the command runs: `--help` must answer at once.
+
+
+def command(
+    from_: Annotated[Path, typer.Option("--from", metavar="FILE", help="CSV, TSV, JSONL or Parquet, a text a row.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Of a new folder (default: the file's).", show_default=False)
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="The column of the texts.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option("--label", help="The column of the labels.", show_default=False)] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="The column that says whose a row is.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="By which the rows are divided.")] = 1,
+) -> None:
+    """Write a commented experiment on texts of one's own, cleaned and divided, that runs as it stands."""
+    from simulations.experiment.values import whole
+    from simulations.run.proposal import propose
+
+    out = Path(name or from_.stem)
+    made = propose(from_, out, text=text, label=label, user=user, seed=whole(0)(seed, "--seed"))
+    study, sweep = shlex.quote(str(made.file)), shlex.quote(str(out / "sweep.toml"))
+    print("\n".join(made.found))
+    print(
+        f"\nWritten: {made.file}, {out / 'train.csv'}, {out / 'test.csv'}. Next:\n"
+        f"    sottovoce check {study}      # what it costs, before it runs\n"
+        f"    sottovoce simulate {study}\n"
+        f"    sottovoce study {sweep}      # five ε by three seeds: a figure, and tables for a paper"
+    )

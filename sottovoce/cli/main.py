@@ -1,0 +1,309 @@
+"""The command `sottovoce`: results on stdout, progress and complaints on stderr.
+
+What a user can mend ends in one line and exit code 2; SOTTOVOCE_DEBUG=1 shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
+from simulations.progress import progress_lines
+from simulations.transport.quiet import QUIET
+from simulations.transport.signals import handling
+from sottovoce.cli import attack as attack_command
+from sottovoce.cli import audit as audit_command
+from sottovoce.cli import bench as bench_command
+from sottovoce.cli import budget, sanitize
+from sottovoce.cli import check as check_command
+from sottovoce.cli import deniability as deniability_command
+from sottovoce.cli import deploy as deploy_command
+from sottovoce.cli import device as device_command
+from sottovoce.cli import explore as explore_command
+from sottovoce.cli import init as init_command
+from sottovoce.cli import paraphraser as paraphraser_command
+from sottovoce.cli import report as report_command
+from sottovoce.cli import reproduce as reproduce_command
+from sottovoce.cli import similarity as similarity_command
+from sottovoce.cli import study as study_command
+from sottovoce.cli.options import (
+    AsJson,
+    Data,
+    RayAddress,
+    Set,
+    Track,
+    end_where_nobody_was_delivered,
+    overrides,
+    refuse_repeats,
+)
+
+if TYPE_CHECKING:
+    from simulations.run.track import Tracker
+
+# Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
+
+#: What `pip install sottovoce[simulation]` adds to a device's installation.
+SIMULATION_PACKAGES = (
+    "torch",
+    "opacus",
+    "threadpoolctl",
+    "transformers",
+    "safetensors",
+    "onnx",
+    "datasets",
+    "pyarrow",
+    "matplotlib",
+    "starlette",
+    "uvicorn",
+    "ray",
+    "dp_accounting",
+    "HanTa",
+)
+
+app = typer.Typer(
+    help="Federated learning on text that is sanitized before it leaves the user.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(budget.app, name="budget")
+app.add_typer(device_command.app, name="device")
+app.add_typer(deploy_command.app, name="deploy")
+app.command("init")(init_command.command)
+app.command("check")(check_command.command)
+app.command("study")(study_command.command)
+app.command("sanitize")(sanitize.command)
+app.command("paraphraser")(paraphraser_command.command)
+app.command("deniability")(deniability_command.command)
+app.command("similarity")(similarity_command.command)
+app.command("audit")(audit_command.command)
+app.command("attack")(attack_command.command)
+app.command("bench")(bench_command.command)
+app.command("report")(report_command.command)
+app.command("reproduce")(reproduce_command.command)
+app.command("explore")(explore_command.command)
+
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "--out", metavar="FOLDER_OR_URL", show_default=False,
+        help="Results folder, new or empty, or a URL as s3://BUCKET/NAME (default: runs/NAME-DATE-TIME).",
+    ),
+]
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Root seed.", show_default=False)] = None,
+    set_: Set = None,
+    ray_address: RayAddress = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the main job on the built-in corpus: 2,000 users, about two minutes."""
+    _start("demo", [*(set_ or ()), *([] if seed is None else [f"seed={seed}"])], out, ray_address, as_json)
+
+
+@app.command()
+def simulate(
+    file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
+    out: Out = None,
+    data: Data = None,
+    set_: Set = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            help="Continue a run, of this command or of demo, that was stopped.",
+            show_default=False,
+        ),
+    ] = None,
+    ray_address: RayAddress = None,
+    track: Track = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the experiment that a TOML file describes, or a bundled one by its name alone."""
+    if resume is not None:
+        if file is not None or out is not None or data is not None or set_:
+            raise click.UsageError("--resume takes a run as it was started: no FILE.toml, --out, --data or --set")
+        _resume(resume, ray_address, as_json, track or ())
+        return
+    if file is None:
+        raise click.UsageError("Missing argument 'FILE.toml', or --resume RUN_DIR")
+    _start(file, overrides(set_, data), out, ray_address, as_json, track or ())
+
+
+@app.command()
+def summarize(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs, or their URLs.")],
+    figure: Annotated[
+        Path | None, typer.Option(
+            "--figure", metavar="FILE", help="Draw them too: .pdf, .svg or .png.", show_default=False
+        )
+    ] = None,
+) -> None:
+    """Means and standard errors over runs of one study with different seeds, as a Markdown table."""
+    from simulations.output.figures import check_figure, save
+    from simulations.run import summary
+    from simulations.run.published import finished
+
+    if figure is not None:
+        check_figure(figure)
+    with ExitStack() as copies:
+        folders = [copies.enter_context(finished(run, lambda name: "/" not in name)) for run in runs]
+        table = summary.summarize(folders)
+        if figure is not None:
+            save(summary.figure(folders), figure)
+    print(table)
+
+
+@app.command()
+def schema(
+    markdown: Annotated[bool, typer.Option("--markdown", help="For people: docs/experiment.md.")] = False,
+) -> None:
+    """Every key of an experiment file, as JSON Schema for editors."""
+    from simulations.experiment import schema as keys
+
+    text = keys.page() if markdown else json.dumps(keys.schema(), indent=1, ensure_ascii=False) + "\n"
+    print(text, end="")
+
+
+@app.callback(invoke_without_command=True)
+def version_(
+    version: Annotated[bool, typer.Option("--version", help="Say which Sottovoce this is, and end.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"sottovoce {installed('sottovoce')}")
+        raise typer.Exit
+
+
+def _start(
+    file: str, changes: list[str], out: str | None, ray_address: str | None, as_json: bool, track: Sequence[str] = ()
+) -> None:
+    """A new run, and what it says."""
+    from simulations.run.track import tracker
+
+    trackers = [tracker(where) for where in track]  # what is wrong with one is said before the run
+    from simulations.experiment import load, slug
+    from simulations.run.simulate import simulate as run
+
+    experiment = load(file, changes)
+    out = out or f"runs/{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    with _stdout_is_stderr():
+        results = run(experiment, out, progress=progress_lines(), ray_address=ray_address)
+    _show(results, out, as_json, trackers)
+
+
+def _resume(out: str, ray_address: str | None, as_json: bool, track: Sequence[str]) -> None:
+    """The rest of a run that was stopped, and what all of it says."""
+    from simulations.run.track import tracker
+
+    trackers = [tracker(where) for where in track]
+    from simulations.run.simulate import resume
+
+    with _stdout_is_stderr():
+        results = resume(out, progress=progress_lines(), ray_address=ray_address)
+    _show(results, out, as_json, trackers)
+
+
+def _show(results: dict[str, Any], out: str, as_json: bool, trackers: Sequence[Tracker]) -> None:
+    from simulations.run import report
+    from simulations.run.track import track
+
+    report.say(results, out, "Results, figures and the model", as_json=as_json)
+    track(trackers, results)
+    end_where_nobody_was_delivered(results)
+
+
+@contextmanager
+def _stdout_is_stderr() -> Iterator[None]:
+    """While a run works, whatever libraries and their workers print goes to stderr: stdout is for results."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line. Returns the exit code: 0, 1 where what was found is bad news, 2 after a user's mistake, 130
+    after Ctrl-C, 143 after SIGTERM."""
+    os.environ.update(QUIET)
+    with handling({signal.SIGTERM: _terminate}):
+        return _run(arguments)
+
+
+def _terminate(number: int, frame: Any) -> None:
+    """SIGTERM raises in the main thread, as Ctrl-C does."""
+    raise Terminated
+
+
+@cache
+def _command() -> Any:
+    """The click command: typer makes it anew from every signature wherever it is asked, in a tenth of a second."""
+    return typer.main.get_command(app)
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        command = _command()
+        refuse_repeats(sys.argv[1:] if arguments is None else arguments, command)
+        code = command(args=arguments, prog_name="sottovoce", standalone_mode=False)
+        if code == INTERRUPTED:  # typer has caught Ctrl-C itself
+            return _complain("interrupted; nothing was kept", INTERRUPTED)
+        return code if isinstance(code, int) else 0
+    except Interrupted as error:
+        return _complain(str(error), error.code)
+    except Terminated:
+        return _complain("interrupted; nothing was kept", TERMINATED)
+    except (KeyboardInterrupt, click.Abort):
+        return _complain("interrupted; nothing was kept", INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        said, mark, near = error.format_message().partition(" Did you mean")  # which typer adds to what click says
+        return _complain(said + mark + near.partition(" (Did you mean")[0].partition(" Did you mean")[0], 2)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in SIMULATION_PACKAGES:
+            raise
+        return _complain(
+            f"{error.name} is not installed; a simulation needs: pip install 'sottovoce[simulation]'", 2
+        )
+    except OSError as error:
+        # Without a file name it is no mistake of the user's.
+        if error.filename is None:
+            raise
+        return _complain(f"{error.filename}: {error.strerror}", 2)
+    except ValueError as error:
+        return _complain(str(error) or type(error).__name__, 2)
+
+
+def _complain(line: str, code: int) -> int:
+    if os.environ.get("SOTTOVOCE_DEBUG"):
+        traceback.print_exc()
+    print(f"sottovoce: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

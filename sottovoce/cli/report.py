@@ -1,0 +1,27 @@
+"""The command `sottovoce report`: its options; the report is in sottovoce.report."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Nothing here may import NumPy or matplotlib before the command runs: `--help` must answer at once.
+
+
+def command(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN_OR_STUDY...", help="Their folders, or their URLs.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="An .html file; the privacy label stands beside it as .json.")
+    ] = Path("report.html"),
+) -> None:
+    """One HTML file on finished runs and studies for who has to judge them, and a privacy label for machines."""
+    from simulations.run.published import finished
+    from sottovoce.report.write import report
+
+    with ExitStack() as copies:
+        folders = [copies.enter_context(finished(run, lambda name: "models/" not in name)) for run in runs]
+        paths = report(folders, out)
+    print("\n".join(str(path) for path in paths))

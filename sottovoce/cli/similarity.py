@@ -1,0 +1,44 @@
+"""The command `sottovoce similarity`: its options; the measures are in simulations.analysis.similarity."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.progress import progress_lines
+from sottovoce.cli.options import AsJson
+
+# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+
+
+def command(
+    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="TSV, CSV, JSONL, Parquet or lines.")],
+    rewritten: Annotated[Path, typer.Argument(metavar="REWRITTEN", help="The same rows, as `sanitize` left them.")],
+    column: Annotated[
+        list[str] | None, typer.Option("--column", help="The column of the texts; again, of pairs.", show_default=False)
+    ] = None,
+    masked_lm: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A masked language model with its head: says pseudo-perplexity too."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How near rewritten texts are to what was written: BLEU, and the cosine of a sentence encoder; and how likely."""
+    with redirect_stdout(sys.stderr):
+        from simulations.analysis.similarity import of_files
+
+        found = of_files(original, rewritten, column or (), masked_lm=masked_lm, progress=progress_lines())
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2))
+        return
+    print(f"{found.texts:,} texts, {found.same:.1%} of them unchanged")
+    print(f"BLEU    {found.bleu:.2f}   ({found.bleu_signature})")
+    print(f"cosine  {found.cosine:.4f} ± {found.cosine_error:.4f}   (all-MiniLM-L6-v2, 128 tokens of each)")
+    for what, likely in (("rewritten", found.pseudo_perplexity), ("original", found.of_original)):
+        if likely is not None:
+            print(f"pseudo-perplexity, {what}  {likely.value:.2f} ± {likely.error:.2f}   ({likely.pieces:,} pieces)")

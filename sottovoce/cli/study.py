@@ -1,0 +1,60 @@
+"""The command `sottovoce study`: an experiment over a grid of its keys and seeds, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.progress import progress_lines
+from sottovoce.cli.options import AsJson, Data, RayAddress, Set, Track, overrides, print_json
+
+# Nothing here may import NumPy or matplotlib before the command runs: `--help` must answer at once.
+
+
+def command(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or the name of a bundled one.")],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", metavar="FOLDER_OR_URL", show_default=False,
+            help="Its folder, new or of the same study, or a URL as s3://BUCKET/NAME (default: studies/NAME).",
+        ),
+    ] = None,
+    data: Data = None,
+    set_: Set = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", min=1, help="Runs at once (default: by cores and memory).", show_default=False),
+    ] = None,
+    ray_address: RayAddress = None,
+    track: Track = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment over a grid of keys and seeds, and make its tables and figures. Run again, it goes on."""
+    from simulations.experiment import slug
+    from simulations.output.remote import is_url
+    from simulations.run import track as tracking
+    from simulations.run.published import working_folder
+    from simulations.sweep.definition import load_study
+    from simulations.sweep.run import run_study
+    from simulations.sweep.tables import read
+
+    trackers = [tracking.tracker(where) for where in track or ()]  # what is wrong with one is said before any run
+    study = load_study(file, overrides(set_, data))
+    url = out.rstrip("/") if out is not None and is_url(out) else None
+    folder = working_folder(url, "studies") if url else Path(out or Path("studies") / slug(study.name))
+    if ray_address is not None:
+        from simulations.transport.engine import check_address
+
+        check_address(ray_address)
+    paths = run_study(study, folder, jobs=jobs, progress=progress_lines(), url=url, ray_address=ray_address)
+    for point in read(folder).points if trackers else ():
+        for results in point.results:
+            tracking.track(trackers, results)
+    if as_json:
+        files = [str(path) for path in paths]
+        return print_json({"name": study.name, "runs": len(study.runs), "out": url or str(folder), "files": files})
+    print((folder / "study.md").read_text(encoding="utf-8").rpartition("\n\n![")[0])
+    print(f"\nTables, figures and runs: {url or folder}")

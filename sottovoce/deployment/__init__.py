@@ -1,0 +1,1 @@
+"""Deployment on real processes: keys, gateway, shuffler, training server, administration of devices."""

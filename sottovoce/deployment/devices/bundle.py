@@ -1,0 +1,232 @@
+"""From a study to a device's bundle: what its server would ask of users, and what they need to answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from client.device.bundle import NO_KEYS, Bundle, Keys, write_bundle
+from client.models.encoder import Encoder
+from mechanisms.messages.request import Request
+from server.maps import Maps
+from server.protocols.models import ENCODER
+from server.protocols.protocol import Channels, Public
+from simulations.artifacts.encoder import encoder_folder
+from simulations.artifacts.public import CachedEncoder, prepare_public
+from simulations.artifacts.text_channel import StudyRewriter
+from simulations.artifacts.ways import protocol_of
+from simulations.corpora.corpus import Corpus
+from simulations.corpora.parts import load_split
+from simulations.errors import UserError
+from simulations.experiment import (
+    HALVES,
+    PUBLIC_ONLY,
+    STATISTICS,
+    Arm,
+    Experiment,
+    answer_of,
+    embedding_mechanism,
+    label_of,
+    load,
+    slug,
+)
+from simulations.progress import Progress
+from sottovoce.deployment.devices.policy import policy_of
+
+#: Seconds within which a device's answers leave, where nobody says otherwise.
+WINDOW = 10.0
+
+
+def bundle_of_run(
+    run: Path, arm_name: str | None, out: Path, *, precision: str | None = None, records: int | None = None,
+    keys: Keys = NO_KEYS, window: float = WINDOW,
+    progress: Progress,
+) -> Bundle:  # fmt: skip
+    """What users of a finished run's model need: its encoder, and the maps that it was left with.
+
+    precision: of the encoder, where it shall be another than the run's. It is then another encoder, by another name,
+    and the maps were learned from embeddings that differ a little. records: as `deployment.devices.policy.policy_of`
+    takes it. keys: as `client.device.bundle.write_bundle` takes them. window: of the
+    policy.
+    Raises UserError where there is no such run or arm, or its encoder or vocabulary cannot be had as they were.
+    """
+    try:
+        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+        experiment = load(str(run / "experiment.toml"), [])
+    except (OSError, json.JSONDecodeError):
+        raise UserError(f"--run {run}: holds no finished run; name the folder that `sottovoce simulate` left") from None
+    arm = chosen(experiment, arm_name)
+    model = run / "models" / slug(arm.name)
+    _check_precision(experiment, precision, known=model / ENCODER)
+    if experiment.training.way == "sanitized-text":
+        public = prepare_public(experiment, _public(experiment), progress=progress)
+        assert public.rewriter is not None
+        _same(run, "vocabulary", (results.get("vocabulary") or {}).get("sha256"), public.rewriter.vocabulary.identity)
+        request = _first_request(experiment, arm, public, progress)
+        return _write(experiment, arm, request, public, out, records=records, keys=keys, window=window)
+    maps = Maps.load(model)
+    if (model / ENCODER).is_dir():  # which the run has trained
+        encoder = CachedEncoder(model / ENCODER, progress=progress)
+    else:
+        # without fine-tuning the encoder needs no data, and the run's need not be there any more
+        known = _public(experiment) if experiment.encoder.fine_tune_on_public else Corpus([], np.zeros(0, int), ("",))
+        place = encoder_folder(_at(experiment, precision), known, progress=progress)
+        encoder = CachedEncoder(place, progress=progress)
+        if precision in (None, experiment.encoder.precision):
+            _same(run, "encoder", results["encoder"]["sha256"], encoder.identity)
+        else:
+            progress(f"the encoder is {precision}, and the run's maps were learned at {experiment.encoder.precision}")
+    label = label_of(arm, maps.classes)
+    channels = Channels(
+        arm="", classes=maps.classes, label=label, answer=answer_of(arm, maps.classes),
+        minimum_users=experiment.shuffle.least,
+    )  # fmt: skip
+    if channels.answer is not None:
+        request = channels.answers(encoder.identity, maps, stage="train", split="train")
+    elif arm.embedding is not None:
+        request = channels.embeddings(
+            encoder.identity, maps, embedding_mechanism(arm.embedding, maps.dim), stage="train", split="train",
+            label=arm.way != PUBLIC_ONLY and arm.statistic is None,
+            prior=maps.folded() if getattr(label, "needs_prior", False) else None,
+        )  # fmt: skip
+    else:
+        raise UserError(f"--run {run}: nobody asks the model of {arm.name}, and it has been taught; give --experiment")
+    return _write(
+        experiment, arm, request, Public((), None, ("",), encoder), out, records=records,
+        teaching="label" in request.channels, asking=True, keys=keys, window=window,
+    )  # fmt: skip
+
+
+def bundle_of_experiment(
+    experiment: Experiment, arm_name: str | None, out: Path, *, precision: str | None = None,
+    records: int | None = None, keys: Keys = NO_KEYS, window: float = WINDOW,
+    public: Public | None = None, progress: Progress,
+) -> Bundle:  # fmt: skip
+    """What a study's first users need, before anybody has released anything: maps from public data alone.
+
+    precision: of the encoder, in place of the study's, also for learning the maps. public: the study's public part,
+    where it is at hand.
+    Raises UserError where the study has no such arm, or its way of training asks for what a bundle does not hold.
+    """
+    arm = chosen(experiment, arm_name)
+    if experiment.training.way == HALVES:
+        raise UserError(
+            f'training.way: "{HALVES}" trains the encoder of its second half; run it first, and give --run RUN_DIR'
+        )
+    _check_precision(experiment, precision)
+    study = _at(experiment, precision)
+    if public is None:
+        public = prepare_public(study, _public(study), progress=progress)
+    request = _first_request(study, arm, public, progress)
+    return _write(
+        study, arm, request, public, out, records=records, teaching=arm.way != PUBLIC_ONLY,
+        asking=arm.way == PUBLIC_ONLY, keys=keys, window=window,
+    )  # fmt: skip
+
+
+def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: Progress) -> Request:
+    """What the arm's protocol asks of users first; of those who are asked nothing, what they ask its model by."""
+    texts = arm.way == PUBLIC_ONLY and arm.text is not None  # whose question is the same, and its model takes an hour
+    asking = replace(arm, way=None) if texts else arm
+    if isinstance(public.rewriter, StudyRewriter):  # what is asked does not wait for the training that comes of it
+        public = replace(public, rewriter=replace(public.rewriter, pretrain=None))
+    with threadpool_limits(1, user_api="blas"):  # as a training server, whose maps must be these to the last bit
+        protocol = protocol_of(experiment, asking, public, folder=Path(), progress=progress)
+        try:
+            request = next(protocol)
+            protocol.close()
+        except StopIteration as end:
+            request = end.value.question()
+    assert isinstance(request, Request)
+    unlabelled = {"label": None, "prior": None} if texts else {}
+    return replace(request, arm="", stage="train", part=(0, 1), **unlabelled)
+
+
+def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...]:
+    """The digests of what a device may be asked: of training users, and of those who ask the model by the same, who
+    have no label to tell."""
+    asked = [replace(request, split="train")] if teaching else []
+    if asking or "text" in request.channels:  # whoever asks releases a text, as those who teach do
+        asked.append(replace(request, split="test", label=None, prior=None))
+    return tuple(sorted({one.digest(channel) for one in asked for channel in one.channels}))
+
+
+def _write(
+    experiment: Experiment, arm: Arm, request: Request, public: Public, out: Path, *, records: int | None,
+    teaching: bool = True, asking: bool = False, keys: Keys, window: float,
+) -> Bundle:  # fmt: skip
+    """teaching: whether the request is what training users are asked; asking: whether it is what users ask by."""
+    policy = policy_of(experiment, arm, request, teaching=teaching, records=records)
+    policy = replace(policy, window=window, questions=_listed(request, teaching=teaching, asking=asking))
+    # a bundle whose own device would refuse is a mistake of ours
+    policy.check(replace(request, split="train" if teaching else "test"))
+    parts: dict[str, Any] = {}
+    if isinstance(public.rewriter, StudyRewriter):
+        parts = {"vocabulary": public.rewriter.folder, "masked_lm": public.rewriter.masked_lm}
+    elif public.encoder is not None:
+        parts = {"encoder": public.encoder.folder, "precision": public.encoder.precision}
+    return write_bundle(
+        out, request, policy, name=experiment.name, arm=arm.name, made_by=f"sottovoce {version('sottovoce')}",
+        keys=keys, **parts,
+    )  # fmt: skip
+
+
+def chosen(experiment: Experiment, name: str | None) -> Arm:
+    """The arm of that name, or the only one that a device can be made for."""
+    if experiment.training.way == "paper":
+        raise UserError('training.way: "paper" is a trusted simulation; a device has no part in it')
+    fit = [arm for arm in experiment.arms if not arm.reference and _released(experiment, arm)]
+    names = ", ".join(f'"{arm.name}"' for arm in fit)
+    if not fit:
+        raise UserError(f"{experiment.name}: has no arm whose users release anything under a guarantee")
+    if name is None:
+        if len(fit) > 1:
+            raise UserError(f"--arm: is missing; choose one of {names}")
+        return fit[0]
+    found = [arm for arm in experiment.arms if name in (arm.name, slug(arm.name))]
+    if not found:
+        raise UserError(f'--arm "{name}": there is none; choose one of {names}')
+    if found[0] not in fit:
+        raise UserError(f'--arm "{name}": is a reference, or releases nothing; choose one of {names}')
+    return found[0]
+
+
+def _released(experiment: Experiment, arm: Arm) -> bool:
+    """Whether users of the arm release what a bundle can hold the question of."""
+    return bool(arm.statistic if experiment.way_of(arm) == STATISTICS else arm.embedding or arm.text)
+
+
+def _at(experiment: Experiment, precision: str | None) -> Experiment:
+    """The study with an encoder of that precision."""
+    if precision is None:
+        return experiment
+    return replace(experiment, encoder=replace(experiment.encoder, precision=precision))
+
+
+def _check_precision(experiment: Experiment, precision: str | None, known: Path | None = None) -> None:
+    """known: the encoder that a run has trained, if it has."""
+    if precision is None:
+        return
+    if experiment.training.way == "sanitized-text":
+        raise UserError("--precision: is the encoder's, and users of this study release texts, which need none")
+    _at(experiment, precision)  # says what it may be
+    if experiment.training.way == HALVES and known is not None and Encoder(known).precision != precision:
+        raise UserError(f"--precision {precision}: this run has trained and exported its encoder itself; leave it out")
+
+
+def _public(experiment: Experiment) -> Corpus:
+    return load_split(experiment)[0].public
+
+
+def _same(run: Path, what: str, was: str | None, now: str) -> None:
+    if was != now:
+        raise UserError(
+            f"--run {run}: its {what} cannot be made again: it was {str(was)[:16]}…, and here it becomes {now[:16]}…; "
+            "run the study again with this version"
+        )

@@ -1,0 +1,379 @@
+"""A study's arm, deployed on this machine: every party a process of its own, with its own files and its own keys.
+
+    DIR/ca          the authority of this deployment: ca.pem, ca.key
+    DIR/publisher   who vouches for what devices are given: the key that signs it
+    DIR/bundle      what every device is given
+    DIR/nodes/0..   the devices: settings, key, records, ledger
+    DIR/superlink   Flower's SuperLink, of the shuffler's operator
+    DIR/gateway     what devices reach of it
+    DIR/shuffler    its store, its certificate, and which users live on which node
+    DIR/server      the training server: its keys, in public/ all that it has of the data, in run/ what it trained
+    DIR/*           results.json and the like: the score, by whoever runs the study and holds the truth
+    DIR/predict     the deployed model's certificate, and DIR/asker a device to ask it from, where they stay up
+
+commands.txt has every command as it was run; processes.json names the processes; each party's folder has its log. The
+folder holds private keys and users' texts: nobody but its owner may read it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from client.device.allow import allow
+from client.device.bundle import Bundle, Keys, open_bundle
+from client.device.roles import MODEL
+from client.device.serve import MARK as SERVED
+from client.shard import write_shard
+from server.protocols.models import QUESTION
+from simulations.artifacts.public import save_public
+from simulations.errors import Interrupted, Terminated, UserError
+from simulations.experiment import RELEASE_ONCE, STATISTICS, Arm, Experiment, slug, to_toml
+from simulations.progress import Progress
+from simulations.run.partition import cohorts
+from simulations.run.prepare import Held, prepare
+from simulations.run.report import Results, write
+from simulations.shuffler import enrolment
+from simulations.transport.quiet import QUIET
+from sottovoce.deployment import superlink
+from sottovoce.deployment.devices.bundle import bundle_of_experiment, chosen
+from sottovoce.deployment.keys import read_key
+from sottovoce.deployment.party_keys import FOLDERS, make_keys
+from sottovoce.deployment.processes import (
+    COMMANDS,
+    Line,
+    Parties,
+    answers,
+    check_port,
+    command_of,
+    ending_on_signals,
+    free_port,
+    undisturbed,
+)
+from sottovoce.deployment.questions import ASKED, SIGNED, sign_question
+from sottovoce.deployment.score import scored
+from sottovoce.deployment.shuffler_service import ORIGINS
+
+#: Seconds that a party may take to be up. It loads libraries first, and all of them do so at once.
+STARTING = 120.0
+#: Seconds within which a device's answers leave: whoever runs `up` waits for them.
+WINDOW = 1.0
+#: Questions that the user who asks the trained model has agreed to, at most.
+QUESTIONS = 100
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Stayed:
+    """What goes on after `up`. model: the address of the trained one."""
+
+    folder: Path
+    model: str
+
+    @property
+    def hint(self) -> str:
+        """What to do next, in lines for people."""
+        ask = f'sottovoce device ask {self.folder}/asker "a sentence" --server {self.model}'
+        return (
+            f"Ask the model:   {ask} --root-certificates {self.folder}/ca/ca.pem\n"
+            f"Stop everything: sottovoce deploy down {self.folder}"
+        )
+
+
+def up(
+    experiment: Experiment, arm_name: str | None, out: Path, *, nodes: int, port: int | None = None, stay: bool = False,
+    show: Line, progress: Progress,
+) -> tuple[Results, Stayed | None]:  # fmt: skip
+    """Runs one arm of a study through SuperLink, `nodes` devices, shuffler and training server, in a new folder `out`.
+
+    port: of the SuperLink; a free one where it is None. stay: everything but the training server stays up, and the
+    trained model is served. show: is given each command as it is run. Otherwise, and whatever goes wrong, no process is
+    left. Where users may have released something, the folder is left too, with ledgers and logs; else nothing is.
+    Raises UserError, in one line, for what a user can mend, and where a party fails: it names the party and its log.
+    """
+    arm = _checked(experiment, arm_name, nodes)
+    if stay and (arm.text or arm.answer or not arm.embedding):
+        what = "release texts" if arm.text else "run all of it on their devices"
+        raise UserError(
+            f"--stay: serves the model to users who release embeddings; those of this arm {what}; leave --stay out, or "
+            "name an arm with embeddings"
+        )
+    if port is not None:
+        check_port(port)
+    with ending_on_signals(), folder_of(out) as folder:
+        parties = Parties(folder, show=show, progress=progress)
+        deployment = _Deployment(experiment, arm, folder, nodes, parties, progress)
+        stayed = None
+        try:
+            deployment.make()
+            results = deployment.run(free_port() if port is None else port)
+            stayed = deployment.serve() if stay else None
+        except (KeyboardInterrupt, Terminated) as error:
+            if not (folder / COMMANDS).exists():
+                raise
+            raise Interrupted(
+                f"interrupted; everything is stopped; what users have released is on the ledgers in {out}",
+                by=error,
+            ) from error
+        finally:
+            with undisturbed():
+                parties.stop() if stayed is None else parties.leave()
+    return results, stayed
+
+
+def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
+    """The arm to deploy. Raises UserError where the study is none that can be."""
+    arm = chosen(experiment, name)
+    way, people = experiment.training.way, experiment.population
+    if way not in (RELEASE_ONCE, STATISTICS, "sanitized-text"):
+        raise UserError(
+            f'training.way: "{way}" cannot be deployed; "{RELEASE_ONCE}", "{STATISTICS}" and "sanitized-text" can'
+        )
+    if experiment.training.self_training:
+        raise UserError("training.self-training: a deployment has one encoder; set it to false")
+    if people.late:
+        raise UserError("population.late: a deployment's users are as late as they are; leave it out")
+    if not 1 <= nodes <= people.users:
+        raise UserError(f"--nodes {nodes}: must be from 1 to population.users, {people.users:,}")
+    return arm
+
+
+@contextmanager
+def folder_of(out: Path) -> Iterator[Path]:
+    """The deployment's folder, made for its owner alone; gone again where the block fails before any party's start."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: is there already and not an empty folder; name another one")
+    made = [p for p in (out, *out.parents) if not p.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        out.chmod(0o700)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror}") from error
+    before = os.umask(0o077)
+    try:
+        yield out
+    except BaseException:
+        if not (out / COMMANDS).exists():
+            for entry in list(out.iterdir()):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            for place in made:
+                if place.exists() and not any(place.iterdir()):
+                    place.rmdir()
+        raise
+    finally:
+        os.umask(before)
+
+
+class _Deployment:
+    """An arm's deployment in the making."""
+
+    def __init__(
+        self, experiment: Experiment, arm: Arm, folder: Path, nodes: int, parties: Parties, progress: Progress
+    ) -> None:
+        self.experiment, self.arm, self.folder, self.nodes = experiment, arm, folder, nodes
+        self.parties, self.progress = parties, progress
+        self.ca = folder / "ca"
+        self.server = folder / "server"
+        self.publisher = folder / "publisher"
+        self.users: list[dict[str, int]] = []
+        self.superlink = self.gateway = ""
+
+    # -- files
+
+    def make(self) -> None:
+        """Keys, the bundle, and every device with its users' records: all that must be there before a process is."""
+        study = self.folder / "experiment.toml"
+        study.write_text(to_toml(self.experiment), encoding="utf-8")
+        self.prepared = prepare(self.experiment, progress=self.progress)
+        public, held = self.prepared.public, self.prepared.held
+        self.progress(f"keys and certificates; {self.nodes} devices with their users' records")
+        make_keys(self.folder, nodes=self.nodes, hosts={})
+        keys = Keys(
+            signer=read_key(self.publisher / "sign.key"), seal=read_key(self.server / "seal.pub"),
+            model_seal=read_key(self.folder / FOLDERS[MODEL] / "seal.pub"),
+        )  # fmt: skip
+        bundle = bundle_of_experiment(
+            self.experiment, self.arm.name, self.folder / "bundle", public=public, progress=self.progress,
+            records=max(held.holders.most, held.test_holders.most), keys=keys, window=WINDOW,
+        )  # fmt: skip
+        self.progress(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
+        save_public(self.experiment, public, self.server / "public")
+        for i, (mine, theirs) in enumerate(cohorts(self.experiment, held, self.nodes)):
+            self._device(self._node(i), held, bundle, mine, theirs)
+
+    def _device(self, node: Path, held: Held, bundle: Bundle, mine: Any, theirs: Any) -> None:
+        """A device of these rows' users: it encodes their texts itself."""
+        bundle.install(node, read_key(self.publisher / "sign.pub"))
+        train, test = held.holders, held.test_holders
+        texts, labels = held.train.texts.take(mine), held.train.labels[mine]
+        write_shard(node, "train", train.users[mine], train.records[mine], texts, labels)
+        texts = held.test.texts.take(held.test_rows[theirs])
+        write_shard(node, "test", test.users[theirs], test.records[theirs], texts, None)
+        here: Counter[int] = Counter()
+        for users in (train.users[mine], test.users[theirs]):  # a stage asks for one split
+            here |= Counter(users.tolist())
+        self.users.append({str(user): here[user] for user in sorted(here)})
+
+    def _node(self, i: int) -> Path:
+        return self.folder / "nodes" / str(i)
+
+    # -- processes
+
+    def run(self, port: int) -> Results:
+        """SuperLink, devices and shuffler; then the training server, from its start to its end."""
+        self.superlink = f"{_HOST}:{port}"
+        self._say_commands()
+        self._start_superlink(port)
+        self._start_gateway()
+        self._start_nodes()
+        shuffler = self._start_shuffler()
+        self._train(shuffler)
+        results = scored(
+            self.experiment, self.arm, self.prepared, server=self.server / "run",
+            origins=self.folder / "shuffler" / ORIGINS,
+        )  # fmt: skip
+        write(results, self.folder)
+        return results
+
+    def _say_commands(self) -> None:
+        """What commands.txt begins with: what was made before, and by which commands one makes it elsewhere."""
+        quiet = " ".join(f"{key}={value}" for key, value in QUIET.items() if key.startswith("FLWR"))
+        folder, arm = self.folder, shlex.quote(self.arm.name)
+        (folder / COMMANDS).write_text(
+            f"# What `sottovoce deploy up` has run, in {Path.cwd()}, after:\nexport {quiet}\n"
+            "# and after what these do, once each, and the last two for each device:\n"
+            f"#   sottovoce deploy keys {folder} --nodes {self.nodes}\n"
+            f"#   sottovoce device bundle --experiment {folder}/experiment.toml --arm {arm} --out {folder}/bundle "
+            f"--sign-key {self.publisher}/sign.key --seal-to {self.server}/seal.pub "
+            f"--model-seal-to {folder}/{FOLDERS[MODEL]}/seal.pub\n"
+            f"#   sottovoce deploy public {folder}/experiment.toml --out {self.server}/public\n"
+            f"#   sottovoce device install --bundle {folder}/bundle --node NODE --publisher {self.publisher}/sign.pub\n"
+            f"#   sottovoce deploy register NODE/node.pub --superlink {self.superlink} "
+            f"--root-certificates {self.ca}/ca.pem\n",
+            encoding="utf-8",
+        )
+
+    def _start_superlink(self, port: int) -> None:
+        place = self.folder / "superlink"
+        process = self.parties.start(
+            "SuperLink", "superlink", superlink.command(place, port=port), {"FLWR_HOME": str(place / "home")}
+        )
+        try:
+            superlink.wait_until_up(self.superlink, self.ca / "ca.pem", process=process, seconds=STARTING)
+        except UserError:
+            self.parties.check()  # says more, where it has ended
+            raise
+
+    def _start_gateway(self) -> None:
+        port, place = free_port(), self.folder / "superlink"
+        self.gateway = f"{_HOST}:{port}"
+        self.parties.start(
+            "gateway", "gateway",
+            command_of(
+                "sottovoce", "deploy", "gateway", "--superlink", self.superlink,
+                "--root-certificates", self.ca / "ca.pem", "--certificate", place / "cert.pem",
+                "--key", place / "cert.key", "--port", port,
+            ),
+        )  # fmt: skip
+        self.parties.until(lambda: answers(port), what="the gateway is not up", seconds=STARTING)
+
+    def _start_nodes(self) -> None:
+        """Registers the devices' keys, vouches for who lives where, as the enrolment authority, and starts them."""
+        enrolled = {}
+        for i in range(self.nodes):
+            number = superlink.register(self.superlink, self.ca / "ca.pem", self._node(i) / "node.pub")
+            enrolled[str(number)] = self.users[i]
+        signed = enrolment.tokens(enrolled, read_key(self.folder / "enrolment" / "sign.key"))
+        (self.folder / "shuffler" / "enrolment.jsonl").write_text(signed, encoding="utf-8")
+        for i in range(self.nodes):
+            self.parties.start(
+                f"node {i}", f"nodes/{i}",
+                command_of(
+                    "sottovoce", "device", "serve", self._node(i), "--superlink", self.gateway,
+                    "--root-certificates", self.ca / "ca.pem", "--key", self._node(i) / "node.key",
+                ),
+                {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+            )  # fmt: skip
+
+    def _start_shuffler(self) -> str:
+        port, place = free_port(), self.folder / "shuffler"
+        self.parties.start(
+            "shuffler", "shuffler",
+            command_of(
+                "sottovoce", "deploy", "shuffler", place, "--superlink", self.superlink,
+                "--root-certificates", self.ca / "ca.pem", "--secret", self.folder / "superlink" / "secret",
+                "--certificate", place / "cert.pem", "--key", place / "cert.key", "--port", port,
+                "--users", place / "enrolment.jsonl", "--enrolment-key", self.folder / "enrolment" / "sign.pub",
+                "--origins",
+            ),
+        )  # fmt: skip
+        for i in range(self.nodes):
+            registered = partial(_has_text, self._node(i) / SERVED)
+            self.parties.until(registered, what=f"node {i} is not up", seconds=STARTING)
+        self.parties.until(lambda: answers(port), what="the shuffler is not up", seconds=STARTING)
+        return f"{_HOST}:{port}"
+
+    def _train(self, shuffler: str) -> None:
+        self.parties.start(
+            "training server", "server",
+            command_of(
+                "sottovoce", "deploy", "train", self.folder / "experiment.toml", "--arm", self.arm.name,
+                "--public", self.server / "public", "--out", self.server / "run", "--shuffler", shuffler,
+                "--root-certificates", self.ca / "ca.pem", "--certificate", self.server / "cert.pem",
+                "--key", self.server / "cert.key", "--seal-key", self.server / "seal.key",
+                "--bundle", self.folder / "bundle",
+            ),
+        )  # fmt: skip
+        self.parties.finish("training server", meanwhile=self._publish)
+
+    def _publish(self) -> None:
+        """As the publisher: vouches for the trained model's question, once it is there, and gives it to the devices."""
+        place = self.server / "questions"
+        asked, signed = (place / f"{QUESTION}{end}" for end in (ASKED, SIGNED))
+        there = {path for path in place.glob(f"*{ASKED}") if not path.name.startswith(".")}  # no draft of one
+        if others := sorted(there - {asked}):
+            raise UserError(
+                f"{others[0]}: the training server asks training users otherwise than the bundle lists: its maps "
+                "came out otherwise; run it again with one thread (OMP_NUM_THREADS=1)"
+            )
+        if signed.exists() or not asked.exists():
+            return
+        draft = self.publisher / signed.name
+        lines = sign_question(asked, self.publisher / "sign.key", draft, open_bundle(self.folder / "bundle"))
+        self.progress(f"publisher: signs the model's question: {lines[0]}")
+        for i in range(self.nodes):
+            allow(self._node(i), draft, agreed=False)
+        draft.rename(signed)
+
+    def serve(self) -> Stayed:
+        """The trained model, answering; and one more device, whose user agrees that a question goes alone."""
+        port, place = free_port(), self.folder / "predict"
+        bundle = open_bundle(self.folder / "bundle")
+        limits = {"total": QUESTIONS * bundle.policy.total, "releases": QUESTIONS * bundle.policy.releases}
+        alone = replace(bundle, policy=replace(bundle.policy, minimum_users=0, **limits))
+        alone.install(self.folder / "asker", read_key(self.publisher / "sign.pub"))
+        question = self.server / "questions" / f"{QUESTION}{SIGNED}"
+        if question.exists():  # else the bundle lists it
+            allow(self.folder / "asker", question, agreed=False)
+        self.parties.start(
+            "model", "predict",
+            command_of(
+                "sottovoce", "deploy", "predict", self.server / "run" / "models" / slug(self.arm.name),
+                "--certificate", place / "cert.pem", "--key", place / "cert.key", "--port", port,
+                "--seal-key", place / "seal.key",
+            ),
+        )  # fmt: skip
+        self.parties.until(lambda: answers(port), what="the model is not up", seconds=STARTING)
+        return Stayed(self.folder, f"https://{_HOST}:{port}")
+
+
+def _has_text(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0

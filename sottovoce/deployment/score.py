@@ -1,0 +1,73 @@
+"""How good a deployed model is, for whoever holds the truth: its answers, and whose rows they were, against the labels.
+
+A study's shuffler writes down whose the rows of a batch are (`--origins`); no real one does. The training server never
+sees it, nor the labels of test users.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulations.artifacts.model_folder import classify, read_about
+from simulations.errors import UserError
+from simulations.experiment import Arm, Experiment, slug
+from simulations.experiment.result import ArmResult
+from simulations.run.evaluation import Answers, on_device, sanitized, score
+from simulations.run.prepare import Prepared
+from simulations.run.run import results
+from simulations.shuffler.shuffle import Origin
+from sottovoce.deployment.training_server import ANSWERS, RESULT
+
+#: What results say that the users' noise was drawn from.
+RANDOMNESS = "deployment: the operating system's generator on each device, nothing seeded"
+_STAGE = "test"
+
+
+def scored(
+    experiment: Experiment, arm: Arm, prepared: Prepared, *, server: Path, origins: Path
+) -> dict[str, Any]:
+    """The results of a deployed arm, as a simulation has them. server: the folder that the training server left.
+    origins: where the study's shuffler says whose rows are. Raises UserError where either is not what it should be."""
+    held = prepared.held
+    try:
+        result = ArmResult.from_dict(_finite(json.loads((server / RESULT).read_text(encoding="utf-8"))))
+        answers = json.loads((server / ANSWERS).read_text(encoding="utf-8"))
+        places, guesses = (np.array(answers[name], np.int64) for name in ("places", "guesses"))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{server}: holds no trained arm; name the folder that `deploy train` left") from error
+    origin, dropped = None, dict(result.dropped)
+    if len(guesses):
+        path = origins / f"{_STAGE}.npy"
+        try:
+            whose = np.load(path, allow_pickle=False)[places]
+        except (OSError, ValueError, IndexError):
+            raise UserError(f"--origins {path}: does not say whose the rows of the stage's batch are") from None
+        origin = Origin(whose[:, 0], whose[:, 1])
+    asked, unknown = sanitized(held, guesses, origin)
+    if unknown:
+        dropped["test: unknown record"] = unknown
+    model = server / "models" / slug(arm.name)
+    called, _ = read_about(model)
+    if called != prepared.public.classes:
+        raise UserError(
+            f"{model}: its classes are {', '.join(called)}, and those of the study's data "
+            f"{', '.join(prepared.public.classes)}, in these orders; score it with the data that it was made for"
+        )
+    answers = Answers(asked, on_device(held, classify(model, prepared.public, held.test.texts)))
+    result = replace(result.scored(score(answers.sanitized), score(answers.device)), dropped=dropped)
+    found = results(experiment, prepared, [result.to_dict()], {arm.name: answers}, seconds=result.seconds)
+    return found | {"randomness": RANDOMNESS}
+
+
+def _finite(value: Any) -> Any:
+    """The value with "inf" as the number that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return float("inf") if value == "inf" else value

@@ -1,0 +1,76 @@
+"""The shuffler as a process of its own: its store, its line to the nodes through Flower, its service."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import RecordDict
+
+from simulations.errors import Terminated, UserError
+from simulations.progress import Progress
+from simulations.shuffler.enrolment import Enrolment, read_tokens
+from simulations.shuffler.rounds import Rounds
+from simulations.shuffler.store import Store, StoreError
+from sottovoce.deployment import superlink as superlinks
+from sottovoce.deployment.keys import read_key
+from sottovoce.deployment.processes import ending_on_signals
+from sottovoce.deployment.shuffler_service import ORIGINS, STORE, serving
+
+#: Seconds between two looks for open stages.
+_LOOK = 0.2
+
+
+def run(
+    folder: Path, *, superlink: str, root_certificates: Path, secret: Path, certificate: Path, key: Path, port: int,
+    users: Path, enrolment_key: Path, origins: bool, progress: Progress, host: str = "127.0.0.1",
+) -> None:  # fmt: skip
+    """Serves until it is told to stop (SIGINT, SIGTERM). A stage that was open goes on.
+
+    folder: of the store. superlink: its HOST:PORT. root_certificates: the authority of SuperLink and training server.
+    secret: the file that the SuperLink was started with. certificate, key: its own. users: tokens of enrolment, signed
+    by the authority whose public key is in the file enrolment_key (`simulations.shuffler.enrolment`). origins: whether
+    whose rows are in a batch is written down, in `folder`/origins, for a study's score.
+    Raises UserError, in one line, where a file, the port, the store or the SuperLink cannot be used.
+    """
+    enrolled = read_tokens(users, read_key(enrolment_key))
+    for path in (root_certificates, secret):
+        if not path.is_file():
+            raise UserError(f"{path}: is not there")
+    try:
+        with ending_on_signals(), Store(folder / STORE, origins=folder / ORIGINS if origins else None) as store:
+            _serve(store, enrolled, superlink, root_certificates, secret, certificate, key, host, port, progress)
+    except StoreError as error:
+        raise UserError(str(error)) from error
+    except (KeyboardInterrupt, Terminated):
+        progress("told to stop")
+
+
+def _serve(
+    store: Store, enrolled: Enrolment, superlink: str, root_certificates: Path, secret: Path, certificate: Path,
+    key: Path, host: str, port: int, progress: Progress,
+) -> None:  # fmt: skip
+    new = threading.Event()
+    grid: Any = None
+
+    def ask(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Any]:
+        return superlinks.ask(grid, record, nodes, timeout=timeout)
+
+    rounds = Rounds(store, enrolled, ask, progress)
+    with serving(
+        rounds, certificate=certificate, key=key, root_certificates=root_certificates, on_opened=new.set, host=host,
+        port=port,
+    ) as (at, thread):  # fmt: skip
+        number = superlinks.start_run(superlink, root_certificates, superlinks.app_bundle())
+        grid = superlinks.acquire_grid(superlink, root_certificates, secret, run_id=number)
+        progress(f"run {number} on the SuperLink; the training server is served at {host}:{at}")
+        try:
+            while thread.is_alive():
+                new.clear()
+                if not rounds.work():
+                    new.wait(_LOOK)
+        finally:
+            superlinks.finish(grid)
+        raise UserError(f"{host}:{at}: the service has ended")

@@ -1,0 +1,136 @@
+"""The training server of a deployment: asks a shuffler in the place of users, opens what it delivers, and trains.
+
+It has the public part of a study's data and nothing else of them, and never learns who sent what. It answers test users
+like any others; how good its answers are is for whoever holds the truth (`sottovoce.deployment.score`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from client.device.bundle import Bundle
+from mechanisms.messages.batch import Batch
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import sealed_bytes
+from mechanisms.messages.wire import record_to_bytes, request_to_record
+from server.protocols.drive import Collected, Driver
+from server.protocols.protocol import Encoding, Public
+from server.sealed_batches import Taken, open_batch
+from simulations.artifacts.model_folder import save_model
+from simulations.artifacts.ways import channels_of, protocol_of
+from simulations.errors import UserError
+from simulations.experiment import Arm, Experiment, slug, to_toml
+from simulations.experiment.guarantees import released, spent
+from simulations.experiment.ladder import of_run
+from simulations.experiment.result import ArmResult, arm_result
+from simulations.output.atomic import staged
+from simulations.output.jsonable import json_ready
+from simulations.progress import Progress
+from simulations.shuffler.shuffle import too_few
+from sottovoce.deployment.keys import read_key
+from sottovoce.deployment.questions import Questions
+from sottovoce.deployment.shuffler_client import Shuffler
+
+#: What a training server leaves beside the model: the arm's result, and its answers to test users, {"places",
+#: "guesses"}: of each row that it could open, the place in its stage's batch.
+RESULT, ANSWERS = "result.json", "answers.json"
+
+
+class RemoteShuffler:
+    """The users behind a shuffler (`server.protocols.drive.Users`).
+
+    seal_keys: the files of the private keys that devices seal to, the newest first; beside it, in batches/, is what was
+    taken so far.
+    timeout: seconds that devices have to answer. bundle: what they were given; what it does not list is asked once its
+    publisher has signed it (`sottovoce.deployment.questions`), or, where it is None, at once.
+    places: the places in its stage's last batch, (n,), of the rows that were opened.
+    """
+
+    def __init__(
+        self, shuffler: Shuffler, *, seal_keys: Sequence[Path], timeout: float, bundle: Bundle | None = None,
+        progress: Progress,
+    ) -> None:  # fmt: skip
+        self._shuffler = shuffler
+        self._keys = [read_key(path) for path in seal_keys]
+        place = seal_keys[0].parent
+        self._taken = Taken(place / "batches")
+        self._questions = None
+        if bundle is not None:
+            self._questions = Questions(place / "questions", bundle, timeout=timeout, progress=progress)
+        self._timeout = timeout
+        self._progress = progress
+        self.places: dict[str, NDArray[np.int64]] = {}
+
+    def collect(self, request: Request) -> Collected:
+        """The batch of a stage, the same whenever it is asked for. Who is enrolled is the shuffler's to check.
+
+        Raises UserError where the shuffler refuses, cannot be reached, or delivers what it may not: rows of another
+        length, a batch of another stage, another batch than before.
+        """
+        request = replace(request, arm="")  # a device has the one arm, which has no name
+        if self._questions is not None:
+            self._questions.vouched(request)
+        got = self._shuffler.batch(
+            request.stage, record_to_bytes(request_to_record(request)), row_bytes=sealed_bytes(request),
+            timeout=self._timeout, progress=self._progress,
+        )  # fmt: skip
+        dropped, users, reply = Counter(got.dropped), got.users, None
+        if len(got.rows):
+            self._taken.take(request.stage, got.batch, got.rows)
+            reply, lost = open_batch(got.rows, request, self._keys)
+            # A row that comes to nothing may have been all that its user sent: nobody here can tell, and n may only be
+            # counted too low.
+            dropped, users = lost + dropped, max(0, users - sum(lost.values()))
+        if reply is None or users < request.minimum_users:
+            self.places[request.stage] = np.zeros(0, np.int64)
+            batch = Batch((), 0, got.duplicates, too_few(users, request.minimum_users))
+        else:
+            self.places[request.stage] = reply.records
+            batch = Batch(reply.releases if len(reply) else (), users, got.duplicates)
+        return Collected(batch, dropped, Counter(got.errors))
+
+    def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
+        raise UserError("a deployment cannot give its devices another encoder yet; choose another way of training")
+
+
+def train(
+    experiment: Experiment, arm: Arm, public: Public, out: Path, *, users: RemoteShuffler, progress: Progress
+) -> ArmResult:
+    """Trains one arm on what the users release, and answers those who ask the model; leaves in `out`, whole or not at
+    all, experiment.toml, models/ARM as a simulation does, RESULT and ANSWERS.
+
+    Returns the arm's result, which nobody here can score. Raises UserError, in one line, for what can be mended.
+    """
+    start = time.perf_counter()
+    with staged(out) as part:
+        (part / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
+        place = part / "models" / slug(arm.name)
+        driver = Driver(users, name=arm.name, progress=progress)
+        channels = channels_of(experiment, arm, public)
+        with threadpool_limits(1, user_api="blas"):  # as in a simulation, whose results they are compared with
+            model = driver.train(protocol_of(experiment, arm, public, folder=place, progress=progress))
+            answers = {"places": [], "guesses": []}
+            if model is not None and (question := model.question()) is not None:
+                guesses = model.answer(driver.ask(question))
+                if guesses is not None:
+                    answers = {"places": users.places[question.stage].tolist(), "guesses": guesses.tolist()}
+            result = arm_result(experiment, arm, channels, model, driver, seconds=time.perf_counter() - start)
+            progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
+            what = spent(released(experiment, arm, channels, model, driver), channels, driver)
+            records = 1 if experiment.population.assignment == "record" else None
+            asked = 1 if experiment.data.user is None else None
+            result = replace(result, **of_run(experiment, arm, what, records=records, test_records=asked))
+        save_model(place, model, public, result.to_dict())
+        result = replace(result, model=str(place.relative_to(part)))
+        (part / ANSWERS).write_text(json.dumps(answers) + "\n", encoding="utf-8")
+        (part / RESULT).write_text(json.dumps(json_ready(result.to_dict()), indent=1) + "\n", encoding="utf-8")
+    return result

@@ -1,0 +1,235 @@
+"""What a question costs, in numbers and in words: by the very functions that `sottovoce budget` prints from."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mechanisms.accounting.ladder import ladder
+from mechanisms.mechanism import Mechanism
+from mechanisms.vocabulary import Vocabulary
+from simulations.analysis.budget import described, ladder_of_release, shuffled
+from simulations.output.numbers import epsilon as shown
+from sottovoce.adversary.estimators.tokens import unigram
+from sottovoce.explore.inference import uniform_limit, word_limit
+from sottovoce.explore.settings import MECHANISMS, Settings
+from sottovoce.explore.world import POOL
+
+#: ε at which the theorem's curve is drawn, by mechanism.
+_TEXTS = (0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 24.0)
+_CURVES: dict[str, tuple[float, ...]] = {name: _TEXTS for name in MECHANISMS["text"]} | {
+    "purkayastha": tuple(np.linspace(0.0, 20.0, 21)), "planar-laplace": tuple(np.linspace(0.0, 40.0, 21)),
+    "gaussian": tuple(np.linspace(0.5, 20.0, 14)),
+    "privunit": tuple(np.linspace(0.0, 16.0, 17)), "randomized-response": tuple(np.linspace(0.0, 8.0, 17)),
+    "custext": tuple(np.linspace(0.0, 12.0, 13)), "custext+": tuple(np.linspace(0.0, 12.0, 13)),
+    # of ε = 0 these have no law
+    "diffractor": (0.02, *np.linspace(0.1, 0.5, 5)),
+    **dict.fromkeys(("tem", "madlib", "mahalanobis", "vickrey"), (0.5, *_TEXTS[1:])),
+}  # fmt: skip
+#: Mechanisms whose limit of a guess takes longer than a slide may.
+_SLOW = ("planar-laplace", *MECHANISMS["text"])
+#: What the worst case compares, by channel; TIMES is how much likelier.
+_WHATEVER = {
+    "embedding": "Whatever you had typed, what leaves is at most TIMES likelier from one sentence",
+    "text": "Whatever you had typed, what leaves is at most TIMES likelier from one sentence",
+    "statistic": "Whatever you had typed and think of it, what leaves is at most TIMES likelier from one pair of "
+    "sentence and label",
+    "label": "Whatever your label is, what leaves is at most TIMES likelier from one label",
+}
+#: The least and the largest ε that the page's slider has, by mechanism.
+LEAST = {name: grid[0] for name, grid in _CURVES.items()}
+MOST = {name: grid[-1] for name, grid in _CURVES.items()}
+
+
+def rungs_of(
+    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """The ladder of one question without a shuffler, rung by rung, as `sottovoce budget ladder` has it."""
+    made = settings.mechanisms(classes, vocabulary)
+    if settings.channel != "text":
+        answer = ladder_of_release(made, users=None, records=1, stages=1, delta=settings.delta)
+        rungs: list[dict[str, Any]] = answer["ladder"]
+        return rungs
+    text: Any = made[0]
+    label = made[1] if len(made) > 1 else None
+    public = {name: why for name, why in declared.items() if name in text.guarantee.exposes}
+    rungs_of_text = ladder(None, label, users=None, delta=settings.delta, text=text, public=public)
+    return [rung.to_dict() for rung in rungs_of_text]
+
+
+def price(
+    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
+) -> dict[str, Any]:
+    """{"mechanisms", "worst_case", "delta", "limit", "words"}: what the theorems say of one answer at once, trusting
+    nobody; the rest takes the law of the loss (`loss`).
+
+    worst_case: the theorems' ε. limit: the largest share of right guesses at which of POOL sentences (or which class)
+    it was; None where it takes longer. words: all of it as sentences. Raises ValueError.
+    """
+    made = settings.mechanisms(classes, vocabulary)
+    worst = math.fsum(m.guarantee.worst_case(declared=declared) for m in made)
+    most = None if settings.mechanism in _SLOW else _limit(settings, made, classes)
+    return {
+        "mechanisms": [named(m) for m in made], "worst_case": worst, "delta": settings.delta, "limit": most,
+        "words": [_worst(settings, worst)],
+    }  # fmt: skip
+
+
+def loss(
+    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
+) -> dict[str, Any]:
+    """{"worst_case", "local", "metric", "limit", "words"} of one answer, by the law of its loss: local is the least ε
+    that is proved at δ, trusting nobody; metric: the bound of two sentences; limit: of a guess at a word, a class, or
+    which of POOL sentences it was. Raises ValueError."""
+    made = settings.mechanisms(classes, vocabulary)
+    rungs = rungs_of(settings, classes, vocabulary, declared)
+    whole = next(r for r in rungs if r["rung"] == "record")
+    worst, local = _infinite(whole["worst_case"]), _infinite(whole["epsilon"])
+    most = _limit(settings, made, classes)
+    return {
+        "worst_case": worst, "local": local, "metric": whole["statement"], "limit": most,
+        "words": _words(settings, worst, local, most, classes),
+    }  # fmt: skip
+
+
+def named(mechanism: Any) -> str:
+    """A mechanism for people; of a text, its name, its ε and the most words."""
+    if mechanism.channel == "text":
+        return f"{mechanism.name}, ε = {mechanism.word.epsilon:g}, at most {mechanism.tokens} words"
+    return described(mechanism)
+
+
+def crowd(settings: Settings, classes: int) -> dict[str, Any]:
+    """{"users", "epsilon", "lower_bound", "words"} of one answer in a shuffled crowd, by `sottovoce budget shuffle`;
+    None for ε where nothing is shown."""
+    if settings.channel == "text":
+        said = "What a crowd adds to a text: see the ladder of a protocol, below."
+        return {"users": settings.users, "epsilon": None, "lower_bound": None, "words": said}
+    return dict(_crowd(settings.released(classes), settings.users, settings.delta))
+
+
+@lru_cache(maxsize=256)
+def _crowd(released: Any, users: int, delta: float) -> dict[str, Any]:
+    answer = shuffled(released.with_losses(), users=users, honest=1.0, delta=delta)
+    least = min(answer["epsilon"], answer["local_epsilon"])
+    times = _times(answer["epsilon"])
+    said = (
+        f"Hidden among {users:,} users, with names and order taken off by an honest shuffler: ε = "
+        f"{shown(least)} at δ = {small(delta)}. What you sent makes what the server sees at most {times} likelier."
+    )
+    return {"users": users, "epsilon": answer["epsilon"], "lower_bound": answer["lower_bound"], "words": said}
+
+
+def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None, *, seconds: float) -> dict[str, Any]:
+    """{"epsilon": [...], "limit": [...]}: how far any guess can come, by the theorem, as ε is raised. Points that would
+    take longer than so many seconds are None; at least one more is computed at each call, and kept."""
+    grid = tuple(float(e) for e in _CURVES[settings.mechanism])
+    # of all others δ is no part of the mechanism
+    delta = settings.delta if settings.mechanism == "gaussian" else Settings.delta
+    alone = replace(settings, epsilon=0.0, users=1, delta=delta, rounds=1, records=1)
+    known = _points(alone, classes, vocabulary)
+    end = time.monotonic() + seconds
+    for epsilon in grid:
+        if epsilon not in known:
+            at = alone.at(epsilon)
+            known[epsilon] = _limit(at, at.mechanisms(classes, vocabulary), classes)
+            if time.monotonic() >= end:
+                break
+    return {"epsilon": list(grid), "limit": [known.get(e) for e in grid]}
+
+
+@lru_cache(maxsize=64)
+def _points(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> dict[float, float]:
+    """The limits that are known already, by ε."""
+    return {}
+
+
+def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
+    """The limit of a guess at a word, a class, or which of POOL sentences it was."""
+    first: Any = made[0]
+    if settings.channel == "text":
+        return word_limit(first)
+    # a label beside it may tell of the sentence as well
+    beside = sum(label.guarantee.worst_case() for label in made[1:])
+    return uniform_limit(first, classes if settings.channel == "label" else POOL, beside=beside)
+
+
+def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> float:
+    """The share of right guesses without any release."""
+    if settings.channel == "text" and vocabulary is not None:
+        return float(unigram(vocabulary).max())
+    return 1 / (classes if settings.channel == "label" else POOL)
+
+
+def _worst(settings: Settings, worst: float) -> str:
+    if settings.mechanism == "gaussian":
+        return (
+            "Worst case: no limit. Gaussian noise promises nothing of every draw, only of nearly all of them: with a "
+            f"chance of δ = {small(settings.delta)} more may be told."
+        )
+    if math.isinf(worst):
+        return (
+            "Worst case: no limit. Something leaves without protection, so that no finite ε holds; a device refuses "
+            "this, unless its user has declared it public."
+        )
+    compared = _WHATEVER[settings.channel].replace("TIMES", _times(worst))
+    return f"Worst case: ε = {shown(worst)}. {compared} than from any other. Nobody else has to be trusted for that."
+
+
+def _words(settings: Settings, worst: float, local: float, most: float, classes: int) -> list[str]:
+    """The lines below that of the worst case."""
+    if math.isinf(local):
+        return []
+    lines = []
+    if shown(local) != shown(worst):
+        lines.append(
+            f"Nearly always: ε = {shown(local)}, except with a chance of δ = {small(settings.delta)}. This is the "
+            "exact loss of the most different pair of sentences."
+        )
+    else:
+        lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: ε = {shown(local)}.")
+    if settings.channel != "text":
+        among = f"{classes} classes" if settings.channel == "label" else f"{POOL} sentences"
+        lines.append(
+            f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."
+        )
+    return lines
+
+
+def _times(epsilon: float) -> str:
+    """e^ε in words."""
+    if epsilon > 700:
+        return f"e{_raised(round(epsilon))} times"
+    times = math.exp(epsilon)
+    if times < 1.1:
+        return f"{times - 1:.2%}"
+    if times < 100:
+        return f"{times:.3g} times"
+    if times < 1e6:
+        return f"{times:,.0f} times"
+    exponent = math.floor(math.log10(times))
+    if exponent < 15:
+        named = {2: "million", 3: "billion", 4: "trillion"}[exponent // 3]
+        return f"{times / 1000 ** (exponent // 3):.3g} {named} times"
+    return f"{times / 10**exponent:.1f}·10{_raised(exponent)} times"
+
+
+def small(delta: float) -> str:
+    """δ as people read it: 10⁻⁶."""
+    exponent = math.floor(math.log10(delta) + 1e-9)
+    first = delta / 10.0**exponent
+    return f"10{_raised(exponent)}" if abs(first - 1) < 1e-9 else f"{first:.3g}·10{_raised(exponent)}"
+
+
+def _raised(exponent: int) -> str:
+    return str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _infinite(value: Any) -> float:
+    return math.inf if value == "inf" else float(value)

@@ -1,0 +1,195 @@
+"""The device behind the page: the client's own sanitizer, policy and ledger, in a folder of its own or a real one's."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.device.statement import describe_account, describe_cost, read_statement
+from client.node import Node, NoDevice, load_device, load_node, write_node
+from client.policy import Policy, Refused
+from client.sanitizer import Sanitizer
+from client.shard import Shard
+from client.store.questions import QuestionRecords, sentence_hash
+from mechanisms.messages.refusals import REFUSALS
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import PAYLOAD, Request
+from mechanisms.messages.sealed import seal
+from simulations.errors import UserError
+from sottovoce.explore.settings import MECHANISMS
+
+#: What a device agrees to that was made for the page: enough to look around, and to be refused.
+SCRATCH = Policy(
+    embedding=40.0, text=600.0, statistic=12.0, label=5.0, total=800.0, releases=50, delta=1e-6,
+    mechanisms=tuple(sorted({name for names in MECHANISMS.values() for name in names})),
+    accept_unprotected=("length: on this page a text keeps its number of words, so that one can follow them",),
+)  # fmt: skip
+#: What a refusal means for the person whose device it is.
+_WHY = {
+    "channel": "this one record would have told more than the policy lets it tell on this channel, in all rounds "
+    "together",
+    "total": "everything that this device has released, with this, would cost more than the policy's total",
+    "unprotected": "something would leave without protection: no finite ε holds for it",
+    "mechanism": "the policy does not list this mechanism",
+    "question": "the policy lists the questions that may be asked, and this is none of them: a server that could "
+    "choose its question freely could choose one that tells most",
+    "minimum-users": "too few others would answer beside you: the policy wants a larger crowd",
+    "releases": "the policy's number of releases is used up",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """What left the device. repeated: by channel, whether these bytes had left before, and cost nothing this time.
+
+    wire: bytes of the whole message; sealed: whether they are sealed to a key of the training server's. record: the
+    number under which the ledger has it.
+    """
+
+    request: Request
+    reply: Reply
+    repeated: dict[str, bool]
+    wire: int
+    sealed: bool
+    record: int
+
+    def payload(self, channel: str) -> NDArray[Any]:
+        """The one row that was released on a channel."""
+        release = next(r for r in self.reply.releases if r.channel == channel)
+        row: NDArray[Any] = release.payload[PAYLOAD[channel]][0]
+        return row
+
+
+class Device:
+    """One user's device. Its ledger is a file that every request opens and holds for itself: what answers in another
+    thread, tab or process waits, and sees what this one has charged."""
+
+    def __init__(self, folder: Path, *, user: int = 0, scratch: bool = False) -> None:
+        self.folder, self.user, self.scratch = folder, user, scratch
+        # one at a time: whether bytes are repeated is asked before, and true of what is sent then
+        self._numbering, self._sending = threading.Lock(), threading.Lock()
+
+    @classmethod
+    def made(cls, folder: Path, policy: Policy) -> Device:
+        """A device for the page alone, in a new folder."""
+        write_node(folder, policy=policy)
+        return cls(folder, scratch=True)
+
+    @classmethod
+    def real(cls, folder: Path) -> Device:
+        """A device that there is. Raises UserError or ValueError, one line, where there is none, or several users."""
+        try:
+            node = load_device(folder, simulated=", which has no user in front of it")
+        except NoDevice as error:
+            raise UserError(f"--node {error}") from error
+        known = {u for split in ("train", "test") for u in np.unique(node.shard(split).users).tolist()}
+        if len(known) > 1:
+            raise UserError(f"--node {folder}: holds {len(known)} users; the page is for a device of one")
+        return cls(folder, user=known.pop() if known else 0)
+
+    @property
+    def node(self) -> Node:
+        return load_node(self.folder)
+
+    @property
+    def policy(self) -> Policy:
+        return self.node.policy("")
+
+    def send(self, request: Request, text: str, label: int, encoder: Path | None) -> Sent:
+        """Release a sentence, charged before this returns. Raises Refused, LedgerError or QuestionRecordsError."""
+        node = self.node
+        person = np.array([self.user], np.int64)
+        with self._sending, node.ledger("") as ledger:
+            record = self._record(text, ledger.last_record(self.user))
+            kept = np.zeros(1, np.int64) if request.of_users else record
+            repeated = {
+                c: bool(ledger.recall(request.stage, c, request.digest(c), person, kept).known[0])
+                for c in request.channels
+            }
+            shard = Shard(
+                person, record, np.array([label], np.int64), [text], self.folder / "typed", request.split, encoder
+            )
+            reply = Sanitizer(node.policy(""), ledger, node.streams).answer(request, shard)
+        from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record  # Flower takes a while
+
+        message = reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
+        size = len(record_to_bytes(message))
+        return Sent(request, reply, repeated, size, node.seal is not None, int(kept[0]))
+
+    def _record(self, text: str, last: int) -> NDArray[np.int64]:
+        """The number of a sentence as a record, the same for the same sentence."""
+        with self._numbering, QuestionRecords(self.folder) as questions:
+            return questions.assign(self.user, [sentence_hash(text)], above=last)
+
+    def statement(self) -> dict[str, Any]:
+        """What has left, and what the policy still allows, as `sottovoce device ledger` says it."""
+        found = read_statement(self.folder)
+        policy = Policy.from_dict(found["policy"])
+        mine = next((one for one in found["users"] if one["user"] == self.user), None)
+        names = ("time", "stage", "channel", "records", "statement", "worst_case", "delta")
+        return {
+            "scratch": self.scratch,
+            "answers": [{name: answer[name] for name in names} for answer in found["answers"]],
+            "spent": {"epsilon": mine["worst_case"] if mine else 0.0, "releases": mine["releases"] if mine else 0},
+            "total": policy.total,
+            "releases": policy.releases,
+            "account": [line.strip() for line in describe_account(policy, mine)],
+            "limits": {channel: getattr(policy, channel) for channel in MECHANISMS},
+            "declared": policy.declared,
+        }
+
+    def further(self, request: Request, text: str) -> dict[str, Any]:
+        """What this answer would cost, and why the policy would refuse it: {"costs", "worst_case", "affordable",
+        "repeats", "refusal"}. affordable: how many like it the total allows, of one channel. repeats: whether it has
+        left already, and would be repeated. Nothing is drawn or charged."""
+        policy, person = self.policy, np.array([self.user], np.int64)
+        costs = {c: policy.cost(request.mechanism(c).guarantee) for c in request.channels}
+        said = {c: describe_cost(cost.epsilon) for c, cost in costs.items()}
+        total = sum(cost.epsilon for c, cost in costs.items() if c not in policy.unprotected)
+        answer: dict[str, Any] = {
+            "costs": said, "worst_case": total, "refusal": None, "affordable": None, "repeats": False,
+        }  # fmt: skip
+        try:
+            policy.check(request)
+        except Refused as error:
+            return answer | {"refusal": told(error)}
+        with self.node.ledger("") as ledger:
+            with self._numbering, QuestionRecords(self.folder) as questions:
+                record = questions.record_numbers(self.user, [sentence_hash(text)])
+            record = np.zeros(1, np.int64) if request.of_users else record
+            if record[0] >= 0 and all(
+                ledger.recall(request.stage, c, request.digest(c), person, record).known[0] for c in costs
+            ):
+                return answer | {"repeats": True}
+            account, one = policy.spent(ledger, person), np.ones(1, np.int64)
+            for channel, cost in costs.items():
+                if channel in policy.unprotected:
+                    continue
+                spent = policy.spent_on(ledger, channel, person, np.maximum(record, 0))
+                account = account.plus(cost, one)
+                if record[0] >= 0 and not policy.allows(spent.plus(cost, one), channel)[0]:
+                    return answer | {"refusal": told(Refused("channel"))}
+            if not policy.allows(account, "total")[0]:
+                return answer | {"refusal": told(Refused("total"))}
+            if not policy.allows_number(account)[0]:
+                return answer | {"refusal": told(Refused("releases"))}
+            if len(costs) == 1:
+                (cost,) = costs.values()
+                answer["affordable"] = policy.affords(policy.spent(ledger, person), cost, "total")
+        return answer
+
+
+def told(error: Refused) -> dict[str, Any]:
+    """A refusal for the page: what a server is told, and what that means."""
+    code, text = REFUSALS[error.reason]
+    return {"reason": error.reason, "code": code, "text": text, "why": _WHY.get(error.reason, "")}
+
+
+def asked_again(request: Request, rounds: int) -> Request:
+    """The same question in another round: a stage of its own, in which a record may be released once."""
+    return replace(request, stage=f"{request.stage}-{rounds}")

@@ -1,0 +1,292 @@
+"""What the page's endpoints answer: plain dictionaries, ready to be JSON."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from client.models.tokens import padded_word_ids
+from client.policy import Refused
+from mechanisms.messages.request import Request
+from mechanisms.vocabulary import NOTHING
+from simulations.errors import UserError
+from simulations.progress import Progress
+from sottovoce.explore import costs, inference
+from sottovoce.explore.device import Device, Sent, asked_again, told
+from sottovoce.explore.inference import Truth
+from sottovoce.explore.protocol import Protocol, worst_cases
+from sottovoce.explore.settings import ABSENT, MECHANISMS, PARAMETERS, USUAL, Settings
+from sottovoce.explore.world import POOL, World
+from sottovoce.report.glossary import ENTRIES, plain
+
+#: Draws beside a release, and the most of a histogram; characters of a sentence.
+OTHERS, MOST_DRAWS, CHARACTERS = 200, 1000, 100_000
+_PLACES = 4
+_FIRST_SECONDS = 3.0
+#: How long the points of a curve are computed before those that are there are shown.
+_CURVE_SECONDS = 0.3
+
+
+class Loading:
+    """A world that is being made in a thread of its own. line: how far it is; failed: why there will be none.
+
+    The thread lets the page's first answer go before it, which on few cores would wait for it, and for at most so long.
+    """
+
+    def __init__(self, make: Callable[[Progress], World]) -> None:
+        self.line, self.failed = "loading", ""
+        self._make, self._world = make, None
+        self._begun, self._done = threading.Event(), threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def begin(self) -> None:
+        """There is nothing to wait for any more."""
+        self._begun.set()
+
+    def _run(self) -> None:
+        self._begun.wait(_FIRST_SECONDS)
+        try:
+            self._world = self._make(self._say)
+        except Exception as error:  # whatever it is, the page says it in place of a world
+            self.failed = " ".join(str(error).split()) or type(error).__name__
+        finally:
+            self._done.set()
+
+    def _say(self, line: str) -> None:
+        self.line = line
+
+    @property
+    def ready(self) -> bool:
+        return self._done.is_set() and self._world is not None
+
+    def world(self, seconds: float = 600.0) -> World:
+        """The world, waited for. UserError where it cannot be made, or not in time."""
+        self.begin()
+        if not self._done.wait(seconds):
+            raise UserError("still loading; try again in a moment")
+        if self._world is None:
+            raise UserError(self.failed)
+        return self._world
+
+
+@dataclass(frozen=True, eq=False)
+class Explorer:
+    """What one page is about: a device, and what is public around it. first: what the sliders say at first. study: the
+    accuracies of a finished run, if there is one."""
+
+    device: Device
+    loading: Loading
+    first: Settings = field(default_factory=Settings)
+    study: Mapping[str, Any] | None = None
+    classes: int = 2
+
+    def state(self) -> dict[str, Any]:
+        """All that the page needs once: what can be chosen, and the words of the field."""
+        world = self._loaded
+        return {
+            "ready": world is not None, "line": self.loading.line, "failed": self.loading.failed,
+            "first": self.first.to_dict(), "least": costs.LEAST, "most": costs.MOST, "absent": ABSENT,
+            "usual": USUAL, "mechanisms": MECHANISMS,
+            "parameters": PARAMETERS,
+            "channels": list(MECHANISMS if world is None else world.channels), "pool": POOL,
+            "classes": [] if world is None else list(world.classes),
+            "name": "" if world is None else world.name, "study": self.study,
+            "scratch": self.device.scratch, "glossary": {heading: plain(heading) for heading in ENTRIES},
+        }  # fmt: skip
+
+    def price(self, settings: Settings, text: str, label: int) -> dict[str, Any]:
+        """What an answer costs, as far as it is known at once; and, of a sentence, where else it could have come out.
+        This is what a slider asks for as it moves; all that takes longer is asked once it rests."""
+        world = self._loaded
+        classes, words = self._sizes(world)
+        found = costs.price(settings, classes, words, self.device.policy.declared)
+        self.loading.begin()
+        found["blind"] = costs.blind(settings, classes, words)
+        found["draws"] = found["outputs"] = None
+        if world is not None and settings.channel == "text":
+            found["outputs"] = self._outputs(settings, world, text, drawn=False)
+        if world is not None and text.strip() and settings.channel in ("embedding", "statistic"):
+            request, truth = self._asked(world, settings, text, label)
+            drawn = inference.others(request, settings.channel, truth, OTHERS)
+            found["draws"] = self._points(world, request, settings, drawn, truth)
+        return found
+
+    def _points(
+        self, world: World, request: Request, settings: Settings, drawn: Any, truth: Truth
+    ) -> dict[str, Any]:
+        mechanism: Any = request.mechanism(settings.channel)
+        return {
+            "points": _rounded(mechanism.grid.decode(drawn)),
+            "truth": _rounded(inference.own_point(request, settings.channel, truth)),
+            "right": inference.guessed_right(world, request, settings.channel, drawn, truth),
+        }
+
+    def _outputs(self, settings: Settings, world: World, text: str, *, drawn: bool) -> dict[str, Any] | None:
+        """Of each word of a text: what it counts as, and what most often leaves in its place. Where that has to be
+        estimated it takes a while: None unless `drawn`."""
+        mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
+        ids = padded_word_ids([text], mechanism)[0]
+        ids = ids[ids != NOTHING].tolist()
+        distinct = list(dict.fromkeys(ids))
+        draws = inference.estimated(mechanism, len(distinct))
+        if draws is not None and not drawn:
+            return None
+        known = inference.alternatives(mechanism, distinct)
+        size, words = len(mechanism.vocabulary), mechanism.vocabulary.words
+        listed = [
+            {"word": "(a word that is in no list)" if i == size else words[i], "alternatives": known[i]} for i in ids
+        ]
+        return {"words": listed, "most": mechanism.tokens, "draws": draws}
+
+    def loss(self, settings: Settings, text: str) -> dict[str, Any]:
+        """What the law of an answer's loss says of it; and what words become, where that takes longer than a slide."""
+        world = self._world if settings.channel == "text" else self._loaded
+        classes, words = self._sizes(world)
+        found = costs.loss(settings, classes, words, self.device.policy.declared)
+        found["outputs"] = None
+        if world is not None and settings.channel == "text":
+            found["outputs"] = self._outputs(settings, world, text, drawn=True)
+        return found
+
+    def guesses(self, settings: Settings, released: list[int]) -> dict[str, Any]:
+        """What a server would guess of words that have left, by their numbers: every pair of words is looked at."""
+        world = self._world
+        mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
+        if settings.channel != "text" or not all(0 <= y < len(mechanism.vocabulary) for y in released):
+            raise UserError("guesses: must be numbers of released words")
+        return {
+            "guesses": inference.of_words(mechanism, np.array(released, np.int64)),
+            "draws": inference.estimated(mechanism), "limit": inference.word_limit(mechanism),
+        }  # fmt: skip
+
+    def crowd(self, settings: Settings) -> dict[str, Any]:
+        """What a crowd adds to it."""
+        return costs.crowd(settings, self._sizes(self._loaded)[0])
+
+    def curve(self, settings: Settings) -> dict[str, Any]:
+        """The theorem's limit as ε is raised, as far as it is known; the rest comes when it is asked again."""
+        sizes = self._sizes(self._world if settings.channel == "text" else self._loaded)
+        return costs.curve(settings, *sizes, seconds=_CURVE_SECONDS)
+
+    def send(self, settings: Settings, text: str, label: int, rounds: int) -> dict[str, Any]:
+        """Release a sentence: what left, and what it tells; or why it was refused."""
+        world = self._world
+        if not text.strip():
+            raise UserError("type a sentence first")
+        request, truth = self._asked(world, settings, text, label)
+        request = asked_again(request, rounds)
+        try:
+            sent = self.device.send(request, text, label, world.encoder)
+        except Refused as error:
+            return {"refused": told(error)}
+        return {
+            "refused": None, "stage": request.stage, "wire": sent.wire, "sealed": sent.sealed, "record": sent.record,
+            "channels": [self._released(world, sent, channel, truth) for channel in request.channels],
+        }  # fmt: skip
+
+    def histogram(self, settings: Settings, text: str, label: int, times: int) -> dict[str, Any]:
+        """How so many draws would be spread. None of them leaves."""
+        world = self._world
+        request, truth = self._asked(world, settings, text, label)
+        drawn = inference.others(request, settings.channel, truth, times)
+        return {"times": times, "histograms": inference.histograms(world, request, settings.channel, drawn, truth)}
+
+    def ledger(self, settings: Settings, text: str, rounds: int) -> dict[str, Any]:
+        """What the device has released, and what this question would cost it now."""
+        world = self._world
+        further = None
+        if settings.channel in world.channels:
+            request = asked_again(world.request(settings, self.device.policy), rounds)
+            further = self.device.further(request, text)
+        return self.device.statement() | {"further": further}
+
+    def protocol(self, protocol: Protocol) -> dict[str, Any]:
+        """Its ladder, the command that prints the same, and the experiment; or why there is none."""
+        world, declared = self._world, self.device.policy.declared
+        classes = len(world.classes)
+        made = [m for s in protocol.stack for m in s.mechanisms(classes, world.vocabulary)]
+        found = {
+            "ladder": protocol.rungs(classes, world.vocabulary, declared), "command": protocol.command(classes),
+            "toml": None, "why": None,
+        }  # fmt: skip
+        try:
+            found["toml"] = protocol.experiment(world.table, declared, worst_cases(made, declared, protocol.last.delta))
+        except ValueError as error:
+            found["why"] = " ".join(str(error).split())
+        return found
+
+    @property
+    def _world(self) -> World:
+        return self.loading.world()
+
+    @property
+    def _loaded(self) -> World | None:
+        """The world, if it is there already."""
+        return self.loading.world() if self.loading.ready else None
+
+    def _sizes(self, world: World | None) -> tuple[int, Any]:
+        return (self.classes, None) if world is None else (len(world.classes), world.vocabulary)
+
+    def _asked(self, world: World, settings: Settings, text: str, label: int) -> tuple[Request, Truth]:
+        if settings.channel not in world.channels:
+            raise UserError(f"{settings.channel}: what is loaded here has no part that could release it")
+        if not 0 <= label < len(world.classes):
+            raise UserError(f"label: must be from 0 to {len(world.classes) - 1}")
+        request = world.request(settings, self.device.policy)
+        embedding = world.embed(text) if request.encoder else None
+        return request, Truth(text, label, embedding)
+
+    def _released(self, world: World, sent: Sent, channel: str, truth: Truth) -> dict[str, Any]:
+        """One channel of what left: its bytes, what they say, and what a server makes of them."""
+        request, payload = sent.request, sent.payload(channel)
+        mechanism: Any = request.mechanism(channel)
+        stored = np.ascontiguousarray(payload, payload.dtype.newbyteorder("<"))
+        found: dict[str, Any] = {
+            "channel": channel, "repeated": sent.repeated[channel], "bytes": stored.tobytes().hex(),
+            "each": payload.dtype.itemsize,
+            "guarantee": costs.named(mechanism),
+        }  # fmt: skip
+        if channel == "label":
+            return found | {
+                "value": world.classes[int(payload)], "same": bool(int(payload) == truth.label),
+                "chances": _chances(mechanism, world.classes, truth.label),
+                "inferred": {"label": inference.of_label(world, request, payload, truth)},
+            }  # fmt: skip
+        if channel == "text":
+            return found | self._text(mechanism, payload, truth)
+        values = payload.astype(float) if mechanism.grid is None else mechanism.grid.decode(payload)
+        return found | {
+            "point": _rounded(values), "truth": _rounded(inference.own_point(request, channel, truth)),
+            "inferred": inference.of_vector(world, request, channel, payload, truth),
+        }  # fmt: skip
+
+    def _text(self, mechanism: Any, payload: Any, truth: Truth) -> dict[str, Any]:
+        """A text word by word: what went in, and what left with what probability."""
+        x = padded_word_ids([truth.text], mechanism)[0]
+        vocabulary, closed = mechanism.vocabulary, inference.estimated(mechanism) is None
+        words = []
+        for place in np.flatnonzero(payload != NOTHING).tolist():
+            y, known = int(payload[place]), int(x[place])
+            chance = None
+            if known != NOTHING and closed:
+                chance = float(np.exp(mechanism.word.log_prob(np.array([y]), np.array([known]))[0]))
+            original = None if known == NOTHING else vocabulary.words[known] if known < len(vocabulary) else "(unknown)"
+            words.append({"left": vocabulary.words[y], "number": y, "original": original, "probability": chance})
+        return {
+            "value": " ".join(vocabulary.text(payload).split()), "words": words, "vocabulary": len(vocabulary),
+            "closed": closed, "inferred": {},
+        }  # fmt: skip
+
+
+def _chances(mechanism: Any, classes: tuple[str, ...], label: int) -> list[dict[str, Any]]:
+    x = np.full(len(classes), label)
+    each = zip(classes, np.exp(mechanism.log_prob(np.arange(len(classes)), x)), strict=True)
+    return [{"name": name, "probability": float(p), "mine": i == label} for i, (name, p) in enumerate(each)]
+
+
+def _rounded(values: Any) -> Any:
+    return np.round(np.asarray(values, float), _PLACES).tolist()

@@ -1,0 +1,304 @@
+"""What a server makes of a release: the law of the mechanism and public sentences, and no other knowledge.
+
+Everything here is computed from what has left and what is public; the truth is only used to say how well a guess does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from client.draw import draw, statistic_means
+from client.models.tokens import padded_word_ids
+from mechanisms.mechanism import parameters
+from mechanisms.messages.request import Request
+from mechanisms.projection import project, statistic_vectors
+from mechanisms.streams import SecureStreams
+from mechanisms.vocabulary import NOTHING
+from mechanisms.words.text import TextMechanism
+from sottovoce.adversary.estimators import allowed
+from sottovoce.adversary.estimators.channel import Channel
+from sottovoce.adversary.estimators.likelihood import log_likelihood, log_likelihood_of_means
+from sottovoce.adversary.estimators.tokens import bound, randomized, unigram
+from sottovoce.explore.world import POOL, World
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Lines of a list that are shown.
+SHOWN = 8
+#: Words of a vocabulary whose distances are all looked at for the limit of a guess.
+_TABLE = 4000
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """A sentence with its label: on the device, and here to say whether a guess is right. embedding: (1, m), None where
+    nothing is asked of it."""
+
+    text: str
+    label: int
+    embedding: NDArray[np.float32] | None
+
+
+def uniform_limit(mechanism: Any, candidates: int, *, beside: float = 0.0) -> float:
+    """The largest share of right guesses of which of so many, all alike likely, is behind a release."""
+    return limit(mechanism, np.full(candidates, 1 / candidates), beside=beside)
+
+
+def limit(mechanism: Any, frequencies: FloatArray, *, beside: float = 0.0) -> float:
+    """The same of values of these frequencies, by the theorem of `adversary.estimators.allowed`. beside: the pure ε of
+    what else the guess may look at, added to each point of the curve (basic composition)."""
+    points = _curve(mechanism)
+    return allowed.guess(points + np.array([beside, 0.0]) if len(points) else points, frequencies)
+
+
+@lru_cache(maxsize=512)
+def _curve(mechanism: Any) -> FloatArray:
+    return allowed.curve(mechanism)
+
+
+# --- which sentence
+
+
+def candidates(world: World, request: Request, truth: Truth) -> FloatArray:
+    """The points or vectors of the sentences that may be behind a release, one's own the first: (POOL, m') of an
+    embedding; (K·POOL, D) of a statistic, sentence by sentence with each label."""
+    assert truth.embedding is not None and request.mean is not None and request.m1 is not None
+    assert world.embeddings is not None
+    held = np.concatenate([truth.embedding, world.embeddings[: POOL - 1]])
+    points = project(held, request.mean, request.m1)
+    if request.statistic is None:
+        return points
+    assert request.codes is not None
+    labels = np.tile(np.arange(request.classes), len(points))
+    return statistic_vectors(np.repeat(points, request.classes, axis=0), labels, request.codes)
+
+
+def evidence(request: Request, channel: str, released: FloatArray, known: FloatArray) -> FloatArray:
+    """Log-likelihoods (n, p) of released vectors (n, .) under what may be behind them (p, .)."""
+    likelihood = log_likelihood if channel == "embedding" else log_likelihood_of_means
+    return likelihood(request.mechanism(channel), released, known)
+
+
+def shares(logs: FloatArray) -> FloatArray:
+    """Posterior (n, p) of alternatives that were alike likely."""
+    found: FloatArray = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
+    return found
+
+
+def of_vector(world: World, request: Request, channel: str, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
+    """What a released embedding or statistic says of its sentence, its label and its topic."""
+    mechanism: Any = request.mechanism(channel)
+    grid = mechanism.grid
+    z = (payload.astype(np.float64) if grid is None else grid.decode(payload))[None]
+    per = request.classes if channel == "statistic" else 1
+    posterior = shares(evidence(request, channel, z, candidates(world, request, truth)))[0].reshape(-1, per)
+    sentences = posterior.sum(axis=1)
+    texts = [truth.text, *world.texts[: POOL - 1]]
+    order = np.argsort(-sentences, kind="stable")[:SHOWN]
+    listed = [{"text": texts[i][:300], "share": float(sentences[i]), "mine": bool(i == 0)} for i in order]
+    found: dict[str, Any] = {
+        "sentences": {
+            "pool": len(texts), "listed": listed, "own": float(sentences[0]), "prior": 1 / len(texts),
+            "rank": int((sentences > sentences[0] * (1 + 1e-9)).sum()) + 1,
+            "alike": int(np.isclose(sentences, sentences[0], rtol=1e-9, atol=0).sum()) - 1,
+            "limit": uniform_limit(mechanism, len(texts)),
+        }
+    }  # fmt: skip
+    if channel == "statistic":
+        labels = posterior.sum(axis=0)
+        found["label"] = _values(world.classes, labels, np.full(per, 1 / per), limit(mechanism, np.full(per, 1 / per)),
+                                 truth.label)  # fmt: skip
+    if channel == "embedding":
+        found |= _properties(world, request, z)
+    return found
+
+
+def _properties(world: World, request: Request, z: FloatArray) -> dict[str, Any]:
+    """The class and the topic, guessed from public sentences of known ones."""
+    assert world.embeddings is not None and request.mean is not None and request.m1 is not None
+    mechanism = request.mechanism("embedding")
+    weights = shares(log_likelihood(mechanism, z, project(world.embeddings, request.mean, request.m1)))[0]
+    found = {}
+    named = [("label", world.labels, world.classes), ("topic", world.topics, world.topic_names)]
+    for name, values, names in named:
+        if values is None:
+            continue
+        prior = np.bincount(values, minlength=len(names)) / len(values)
+        found[name] = _values(names, np.bincount(values, weights, len(names)), prior, limit(mechanism, prior), None)
+    about = parameters(mechanism)
+    scale = f"σ = {about['sigma']:.3g}" if "sigma" in about else f"ε = {about['epsilon']:g}"
+    return found | {"by": f"{about['mechanism']}, {scale}", "public": len(world.texts)}
+
+
+def of_label(world: World, request: Request, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
+    """What a randomized class says of the true one."""
+    mechanism: Any = request.mechanism("label")
+    prior = np.bincount(world.labels, minlength=len(world.classes)) / len(world.labels)
+    x = np.arange(len(world.classes))
+    with np.errstate(divide="ignore"):
+        logs = mechanism.log_prob(np.full(len(x), int(payload)), x) + np.log(prior)
+    return _values(world.classes, shares(logs[None])[0], prior, limit(mechanism, prior), truth.label)
+
+
+def _values(
+    names: tuple[str, ...], after: FloatArray, before: FloatArray, most: float, truth: int | None
+) -> dict[str, Any]:
+    order = np.argsort(-after, kind="stable")[:SHOWN]
+    listed = [
+        {"name": names[i], "share": float(after[i]), "prior": float(before[i]), "mine": bool(i == truth)} for i in order
+    ]
+    return {"listed": listed, "prior": float(before.max()), "limit": most}
+
+
+# --- which words
+
+
+@lru_cache(maxsize=4)
+def _columns(text: TextMechanism, released: tuple[int, ...]) -> FloatArray:
+    """Pr[y | x] in logs of all inputs x for a few outputs y, (V + 1, c): no table of all words is held. It goes through
+    every pair of words, since a word's chance is its weight among all."""
+    columns = np.array(released, np.int64)
+    found = np.full((len(text.vocabulary) + 1, len(columns)), -np.inf)
+    for x, y, table in Channel(text).blocks(np.arange(len(found))):
+        at = np.searchsorted(y, columns).clip(max=len(y) - 1)
+        there = np.flatnonzero(y[at] == columns)
+        found[np.ix_(x, there)] = table[:, at[there]]
+    return found
+
+
+@lru_cache(maxsize=8)
+def word_limit(text: TextMechanism) -> float:
+    """The largest share of words that any guess from one released word gets right, by the theorem; of many words by
+    its worst case alone, which takes no distances."""
+    prior = unigram(text.vocabulary)
+    if len(text.vocabulary) <= _TABLE:
+        return bound(text, prior)
+    word = text.word.guarantee
+    worst = word.worst_case()
+    return 1.0 if worst == math.inf else min(1.0, randomized(prior, worst) + word.numeric_delta)
+
+
+def estimated(text: TextMechanism, words: int | None = None) -> int | None:
+    """From how many draws of each word its law is estimated, where so many are asked for (None: all); None: it is the
+    mechanism's own."""
+    channel = Channel(text, words=words)
+    return None if channel.exact else channel.draws
+
+
+def alternatives(text: TextMechanism, word_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
+    """What most often leaves in place of each of some words: its likeliest outputs, each with its probability."""
+    if not word_ids:
+        return {}
+    words, found = text.vocabulary.words, {}
+    rows = np.exp(Channel(text, words=len(word_ids)).log_probs(np.array(word_ids)))
+    for word_id, row in zip(word_ids, rows, strict=True):
+        order = np.argsort(-row, kind="stable")[:SHOWN]
+        found[word_id] = [{"word": words[i], "probability": float(row[i])} for i in order if row[i] > 0]
+    return found
+
+
+def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any]]]:
+    """For each released word the likeliest originals, by public frequencies."""
+    words, distinct = text.vocabulary.words, sorted(set(released.tolist()))
+    with np.errstate(divide="ignore"):
+        prior = np.log(unigram(text.vocabulary))
+    known = {}
+    for y, column in zip(distinct, _columns(text, tuple(distinct)).T, strict=True):
+        after = shares((column + prior)[None])[0]
+        order = np.argsort(-after[:-1], kind="stable")[:3]
+        known[y] = [{"word": words[i], "share": float(after[i]), "prior": float(np.exp(prior[i]))} for i in order]
+    return [known[y] for y in released.tolist()]
+
+
+# --- what could have left as well
+
+
+def others(request: Request, channel: str, truth: Truth, count: int) -> NDArray[Any]:
+    """So many draws of what a channel might have released, in the form of the wire. They stay here: nothing is charged
+    for them, and nothing of them leaves."""
+    rows = np.arange(count, dtype=np.int64)
+    values: Any
+    if channel == "text":
+        values = [truth.text] * count
+    elif channel == "label":
+        values = np.full(count, truth.label, np.int64)
+    else:
+        assert truth.embedding is not None
+        values = truth.embedding
+        if channel == "statistic":
+            values = statistic_means(request, values, np.array([truth.label]), np.array([0, 1]))
+        values = np.repeat(values, count, axis=0)
+    return draw(request, channel, values, rows, np.zeros_like(rows), streams=SecureStreams())
+
+
+def guessed_right(world: World, request: Request, channel: str, drawn: NDArray[Any], truth: Truth) -> float:
+    """The share of draws (n, .) from which the likeliest of POOL sentences is one's own."""
+    mechanism: Any = request.mechanism(channel)
+    z = drawn.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(drawn)
+    per = request.classes if channel == "statistic" else 1
+    logs = evidence(request, channel, z, candidates(world, request, truth)).reshape(len(z), -1, per)
+    each = logsumexp(logs, axis=2)
+    best = each >= each.max(axis=1, keepdims=True)
+    return float((best[:, 0] / best.sum(axis=1)).mean())
+
+
+def histograms(
+    world: World, request: Request, channel: str, drawn: NDArray[Any], truth: Truth
+) -> list[Mapping[str, Any]]:
+    """How draws (n, .) are spread: bars, each with what it stands for."""
+    if channel == "label":
+        counts = np.bincount(drawn.astype(np.int64), minlength=request.classes)
+        bars = [{"name": n, "count": int(c), "mine": i == truth.label}
+                for i, (n, c) in enumerate(zip(world.classes, counts, strict=True))]  # fmt: skip
+        return [{"title": "The class that would have left", "bars": bars}]
+    if channel == "text":
+        return [_unchanged(request, drawn, truth)]
+    mechanism: Any = request.mechanism(channel)
+    z = mechanism.grid.decode(drawn)
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    own = own_point(request, channel, truth)
+    angles = np.degrees(np.arccos(np.clip(z @ own, -1, 1)))
+    counts, edges = np.histogram(angles, bins=18, range=(0, 180))
+    bars = [{"name": f"{a:.0f}°–{b:.0f}°", "count": int(c), "mine": False}
+            for c, a, b in zip(counts, edges[:-1], edges[1:], strict=True)]  # fmt: skip
+    per = request.classes if channel == "statistic" else 1
+    logs = evidence(request, channel, mechanism.grid.decode(drawn), candidates(world, request, truth))
+    after = shares(logs).reshape(len(z), -1, per).sum(axis=2)[:, 0]
+    counts, edges = np.histogram(after, bins=10, range=(0, 1))
+    belief = [{"name": f"{a:.0%}–{b:.0%}", "count": int(c), "mine": False}
+              for c, a, b in zip(counts, edges[:-1], edges[1:], strict=True)]  # fmt: skip
+    return [
+        {"title": "How far what leaves points away from the truth", "bars": bars},
+        {"title": "How sure the server is of your sentence, of 100", "bars": belief},
+    ]
+
+
+def own_point(request: Request, channel: str, truth: Truth) -> FloatArray:
+    """The true unit vector, which stays on the device."""
+    assert truth.embedding is not None and request.mean is not None and request.m1 is not None
+    point = project(truth.embedding, request.mean, request.m1)
+    if channel == "statistic":
+        assert request.codes is not None
+        point = statistic_vectors(point, np.array([truth.label]), request.codes)
+    first: FloatArray = point[0]
+    return first
+
+
+def _unchanged(request: Request, drawn: NDArray[Any], truth: Truth) -> Mapping[str, Any]:
+    """How many words of the text come out as they went in, by draws."""
+    text: Any = request.mechanism("text")
+    x = padded_word_ids([truth.text], text)[0]
+    there = x != NOTHING
+    same = ((drawn == x) & there).sum(axis=1)
+    counts = np.bincount(same, minlength=int(there.sum()) + 1)
+    bars = [{"name": f"{i} of {int(there.sum())}", "count": int(c), "mine": False} for i, c in enumerate(counts)]
+    return {"title": "How many words would have left unchanged", "bars": bars}

@@ -1,0 +1,156 @@
+"""A protocol, stacked from questions: its ladder, rung by rung, and the same as an experiment and as a command."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mechanisms.accounting.ladder import ladder
+from mechanisms.vocabulary import Vocabulary
+from simulations.corpora.builtin import LIMIT
+from simulations.errors import UserError
+from simulations.experiment import from_table, to_toml
+from sottovoce.explore.settings import MECHANISMS, Settings
+
+_PUBLIC, _TEST = 1000, 1000
+_FILE = "explored.toml"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Questions of different channels that are put to every record of a user, or the one vector of a statistic; and in
+    how many rounds, of how many records, among how many users, at which δ: those of the settings that came last."""
+
+    stack: tuple[Settings, ...]
+
+    @classmethod
+    def of(cls, values: Any) -> Protocol:
+        """A protocol from JSON. Raises UserError, one line, where questions do not go together."""
+        if not isinstance(values, list) or not 1 <= len(values) <= len(MECHANISMS):
+            raise UserError(f"protocol: must be a list of 1 to {len(MECHANISMS)} questions")
+        stack = tuple(Settings.of(value) for value in values)
+        channels = [settings.channel for settings in stack]
+        if len(set(channels)) < len(channels):
+            raise UserError("protocol: a channel is asked for twice in one round; raise the number of rounds")
+        if "statistic" in channels and len(channels) > 1:
+            raise UserError("protocol: a statistic holds all that a user releases in a round; nothing goes beside it")
+        if len({s.label_epsilon for s in stack if s.label_epsilon is not None}) + ("label" in channels) > 1:
+            raise UserError("protocol: the label is asked for twice; leave it out beside the embedding or the text")
+        last = stack[-1]
+        same = {"users": last.users, "delta": last.delta, "rounds": last.rounds, "records": last.records}
+        return cls(tuple(replace(settings, **same) for settings in stack))
+
+    @property
+    def last(self) -> Settings:
+        return self.stack[-1]
+
+    def asked(self, channel: str) -> Settings | None:
+        """The question of a channel, if there is one."""
+        return next((s for s in self.stack if s.channel == channel), None)
+
+    @property
+    def label_epsilon(self) -> float | None:
+        """Of the label, by itself or beside another channel."""
+        alone = self.asked("label")
+        beside = (s.label_epsilon for s in self.stack if s.label_epsilon is not None)
+        return alone.epsilon if alone is not None else next(beside, None)
+
+    def rungs(
+        self, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
+    ) -> list[dict[str, Any]]:
+        """The ladder, as `sottovoce budget ladder` has it."""
+        made: dict[str, Any] = {}
+        for settings in self.stack:
+            for mechanism in settings.mechanisms(classes, vocabulary):
+                made[mechanism.channel] = mechanism
+        text, last = made.get("text"), self.last
+        public = {} if text is None else {n: why for n, why in declared.items() if n in text.guarantee.exposes}
+        found = ladder(
+            made.get("embedding"), made.get("label"), text=text, statistic=made.get("statistic"), records=last.records,
+            stages=last.rounds, users=last.users, delta=last.delta, public=public,
+        )  # fmt: skip
+        return [rung.to_dict() for rung in found]
+
+    def command(self, classes: int) -> str:
+        """The command line that prints this ladder. Of a text it needs the experiment, which is saved first."""
+        if self.asked("text") is not None:
+            return f"sottovoce budget ladder {_FILE}"
+        first, last = self._first, self.last
+        label = None if first.channel in ("label", "statistic") else self.label_epsilon
+        given = {
+            "mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.size(classes),
+            "classes": classes if first.channel == "label" or label is not None else None, "label-epsilon": label,
+            "users": last.users, "records": last.records, "stages": last.rounds, "delta": last.delta,
+        }  # fmt: skip
+        return "sottovoce budget ladder " + " ".join(f"--{k} {v}" for k, v in given.items() if v is not None)
+
+    def experiment(self, base: Mapping[str, Any], declared: Mapping[str, str], worst: Mapping[str, float]) -> str:
+        """The protocol as an experiment of the data that the page shows, in TOML that `simulate` runs. base: the
+        document of a run's experiment, empty for the built-in reviews. worst: each channel's worst case.
+
+        Raises UserError where an experiment has no such protocol.
+        """
+        if self.asked("embedding") is not None and self.asked("text") is not None:
+            raise UserError("an experiment releases texts or embeddings, not both of one record; leave one out")
+        if self._first.channel == "label":
+            raise UserError("an experiment trains a model, and a label alone goes with nothing; add another question")
+        last, arm = self.last, self._arm()
+        table = {key: dict(base[key]) for key in ("data", "population", "encoder") if key in base} or {"data": {
+            "source": "built-in", "task": "sentiment", "public-size": _PUBLIC, "test-size": _TEST,
+        }}  # fmt: skip
+        if not base and last.users > LIMIT - _PUBLIC - _TEST:
+            raise UserError(f"the built-in reviews are of at most {LIMIT - _PUBLIC - _TEST:,} users; choose fewer")
+        least = base.get("shuffle", {}).get("minimum-users", _TEST // 2)
+        ways = {"embedding": "release-once", "text": "sanitized-text", "statistic": "statistics"}
+        table |= {
+            "name": "explored", "population": table.get("population", {}) | {"users": last.users},
+            "training": {"way": ways[self._first.channel]},
+            "shuffle": {"minimum-users": max(1, min(last.users // 2, least)), "delta": last.delta},
+            "policy": self._policy(declared, worst), "arm": [arm],
+        }  # fmt: skip
+        head = "# Composed on the page of `sottovoce explore`. What it costs: sottovoce budget ladder THIS_FILE\n"
+        if last.rounds > 1 or last.records > 1:
+            head += (
+                f"# The page's ladder is of {last.rounds} rounds and {last.records} records a user; an experiment asks "
+                "each record once.\n"
+            )
+        return head + to_toml(from_table(table))
+
+    @property
+    def _first(self) -> Settings:
+        """The question that is not about the label alone, if there is one."""
+        return next((s for s in self.stack if s.channel != "label"), self.stack[0])
+
+    def _arm(self) -> dict[str, Any]:
+        first = self._first
+        spec: dict[str, Any] = {"mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.dim}
+        if first.mechanism == "gaussian":
+            spec["delta"] = first.delta
+        arm: dict[str, Any] = {"name": f"{first.mechanism}, ε = {first.epsilon:g}"}
+        arm[first.channel] = first.text if first.channel == "text" else spec
+        if self.label_epsilon is not None:
+            arm["label"] = {"mechanism": "randomized-response", "epsilon": self.label_epsilon}
+        return arm
+
+    def _policy(self, declared: Mapping[str, str], worst: Mapping[str, float]) -> dict[str, Any]:
+        if infinite := [channel for channel, epsilon in worst.items() if math.isinf(epsilon)]:
+            raise UserError(f"{infinite[0]}: something leaves without protection, which users of a study would refuse")
+        limits: dict[str, Any] = {channel: _up(epsilon) for channel, epsilon in worst.items()}
+        if self._first.mechanism == "gaussian":
+            limits["delta"] = self.last.delta
+        public = [f"{name}: {why}" for name, why in declared.items()] if self.asked("text") is not None else []
+        if self.label_epsilon is None and self._first.channel != "statistic":
+            public.append("label: nobody has said on the page how it leaves")
+        return limits | ({"accept-unprotected": public} if public else {})
+
+
+def _up(value: float) -> float:
+    """Up to three decimals: a limit that the release just passes."""
+    return math.ceil(value * 1000 + 1e-6) / 1000
+
+
+def worst_cases(made: Sequence[Any], declared: Mapping[str, str], delta: float = 0.0) -> dict[str, float]:
+    """By channel, what one release costs at worst, with what is declared public left aside; of Gaussian noise, at δ."""
+    return {m.channel: m.guarantee.worst_case(delta, declared=declared) for m in made}

@@ -1,0 +1,182 @@
+"""The page as a service: one token, loopback hosts alone, no script but its own files.
+
+    GET  /TOKEN/            the page; its modules and style beside it
+    GET  /TOKEN/api/state   what can be chosen
+    POST /TOKEN/api/NAME    a question as JSON, its answer as JSON: price, loss, crowd, curve, send, guesses,
+                            histogram, ledger, protocol
+
+Whoever does not know the token gets 404 whatever they ask; a host that is no loopback name gets 403, so that a page of
+elsewhere cannot have its own name point here and read the answers (DNS rebinding); a mistake gets 400 and one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from client.models.legible import legible
+from client.store.ledger import LedgerError
+from simulations.errors import UserError
+from simulations.output.jsonable import json_ready
+from simulations.transport.https import read_body
+from sottovoce.explore.explorer import CHARACTERS, MOST_DRAWS, Explorer
+from sottovoce.explore.protocol import Protocol
+from sottovoce.explore.settings import Settings
+
+#: Bytes of a question: a sentence of the most characters, each escaped.
+_BODY, _BODY_SECONDS = 12 * CHARACTERS + 2**14, 10.0
+_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+}  # fmt: skip
+
+
+def application(explorer: Explorer, token: str) -> ASGIApp:
+    """The service as an ASGI application."""
+    answers: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+        "price": lambda q: explorer.price(_settings(q), _text(q), _label(q)),
+        "loss": lambda q: explorer.loss(_settings(q), _text(q)),
+        "guesses": lambda q: explorer.guesses(_settings(q), _numbers(q)),
+        "crowd": lambda q: explorer.crowd(_settings(q)),
+        "curve": lambda q: explorer.curve(_settings(q)),
+        "send": lambda q: explorer.send(_settings(q), _text(q), _label(q), _whole(q, "round", 1, 1000)),
+        "histogram": lambda q: explorer.histogram(
+            _settings(q), _text(q), _label(q), _whole(q, "times", MOST_DRAWS, MOST_DRAWS)
+        ),
+        "protocol": lambda q: explorer.protocol(Protocol.of(q.get("stack"))),
+        "ledger": lambda q: explorer.ledger(_settings(q), _text(q), _whole(q, "round", 1, 1000)),
+    }
+
+    async def state(request: Request) -> Response:
+        return _answer(await asyncio.to_thread(explorer.state))
+
+    async def api(request: Request) -> Response:
+        answer = answers.get(request.path_params["name"])
+        if answer is None:
+            return Response(status_code=404)
+        try:
+            question = json.loads(await read_body(request, limit=_BODY, seconds=_BODY_SECONDS))
+            if not isinstance(question, dict):
+                raise UserError("the question must be a table")
+            return _answer(await asyncio.to_thread(answer, question))
+        except (LedgerError, OSError):
+            return _answer({"error": "the ledger cannot be used, so nothing leaves"}, 503)
+        except RecursionError:
+            return _answer({"error": "the question is nested too deeply"}, 400)
+        except ValueError as error:
+            return _answer({"error": " ".join(str(error).split())[:500]}, 400)
+
+    async def page(request: Request) -> Response:
+        return _file("index.html")
+
+    async def part(request: Request) -> Response:
+        return _file(request.path_params["name"])
+
+    routes = [
+        Route("/", page), Route("/api/state", state), Route("/api/{name}", api, methods=["POST"]),
+        Route("/{name}", part),
+    ]  # fmt: skip
+    return _Guard(Starlette(routes=routes), token)
+
+
+class _Guard:
+    """Lets through what comes to a loopback host, from this page or a person, and begins with the token."""
+
+    def __init__(self, within: ASGIApp, token: str) -> None:
+        self._within, self._start = within, f"/{token}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host, path = headers.get(b"host", ""), scope["path"]
+        start = path[: len(self._start)].encode("utf-8", "replace")
+        response: Response | None = None
+        if not _loopback(host):
+            response = Response("this page answers on the loopback alone", 403, _HEADERS)
+        elif not hmac.compare_digest(start, self._start.encode()) or path[len(self._start) :][:1] != "/":
+            response = Response(status_code=404, headers=_HEADERS)
+        elif not _of_this_page(headers, host):
+            response = Response("another page has asked", 403, _HEADERS)
+        if response is not None:
+            await response(scope, receive, send)
+            return
+        inside = scope | {"path": path[len(self._start) :], "raw_path": None}
+
+        async def guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                kept = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
+                message = message | {"headers": [*message.get("headers", []), *kept]}
+            await send(message)
+
+        await self._within(inside, receive, guarded)
+
+
+def _loopback(host: str) -> bool:
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() else host) in _HOSTS
+
+
+def _of_this_page(headers: Mapping[bytes, str], host: str) -> bool:
+    """Whether a browser says nothing of another origin: a person's address bar, this page, or no browser at all."""
+    origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", "none")
+    return origin in (None, f"http://{host}") and site in ("none", "same-origin")
+
+
+def _file(name: str) -> Response:
+    place = files("sottovoce.explore") / "page"
+    known = {entry.name for entry in place.iterdir()}
+    kind = next((kind for suffix, kind in _TYPES.items() if name.endswith(suffix)), None)
+    if name not in known or kind is None:
+        return Response(status_code=404)
+    return Response((place / name).read_bytes(), media_type=kind)
+
+
+def _answer(values: Mapping[str, Any], status: int = 200) -> Response:
+    return JSONResponse(json_ready(dict(values)), status)
+
+
+def _settings(question: Mapping[str, Any]) -> Settings:
+    return Settings.of(question.get("settings", {}))
+
+
+def _text(question: Mapping[str, Any]) -> str:
+    text = question.get("text", "")
+    if not isinstance(text, str):
+        raise UserError("text: must be a text")
+    if len(text) > CHARACTERS:
+        raise UserError(f"the sentence has {len(text):,} characters, and at most {CHARACTERS:,} are read; cut it")
+    readable: str = legible(text)
+    return readable.encode("utf-8", "replace").decode("utf-8")
+
+
+def _label(question: Mapping[str, Any]) -> int:
+    return _whole(question, "label", 0, 10_000, least=0)
+
+
+def _numbers(question: Mapping[str, Any]) -> list[int]:
+    values = question.get("released")
+    if not isinstance(values, list) or not 1 <= len(values) <= 64 or not all(type(value) is int for value in values):
+        raise UserError("released: must be a list of 1 to 64 whole numbers")
+    return values
+
+
+def _whole(question: Mapping[str, Any], name: str, otherwise: int, most: int, *, least: int = 1) -> int:
+    value = question.get(name, otherwise)
+    if type(value) is not int or not least <= value <= most:
+        raise UserError(f"{name}: must be a whole number from {least} to {most}")
+    return value

@@ -1,0 +1,46 @@
+"""What a finished run says to the page: the accuracy of each of its arms, at its ε."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sottovoce.explore.settings import MECHANISMS, Settings
+from sottovoce.report.reading import read
+
+
+@dataclass(frozen=True)
+class Study:
+    """first: what the sliders say at first, of the first arm that the page can show. told: {"name", "arms": [{"name",
+    "mechanism", "channel", "epsilon", "accuracy", "error", "dim"}]}."""
+
+    first: Settings
+    told: Mapping[str, Any]
+
+
+def read_study(run: Path) -> Study:
+    """Raises UserError, one line, where the folder holds no finished run."""
+    finished = read(run)
+    arms = []
+    for arm in finished.arms:
+        channel = next((c for c, names in MECHANISMS.items() if arm.get("mechanism") in names), None)
+        if arm.get("accuracy") is None:
+            continue
+        arms.append({
+            "name": arm["name"], "mechanism": arm.get("mechanism"), "channel": channel, "epsilon": arm.get("epsilon"),
+            "label_epsilon": arm.get("label_epsilon"), "accuracy": arm["accuracy"], "error": arm.get("accuracy_se"),
+            "dim": arm.get("dim"), "reference": bool(arm.get("reference")),
+        })  # fmt: skip
+    return Study(_first(arms), {"name": finished.name, "arms": arms})
+
+
+def _first(arms: list[dict[str, Any]]) -> Settings:
+    for arm in arms:
+        if arm["channel"] is not None and isinstance(arm["epsilon"], int | float):
+            given = {"channel": arm["channel"], "mechanism": arm["mechanism"], "epsilon": float(arm["epsilon"])}
+            if arm["channel"] in ("embedding", "statistic") and 2 <= (arm["dim"] or 0) <= 64:
+                given["dim"] = arm["dim"]
+            return Settings.of(given)
+    return Settings()

@@ -1,0 +1,213 @@
+"""What is public around the page: an encoder, sentences that anybody may know, words, and the maps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.device.bundle import Bundle
+from client.models import encoder as encoders
+from client.models import vocabulary as vocabularies
+from client.models.tokens import joined
+from client.policy import Policy
+from mechanisms.mechanism import parameters
+from mechanisms.messages.request import SPLITS, Request
+from mechanisms.vocabulary import Vocabulary
+from server.training.principal import pca_maps
+from server.training.statistic_head import simplex_codes
+from simulations.artifacts.cache import embed
+from simulations.artifacts.encoder import encoder_folder
+from simulations.artifacts.vocabulary import counted, vocabulary_folder
+from simulations.corpora.builtin import builtin
+from simulations.corpora.corpus import Corpus
+from simulations.corpora.parts import load_split
+from simulations.experiment import Experiment, load
+from simulations.experiment.toml import document
+from simulations.progress import Progress
+from sottovoce.explore.settings import MECHANISMS, PARAMETERS, Settings
+
+#: Public sentences: how many the server knows of, and among how many it looks for yours.
+PUBLIC, POOL = 600, 100
+#: Words of the page's vocabulary: those of the public sentences, then the checkpoint's most frequent ones.
+WORDS = 2400
+STAGE = "explore"
+Matrices = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Public sentences with their labels, and by what a device turns a sentence into numbers or words.
+
+    texts: (n,), the first POOL of which stand beside one's own. labels: (n,) of 0..K-1, classes: their names. topics,
+    topic_names: another property of each sentence, which nobody is asked for; None where there is none. encoder: its
+    folder; embeddings (n, m). vocabulary: of texts. asked: the question of a bundle, whose maps and codes are taken in
+    place of those learned here; None where there is none. table: the document of a run's experiment.
+    """
+
+    name: str
+    texts: Sequence[str]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    topics: NDArray[np.int64] | None
+    topic_names: tuple[str, ...]
+    encoder: Path | None
+    embeddings: NDArray[np.float32] | None
+    vocabulary: Vocabulary | None
+    asked: Request | None = None
+    table: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The channels that can be shown here."""
+        there = {"label": True, "text": self.vocabulary is not None}
+        return tuple(channel for channel in MECHANISMS if there.get(channel, self.embeddings is not None))
+
+    @cached_property
+    def _principal(self) -> Matrices:
+        assert self.embeddings is not None
+        most = min(64, self.embeddings.shape[1])
+        maps = pca_maps(self.embeddings, dim=most, classes=2)
+        return maps.mean, maps.m1
+
+    def maps(self, dim: int) -> Matrices:
+        """Mean (m,) and M1 (m, m') that a server asks by: a bundle's, or the principal components of public text.
+        ValueError where the encoder has fewer coordinates."""
+        asked = self.asked
+        if asked is not None and asked.mean is not None and asked.m1 is not None and asked.dim == dim:
+            return asked.mean, asked.m1
+        mean, m1 = self._principal
+        if dim > m1.shape[1]:
+            raise ValueError(f"dim: the encoder has {m1.shape[1]} coordinates, and no more can be asked for; got {dim}")
+        return mean, np.ascontiguousarray(m1[:, :dim])
+
+    def codes(self) -> NDArray[np.float32]:
+        """What each class stands for in a statistic, (K, c)."""
+        own, simplex = None if self.asked is None else self.asked.codes, simplex_codes(len(self.classes))
+        return simplex if own is None or own.shape != simplex.shape else own
+
+    def embed(self, text: str) -> NDArray[np.float32]:
+        """One sentence's embedding (1, m)."""
+        assert self.encoder is not None
+        return _embedding(self.encoder, text)
+
+    def request(self, settings: Settings, policy: Policy, *, stage: str = STAGE) -> Request:
+        """What a server would ask a device for. Raises ValueError, one line, where it cannot be asked."""
+        first, *beside = settings.mechanisms(len(self.classes), self.vocabulary)
+        about: dict[str, Any] = {channel: None for channel in ("embedding", "text", "statistic", "label")}
+        about[settings.channel] = parameters(first)
+        if beside:
+            about["label"] = parameters(beside[0])
+        if settings.channel in ("embedding", "statistic"):
+            assert self.encoder is not None
+            mean, m1 = self.maps(settings.dim)
+            about |= {"encoder": encoders.load(self.encoder).identity, "mean": mean, "m1": m1}
+        else:
+            about |= {"encoder": "", "mean": None, "m1": None}
+        if settings.channel == "text":
+            about["vocabulary"] = self.vocabulary
+        if settings.channel == "statistic":
+            about["codes"] = self.codes()
+        request = Request(
+            arm="", stage=stage, split="train", classes=len(self.classes), minimum_users=settings.users, **about
+        )
+        both = [replace(request, split=split) for split in SPLITS]
+        return next((one for one in both if policy.lists(one)), both[0])
+
+
+@lru_cache(maxsize=4)
+def _embedding(encoder: Path, text: str) -> NDArray[np.float32]:
+    """Of the sentence at which sliders are moved, again and again."""
+    return encoders.load(encoder).encode([text])
+
+
+def builtin_world(progress: Progress) -> World:
+    """The built-in reviews, with the encoder and the words of the small model that comes with Sottovoce."""
+    corpus = builtin(task="sentiment", public=PUBLIC, train=1, test=1, seed=1).public
+    return _world("built-in reviews", corpus, load("demo", []), progress)
+
+
+def run_world(run: Path, progress: Progress) -> World:
+    """The public part of a finished run, with its encoder. UserError where its data or encoder cannot be had."""
+    place = str(run / "experiment.toml")
+    experiment = load(place, [])
+    made = _world(experiment.name, load_split(experiment)[0].public, experiment, progress)
+    return replace(made, table=document(place))
+
+
+def bundle_world(bundle: Bundle, progress: Progress) -> World:
+    """Built-in reviews as a device sees them that answers by a bundle: its encoder, words, maps and codes."""
+    request = bundle.request
+    task = "genre" if request.classes == 12 else "sentiment"
+    corpus = builtin(task=task, public=PUBLIC, train=1, test=1, seed=1).public
+    names = corpus.classes if len(corpus.classes) == request.classes else _numbered(request.classes)
+    labels = corpus.labels % request.classes
+    embeddings = None
+    if bundle.encoder is not None:
+        embeddings = np.asarray(embed(encoders.load(bundle.encoder), corpus.texts, progress=progress))
+    topics, topic_names = _topics(corpus)
+    return World(
+        str(bundle.manifest["name"]), list(corpus.texts), labels, names, topics, topic_names, bundle.encoder,
+        embeddings, request.vocabulary, request,
+    )  # fmt: skip
+
+
+def settings_of(request: Request) -> Settings:
+    """What the page shows first of a bundle: the bundle's own question. One that the page has no sliders for is shown
+    as near as it has."""
+    channel = next((c for c in request.channels if c in MECHANISMS), "embedding")
+    about = parameters(request.mechanism(channel)) if channel in request.channels else {}
+    name = about.get("mechanism")
+    if name not in MECHANISMS[channel]:
+        return Settings()
+    given = {key: about[key] for key in ("epsilon", *PARAMETERS[name], "tokens", "length") if key in about}
+    label = None if channel == "label" or request.label is None else request.label.get("epsilon")
+    if channel in ("embedding", "statistic"):
+        given["dim"] = request.dim
+    users = max(1, request.minimum_users or Settings.users)
+    return Settings.of({"channel": channel, "mechanism": name, "label_epsilon": label, "users": users} | given)
+
+
+def _world(name: str, corpus: Corpus, experiment: Experiment, progress: Progress) -> World:
+    folder = encoder_folder(experiment, corpus, progress=progress)
+    rows = np.arange(min(PUBLIC, len(corpus)))
+    texts = [joined(corpus.texts[i]) for i in rows.tolist()]
+    embeddings = np.asarray(embed(encoders.load(folder), texts, progress=progress))
+    topics, topic_names = _topics(corpus)
+    return World(
+        name, texts, corpus.labels[rows], tuple(corpus.classes), None if topics is None else topics[rows], topic_names,
+        folder, embeddings, _words(texts, progress),
+    )  # fmt: skip
+
+
+def _topics(corpus: Corpus) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    """A property beside the label, where the corpus says one of few values."""
+    for values in (corpus.extra or {}).values():
+        names = tuple(dict.fromkeys(values))
+        if 2 <= len(names) <= 40 and set(names) != set(corpus.classes):
+            order = {name: i for i, name in enumerate(names)}
+            return np.array([order[value] for value in values], np.int64), names
+    return None, ()
+
+
+def _words(texts: Sequence[str], progress: Progress) -> Vocabulary:
+    """The checkpoint's words that public sentences have, and its most frequent ones."""
+    folder = vocabulary_folder(progress=progress)
+    whole = counted(vocabularies.load_cached(folder), texts)
+    assert whole.counts is not None
+    plain = np.array([word.isascii() and word.isalpha() and len(word) > 1 for word in whole.words])
+    order = np.lexsort((np.arange(len(whole.words)), ~plain, -whole.counts))[:WORDS]
+    order = np.sort(order)
+    return Vocabulary(
+        tuple(whole.words[i] for i in order), np.ascontiguousarray(whole.vectors[order]), counts=whole.counts[order]
+    )
+
+
+def _numbered(classes: int) -> tuple[str, ...]:
+    return tuple(f"class {number}" for number in range(classes))
+

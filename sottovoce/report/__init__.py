@@ -1,0 +1,1 @@
+"""HTML report of finished runs and privacy label for machines."""

@@ -1,0 +1,169 @@
+"""What the results of an arm mean for one of its users, in plain words."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulations.experiment import CENTRALISED, PUBLIC_ONLY
+from simulations.output.numbers import is_finite
+from simulations.run import trust
+
+Arm = Mapping[str, Any]
+Rungs = list[Mapping[str, Any]]
+
+#: What a protected release of each channel is.
+_WHAT = {
+    "statistic": "one vector of numbers that sums up all of the user's texts and labels, with random noise added on "
+    "the device before it leaves",
+    "text": "for each text, a rewritten one: a random mechanism on the device has drawn its words",
+    "embedding": "for each text, a short list of numbers computed from it, with random noise added on the device "
+    "before it leaves",
+    "label": "for each text, its label, which the device has exchanged at random with a known probability",
+    "answer": "for each text asked about, one class, computed on the device and exchanged there at random with a known "
+    "probability",
+}
+#: The same without protection.
+_TRUE = {
+    "statistic": "the exact vector that sums up the user's texts and labels",
+    "text": "the words of each text as they were written",
+    "embedding": "the exact numbers computed from each text, from which much of it can be guessed",
+    "label": "the true label of each text",
+    "answer": "the exact answer of the model to each text",
+    "gradients": "gradients computed from the raw texts",
+}
+#: Rungs that add up others.
+_SUMS = ("token", "record", "user", "shuffled")
+_PUBLIC = re.compile(r"(?:the same|that agree in) (.+?) \(public\)")
+
+
+@dataclass(frozen=True)
+class Side:
+    """What training users, or those who ask the model, release. protected, bare: in words, what leaves with and without
+    a mechanism; exposed: what leaves in clear because it was declared public."""
+
+    who: str
+    rungs: Rungs
+    protected: list[str]
+    bare: list[str]
+    exposed: list[str]
+
+    def rung(self, name: str) -> Mapping[str, Any] | None:
+        """One of its ladder, None where there is none of the name."""
+        return next((rung for rung in self.rungs if rung["rung"] == name), None)
+
+
+def sides(arm: Arm) -> list[Side]:
+    """The training users and those who ask, as far as the results have their ladders."""
+    both = (("a user who teaches", "ladder"), ("a user who asks the model", "test_ladder"))
+    return [_side(who, arm[key]) for who, key in both if arm.get(key)]
+
+
+def _side(who: str, rungs: Rungs) -> Side:
+    protected, bare, exposed = [], [], []
+    for rung in rungs:
+        name = rung["rung"]
+        if name in _SUMS:
+            continue
+        if rung["epsilon"] == math.inf:
+            bare.append(_TRUE.get(name, name))
+        elif rung["epsilon"] is not None:
+            protected.append(_WHAT.get(name, name))
+        elif rung["assumption"].startswith("declared public"):
+            exposed.append(f"{_TRUE.get(name, name)} ({rung['assumption']})")
+    user = next((rung for rung in rungs if rung["rung"] == "user"), None)
+    agreed = [] if user is None else _PUBLIC.findall(user["neighbours"])
+    exposed += [f"{said} of each text, declared public" for said in agreed if said != "label"]
+    return Side(who, rungs, protected, bare, exposed)
+
+
+def unprotected(arm: Arm) -> bool:
+    """As `trust.unprotected`; or the ladder says so of a user, or the way itself does."""
+    clear = any(rung["rung"] == "user" and rung["epsilon"] == math.inf for side in sides(arm) for rung in side.rungs)
+    return trust.unprotected(arm) or clear or arm["way"] == "paper"
+
+
+def server_is_trusted(arm: Arm) -> bool:
+    """Whether an arm's users send the server everything, and only what it publishes is protected, or not even that."""
+    budget = arm.get("budget") or {}
+    if arm["way"] == CENTRALISED:
+        return True
+    return budget.get("central_epsilon") is not None and budget.get("simulated_epsilon") is None
+
+
+def kept(arm: Arm) -> list[str]:
+    """What stays on the device."""
+    if arm["way"] == PUBLIC_ONLY and not arm.get("test_ladder"):
+        return ["everything: no user took part, the model has learnt from public texts alone"]
+    if arm["way"] == "paper" or server_is_trusted(arm):
+        return ["nothing that this report could vouch for"]
+    bare = {text for side in sides(arm) for text in (*side.bare, *side.exposed)}
+    said = [] if any(text.startswith(_TRUE["text"]) for text in bare) else ["the texts as they were written"]
+    if not any(text.startswith((_TRUE["label"], _TRUE["statistic"])) for text in bare):
+        said.append("the true labels, or which class a text belongs to")
+    if not any(text.startswith((_TRUE["embedding"], _TRUE["statistic"], _TRUE["text"])) for text in bare):
+        said.append("the exact numbers that a text is turned into, before noise")
+    return said or ["nothing that is of weight"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """(ε, δ) of everything one user releases; epsilon: inf where nothing is promised, None where there is nothing or it
+    is not known; why: in words, where there is no finite ε."""
+
+    epsilon: float | None
+    delta: float
+    why: str = ""
+
+
+def worst(arm: Arm) -> Cost:
+    """What a training user pays at worst, trusting nobody: the theorems' ε, or at the ladder's δ where these have none
+    at δ = 0."""
+    budget = arm.get("budget") or {}
+    if (spent := budget.get("simulated_epsilon")) is not None:
+        return Cost(math.inf, 0.0, f"none: simulated in clear; devices that did it would spend ε = {spent:.4g}")
+    if server_is_trusted(arm):
+        return Cost(math.inf, 0.0, "none: the server has to be trusted with everything")
+    if unprotected(arm):
+        return Cost(math.inf, 0.0, "none: something leaves without protection")
+    if arm["way"] == PUBLIC_ONLY:
+        return Cost(None, 0.0, "nothing is released to teach")
+    user = next((rung for rung in arm.get("ladder") or [] if rung["rung"] == "user"), None)
+    if user is None:
+        return Cost(None, 0.0, "the results do not say")
+    if is_finite(user["worst_case"]):
+        return Cost(user["worst_case"], 0.0)
+    if is_finite(user["epsilon"]):
+        return Cost(user["epsilon"], user["delta"])
+    if user["epsilon"] is None:
+        return Cost(None, 0.0, user["assumption"].partition(";")[0])
+    return Cost(math.inf, 0.0, "none: something leaves without protection")
+
+
+def central(arm: Arm) -> tuple[Cost, str]:
+    """What holds if somebody is trusted, and who that is: "the shuffler", "the server", "nobody"."""
+    epsilon, who = trust.central(arm)
+    if epsilon is None or not is_finite(epsilon):
+        return Cost(None, 0.0, "no further promise"), "nobody"
+    shuffled = next((rung for rung in arm.get("ladder") or [] if rung["rung"] == "shuffled"), None)
+    budget = arm.get("budget") or {}
+    delta = budget.get("central_delta")
+    return Cost(epsilon, delta if delta is not None else shuffled["delta"] if shuffled else 0.0), who
+
+
+def best_guess(cost: Cost) -> float | None:
+    """The largest share of right guesses, which of two equally likely inputs a release is of: (e^ε + δ)/(e^ε + 1), from
+    TPR - FPR <= (e^ε - 1 + 2δ)/(e^ε + 1) (Kairouz, Oh and Viswanath 2015, Theorem 2.1). None without an ε."""
+    if cost.epsilon is None:
+        return None
+    away = math.exp(-cost.epsilon)
+    return min(1.0, (1 + cost.delta * away) / (1 + away))
+
+
+def strongest(entries: list[Mapping[str, Any]], arm: str) -> Mapping[str, Any] | None:
+    """The attack on an arm that gained most over a guess without any release; None where none was tried."""
+    own = [entry for entry in entries if entry["arm"] == arm]
+    return max(own, key=lambda entry: entry["success"] - (entry["baseline"] or 0.0), default=None)

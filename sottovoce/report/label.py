@@ -1,0 +1,111 @@
+"""The privacy label: what a report says, for machines. Its fields are those that NIST SP 800-226 (2025) asks of a claim
+of differential privacy: the unit, neighbours, parameters, model of trust, mechanism, composition, what is exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from simulations.output.jsonable import json_ready
+from simulations.output.numbers import is_finite
+from sottovoce.report import facts
+from sottovoce.report.reading import Finished
+from sottovoce.report.studies import Study, told
+
+FORMAT = "sottovoce privacy label, version 1"
+
+
+def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, Any]:
+    """JSON-ready. An ε that is infinite, or of which nothing is known, is null: `protected` and `unprotected` say."""
+    said: dict[str, Any] = json_ready(
+        {"format": FORMAT, "after": "NIST SP 800-226", "studies": [told(study) for study in studies],
+         "runs": [_run(run) for run in runs]}
+    )  # fmt: skip
+    return said
+
+
+def _run(run: Finished) -> dict[str, Any]:
+    entries = None if run.attacks is None else run.attacks["entries"]
+    return {
+        "name": run.results["name"],
+        "seed": run.results["seed"],
+        "has_run": run.has_run,
+        "way": run.results["way"],
+        "versions": run.results.get("versions"),
+        "encoder": run.results.get("encoder"),
+        "arms": [_arm(run, arm, entries) for arm in run.arms],
+        "audit": None if run.audit is None else {
+            key: run.audit.get(key) for key in ("violated", "draws", "delta", "seed", "false_alarm_rate")
+        },
+    }  # fmt: skip
+
+
+def _arm(run: Finished, arm: dict[str, Any], entries: list[dict[str, Any]] | None) -> dict[str, Any]:
+    cost, (central, whom) = facts.worst(arm), facts.central(arm)
+    account = None if run.accounts is None else run.accounts.get(arm["name"])
+    return {
+        "name": arm["name"],
+        "reference": bool(arm.get("reference")),
+        "protected": not facts.unprotected(arm),
+        "mechanism": arm.get("mechanism"),
+        "label_mechanism": arm.get("label_mechanism"),
+        "trust": {
+            "nobody": _cost(cost),
+            "with_trust": None if whom == "nobody" else {"whom": whom, **_cost(central)},
+        },
+        "users": {role: _side(side) for role, side in zip(_roles(arm), facts.sides(arm), strict=True)},
+        "stays_on_device": facts.kept(arm),
+        "charged": None if account is None else {
+            "users": account.users, "releases": account.releases, "releases_per_user_at_most": account.most,
+            "bytes": account.bytes,
+        },
+        "attacks": None if entries is None else [
+            {key: entry.get(key) for key in ("attack", "attribute", "success", "baseline", "bound", "alarm")}
+            for entry in entries if entry["arm"] == arm["name"]
+        ],
+        "accuracy": {"sanitized": arm.get("accuracy"), "on_device": arm.get("accuracy_clean_test")},
+    }  # fmt: skip
+
+
+def _roles(arm: dict[str, Any]) -> list[str]:
+    return [role for role, key in (("teaching", "ladder"), ("asking", "test_ladder")) if arm.get(key)]
+
+
+def _cost(cost: facts.Cost) -> dict[str, Any]:
+    known = is_finite(cost.epsilon)
+    return {"epsilon": cost.epsilon if known else None, "delta": cost.delta if known else None, "why": cost.why or None}
+
+
+def _side(side: facts.Side) -> dict[str, Any]:
+    return {
+        "leaves": side.protected,
+        "unprotected": side.bare,
+        "exposed": side.exposed,
+        "rungs": [_rung(rung) for rung in side.rungs],
+        "amplification": _amplification(side),
+    }
+
+
+def _rung(rung: Any) -> dict[str, Any]:
+    """Of one unit; composition: how its releases add up, and what must hold."""
+    known = is_finite(rung["epsilon"])
+    return {
+        "rung": rung["rung"],
+        "unit_of_privacy": rung["unit"],
+        "neighbours": rung["neighbours"],
+        "epsilon": rung["epsilon"] if known else None,
+        "delta": rung["delta"] if known else None,
+        "worst_case_epsilon": rung["worst_case"] if is_finite(rung["worst_case"]) else None,
+        "unprotected": list(rung["unprotected"]),
+        "composition": rung["assumption"],
+    }
+
+
+def _amplification(side: facts.Side) -> dict[str, Any] | None:
+    rung = side.rung("shuffled")
+    if rung is None or not is_finite(rung["epsilon"]):
+        return None
+    return {
+        "by": "shuffler", "epsilon": rung["epsilon"], "delta": rung["delta"], "crowd": rung["crowd"],
+        "neighbours": rung["neighbours"], "assumptions": rung["assumption"],
+    }  # fmt: skip

@@ -1,0 +1,46 @@
+"""The report of a protocol that has not run: what its experiment alone says of every arm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from server.training.descent import LocalDPSGD
+from simulations.analysis.budget import ladders_of_experiment
+from simulations.experiment import PUBLIC_ONLY, Arm, Experiment, load
+from simulations.experiment.arm import curator_of
+from simulations.output.jsonable import json_ready
+from simulations.run.journal import versions
+from sottovoce.report.reading import Finished, infinite
+
+
+def planned(file: Path | str, overrides: list[str]) -> Finished:
+    """An experiment, or a bundled one's name, as a run of which there are no results. The crowd is that of the users
+    whom the experiment expects. Reads the data where arms release texts. Raises UserError."""
+    experiment = load(file, overrides)
+    ladders = ladders_of_experiment(experiment, records=None, classes=None)
+    arms = [_line(experiment, arm, told) for arm, told in zip(experiment.arms, ladders["arms"], strict=True)]
+    results = {
+        "name": experiment.name, "seed": experiment.seed, "way": experiment.training.way,
+        "way_sentence": ladders.get("way_sentence"), "arms": arms, "versions": versions(),
+        "encoder": {"model": experiment.encoder.model, "precision": experiment.encoder.precision, "sha256": None},
+    }  # fmt: skip
+    read: dict[str, Any] = json.loads(json.dumps(json_ready(results), allow_nan=False), object_pairs_hook=infinite)
+    return Finished(Path(file), read, None, None, None, has_run=False)
+
+
+def _line(experiment: Experiment, arm: Arm, told: dict[str, Any]) -> dict[str, Any]:
+    """As a run's results have it, as far as it is known before."""
+    spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
+    budget: dict[str, Any] = {}
+    if arm.curator is not None:
+        curator = curator_of(arm, users=experiment.answering(arm))
+        budget = {"central_epsilon": arm.curator["epsilon"], "central_delta": arm.curator["delta"]}
+        budget |= {"simulated_epsilon": curator.planned.epsilon} if isinstance(curator, LocalDPSGD) else {}
+    return {
+        "name": arm.name, "way": told["way"], "reference": arm.reference, "ladder": told["ladder"],
+        "test_ladder": told["test_ladder"], "budget": budget, "mechanism": spec.get("mechanism"),
+        "label_mechanism": (arm.label or {}).get("mechanism"),
+        "users": 0 if arm.way == PUBLIC_ONLY else experiment.population.users,
+    }  # fmt: skip

@@ -1,0 +1,127 @@
+"""The reference that reads everything: what it learns, what it says of itself, and that nobody takes it for private."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from simulations.analysis.attack_results import below
+from simulations.errors import UserError
+from simulations.experiment import Experiment
+from simulations.experiment.ladder import of_experiment
+from simulations.run import centralised, trust
+from simulations.run.centralised import CentralisedArm, logistic_regression
+from simulations.run.references import remarks
+from sottovoce.report import facts, parts
+from tests.support.studies import PURKAYASTHA, experiment, prepared
+
+READS_ALL = {"name": "centralised, not private", "way": "centralised", "reference": True}
+
+
+def rows(n: int, seed: int, *, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes that lie close together, off the origin."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(3, size=n)
+    return (rng.normal(size=(3, width))[y] + 1.5 * rng.normal(size=(n, width)) + 4).astype(np.float32), y
+
+
+def test_is_the_regression_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    h, y = rows(400, 1)
+    x = h.astype(np.float64) - h.astype(np.float64).mean(axis=0)
+    monkeypatch.setattr(centralised, "PENALTIES", (0.01,))
+    found = logistic_regression(h, y, classes=3, seed=0)
+    penalty = 0.01 * float((x * x).sum() / len(x))
+    other = LogisticRegression(C=1 / (penalty * len(x)), tol=1e-10, max_iter=5000).fit(x, y)
+    ours = x @ found.weight + found.bias
+    theirs = other.decision_function(x)
+    centred = [each - each.mean(axis=1, keepdims=True) for each in (ours, theirs)]
+    np.testing.assert_allclose(*centred, atol=5e-3)
+    assert (found.scores(h).argmax(axis=1) == other.predict(x)).mean() > 0.995
+
+
+def test_the_penalty_is_chosen_on_rows_that_were_left_out() -> None:
+    rng = np.random.default_rng(2)
+    h, y = rng.normal(size=(60, 40)), rng.integers(2, size=60)
+    noise = logistic_regression(h, y, classes=2, seed=0)
+    assert np.abs(noise.weight).max() < 0.5  # of the least penalty they are above 1, and learn the rows by heart
+    assert (noise.scores(h).argmax(axis=1) == y).mean() < 0.95
+    h[:, 0] += 6 * y
+    assert (logistic_regression(h, y, classes=2, seed=0).scores(h).argmax(axis=1) == y).mean() > 0.95
+    with pytest.raises(ValueError, match="no rows"):
+        logistic_regression(h[:0], y[:0], classes=2, seed=0)
+
+
+def ran(study: Experiment) -> centralised.Finished:
+    return CentralisedArm(study, study.arms[0], prepared(study)).run(None)
+
+
+def test_learns_from_users_and_releases_nothing() -> None:
+    study = experiment(READS_ALL, data={"measures": ["macro-f1"]})
+    result, model, answers = ran(study)
+    assert result.accuracy_clean_test is not None and result.accuracy_clean_test > 0.9 and model is None
+    assert result.accuracy is None and not answers.sanitized.guesses.any() and result.bytes_per_user is None
+    assert result.measures["on_device"]["macro-f1"]["value"] > 0.9
+    line = result.to_dict() | {"model": None}
+    assert trust.unprotected(line) and trust.local(line) is None and trust.central(line) == (None, "the server")
+    cost = facts.worst(line)
+    assert cost.epsilon == math.inf and "trusted with everything" in cost.why
+    assert facts.kept(line) == ["nothing that this report could vouch for"]
+    said = "".join(parts._leaves(line))
+    assert "learns from the texts and labels as they are, and adds no noise" in said
+    assert "NOT PROTECTED" in parts.named(line) and "NOT FOR USE" in parts.named(line)
+    (spent,) = of_experiment(study)
+    assert spent["ladder"] is None and spent["test_ladder"] is None and spent["reference"]
+
+
+@pytest.mark.parametrize(
+    ("arm", "said"),
+    [
+        ({"reference": False}, "write reference = true"),
+        ({"embedding": PURKAYASTHA}, "releases nothing: its server has the texts"),
+        ({"label": {"mechanism": "identity"}}, "releases nothing"),
+    ],
+)
+def test_mistakes_are_one_line(arm: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        experiment(READS_ALL | arm)
+    with pytest.raises(UserError, match='way: "centralised" reads embeddings'):
+        experiment(READS_ALL, training={"way": "sanitized-text"})
+
+
+def results(*gaps: float, error: float = 0.01) -> list[dict[str, object]]:
+    """Runs in which "private" has so much over "no noise"."""
+    def pair(arm: str, less: str, gap: float) -> dict[str, object]:
+        return {"arm": arm, "less": less, "on_device": {"difference": gap, "error": error}, "sanitized": None}
+
+    arms = [
+        {"name": "all", "reference": True, "way": "centralised", "budget": {}},
+        {"name": "no noise", "reference": True, "way": "statistics", "budget": {}},
+        {"name": "private", "reference": False, "way": "statistics", "budget": {}},
+    ]
+    return [
+        {"arms": arms, "differences": [
+            pair("private", "no noise", gap), pair("no noise", "all", -0.1), pair("private", "all", gap - 0.1),
+        ]}
+        for gap in gaps
+    ]  # fmt: skip
+
+
+def test_a_reference_below_a_private_arm_is_remarked_beyond_its_error_over_seeds() -> None:
+    lost = "no noise: lies below all, by 0.100 ± 0.010: that much is lost on the way to what users release, before any"
+    (line,) = remarks(results(-0.05))
+    assert line.startswith(lost)
+    worse, _ = remarks(results(0.03, 0.05, 0.04))
+    assert worse.startswith("no noise: lies below private, which are private: its maps or its head")
+    assert len(remarks(results(0.2, -0.1, 0.05))) == 1  # over seeds the error is .09
+    assert len(remarks(results(0.03, 0.05, 0.04, error=0.05))) == 1  # by test text, of texts that runs share, .05
+    best = remarks(results(0.25, 0.3))
+    assert best[0].startswith("all: lies below private, which are private: its head is the limit")
+
+
+def test_an_attack_below_its_baseline_is_remarked() -> None:
+    row = {"baseline": 0.5, "interval": [0.2, 0.4]}
+    assert below(row) and not below(row | {"interval": [0.2, 0.6]})
+    assert not below(row | {"baseline": None})

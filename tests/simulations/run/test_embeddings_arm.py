@@ -1,0 +1,240 @@
+"""One arm from its public maps to its line of the table, without Flower: the client's handler runs in this process."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms.messages.wire import reply_from_record
+from simulations.artifacts.ways import embeddings_of
+from simulations.run.population import late
+from tests.support.studies import (
+    CLASSES,
+    LAPLACE,
+    NODES,
+    PRIOR,
+    PURKAYASTHA,
+    RANDOMIZED,
+    TEST,
+    USERS,
+    LocalGrid,
+    experiment,
+    folder,
+    ledger_rows,
+    make_nodes,
+    prepared,
+    run_arms,
+)
+
+__all__ = ["folder"]  # a fixture
+
+FIELDS = {
+    "name", "mechanism", "label_mechanism", "epsilon", "label_epsilon", "dim", "accuracy", "accuracy_se",
+    "accuracy_clean_test", "accuracy_clean_test_se", "users", "delivered", "dropped", "errors", "bytes_per_user",
+    "seconds", "reference", "way", "budget", "ladder", "test_ladder", "model", "parameters", "measures",
+    "perturbed",
+}  # fmt: skip
+BUDGET = {
+    "metric_epsilon", "metric", "statement", "worst_case_epsilon", "label_epsilon", "delta", "asking_epsilon",
+    "central_epsilon", "central_delta", "simulated_epsilon", "public_label",
+}  # fmt: skip
+ARMS = {
+    "public-only": {"way": "public-only", "embedding": PURKAYASTHA},
+    "no noise": {"reference": True, "embedding": {"mechanism": "identity", "dim": 4}},
+    "purkayastha": {"embedding": PURKAYASTHA},
+    "laplace": {"embedding": LAPLACE},
+    "randomized": {"embedding": PURKAYASTHA, "label": RANDOMIZED},
+}
+
+
+def arm(name: str) -> dict:
+    return {"name": name, **ARMS[name]}
+
+
+def sent(grid: LocalGrid) -> list[tuple]:
+    """(user, record, stage, channel, digest, bytes) of every release that travelled."""
+    rows = []
+    for message in grid.sent:
+        reply = reply_from_record(message.content)
+        for r in reply.releases:
+            (values,) = r.payload.values()
+            for user, record, value in zip(reply.users.tolist(), reply.records.tolist(), values, strict=True):
+                rows.append((user, record, r.stage, r.channel, r.digest, value.tobytes()))
+    return sorted(rows)
+
+
+def charged(folder: Path, name: str) -> list[tuple]:
+    return sorted((r.user, r.record, r.stage, r.channel, r.digest, r.payload) for r in ledger_rows(folder, name))
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_a_line_of_the_table_and_the_ledgers_behind_it(name: str, folder: Path) -> None:
+    study = experiment(arm(name))
+    grid = LocalGrid(make_nodes(study, folder))
+    line = run_arms(study, grid)[name].line
+    public_only, reference = name == "public-only", name == "no noise"
+
+    assert set(line) == FIELDS and set(line["budget"]) == BUDGET
+    assert line["name"] == name and line["dim"] == 4 and line["seconds"] > 0
+    assert line["mechanism"] == ARMS[name]["embedding"]["mechanism"]
+    assert line["epsilon"] == (None if reference else 10.0)
+    assert line["label_epsilon"] == (3.0 if name == "randomized" else None)
+    assert line["reference"] is reference
+    assert line["way"] == ("public-only" if public_only else "release-once")
+    assert line["dropped"] == {} and line["errors"] == {}
+    assert line["users"] == line["delivered"] == (0 if public_only else USERS)
+    # A label is an int16, a coordinate an integer of the public grid or a float32.
+    assert line["bytes_per_user"] in ((0,) if public_only else (4 * 2 + 2, 4 * 4 + 2))
+    assert line["accuracy"] > 0.8 and line["accuracy_clean_test"] > 0.9  # the classes lie far apart; chance is 1/3
+
+    rows = charged(folder, name)
+    assert rows == sent(grid), "what left and what was charged differ"
+    stages = {"test": {"embedding"}} | ({} if public_only else {"train": {"embedding", "label"}})
+    assert {(r[2], r[3]) for r in rows} == {(s, c) for s, channels in stages.items() for c in channels}
+    assert len(rows) == TEST + (0 if public_only else 2 * USERS)
+    cost = {r.channel: r.epsilon for r in ledger_rows(folder, name)}
+    assert cost["embedding"] == line["budget"]["worst_case_epsilon"]
+    if name == "randomized":
+        assert cost["label"] == line["budget"]["label_epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "epsilon", "worst", "label"),
+    [
+        ("public-only", "angular", 10.0, 10 * math.pi, None),
+        ("no noise", "angular", math.inf, math.inf, math.inf),
+        ("purkayastha", "angular", 10.0, 10 * math.pi, None),  # labels are declared public
+        ("laplace", "euclidean", 10.0, 20.0, None),
+        ("randomized", "angular", 10.0, 10 * math.pi, 3.0),
+    ],
+)
+def test_what_a_user_spends(
+    name: str, metric: str, epsilon: float, worst: float, label: float | None, folder: Path
+) -> None:
+    policy = {"accept-unprotected": [] if name in ("no noise", "public-only", "randomized") else ["label: public"]}
+    study = experiment(arm(name), policy=policy)
+    budget = run_arms(study, LocalGrid(make_nodes(study, folder)))[name].line["budget"]
+    assert (budget["metric"], budget["metric_epsilon"]) == (metric, epsilon)
+    assert budget["worst_case_epsilon"] == pytest.approx(worst, rel=1e-6)
+    assert budget["worst_case_epsilon"] >= worst  # numerical loss is never in one's favour
+    assert budget["label_epsilon"] == label
+    assert ("declared public" in budget["statement"]) == (name in ("purkayastha", "laplace")) == budget["public_label"]
+    assert (budget["statement"] == "no protection") == (name == "no noise") and "inf" not in budget["statement"]
+
+
+def test_stages_ask_disjoint_users_and_pay_for_their_priors(folder: Path) -> None:
+    study = experiment({"name": "prior", "embedding": PURKAYASTHA, "label": PRIOR}, training={"label-stages": 2})
+    grid = LocalGrid(make_nodes(study, folder))
+    line = run_arms(study, grid)["prior"].line
+    rows = ledger_rows(folder, "prior")
+    assert charged(folder, "prior") == sent(grid)
+    users = {stage: {r.user for r in rows if r.stage == stage} for stage in ("train-1", "train-2", "test")}
+    assert not users["train-1"] & users["train-2"]
+    assert users["train-1"] | users["train-2"] == set(range(USERS))
+    assert users["test"] == set(range(USERS, USERS + TEST))
+    assert line["delivered"] == USERS and line["budget"]["label_epsilon"] == 3.0
+    digests = {stage: {r.digest for r in rows if (r.stage, r.channel) == (stage, "label")} for stage in users}
+    assert len(digests["train-1"]) == len(digests["train-2"]) == 1
+    assert digests["train-1"] != digests["train-2"], "the second stage must have the first one's model as prior"
+    assert line["accuracy"] > 0.8
+
+
+def test_the_same_seed_gives_the_same_line_and_the_server_asks_twice_for_free(folder: Path) -> None:
+    study = experiment(arm("randomized"))
+    nodes = make_nodes(study, folder)
+    first = run_arms(study, LocalGrid(nodes))["randomized"]
+    rows = charged(folder, "randomized")
+    again = run_arms(study, LocalGrid(nodes))["randomized"]
+    assert charged(folder, "randomized") == rows
+    assert {k: v for k, v in first.line.items() if k != "seconds"} == {
+        k: v for k, v in again.line.items() if k != "seconds"
+    }
+    assert (first.model.maps.folded()[0] == again.model.maps.folded()[0]).all()
+
+
+def test_those_who_drop_out_are_neither_delivered_nor_charged(folder: Path) -> None:
+    study = experiment(arm("randomized"), population={"dropout": 0.4})
+    line = run_arms(study, LocalGrid(make_nodes(study, folder)))["randomized"].line
+    assert line["users"] == USERS and 10 < line["delivered"] < 55
+    trained = {r.user for r in ledger_rows(folder, "randomized") if r.stage == "train"}
+    assert len(trained) == line["delivered"]
+
+
+def test_those_who_are_late_are_charged_and_not_delivered(folder: Path) -> None:
+    study = experiment(arm("randomized"), population={"late": 0.3})
+    grid = LocalGrid(make_nodes(study, folder))
+    outcome = run_arms(study, grid)["randomized"]
+    line, stages = outcome.line, {"train": range(USERS), "test": range(USERS, USERS + TEST)}
+    gone = {
+        stage: {u for u in users if late(np.array([u]), probability=0.3, stage=stage, seed=study.seed)[0]}
+        for stage, users in stages.items()
+    }
+    assert line["dropped"] == {"late": len(gone["train"]), "test: late": len(gone["test"])}
+    assert 5 < len(gone["train"]) < 35 and line["delivered"] == USERS - len(gone["train"])
+    charged = {stage: {r.user for r in ledger_rows(folder, "randomized") if r.stage == stage} for stage in stages}
+    assert charged == {stage: set(users) for stage, users in stages.items()}
+    assert line["accuracy"] > 0.8
+
+    # What is amplified is amplified by those who were delivered, and by no others.
+    for name, n in (("ladder", line["delivered"]), ("test_ladder", TEST - len(gone["test"]))):
+        shuffled = next(r for r in line[name] or [] if r["rung"] == "shuffled")
+        assert f"{n:,} users" in shuffled["assumption"], shuffled
+
+
+def test_who_is_late_is_a_matter_of_seed_stage_and_user_alone() -> None:
+    users = np.arange(20_000)
+    first = late(users, probability=0.3, stage="train-1", seed=1)
+    again = late(users[::-1], probability=0.3, stage="train-1", seed=1)[::-1]
+    assert (first == again).all()
+    others = [late(users, probability=0.3, stage=s, seed=n) for s, n in (("train-2", 1), ("train-1", 2))]
+
+    def fits(share: float, p: float) -> bool:
+        return abs(share - p) < 5 * math.sqrt(p * (1 - p) / len(users))  # false alarms: 6e-7 each, of three
+
+    assert fits(first.mean(), 0.3) and not fits(first.mean(), 0.2) and not fits(first.mean(), 0.45)
+    assert all(fits((first & other).mean(), 0.3 * 0.3) for other in others)  # as independent coins
+    assert not late(users, probability=0.0, stage="train-1", seed=1).any()
+
+
+def test_a_stage_waits_as_long_as_the_experiment_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = experiment(arm("randomized"), population={"timeout": 12.5})
+    waited = []
+
+    class Watched(LocalGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float) -> Any:
+            waited.append(timeout)
+            return super().send_and_receive(messages, timeout=timeout)
+
+    run_arms(study, Watched(make_nodes(study, folder)))
+    assert waited == [12.5, 12.5]
+
+
+def test_a_batch_below_its_minimum_is_discarded_and_its_users_stay_charged(folder: Path) -> None:
+    # Nobody knows before asking that so many nodes are away.
+    study = experiment(arm("randomized"), shuffle={"minimum-users": 30})
+    nodes = make_nodes(study, folder)
+    outcome = run_arms(study, LocalGrid(nodes, lost={1, 2, 3, 4}))["randomized"]
+    line = outcome.line
+    assert line["delivered"] == 0 and line["bytes_per_user"] == 0 and line["accuracy"] is None
+    reason = "batch discarded: {} users are fewer than the 30 a batch must have"
+    present = [u for u in range(USERS, USERS + TEST) if u % NODES >= 4]
+    assert line["dropped"] == {reason.format(20): 1, f"test: {reason.format(len(present))}": 1}
+    assert line["accuracy_clean_test"] > 1 / CLASSES  # what public data alone achieve
+    assert len(ledger_rows(folder, "randomized")) == 2 * 20 + len(present)
+
+
+def test_m_is_chosen_on_public_data_among_several(folder: Path) -> None:
+    study = experiment({"name": "dims", "embedding": PURKAYASTHA | {"dim": [2, 4, 8]}})
+    line = run_arms(study, LocalGrid(make_nodes(study, folder)))["dims"].line
+    assert line["dim"] in (2, 4, 8)
+    assert {len(r.payload) for r in ledger_rows(folder, "dims") if r.channel == "embedding"} == {2 * line["dim"]}
+
+
+def test_m_above_the_encoders_width_is_said_before_anything_starts() -> None:
+    study = experiment({"name": "wide", "embedding": PURKAYASTHA | {"dim": [4, 9]}})
+    with pytest.raises(ValueError, match=r'arm "wide": embedding.dim: 9 is above the encoder\'s width 8'):
+        embeddings_of(study, study.arms[0], prepared(study).public)

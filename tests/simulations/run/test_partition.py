@@ -1,0 +1,129 @@
+"""Every record lives on one node, and however users are spread over nodes, they release the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.models.embeddings import TableEmbeddings, embeddings_path
+from client.shard import Shard
+from client.store.tables import Tables
+from mechanisms.messages.request import Request
+from simulations.experiment import Experiment
+from simulations.run import partition as handing
+from simulations.run.collect import FlowerUsers
+from simulations.run.partition import hand_out
+from simulations.run.prepare import Holders, Prepared
+from tests.support.studies import (
+    CLASSES,
+    ENCODER,
+    PRIOR,
+    PURKAYASTHA,
+    WIDTH,
+    LocalGrid,
+    experiment,
+    ledger_rows,
+    prepared,
+    use_folder,
+)
+
+USERS = 128
+ARM = {"name": "a", "embedding": PURKAYASTHA, "label": PRIOR}
+
+
+def study(per_node: int | str, **population: Any) -> Experiment:
+    return experiment(ARM, population={"users": USERS, "users-per-node": per_node, **population})
+
+
+def in_tables(made: Prepared, folder: Path) -> Prepared:
+    """The same training embeddings in one shared table, in another order."""
+    embeddings = made.held.train_embeddings
+    order = np.random.default_rng(1).permutation(len(embeddings))
+    folder.mkdir()
+    np.save(folder / "table.npy", embeddings[order])
+    rows = TableEmbeddings(Tables((folder / "table.npy",)), np.argsort(order))
+    return made._replace(held=dataclasses.replace(made.held, train_embeddings=rows))
+
+
+def held_twice(made: Prepared) -> Prepared:
+    """Two records to each user, of half as many users."""
+    rows = np.arange(USERS)
+    return made._replace(held=dataclasses.replace(made.held, holders=Holders(rows // 2, rows % 2)))
+
+
+def asked(stage: str, part: tuple[int, int]) -> Request:
+    """Some users' embeddings, and labels by a prior from them."""
+    rng = np.random.default_rng(2)
+    m1, prior = (rng.normal(size=(rows, columns)).astype(np.float32) for rows, columns in ((WIDTH, 4), (4, CLASSES)))
+    return Request(
+        arm="a", classes=CLASSES, minimum_users=10, stage=stage, split="train", part=part, encoder=ENCODER,
+        mean=np.zeros(WIDTH, np.float32), m1=m1, embedding={"mechanism": "purkayastha", "epsilon": 10.0}, label=PRIOR,
+        prior=(prior, np.zeros(CLASSES, np.float32)),
+    )  # fmt: skip
+
+
+def batches(part: Experiment, made: Prepared, folder: Path) -> list[Any]:
+    """What the server gets of two stages and of the first again, and what was charged."""
+    grid, found = LocalGrid(hand_out(part, made.public, made.held, folder)), []
+    users = FlowerUsers(grid, part, tests=len(made.held.test_rows), nodes=folder)
+    for stage, half in (("one", 0), ("two", 1), ("one", 0)):
+        batch = users.collect(asked(stage, (half, 2))).batch
+        origin = users.origins[stage]
+        found += [origin.users.tolist(), origin.records.tolist(), batch.users]
+        found += [values.tobytes() for release in batch.releases for values in release.payload.values()]
+    charged = [(r.user, r.record, r.stage, r.channel, r.digest, r.epsilon, r.payload) for r in ledger_rows(folder, "a")]
+    return [*found, sorted(charged)]
+
+
+@pytest.mark.parametrize("per_node", [USERS, 16, 2, 1])
+def test_1_8_64_and_128_nodes_release_the_same_bits(
+    per_node: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one node does whose embeddings are in a file of its own; these nodes find theirs in a shared table."""
+    one = study(USERS)
+    made = held_twice(prepared(one))
+    use_folder(tmp_path / "one", monkeypatch)
+    expected = batches(one, made, tmp_path / "one")
+    use_folder(tmp_path / "other", monkeypatch)
+    found = batches(study(per_node), in_tables(made, tmp_path / "tables"), tmp_path / "other")
+    assert len(list((tmp_path / "other").iterdir())) == USERS // per_node
+    assert found == expected
+    assert found[:5] == found[10:15] and found[2] == USERS // 4 and len(found[-1]) == 2 * USERS
+
+
+@pytest.mark.parametrize(("cores", "cohort", "nodes"), [(1, 999, 1), (2, 999, 2), (2, 64, 2), (2, 63, 4), (3, 10, 15)])
+def test_auto_gives_all_cores_as_much_and_no_node_too_much(
+    cores: int, cohort: int, nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handing.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(handing, "_COHORT", cohort)
+    whole = study("auto")
+    made = prepared(whole)
+    assert hand_out(whole, made.public, made.held, tmp_path) == nodes
+    shards = [Shard.load(tmp_path / str(node), "train") for node in range(nodes)]
+    sizes = [len(shard) for shard in shards]
+    assert sum(sizes) == USERS and max(sizes) <= cohort and max(sizes) - min(sizes) <= 1
+    for node, shard in enumerate(shards):
+        assert (shard.users % nodes == node).all()
+        for user, label, text, h in zip(
+            shard.users, shard.labels, shard.texts, shard.embeddings(ENCODER).take(np.arange(len(shard))),
+            strict=True,
+        ):  # fmt: skip
+            assert label == made.held.train.labels[user] and text == made.held.train.texts[int(user)]
+            np.testing.assert_array_equal(h, made.held.train_embeddings[user])
+
+
+def test_users_who_have_dropped_out_are_on_no_node(tmp_path: Path) -> None:
+    part = study(16, dropout=0.5)
+    made = prepared(part)
+    hand_out(part, made.public, made.held, tmp_path)
+    here = np.concatenate([Shard.load(tmp_path / str(node), "train").users for node in range(8)])
+    assert USERS / 4 < len(here) < USERS * 3 / 4 and len(np.unique(here)) == len(here)
+    for node in range(8):
+        shard = Shard.load(tmp_path / str(node), "train")
+        values = np.load(embeddings_path(tmp_path / str(node), "train", ENCODER))
+        assert len(values) == len(shard)

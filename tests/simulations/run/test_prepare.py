@@ -1,0 +1,280 @@
+"""From an experiment to who holds what: the built-in corpus is as large as the population needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mechanisms import catalogue
+from simulations.corpora.builtin import builtin
+from simulations.corpora.parts import REVIEWS_PER_USER, load_split
+from simulations.errors import UserError
+from simulations.experiment import Experiment, bundled, from_table, load
+from simulations.experiment.ladder import Spent, of_run
+from simulations.experiment.sections import Shuffle
+from simulations.experiment.toml import document
+from simulations.run.prepare import _hand_out, parts, prepare
+from simulations.run.report import data_notes
+from simulations.run.simulate import simulate
+from tests.support.paths import DATA
+from tests.support.studies import PURKAYASTHA, RANDOMIZED
+
+
+def study(users: int, **population: object) -> Experiment:
+    return from_table({
+        "name": "small",
+        "data": {"public-size": 50, "test-size": 100},
+        "population": {"users": users} | population,
+        "policy": {"embedding": 32.0, "label": 3.0},
+        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("population", "records"),
+    [({}, 1), ({"assignment": "column"}, REVIEWS_PER_USER),
+     ({"assignment": "dirichlet", "alpha": 0.5}, REVIEWS_PER_USER)],
+)  # fmt: skip
+def test_the_built_in_corpus_has_as_many_users_as_are_asked_for(population: dict, records: int) -> None:
+    experiment = study(120, **population)
+    before, _ = load_split(experiment)
+    split, held = _hand_out(experiment, before)
+    assert set(held.users.tolist()) == set(range(120))
+    assert len(split.train) == 120 * records
+    if population.get("assignment") == "column":
+        writers = np.array(split.train.users)
+        assert all(len(set(writers[held.users == user])) == 1 for user in range(120))
+        assert len(set(writers)) == 120
+
+
+def test_users_of_few_reviews_where_the_corpus_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulations.corpora.builtin.LIMIT", 500)
+    experiment = study(120, assignment="column")
+    split, held = _hand_out(experiment, load_split(experiment)[0])
+    assert len(split.train) == 500 - 150 and set(held.users.tolist()) == set(range(120))
+    with pytest.raises(UserError, match="the corpus ends at 500"):
+        load_split(study(400, assignment="column"))
+
+
+@dataclass(frozen=True, eq=False)
+class _NoEncoder:
+    """`prepare_public` without an encoder: what is tested here is what comes before."""
+
+    encoder = None
+
+
+@pytest.fixture
+def unencoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulations.run.prepare.prepare_public", lambda *_, **__: _NoEncoder())
+
+
+def files(folder: Path, train: list[tuple[str, ...]], test: list[tuple[str, ...]], **data: object) -> Experiment:
+    """A study of rows (text, label) or (text, label, user)."""
+    header = ("text", "label", "who")[: len(train[0])]
+    for name, rows in (("train", train), ("test", test)):
+        (folder / f"{name}.tsv").write_text("\n".join("\t".join(row) for row in (header, *rows)) + "\n", "utf-8")
+    people = len({row[2] for row in train}) if len(header) > 2 else len(train)
+    return from_table({
+        "name": "small",
+        "data": {
+            "source": "files", "path": str(folder), "train": "train.tsv", "test": "test.tsv", "text": "text",
+            "label": "label", "public": {"fraction": 0.25}, **({"user": "who"} if len(header) > 2 else {}), **data,
+        },
+        "population": {"users": people // 2},
+        "shuffle": {"enabled": False},
+        "policy": {"embedding": 32.0, "label": 3.0},
+        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+    })  # fmt: skip
+
+
+def rows(n: int, *, seed: int, sort: bool = False) -> list[tuple[str, ...]]:
+    """Reviews that no other seed has a sentence of, with labels 0 and 1."""
+    part = builtin(public=1, train=1, test=n, seed=seed).test
+    made = [(text, str(label)) for text, label in zip(part.texts, part.labels.tolist(), strict=True)]
+    return sorted(made, key=lambda row: row[1]) if sort else made
+
+
+@pytest.mark.usefixtures("unencoded")
+def test_a_limit_of_a_sorted_test_part_keeps_both_classes(tmp_path: Path) -> None:
+    experiment = files(tmp_path, rows(40, seed=1), rows(60, seed=2, sort=True), **{"test-limit": 20})
+    held = prepare(experiment, progress=print).held
+    labels = [label for _, label in rows(60, seed=2, sort=True)]
+    counts = np.bincount(held.test.labels)
+    assert counts.sum() == 20 and abs(counts[1] - 20 * labels.count("1") / 60) < 1
+
+
+@pytest.mark.usefixtures("unencoded")
+def test_a_test_part_of_one_class_is_refused(tmp_path: Path) -> None:
+    test = [row for row in rows(60, seed=2) if row[1] == "1"]
+    with pytest.raises(UserError, match=r'data\.test: all .* test texts are of class "1"'):
+        prepare(files(tmp_path, rows(40, seed=1), test), progress=print)
+    with pytest.raises(UserError, match=r"data\.test: all 1 test texts"):
+        prepare(files(tmp_path, rows(40, seed=1), rows(9, seed=2), **{"test-limit": 1}), progress=print)
+
+
+def test_a_test_part_that_is_held_out_of_what_users_would_hold(tmp_path: Path) -> None:
+    """By sentences and by rows: nobody's, the file's own is not asked, and the public part is what it was."""
+    for split in ("random", "by-sentence"):
+        public = {"fraction": 0.25, "split": split}
+        args = (rows(40, seed=1), rows(9, seed=2))
+        whole, _ = load_split(files(tmp_path, *args, public=public))
+        found, about = load_split(files(tmp_path, *args, public=public, **{"held-out": 0.2}))
+        assert list(found.public.texts) == list(whole.public.texts) and about["held_out"] == 0.2
+        assert len(found.test) == round(0.2 * len(whole.train))
+        assert sorted([*found.train.texts, *found.test.texts]) == sorted(whole.train.texts)
+
+
+# -- what the parts share ----------------------------------------------------------------------------------------------
+
+
+def with_users(made: list[tuple[str, ...]], name: str, each: int) -> list[tuple[str, ...]]:
+    return [(*row, f"{name}{i // each}") for i, row in enumerate(made)]
+
+
+@pytest.mark.usefixtures("unencoded")
+def test_who_is_tested_is_whom_the_data_name(tmp_path: Path) -> None:
+    """Three rows to a person: a third of the users, with records 0, 1 and 2, and a ladder for three."""
+    experiment = files(tmp_path, with_users(rows(40, seed=1), "a", 2), with_users(rows(30, seed=2), "b", 3))
+    held = prepare(experiment, progress=print).held
+    first = experiment.population.users
+    assert held.test_holders.people == 10 and held.test_holders.most == 3
+    assert set(held.test_holders.users.tolist()) == set(range(first, first + 10))
+    named = dict(zip(held.test.users, held.test_holders.users.tolist(), strict=True))
+    assert [named[name] for name in held.test.users] == held.test_holders.users.tolist() and len(named) == 10
+    assert held.test_holders.records.tolist() == [0, 1, 2] * 10 and held.test_rows.tolist() == list(range(30))
+    spent = Spent(catalogue.build(PURKAYASTHA, channel="embedding", classes=2), None, train=None, test=10)
+    once, all_of_them = (
+        {r["rung"]: r for r in of_run(experiment, experiment.arms[0], spent, records=1, test_records=k)["test_ladder"]}
+        for k in (1, held.test_holders.most)
+    )
+    assert all_of_them["record"] == once["record"] and all_of_them["user"]["epsilon"] > once["user"]["epsilon"]
+
+
+@pytest.mark.usefixtures("unencoded")
+def test_somebody_in_train_and_test_would_have_two_budgets(tmp_path: Path) -> None:
+    train, test = with_users(rows(40, seed=1), "a", 1), with_users(rows(30, seed=2), "a", 1)
+    for more in ({}, {"overlap": "no reason is good enough"}):
+        with pytest.raises(UserError, match=r"data\.user: \d+ people are in test and in train"):
+            prepare(files(tmp_path, train, test, **more), progress=print)
+
+
+@pytest.mark.usefixtures("unencoded")
+def test_a_column_of_users_makes_users(tmp_path: Path) -> None:
+    train, test = with_users(rows(40, seed=1), "a", 2), with_users(rows(30, seed=2), "b", 3)
+    with pytest.raises(UserError, match=r"data\.test-repeats: each is by users of their own"):
+        files(tmp_path, train, test, **{"test-repeats": 2})
+    table = files(tmp_path, train, test)
+    for assignment in ({"assignment": "record"}, {"assignment": "dirichlet", "alpha": 1.0}):
+        with pytest.raises(UserError, match=r"population\.assignment: .* data\.user says whose they are"):
+            replace(table, population=replace(table.population, **assignment))
+    with pytest.raises(UserError, match="minimum-users: 11 is more than the 10 test users"):
+        prepare(replace(table, population=replace(table.population, users=12), shuffle=Shuffle(minimum_users=11)),
+                progress=print)  # fmt: skip
+
+
+def planted(rng: np.random.Generator, faults: set[str], seed: int) -> tuple[list, list, dict[str, object]]:
+    """Rows of a train and a test file with these faults in them, and what goes with them in [data]."""
+    train, test, data = rows(50, seed=100 + seed), rows(40, seed=200 + seed), {}
+    if "repeated" in faults:
+        test += [(f"  {text.upper()} ", label) for text, label in test[:10]]
+    if "copied" in faults:
+        test += train  # all of them: users are drawn
+    if "edited" in faults:
+        test += [(f"Well, {text}", label) for text, label in train]
+    if "doubled" in faults:
+        train += train  # some text of a pair is drawn into the public part, and the other is not
+    if "one class" in faults:
+        test = [row for row in test if row[1] == test[0][1]]
+    if "shared users" in faults:
+        train, test = with_users(train, "a", 1), with_users(test, "a", 1)
+    elif rng.random() < 0.5:
+        train, test = with_users(train, "a", 1), with_users(test, "b", 2)
+    if "renamed" in faults:
+        train, test = ([(row[0], "no" if row[1] == "0" else "aye", *row[2:]) for row in part] for part in (train, test))
+        data = {"public": {"split": "built-in"}, "public-size": 30}
+    if "sorted" in faults:
+        test.sort(key=lambda row: row[1])
+        data["test-limit"] = len(test) - 5
+    return train, test, data
+
+
+@pytest.mark.usefixtures("unencoded")
+@pytest.mark.parametrize("seed", range(14))
+def test_whatever_is_planted_is_named(tmp_path: Path, seed: int) -> None:
+    """Random small corpora with a random choice of faults. Each is refused by its name, in one line, until the study
+    says what it may; then the results say it. Where none is planted, nothing is said."""
+    rng = np.random.default_rng(seed)
+    kinds = ("copied", "edited", "repeated", "one class", "shared users", "renamed", "sorted", "doubled")
+    last = ("one class", "shared users")  # nothing makes these right: rare, or what else is planted is not reached
+    faults = {name for name in kinds if rng.random() < (0.1 if name in last else 0.4)} if seed else set()
+    train, test, data = planted(rng, faults, seed)
+    refusals = ["data.public.classes: is missing"] if "renamed" in faults else []
+    refusals += ["of class"] if "one class" in faults else []
+    refusals += ["in test and in train"] if "shared users" in faults else []
+    public = "doubled" in faults and "renamed" not in faults  # whose public part is the built-in one
+    overlap = bool(faults & {"copied", "edited"}) or public
+    refusals += ["data.overlap: is missing"] if overlap else []
+    for refusal in refusals:
+        with pytest.raises(UserError, match=refusal) as caught:
+            prepare(files(tmp_path, train, test, **data), progress=print)
+        assert "\n" not in str(caught.value)
+        if refusal in ("of class", "in test and in train"):
+            return
+        if refusal == "data.overlap: is missing":
+            data["overlap"] = "planted"
+        else:
+            data["public"] = {"split": "built-in", "classes": {"no": "negative", "aye": "positive"}}
+    made = prepare(files(tmp_path, train, test, **data), progress=print)
+    about, notes = made.about, "\n".join(data_notes(made.about))
+    shared = about["overlap"]["test in train"]
+    assert (shared["texts"] > 0) == ("copied" in faults) and (shared["near"] > 0) == ("edited" in faults)
+    assert (about["overlap"]["public in train"]["texts"] > 0) == public
+    assert ("Overlap: " in notes and "Accepted: planted." in notes) == overlap
+    assert (about["repeated"]["test"] > 0) == ("repeated" in faults)
+    assert ("stand in their part before" in notes) == bool(faults & {"repeated", "doubled"})
+    assert ("no is negative" in notes and "aye is positive" in notes) == ("renamed" in faults)
+    assert len(np.unique(made.held.test.labels)) == 2
+    assert bool(notes) == bool(faults - {"sorted"})
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_what_comes_with_sottovoce_says_why_its_parts_overlap(name: str) -> None:
+    data = document(name)["data"]
+    assert data["source"] != "files" or data["overlap"]
+
+
+#: One experiment of each data section.
+OF_DATA = {json.dumps(document(name)["data"], sort_keys=True): name for name in bundled()}.values()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_DATA)
+def test_what_comes_with_sottovoce_goes_on_running(name: str) -> None:
+    experiment, more = load(name), []
+    if experiment.data.source == "files":
+        folder = DATA / Path(experiment.data.path or "").name
+        if not folder.is_dir():
+            pytest.skip(f"{folder} is missing: data of others are not part of the repository")
+        more = [f"data.path={folder}"]
+    split, holders, about = parts(load(name, more), progress=print)
+    assert holders.people == experiment.population.users and len(split.test) and set(about) >= {"overlap", "repeated"}
+
+
+def test_what_is_wrong_with_data_is_said_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,label\na,b\n")
+    experiment = from_table({
+        "name": "small", "policy": {"embedding": 32.0, "label": 3.0},
+        "data": {
+            "source": "files", "path": str(tmp_path), "train": "t.csv", "test": "t.csv", "text": "txt",
+            "label": "label",
+        },
+        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+    })  # fmt: skip
+    said: list[str] = []
+    with pytest.raises(UserError, match=r't\.csv.*"txt"'):
+        simulate(experiment, tmp_path / "out", progress=said.append)
+    assert said == []

@@ -1,0 +1,198 @@
+"""From a stranger's table to an experiment that runs as it stands, and what is said of the table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulations.corpora.cleaned import chosen, cleaned, without_html
+from simulations.corpora.files import read
+from simulations.corpora.overlap import NEARLY, SHINGLE, nearly, normalized
+from simulations.corpora.overlap import near_another as left_out
+from simulations.errors import UserError
+from simulations.experiment import load, to_toml
+from simulations.experiment.commented import commented
+from simulations.experiment.schema import keys
+from simulations.run.prepare import parts
+from simulations.run.proposal import propose
+from simulations.sweep.definition import load_study
+from sottovoce.cli import main as cli
+
+_WORDS = "good bad fine awful film book plot story actor scene long short dull bright sharp loud calm warm cold plain"
+
+
+def table(folder: Path, rows: int = 260, *, users: int | None = None, more: list[list[str]] | None = None) -> Path:
+    """A CSV with columns id, review, sentiment (and author), with rows of every fault that is looked for."""
+    rng = np.random.default_rng(2)
+    words = np.array(_WORDS.split())
+    lines = [["id", "review", "sentiment", *(["author"] if users else [])]]
+    for i in range(rows):
+        label = ("positive", "negative")[i % 2]
+        owner = [f"person {i % users}"] if users else []
+        lines.append([str(i), " ".join(rng.choice(words, 14)) + f", says {i}", label, *owner])
+    for line in more or []:
+        lines.append(line)
+    file = folder / "reviews.csv"
+    with open(file, "w", newline="", encoding="utf-8") as opened:
+        csv.writer(opened).writerows(lines)
+    return file
+
+
+FAULTS = [
+    ["x", "a <b>bold</b> tale<br /><br />of i &lt;3 u &amp; me, told at length by somebody new", "Positive"],
+    ["x", "it was the very best of all the books that anybody had lent me", "negative "],
+    ["x", "It was the very best of all the books that anybody had lent me!", "positive"],
+    ["x", "it was the very best of all the books that anybody has lent me", "negative"],
+    ["x", "", "positive"],
+    ["x", "a row without a label", "NaN"],
+    ["x", "a row whose label nobody else has", "postive"],
+]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_everything_odd_about_a_table_is_said_and_mended(tmp_path: Path) -> None:
+    file = table(tmp_path, more=FAULTS)
+    found = cleaned(file, chosen(file, text=None, label=None, user=None))
+    assert (found.rows, len(found.texts), found.classes) == (267, 262, ("negative", "positive"))
+    assert "a bold tale of i <3 u & me, told at length by somebody new" in list(found.texts)
+    notes = "\n".join(found.notes)
+    for said in (
+        "2 of 267 rows lack something", "1 texts hold HTML", 'label "positive" is also spelled "Positive" (1)',
+        'label "postive" has 1 row: left out', "1 texts are repeated, but for case and marks (1 with another label)",
+        "1 more texts are nearly another",
+    ):  # fmt: skip
+        assert said in notes, notes
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [("a<br>b", "a b"), ("I <3 it, 2 < 3 > 1", "I <3 it, 2 < 3 > 1"), ("<a href='x'>y</a>", "y"), ("R&D", "R&D"),
+     ("x &#39;y&#39;", "x 'y'"), ("a\n\tb", "a b")],
+)  # fmt: skip
+def test_html_and_what_only_looks_like_it(text: str, plain: str) -> None:
+    assert without_html(text) == plain
+
+
+def test_no_two_texts_that_are_left_are_nearly_the_same_and_none_is_left_out_for_nothing() -> None:
+    rng = np.random.default_rng(0)
+    words = _WORDS.split()
+    base = [" ".join(rng.choice(words, 12)) for _ in range(60)]
+    texts = list(dict.fromkeys(base + [f"{text[:-3]}xyz" for text in base[:20]] + ["ab", "abc"]))
+    gone = left_out(texts)
+
+    def shingles(text: str) -> set[str]:
+        return {text[i : i + SHINGLE] for i in range(len(text) - SHINGLE + 1)}
+
+    def index(one: str, other: str) -> float:
+        a, b = shingles(one), shingles(other)
+        return len(a & b) / max(1, len(a | b))
+
+    left = [text for text in texts if text not in gone]
+    assert all(index(a, b) < NEARLY for i, a in enumerate(left) for b in left[:i])
+    assert 0 < len(gone) <= 20 and all(any(index(a, b) >= NEARLY for b in texts if b != a) for a in gone)
+    assert gone == {text for text in gone if nearly([text], [other for other in texts if other != text])}
+
+
+def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Path) -> None:
+    made = propose(table(tmp_path, more=FAULTS), Path("mine"))
+    experiment = load("mine/study.toml")
+    assert experiment == made.experiment
+    runs = load_study("mine/sweep.toml").runs
+    assert [run.experiment.seed for run in runs] == [1, 2, 3]
+    assert [arm.name for arm in runs[0].experiment.arms] == [
+        "centralised, not private", "no noise", *(f"one vector, ε = {epsilon}" for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
+    ]  # fmt: skip
+    split, holders, about = parts(experiment, progress=lambda line: None)
+    assert holders.people == experiment.population.users == len(split.train)
+    shares = [np.bincount(part.labels) / len(part) for part in (split.train, split.test)]
+    assert abs(len(split.test) / 262 - 0.2) < 0.01 and np.allclose(shares[0], shares[1], atol=0.05)
+    assert not any(sum(counts.values()) - counts["rows"] for counts in about["overlap"].values())
+    kept = [*read(Path("mine/train.csv"), ["review"]).values["review"], *split.test.texts]
+    assert len(kept) == len({normalized(str(text)) for text in kept}) == 262
+    written = made.file.read_text(encoding="utf-8")
+    assert all(line in written for line in made.found) or max(map(len, made.found)) > 116
+    again = propose(tmp_path / "reviews.csv", Path("again"))
+    assert Path("again/test.csv").read_bytes() == Path("mine/test.csv").read_bytes() and again.found == made.found
+    assert Path(propose(tmp_path / "reviews.csv", Path("other"), seed=2).file.parent / "test.csv").read_bytes() != (
+        Path("mine/test.csv").read_bytes()
+    )
+
+
+def test_people_are_in_one_part_each(tmp_path: Path) -> None:
+    made = propose(table(tmp_path, users=65), Path("mine"))
+    assert made.experiment.data.user == "author" and made.experiment.population.assignment == "column"
+    split, holders, _ = parts(made.experiment, progress=lambda line: None)
+    people = [set(part.users or ()) for part in (split.public, split.train, split.test)]
+    assert sum(map(len, people)) == len(set.union(*people)) == 65
+    assert holders.people == made.experiment.population.users == len(people[1])
+
+
+def test_a_file_with_comments_reads_back_the_same_and_names_every_key() -> None:
+    for name in ("demo", "text-demo", "sst2-paper"):
+        experiment = load(name)
+        text = commented(experiment, {"arm": "why"}, first="one\ntwo")
+        Path("x.toml").write_text(text, encoding="utf-8")
+        assert to_toml(load("x.toml")) == to_toml(experiment)
+    for key, words, _ in keys():
+        last = key.rpartition(".")[2]
+        if not key.startswith("arm."):
+            assert re.search(rf"^#?{last} = .*# {re.escape(words)}", text, re.MULTILINE), key
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main(["init", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(table(tmp_path))
+    Path("taken").mkdir()
+    Path("odd.csv").write_text("a,b\n1,2\n")
+    Path("none.csv").write_text("")
+    Path("flat.csv").write_text("text,label\n" + "".join(f"text number {i},x\n" for i in range(300)))
+    Path("ids.csv").write_text("text,label\n" + "".join(f"text number {i},{i}\n" for i in range(300)))
+    assert "there is no such file" in complaint(capsys, "--from", "gone.csv")
+    assert "--text NAME; there are: a, b" in complaint(capsys, "--from", "odd.csv")
+    assert "--label NAME; there are: a, b" in complaint(capsys, "--from", "odd.csv", "--text", "a")
+    assert 'did you mean "review"?' in complaint(capsys, "--from", file, "--text", "reviews")
+    assert "taken: is there already; name another" in complaint(capsys, "taken", "--from", file)
+    assert "names no columns" in complaint(capsys, "--from", "none.csv")
+    assert "one usable class" in complaint(capsys, "--from", "flat.csv")
+    assert "300 values in 300 rows, none of them in 5 rows: give more" in complaint(capsys, "--from", "ids.csv")
+    Path("wide.csv").write_text("text,label\n" + "".join(f"text number {i},{i % 60}\n" for i in range(600)))
+    assert "60 values in 600 rows, more than 50 of them in 5 rows: name" in complaint(capsys, "--from", "wide.csv")
+    half = "".join(f"text number {i},{i % 2 if i < 200 else i}\n" for i in range(300))
+    Path("half.csv").write_text("text,label\n" + half)
+    assert "102 values in 300 rows, and many of them in fewer" in complaint(capsys, "--from", "half.csv")
+    Path("one.csv").write_text("text,label,empty\na fine film,x,\n")
+    Path("head.csv").write_text("text,label,empty\n")
+    assert "1 value in 1 row, none of them in 5 rows" in complaint(capsys, "--from", "one.csv")
+    for empty in (("--text", "empty"), ("--user", "empty")):
+        assert 'column "empty" is empty in every row' in complaint(capsys, "--from", "one.csv", *empty)
+    assert "no rows below its header" in complaint(capsys, "--from", "head.csv")
+    assert "have 2 rows" not in complaint(capsys, "--from", str(table(tmp_path, 40)))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "flat.csv", "half.csv", "head.csv", "ids.csv", "none.csv", "odd.csv", "one.csv", "reviews.csv", "taken",
+        "wide.csv",
+    ]  # fmt: skip
+
+
+def test_other_kinds_of_tables(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(table(tmp_path).read_text(encoding="utf-8").splitlines()))
+    lines = [json.dumps({"text": row["review"], "label": int(row["sentiment"] == "positive")}) for row in rows]
+    Path("reviews.jsonl").write_text("\n".join(lines))
+    made = propose(Path("reviews.jsonl"), Path("mine"))
+    assert load("mine/study.toml").data.label == "label" and "labels by label: 0 130, 1 130." in made.found[1]
+    with pytest.raises(UserError, match="unknown kind of file"):
+        propose(Path("mine/study.toml"), Path("no"))

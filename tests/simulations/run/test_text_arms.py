@@ -1,0 +1,500 @@
+"""The text channel from a user's review to its line of the table, without Flower, and once with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+
+from client.models import texts
+from client.policy import Policy, Refused
+from client.sanitizer import Sanitizer
+from mechanisms.catalogue import CATALOGUE
+from mechanisms.guarantee import EXPOSURES
+from mechanisms.mechanism import parameters
+from mechanisms.messages.release import Release
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from mechanisms.messages.wire import reply_from_record, reply_to_record, request_from_record, request_to_record
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import Vocabulary
+from server.model import Pipeline
+from server.training.on_text import train_on_text
+from server.validation import validate
+from simulations.analysis.budget import texts_to_price
+from simulations.artifacts.text_channel import StudyRewriter
+from simulations.errors import UserError
+from simulations.experiment import Experiment, from_table, stand_in, text_mechanism
+from simulations.experiment.ladder import of_experiment
+from simulations.run.partition import hand_out
+from simulations.run.report import markdown
+from tests.simulations.run.test_embeddings_arm import BUDGET, FIELDS, charged, sent
+from tests.support.studies import (
+    PURKAYASTHA,
+    RANDOMIZED,
+    TEST,
+    USERS,
+    LocalGrid,
+    Ran,
+    ledger_rows,
+    run_arms,
+    use_folder,
+)
+from tests.support.texts import PLUS, RANDOM, SANTEXT, TOKENS, VERBATIM, text_prepared, text_study, vocabulary
+from tests.support.tiny_models import reviews
+from tests.system.test_simulation import finish, own_cache, table
+
+pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
+
+ARMS = {
+    "public-only": {"way": "public-only", "text": SANTEXT},
+    "no noise": {"reference": True, "text": VERBATIM},
+    "santext": {"text": SANTEXT},
+    "random": {"text": RANDOM, "label": RANDOMIZED},
+    "kept": {"text": PLUS | {"length": "kept", "stop_words": "drop"}},
+}
+DECLARED = ["label: public in this test", "length: short reviews", "frequent-words: a test"]
+WORDS = vocabulary()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("text")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    use_folder(tmp_path / "nodes", monkeypatch)
+    return tmp_path / "nodes"
+
+
+def arm(name: str) -> dict[str, Any]:
+    return {"name": name, **ARMS[name]}
+
+
+def run(study: Experiment, folder: Path, shared: Path, **grid: Any) -> tuple[dict[str, Ran], LocalGrid]:
+    """Every arm of the study; nodes are handed out where there are none yet."""
+    ready = text_prepared(study, shared)
+    there = folder.exists()
+    nodes = len(list(folder.glob("*"))) if there else hand_out(study, ready.public, ready.held, folder)
+    local = LocalGrid(nodes, **grid)
+    return run_arms(study, local, ready=ready, models=folder.parent / "models", nodes=folder), local
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_a_line_of_the_table_and_the_ledgers_behind_it(name: str, folder: Path, shared: Path) -> None:
+    study = text_study(shared, arm(name), policy={"accept-unprotected": DECLARED})
+    outcomes, grid = run(study, folder, shared)
+    line, spec = outcomes[name].line, ARMS[name]["text"]
+    public_only, reference = name == "public-only", name == "no noise"
+
+    assert set(line) == FIELDS and set(line["budget"]) == BUDGET
+    assert line["mechanism"] == spec["mechanism"] and line["epsilon"] == spec.get("epsilon")
+    assert line["way"] == ("public-only" if public_only else "sanitized-text")
+    assert line["dropped"] == {} and line["errors"] == {}
+    assert line["users"] == line["delivered"] == (0 if public_only else USERS)
+    assert line["bytes_per_user"] == (0 if public_only else 4 * TOKENS + 2)  # int32 numbers of words, an int16 label
+    assert 0 <= line["accuracy"] <= 1 and 0 <= line["accuracy_clean_test"] <= 1
+    assert line["budget"]["statement"].startswith("no protection") is reference
+
+    rows = charged(folder, name)
+    assert rows == sent(grid), "what left and what was charged differ"
+    stages = {"test": {"text"}} | ({} if public_only else {"train": {"text", "label"}})
+    assert {(r[2], r[3]) for r in rows} == {(s, c) for s, channels in stages.items() for c in channels}
+    assert len(rows) == TEST + (0 if public_only else 2 * USERS)
+    guarantee = text_mechanism(spec, WORDS).guarantee
+    declared = {entry.partition(":")[0] for entry in DECLARED}
+    for row in ledger_rows(folder, name):
+        if row.channel == "text":
+            assert row.guarantee == guarantee and row.epsilon == guarantee.worst_case(declared=declared)
+            assert row.epsilon == line["budget"]["worst_case_epsilon"]
+        elif name == "random":
+            assert row.epsilon == line["budget"]["label_epsilon"] == 3.0
+    saved = Pipeline.from_pretrained(folder.parent / "models" / outcomes[name].line["name"].replace(" ", "-"))
+    np.testing.assert_array_equal(saved.maps().m1, outcomes[name].model.maps.m1)
+
+
+def test_what_users_add_can_be_learned(folder: Path, shared: Path) -> None:
+    whole = {"name": "no noise", "reference": True, "text": VERBATIM | {"tokens": 16}}
+    study = text_study(
+        shared, whole, population={"users": 240, "users-per-node": 120}, training={"epochs": 8}
+    )
+    outcomes, _ = run(study, folder, shared)
+    assert outcomes["no noise"].line["accuracy"] > 0.75  # chance is a half
+
+
+def test_half_of_the_users_train_the_encoder_of_the_others(folder: Path, shared: Path) -> None:
+    both = {"name": "both", "text": SANTEXT, "embedding": PURKAYASTHA, "label": RANDOMIZED}
+    study = text_study(shared, both, training={"way": "text-then-embeddings"})
+    outcomes, grid = run(study, folder, shared)
+    line, rows = outcomes["both"].line, ledger_rows(folder, "both")
+    assert set(line) == FIELDS and line["dropped"] == line["errors"] == {} and line["delivered"] == USERS
+    assert charged(folder, "both") == sent(grid)
+    users = {(r.stage, r.channel): {x.user for x in rows if (x.stage, x.channel) == (r.stage, r.channel)} for r in rows}
+    even, odd = set(range(0, USERS, 2)), set(range(1, USERS, 2))
+    assert users == {
+        ("train-text", "text"): even, ("train-text", "label"): even, ("train-embedding", "embedding"): odd,
+        ("train-embedding", "label"): odd, ("test", "embedding"): set(range(USERS, USERS + TEST)),
+    }  # fmt: skip
+    costs = {r.channel: r.epsilon for r in rows}
+    assert line["budget"]["worst_case_epsilon"] == max(costs["text"], costs["embedding"])
+    assert 0 <= line["accuracy"] <= 1 and 0 <= line["accuracy_clean_test"] <= 1
+    rungs = {r["rung"]: r for r in line["ladder"]}
+    dearer = max(rungs["text"]["worst_case"], rungs["embedding"]["worst_case"])
+    assert rungs["user"]["worst_case"] == pytest.approx(dearer + costs["label"])
+    assert {r["rung"]: r for r in line["test_ladder"]}["user"]["worst_case"] == pytest.approx(costs["embedding"])
+
+
+def test_a_mechanism_that_reads_a_masked_language_model(folder: Path, shared: Path, monkeypatch) -> None:
+    spec = {"mechanism": "dp-mlm", "epsilon": 40.0, "tokens": TOKENS}
+    study = text_study(shared, {"name": "mlm", "text": spec}, training={"epochs": 1})
+    with own_cache(shared / "cache"):
+        use_folder(folder, monkeypatch)
+        ready = text_prepared(study, shared)
+        outcomes, grid = run(study, folder, shared)
+        line = outcomes["mlm"].line
+        assert line["delivered"] == USERS and line["errors"] == line["dropped"] == {}
+        assert line["budget"]["worst_case_epsilon"] == TOKENS * 40.0 + TOKENS  # every word drawn, and the length
+        assert charged(folder, "mlm") == sent(grid)
+        rewriter = ready.public.rewriter
+        assert isinstance(rewriter, StudyRewriter) and rewriter.identity(rewriter.mechanism(study.arms[0])) != ""
+        for path in folder.glob("*/node.json"):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"masked_lm": None}))
+        again, _ = run(study, folder, shared)
+        missing = "the request names a language model that this client does not have"
+        assert again["mlm"].line["errors"] == {missing: 2 * 6}
+
+
+def test_asking_twice_is_free_and_gives_the_same(folder: Path, shared: Path) -> None:
+    study = text_study(shared, arm("random"), training={"epochs": 1})
+    first, one = run(study, folder, shared)
+    rows = charged(folder, "random")
+    again, two = run(study, folder, shared)
+    assert charged(folder, "random") == rows and sent(one) == sent(two)
+    same = [{k: v for k, v in o["random"].line.items() if k != "seconds"} for o in (first, again)]
+    assert same[0] == same[1]
+
+
+def test_a_cohort_answers_as_its_users_would_alone(tmp_path: Path, shared: Path, monkeypatch) -> None:
+    found = []
+    for per_node, together in ((USERS, 2**14), (7, 3), (1, 2**14)):
+        monkeypatch.setattr(texts, "_TEXTS", together)
+        study = text_study(shared, *map(arm, ("santext", "random")), population={"users-per-node": per_node},
+                           training={"epochs": 1})  # fmt: skip
+        folder = tmp_path / str(per_node)
+        use_folder(folder, monkeypatch)
+        _, grid = run(study, folder, shared)
+        found.append(sent(grid))
+    assert found[0] == found[1] == found[2]
+
+
+def text_request(**changes: Any) -> Request:
+    values: dict[str, Any] = {
+        "arm": "a", "stage": "train", "split": "train", "encoder": "", "mean": None, "m1": None, "embedding": None,
+        "label": None, "classes": 2, "minimum_users": 0, "text": parameters(text_mechanism(SANTEXT, WORDS)),
+        "vocabulary": WORDS,
+    }  # fmt: skip
+    return Request(**values | changes)
+
+
+def known(identity: str) -> Any:
+    if identity != WORDS.identity:
+        raise Refused("vocabulary")
+    return WORDS
+
+
+@pytest.mark.parametrize("label", [None, {"mechanism": "randomized-response", "epsilon": 1.0}])
+def test_request_round_trip(label: Any) -> None:
+    asked = text_request(label=label, part=(1, 2))
+    read = request_from_record(request_to_record(asked), known)
+    assert read.channels == asked.channels == ("text",) + (("label",) if label else ())
+    assert read.text == asked.text and read.vocabulary is WORDS and read.mean is None and read.m1 is None
+    assert [read.digest(c) for c in read.channels] == [asked.digest(c) for c in asked.channels]
+    assert read.payload_form("text") == ("w", np.dtype(np.int32), (TOKENS,))
+    with pytest.raises(ValueError, match="needs a vocabulary"):
+        request_from_record(request_to_record(asked))
+    with pytest.raises(Refused):
+        request_from_record(request_to_record(asked), lambda identity: known("0" * 64))
+
+
+def test_a_texts_digest_covers_what_its_draw_depends_on() -> None:
+    base = text_request()
+    same = [text_request(arm="b"), text_request(minimum_users=3), text_request(part=(0, 2)), text_request(stage="x")]
+    assert {r.digest("text") for r in same} == {base.digest("text")}
+    moved = Vocabulary(WORDS.words, WORDS.vectors + np.float32(1), WORDS.counts, WORDS.tags)
+    other = [
+        text_request(split="test"),
+        text_request(text=parameters(text_mechanism(SANTEXT | {"epsilon": 5.0}, WORDS))),
+        text_request(text=parameters(text_mechanism(SANTEXT | {"tokens": 9}, WORDS))),
+        text_request(text=parameters(text_mechanism(SANTEXT | {"length": "kept"}, WORDS))),
+        text_request(text=parameters(text_mechanism(SANTEXT | {"stop_words": "drop"}, WORDS))),
+        text_request(text=parameters(text_mechanism(SANTEXT, moved)), vocabulary=moved),
+    ]
+    assert len({base.digest("text"), *(r.digest("text") for r in other)}) == 1 + len(other)
+    reader = {"mechanism": "dp-mlm", "epsilon": 50.0, "low": 0.0, "high": 8.0, "vocabulary": WORDS.identity}
+    models = [text_request(text=reader, masked_lm=c * 64) for c in "ab"]
+    assert models[0].digest("text") != models[1].digest("text")
+
+
+GOOD = parameters(text_mechanism(SANTEXT, WORDS))
+BAD = {
+    "text": [
+        {}, {"mechanism": "santext", "epsilon": 1.0}, GOOD | {"vocabulary": "no hash"},
+        GOOD | {"vocabulary": "AB" * 32}, GOOD | {"vocabulary": "ab" * 32}, GOOD | {"mechanism": "purkayastha"},
+        GOOD | {"epsilon": -1.0},
+        GOOD | {"tokens": 0}, GOOD | {"tokens": 10**9}, GOOD | {"tokens": 8.0}, GOOD | {"length": "public"},
+        GOOD | {"stop_words": "pass"}, GOOD | {"seed": 1}, GOOD | {"epsilon": [1.0]}, "santext", 7,
+    ],
+    "vocabulary": [None, "words"],
+    "masked_lm": ["ab" * 32, "x", None],
+    "label": [{"mechanism": "randomized-response-prior", "epsilon": 1.0}],
+    "mean": [np.zeros(4, np.float32)],
+    "encoder": ["ab" * 32],
+    "embedding": [{"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), [(f, v) for f, values in BAD.items() for v in values])
+def test_bad_requests_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$"):
+        text_request(**{field: value})
+
+
+def test_a_mechanism_that_reads_a_language_model_names_it() -> None:
+    spec = {"mechanism": "dp-mlm", "epsilon": 50.0, "low": 0.0, "high": 8.0, "vocabulary": WORDS.identity}
+    with pytest.raises(ValueError, match="masked_lm is no SHA-256"):
+        text_request(text=spec)
+
+
+def with_words(message: RecordDict, change: Any) -> RecordDict:
+    """A reply whose texts are changed: a Release cannot be changed in place."""
+    reply = reply_from_record(message)
+    releases = []
+    for r in reply.releases:
+        if r.channel == "text":
+            r = Release({"w": change(r.payload["w"])}, r.channel, r.stage, r.guarantee, r.digest)
+        releases.append(r)
+    return reply_to_record(Reply(reply.users, reply.records, tuple(releases)))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda w: w.astype(np.int64), "text: dtype"),
+        (lambda w: w[:, :-1].copy(), "text: shape"),
+        (lambda w: np.full_like(w, len(WORDS)), "text: no word of the vocabulary"),
+        (lambda w: np.full_like(w, -2), "text: no word of the vocabulary"),
+    ],
+)  # fmt: skip
+def test_malformed_texts_are_dropped(change: Any, reason: str, folder: Path, shared: Path) -> None:
+    study = text_study(shared, arm("random"), training={"epochs": 1})
+    outcomes, _ = run(study, folder, shared, tamper={2: lambda content, stage: with_words(content, change)})
+    line = outcomes["random"].line
+    assert line["dropped"][reason] == USERS // 6 and line["delivered"] == USERS - USERS // 6
+    assert line["dropped"][f"test: {reason}"] > 0
+
+
+def test_holes_are_no_fault() -> None:
+    asked = text_request()
+    w = np.full((2, TOKENS), -1, np.int32)
+    w[0, 3] = len(WORDS) - 1
+    text = asked.mechanism("text")
+    release = Release(
+        {"w": w}, "text", "train", text.guarantee, asked.digest("text")
+    )
+    reply = Reply(np.arange(2), np.zeros(2, np.int64), (release,))
+    valid, dropped = validate(reply, asked, enrolled=range(2))
+    assert len(valid) == 2 and not dropped
+
+
+def exposing() -> list[tuple[str, dict[str, Any]]]:
+    """Every catalogue mechanism of texts, as it is and with each thing passed through that a text may pass through."""
+    extra = {"w": 0.5, "p": 0.3, "k": 5, "low": 0.0, "high": 1.0, "epsilon": 1.0, "rest": 2.0}
+    extra |= {"delta": 1e-6, "width": 4}
+    found = []
+    for name, kind in CATALOGUE.items():
+        if getattr(kind, "channel", None) != "text":
+            continue
+        takes = {f.name for f in dataclasses.fields(kind)}
+        spec = {"mechanism": name} | {k: v for k, v in extra.items() if k in takes}
+        kept = [] if getattr(kind, "moves", False) else ["stop_words", "punctuation", "numbers"]
+        lengths = [] if getattr(kind, "whole", False) else [{"length": "kept"}]
+        changes = [{}, *lengths, *({kind: "keep"} for kind in kept)]
+        found += [(name, spec | change) for change in changes]
+        found += [(name, spec | {"mode": "paper"})] if "mode" in takes else []
+    return found
+
+
+@pytest.mark.parametrize(("name", "spec"), exposing())
+def test_policies_refuse_what_is_passed_through_and_nobody_declared(name: str, spec: dict[str, Any]) -> None:
+    words = stand_in()
+    text = text_mechanism(spec | {"tokens": 4}, words)
+    reads = "ab" * 32 if text.word.reads else ""
+    asked = text_request(text=parameters(text), vocabulary=words, masked_lm=reads)
+    exposes = asked.mechanism("text").guarantee.exposes
+    with pytest.raises(Refused) as caught:
+        Policy().check(asked)
+    # the default policy allows no ε at all; one without limits still refuses what is exposed
+    assert caught.value.reason in ("channel", "unprotected") and (not exposes or caught.value.reason == "unprotected")
+    if not exposes:
+        Policy(text=math.inf, delta=1e-6).check(asked)
+        if text.guarantee.sigma is not None:  # which has no ε without a δ
+            with pytest.raises(Refused, match="unprotected"):
+                Policy(text=math.inf).check(asked)
+        return
+    for some in range(len(exposes)):
+        names = exposes[:some]
+        with pytest.raises(Refused, match="unprotected"):
+            Policy(text=math.inf, accept_unprotected=tuple(f"{n}: a reason" for n in names)).check(asked)
+    declared = Policy(text=math.inf, accept_unprotected=tuple(f"{n}: a reason" for n in exposes))
+    declared.check(asked)
+    cost = declared.cost(asked.mechanism("text").guarantee).epsilon
+    assert math.isfinite(cost)
+    if cost == 0:  # words by chance and a length that is public: nothing is left that could cost
+        return
+    with pytest.raises(Refused, match="epsilon on the channel"):
+        Policy(text=cost * 0.99, accept_unprotected=declared.accept_unprotected).check(asked)
+
+
+def test_budgets_count_exposed_releases_as_the_policy_declares(tmp_path: Path) -> None:
+    from client.shard import write_shard
+    from client.store.ledger import Ledger
+
+    shard = write_shard(
+        tmp_path, "train", np.array([0]), np.array([0]), ["the film was good"], np.array([1]),
+    )  # fmt: skip
+    spec = parameters(text_mechanism(SANTEXT | {"length": "kept"}, WORDS))
+    asked = text_request(text=spec)
+    one = asked.mechanism("text").guarantee.worst_case(declared=["length"])
+    policy = Policy(text=1.5 * one, accept_unprotected=("length: known",))
+    with Ledger(tmp_path / "ledger.sqlite", durable=False) as ledger:
+        sanitizer = Sanitizer(policy, ledger, SimulationStreams(1))
+        first = sanitizer.answer(asked, shard)
+        again = sanitizer.answer(asked, shard)
+        np.testing.assert_array_equal(again.releases[0].payload["w"], first.releases[0].payload["w"])
+        assert [row.epsilon for row in ledger.rows()] == [one]
+        with pytest.raises(Refused, match="epsilon on the channel"):
+            sanitizer.answer(text_request(text=spec, stage="again"), shard)
+        strict = Sanitizer(Policy(text=1e9), ledger, SimulationStreams(1))
+        with pytest.raises(Refused, match="unprotected"):
+            strict.answer(asked, shard)
+
+
+def test_a_node_answers_about_its_own_vocabulary_only(folder: Path, shared: Path) -> None:
+    study = text_study(shared, arm("random"), training={"epochs": 1})
+    ready = text_prepared(study, shared)
+    hand_out(study, ready.public, ready.held, folder)
+    for path in folder.glob("*/node.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"vocabulary": None}))
+    outcomes, _ = run(study, folder, shared)
+    line = outcomes["random"].line
+    assert line["errors"]["the request names a vocabulary that this client does not have"] == 2 * 6
+    assert line["delivered"] == 0 and line["accuracy"] is None and line["accuracy_clean_test"] is not None
+    assert ledger_rows(folder, "random") == []
+
+
+def test_nothing_to_train_on_is_no_model(folder: Path, shared: Path) -> None:
+    study = text_study(shared, arm("random"), data={"public": {"labels": False}}, shuffle={"minimum-users": 30})
+    outcomes, grid = run(study, folder, shared, lost={1, 2, 3, 4})
+    line = outcomes["random"].line
+    assert outcomes["random"].model is None and line["accuracy"] is None and line["accuracy_clean_test"] is None
+    assert {m.content["text.about"]["stage"] for m in grid.sent} == {"train"}, "test users must not pay for nothing"
+
+
+def test_labels_under_noise_are_corrected(shared: Path) -> None:
+    texts_, y = reviews(320, 7)
+    rng = np.random.default_rng(1)
+    flipped = np.where(rng.random(len(y)) < 0.2, 1 - y, y)
+    transition = np.where(flipped[:, None] == np.arange(2), 0.8, 0.2)
+    text_study(shared, arm("random"))  # makes the checkpoint
+    pipeline = train_on_text(
+        shared / "bert", texts_, flipped, classes=2, dim=4, label_transition=transition, epochs=8, seed=1
+    )
+    test, truth = reviews(200, 8)
+    maps = pipeline.maps()
+    assert np.mean(maps.predict(maps.project(pipeline.embed(test))) == truth) > 0.85
+    with pytest.raises(ValueError, match="label_transition"):
+        train_on_text(shared / "bert", texts_, flipped, classes=2, dim=4, label_transition=transition[:5], seed=1)
+
+
+@pytest.mark.parametrize(
+    ("arms", "sections", "words"),
+    [
+        ({"text": SANTEXT, "embedding": {"mechanism": "identity"}}, {}, "embedding: none is released"),
+        ({"text": SANTEXT}, {"training": {"way": "release-once"}}, "does not go with training.way"),
+        ({"embedding": {"mechanism": "identity"}}, {}, "text: is missing"),
+        ({"text": SANTEXT | {"epsilom": 1.0}}, {}, "did you mean 'epsilon'"),
+        ({"text": SANTEXT | {"dim": 4}}, {}, "text.dim"),
+        ({"text": SANTEXT | {"length": "kept"}}, {}, "the number of tokens (length)"),
+        ({"text": VERBATIM}, {"policy": {"accept-unprotected": ["label: x", "length: x"]}}, "sent unprotected"),
+        ({"text": SANTEXT}, {"training": {"label-stages": 2}}, "label-stages"),
+        ({"text": SANTEXT}, {"encoder": {"fine-tune-on-public": True}}, "fine-tune-on-public"),
+        ({"text": SANTEXT, "label": {"mechanism": "randomized-response-prior", "epsilon": 1.0}}, {}, "an embedding"),
+        ({"text": SANTEXT, "way": "public-only"}, {"data": {"public": {"labels": False}}}, "labelled public text"),
+        ({"text": SANTEXT}, {"policy": {"accept-unprotected": ["label: x", "lengths: x"]}}, "each entry"),
+    ],
+)
+def test_studies_that_make_no_sense(arms: dict, sections: dict, words: str, shared: Path) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]+$") as caught:
+        text_study(shared, {"name": "a", **arms}, **sections)
+    assert words in str(caught.value)
+
+
+def test_a_worst_case_above_the_policy_is_said_before_anything_starts(shared: Path) -> None:
+    study = text_study(shared, arm("santext"), policy={"text": 10.0})
+    with pytest.raises(UserError, match=r'arm "santext": text: worst-case ε [\d.]+ is above policy.text = 10'):
+        study.check_text(study.arms[0], text_mechanism(SANTEXT, WORDS))
+
+
+def test_every_exposure_is_known_to_the_policy() -> None:
+    for name in EXPOSURES:
+        assert Policy(accept_unprotected=(f"{name}: a reason",)).unprotected == {name}
+
+
+@pytest.mark.slow
+def test_texts_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
+    with own_cache(shared / "cache"):
+        study = table(
+            text_study(shared, arm("random")).encoder.model, arm=[arm("no noise"), arm("santext")],
+            training={"way": "sanitized-text", "label-stages": 1, "epochs": 1},
+            policy={"text": 1e4, "accept-unprotected": DECLARED},
+        )  # fmt: skip
+        finished = finish(tmp_path / "out", study)
+        assert [line["delivered"] for line in finished.lines()] == [24, 24]
+        assert all(line["dropped"] == line["errors"] == {} for line in finished.lines())
+        assert all(line["ladder"] and line["test_ladder"] for line in finished.lines())
+        rows = ledger_rows(finished.out / "nodes", "santext")
+        assert {(r.stage, r.channel) for r in rows} == {("train", "text"), ("train", "label"), ("test", "text")}
+        worst = finished.lines()[1]["budget"]["worst_case_epsilon"]
+        assert {r.epsilon for r in rows if r.channel == "text"} == {worst}
+        card = (finished.out / "models" / "santext" / "README.md").read_text()
+        assert "Pipeline.from_pretrained" in card and "sanitized-text: every user" in card
+        said = markdown(finished.results)
+        assert "6·Σdist." in said and "| token | text |" in said
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_both_halves_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
+    both = {"name": "both", "text": SANTEXT, "embedding": PURKAYASTHA, "label": RANDOMIZED}
+    with own_cache(shared / "cache"):
+        study = table(
+            text_study(shared, arm("random")).encoder.model, arm=[both],
+            training={"way": "text-then-embeddings", "label-stages": 1, "epochs": 1}, policy={"text": 1e4},
+        )  # fmt: skip
+        finished = finish(tmp_path / "out", study)
+        line = finished.arm("both")
+        assert line["delivered"] == 24 and line["dropped"] == line["errors"] == {}
+        rows = ledger_rows(finished.out / "nodes", "both")
+        first = {r.user for r in rows if r.stage == "train-text"}
+        assert len(first) == 12 and not first & {r.user for r in rows if r.channel == "embedding"}
+        experiment = from_table(study)
+        (arm_ladders,) = of_experiment(experiment, texts=texts_to_price(experiment))
+        rungs = {r["rung"]: r for r in arm_ladders["ladder"]}
+        assert rungs["text"]["worst_case"] > 0 and rungs["embedding"]["worst_case"] > 0

@@ -1,0 +1,148 @@
+"""Studies in files: what runs they stand for, and what is refused and how."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulations.errors import UserError
+from simulations.experiment import load, trial_text_of
+from simulations.experiment.ladder import of_experiment
+from simulations.sweep.definition import bundled, load_study
+
+BASE = """
+name = "small"
+[policy]
+embedding = 40.0
+label = 5.0
+[[arm]]
+name = "a, ε = 10"
+embedding = { mechanism = "purkayastha", epsilon = 10.0, dim = 16 }
+label = { mechanism = "randomized-response", epsilon = 2.0 }
+[[arm]]
+name = "b"
+reference = true
+embedding = { mechanism = "identity", dim = 16 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(BASE, encoding="utf-8")
+
+
+def written(more: str, *, name: str = 'name = "s"\n', base: str = 'experiment = "small.toml"\n') -> str:
+    Path("s.toml").write_text(name + base + more, encoding="utf-8")
+    return "s.toml"
+
+
+def test_every_point_with_every_seed() -> None:
+    study = load_study(written(
+        'seeds = [3, 5]\n[set]\nshuffle.minimum-users = 50\n'
+        '[grid]\npopulation.users = [200, 300]\n"training.maps" = ["learned", "principal-components"]\n'
+    ))  # fmt: skip
+    assert study.axes == ("population.users", "training.maps") and len(study.runs) == 8
+    found = [(e.population.users, e.training.maps, e.seed) for e in (run.experiment for run in study.runs)]
+    assert found == [(u, m, s) for u in (200, 300) for m in ("learned", "principal-components") for s in (3, 5)]
+    assert all(run.experiment.shuffle.minimum_users == 50 for run in study.runs)
+    assert len({run.name for run in study.runs}) == 8 and study.runs[0].name.startswith("users-200-maps-learned-")
+    (alone,) = load_study(written("")).runs
+    assert alone.name == "seed-1" and alone.experiment == load("small.toml")
+
+
+def test_a_key_of_an_arm_makes_arms_of_one_run() -> None:
+    (run,) = load_study(written(
+        '[grid]\n"arm.a, ε = 10.embedding.epsilon" = [1.0, 2.0]\narm.0.label.epsilon = [0.5, 5.0]\n'
+    )).runs  # fmt: skip
+    names = [arm.name for arm in run.experiment.arms]
+    assert names == [*(f"a, ε = {e}, label ε = {label}" for e in (1.0, 2.0) for label in (0.5, 5.0)), "b"]
+    specs = [(arm.embedding, arm.label) for arm in run.experiment.arms[:-1]]
+    assert [(e["epsilon"], label["epsilon"]) for e, label in specs if e and label] == [
+        (1.0, 0.5), (1.0, 5.0), (2.0, 0.5), (2.0, 5.0)
+    ]  # fmt: skip
+    assert run.point == {}
+
+
+def test_keys_that_go_together_and_arms_of_the_studys_own() -> None:
+    study = load_study(written("""
+[[arm]]
+name = "one"
+embedding = { mechanism = "purkayastha", epsilon = 1.0, dim = 16 }
+label = { mechanism = "randomized-response", epsilon = 2.0 }
+[grid]
+budget = [
+  { "arm.one.embedding.epsilon" = 4.0, "arm.one.label.epsilon" = 1.0, population.users = 200 },
+  { "arm.one.embedding.epsilon" = 2.0, "arm.one.label.epsilon" = 3.0, population.users = 400 },
+]
+"""))
+    assert study.axes == ("arm.0.embedding.epsilon", "arm.0.label.epsilon", "population.users")
+    specs = [(run.experiment.arms[0], run.experiment.population.users) for run in study.runs]
+    assert [(a.name, a.embedding and a.embedding["epsilon"], a.label and a.label["epsilon"], n) for a, n in specs] == [
+        ("one", 4.0, 1.0, 200), ("one", 2.0, 3.0, 400)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("sedes = [1]", 'sedes: unknown key; did you mean "seeds"?'),
+        ("seeds = 3", "seeds: must be a list of whole numbers"),
+        ("seeds = [1, 1]", "seeds: one is there twice"),
+        ('arms = ["c"]', "arms: there is no arm 'c'"),
+        ("[grid]\npopulation.users = 3", "grid.population.users: must be a list"),
+        ("[grid]\npopulation.users = [300, 300]", "grid.population.users: one value is there twice"),
+        ("[grid]\nseed = [1, 2]", "grid.seed: give seeds"),
+        ("[grid]\narm.c.embedding.epsilon = [1]", "grid.arm.c.embedding.epsilon: there is no such arm"),
+        ("[grid]\nx = [1, { seed = 2 }]", "grid.x: must be values, or tables of keys"),
+        ("[grid]\npopulation.user = [300]", 'population.user = 300: small.toml: population.user: unknown key; did you'),
+        ("[grid]\narm.0.embedding.epsilon = [100.0]", "every point: small.toml: arm"),
+        ("seeds = [1]\ngrid = 3", "grid: must be a table"),
+        (f"seeds = {list(range(200))}\n[grid]\npopulation.users = {list(range(200, 251))}", "the most"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line_that_says_where(more: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_study(written(more))
+    line = str(caught.value)
+    assert line.startswith("s.toml: ") and said in line and "\n" not in line
+
+
+def test_files_that_are_none() -> None:
+    for path, said in (("gone.toml", "neither a file nor a bundled study"), ("odd.toml", "is not valid TOML")):
+        Path("odd.toml").write_text("name = \n")
+        with pytest.raises(UserError, match=said):
+            load_study(path)
+    with pytest.raises(UserError, match="experiment: must be given"):
+        load_study(written("", base=""))
+    with pytest.raises(UserError, match=r"nothing\.toml: there is no such file"):
+        load_study(written("", base='experiment = "nothing.toml"\n'))
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_bundled_studies_load_and_name_the_models_that_their_arms_read(name: str) -> None:
+    runs = load_study(name).runs
+    assert runs
+    for experiment in (run.experiment for run in runs):
+        texts = [trial_text_of(arm) for arm in experiment.arms if arm.text is not None]
+        assert experiment.text.masked_lm != "none" or not any(text.word.reads for text in texts)
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_what_is_called_of_equal_cost_costs_about_the_same_and_never_more() -> None:
+    study = load_study("composition")
+    points = {json.dumps(dict(run.point)): run.experiment for run in study.runs}
+    assert len(points) == 4 and len(study.runs) == 12
+    for experiment in list(points.values())[1:3]:  # of two stages, of more users
+        for line in of_experiment(experiment):
+            (shuffled,) = (rung for rung in line["ladder"] if rung["rung"] == "shuffled")
+            assert 3.75 < shuffled["epsilon"] <= 4.0, (line["arm"], shuffled)
+            (arm,) = (arm for arm in experiment.arms if arm.name == line["arm"])
+            assert arm.embedding is not None
+            dearer = replace(arm, embedding=arm.embedding | {"epsilon": arm.embedding["epsilon"] + 0.15})
+            (line,) = of_experiment(replace(experiment, arms=(dearer,)))
+            assert next(r["epsilon"] for r in line["ladder"] if r["rung"] == "shuffled") > 4.0

@@ -1,0 +1,413 @@
+"""A study's runs: what is done is not done again, what was stopped goes on, and the tables are the same."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from simulations.errors import TERMINATED, Interrupted, UserError
+from simulations.experiment import load
+from simulations.output import latex
+from simulations.progress import Progress
+from simulations.run.frontier import pareto
+from simulations.run.journal import begun, resumed, started
+from simulations.run.run import run
+from simulations.sweep import run as running
+from simulations.sweep.definition import load_study
+from simulations.sweep.run import Job, processes, run_study
+from sottovoce.cli import main as cli
+from tests.support.paths import ROOT
+from tests.support.studies import LocalGrid, in_process, without_work
+
+STUDY = """
+name = "s"
+experiment = "small.toml"
+seeds = [1, 2]
+[grid]
+population.users = [40, 60]
+arm.a.label.epsilon = [1.0, 3.0]
+"""
+BASE = """
+name = "small"
+[data]
+public-size = 90
+test-size = 40
+[population]
+users = 60
+users-per-node = 60
+[training]
+maps = "principal-components"
+[shuffle]
+minimum-users = 10
+[policy]
+embedding = 32.0
+label = 5.0
+[[arm]]
+name = "a"
+embedding = { mechanism = "purkayastha", epsilon = 10.0, dim = 4 }
+label = { mechanism = "randomized-response", epsilon = 3.0 }
+[[arm]]
+name = "none"
+reference = true
+embedding = { mechanism = "identity", dim = 4 }
+[[arm]]
+name = "all"
+reference = true
+way = "centralised"
+"""
+
+
+def settle(place: Path, patch: pytest.MonkeyPatch) -> None:
+    """In a working folder with a study, where nothing is encoded or accounted for."""
+    patch.chdir(place)
+    without_work(patch)
+    Path("small.toml").write_text(BASE, encoding="utf-8")
+    Path("s.toml").write_text(STUDY, encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle(tmp_path, monkeypatch)
+    monkeypatch.setattr("simulations.sweep.tables.save", lambda figure, path: path.touch())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study that nobody disturbs."""
+    place = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        settle(place, patch)
+        workers = Here()
+        assert all(path.is_file() for path in done(Path("out"), workers)) and len(workers.begun) == 4
+    return place / "out"
+
+
+class Killed(BaseException):
+    """As SIGKILL, but that the test goes on."""
+
+
+class Here:
+    """Workers in this process; `kill` ends the study in the middle of its so-manieth run."""
+
+    def __init__(self, *, kill: int | None = None) -> None:
+        self.kill = kill
+        self.begun: list[str] = []
+
+    def __call__(self, jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
+        for job in jobs:
+            self.begun.append(job.name)
+            with resumed(job.out) if begun(job.out) else started(job.out, load(job.file)) as opened:
+                part, study = opened if isinstance(opened, tuple) else (opened, load(job.file))
+                results = run(study, part, progress=lambda line: None, engine=self.engine)
+                (part / "results.json").write_text(json.dumps(results))
+            yield job.name
+
+    def engine(self, job: Any, *, nodes: int, folder: Path) -> Any:
+        grid = Stopping if self.kill == len(self.begun) else LocalGrid
+        return in_process(job, nodes=nodes, folder=folder, grid=grid)
+
+
+class Stopping(LocalGrid):
+    """Its second request is the last that is answered."""
+
+    def send_and_receive(self, messages: Any, *, timeout: float) -> Any:
+        if len(self.sent) > self.nodes:
+            raise Killed
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def done(out: Path, workers: Any) -> list[Path]:
+    return run_study(load_study("s.toml"), out, jobs=1, progress=lambda line: None, workers=workers)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def without_seconds(path: Path) -> list[bytes]:
+    """The lines of a table, but for those of the metric that no two runs share."""
+    return [line for line in path.read_bytes().split(b"\n") if b",seconds," not in line]
+
+
+def assert_the_same(one: Path, other: Path) -> None:
+    """Two folders of one study hold the same tables, byte for byte but for seconds."""
+    for name in ("tidy.csv", "means.csv"):
+        assert without_seconds(one / name) == without_seconds(other / name)
+        assert len(without_seconds(one / name)) < (one / name).read_bytes().count(b"\n")
+    for name in ("differences.csv", "study.tex", "study.md", "study.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+    read = [parquet.read_table(folder / "tidy.parquet").to_pylist() for folder in (one, other)]
+    first, second = ([row for row in table if row["metric"] != "seconds"] for table in read)
+    assert first == second and len(first) > 0
+
+
+def test_a_study_that_was_killed_goes_on_and_ends_with_the_same_tables(whole: Path) -> None:
+    stopped = Here(kill=2)
+    with pytest.raises(Killed):
+        done(Path("again"), stopped)
+    assert len(stopped.begun) == 2
+    rest = Here()
+    done(Path("again"), rest)
+    assert len(rest.begun) == 3 and rest.begun[0] == stopped.begun[1]  # the first is done; the second goes on
+    assert_the_same(Path("again"), whole)
+    once_more = Here()
+    before = Path("again/tidy.csv").read_bytes()
+    done(Path("again"), once_more)
+    assert once_more.begun == [] and Path("again/tidy.csv").read_bytes() == before
+
+
+def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
+    study = load_study("s.toml")
+    results = [json.loads((whole / "runs" / run.name / "results.json").read_text()) for run in study.runs]
+    found = rows(whole / "tidy.csv")
+    assert len({tuple(row.values())[:-2] for row in found}) == len(found)
+    accuracy = [row for row in found if row["metric"] == "accuracy_clean_test"]
+    assert [float(row["value"]) for row in accuracy] == [
+        arm["accuracy_clean_test"] for each in results for arm in each["arms"]
+    ]
+    assert {(row["population.users"], row["seed"]) for row in accuracy} == {
+        (u, s) for u in ("40", "60") for s in ("1", "2")
+    }
+    table = parquet.read_table(whole / "tidy.parquet").to_pylist()
+    assert [row["value"] for row in table] == [float(row["value"]) for row in found]
+    name = "a, label ε = 3.0"
+    values = [next(a["accuracy_clean_test"] for a in r["arms"] if a["name"] == name) for r in results[:2]]
+    (mean,) = (
+        row for row in rows(whole / "means.csv")
+        if (row["population.users"], row["arm"], row["metric"]) == ("40", name, "accuracy_clean_test")
+    )  # fmt: skip
+    assert (float(mean["mean"]), float(mean["error"])) == (fmean(values), stdev(values) / math.sqrt(2))
+    gaps = [
+        sum(s * a["accuracy_clean_test"] for s, a in zip((-1, 1, 0, 0), r["arms"], strict=True)) for r in results[:2]
+    ]
+    (gap,) = (
+        row for row in rows(whole / "differences.csv")
+        if (row["population.users"], row["arm"], row["less"], row["kind"])
+        == ("40", name, "a, label ε = 1.0", "on_device")
+    )  # fmt: skip
+    assert float(gap["difference"]) == pytest.approx(fmean(gaps))
+    assert float(gap["error"]) == pytest.approx(stdev(gaps) / math.sqrt(2))
+    tex = (whole / "study.tex").read_text(encoding="utf-8")
+    assert tex.isascii() and tex.count(r"\\") == 1 + 8 and r"\toprule" in tex and "{llrrrrr}" in tex
+    assert (whole / "accuracy.pdf").read_bytes()[:4] == b"%PDF"
+
+
+def test_what_is_in_the_folder_already(whole: Path) -> None:
+    shutil.copytree(whole, "out")
+    Path("s.toml").write_text(STUDY.replace("[1, 2]", "[1, 2, 3]").replace("[40, 60]", "[40]"), encoding="utf-8")
+    more = Here()
+    done(Path("out"), more)
+    assert [name[-1] for name in more.begun] == ["3"]
+    Path("small.toml").write_text(BASE.replace("public-size = 90", "public-size = 91"), encoding="utf-8")
+    with pytest.raises(UserError, match="is a run of another experiment than the study's"):
+        done(Path("out"), more)
+    Path("other").mkdir()
+    Path("other/file").write_text("")
+    with pytest.raises(UserError, match="holds no study"):
+        done(Path("other"), more)
+    with running._alone(Path("out").resolve()), pytest.raises(UserError, match="another process is at work"):
+        done(Path("out"), more)
+
+
+def test_an_encoder_that_is_missing_is_said_before_any_run_is_begun() -> None:
+    Path("s.toml").write_text(f"{STUDY}\nencoder.model = ['minilm', './nowhere']", encoding="utf-8")
+    begun = Here()
+    with pytest.raises(ValueError, match=r"^encoder: there is no folder nowhere$"):
+        done(Path("out"), begun)
+    assert not begun.begun
+
+
+def programs(patch: pytest.MonkeyPatch, *sources: str) -> list[Job]:
+    """Jobs of which each is a program of Python."""
+    Path("runs").mkdir()
+    jobs = [Job(f"j{i}", Path(f"{i}.toml"), Path("runs", f"j{i}")) for i in range(len(sources))]
+
+    def start(job: Job, actors: int, environment: Any) -> subprocess.Popen[bytes]:
+        with open(running._log(job), "wb") as log:
+            return subprocess.Popen([sys.executable, "-S", "-c", sources[int(job.name[1:])]], stderr=log)
+
+    patch.setattr(running, "_started", start)
+    patch.setattr(running, "_LOOK", 0.01)
+    return jobs
+
+
+def test_where_a_run_fails_those_at_work_are_waited_for_and_no_other_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nopen('{}', 'w')"
+    fail = "import sys\nsys.stderr.write('a line\\nwhat is wrong\\n')\nsys.exit(2)"
+    jobs = programs(monkeypatch, wait.format("first"), fail, "open('third', 'w')")
+    said = running._last_line
+    monkeypatch.setattr(running, "_last_line", lambda job, code: Path("go").touch() or said(job, code))
+    with pytest.raises(UserError, match="runs/j1: what is wrong; the others are kept"):
+        list(processes(jobs, 2, lambda line: None))
+    assert Path("first").exists() and not Path("third").exists()
+
+
+def test_what_runs_are_at_is_said_at_once_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while none of them is done: the second one ends once the first one's line was said."""
+    at_work = (
+        "import os, sys, time\nsys.stderr.write('    0.1 s  a: teaching\\n')\nsys.stderr.flush()\n"
+        "while not os.path.exists('go'): time.sleep(0.01)"
+    )
+    said: list[str] = []
+
+    def progress(line: str) -> None:
+        said.append(line)
+        if "a: teaching" in line:
+            Path("go").touch()
+
+    monkeypatch.setattr(running, "_SAY", 0.0)
+    assert list(processes(programs(monkeypatch, at_work), 1, progress)) == ["j0"]
+    assert said[0] == "j0: begins" and said[-1] == "j0: a: teaching" and len(said) == len(set(said)) <= 3
+
+
+def test_runs_on_a_cluster_are_one_at_a_time_or_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of several at once is told how many they are: none of them waits for cores that another one holds."""
+    told: list[list[str]] = []
+
+    class Ended(subprocess.Popen[bytes]):
+        def __init__(self, program: Sequence[str], **_: Any) -> None:
+            told.append(list(program)[3:])
+
+        def poll(self) -> int:
+            return 0
+
+        def __del__(self) -> None: ...
+
+    monkeypatch.setattr(running.subprocess, "Popen", Ended)
+    for jobs in (None, 2):
+        Path("runs").mkdir(exist_ok=True)
+        with pytest.raises(UserError):  # there are no results
+            run_study(load_study("s.toml"), Path("out"), jobs=jobs, progress=lambda line: None, ray_address="head:6379")
+    assert [len(words) for words in told] == [5] * 8 and all(words[4] == "head:6379" for words in told)
+    assert [words[2] for words in told] == ["1"] * 4 + ["2"] * 4
+
+
+def test_ctrl_c_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asleep = "import time\nopen('at-work', 'w')\ntime.sleep(600)"
+    jobs = programs(monkeypatch, asleep, asleep)
+    made: list[subprocess.Popen[bytes]] = []
+    start = running._started
+    monkeypatch.setattr(running, "_started", lambda *a: made.append(start(*a)) or made[-1])
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "time", SimpleNamespace(sleep=interrupted, monotonic=time.monotonic))
+    with pytest.raises(Interrupted, match="run it again to go on"):
+        list(processes(jobs, 2, lambda line: None))
+    assert [process.returncode for process in made] == [-signal.SIGTERM, -signal.SIGTERM]
+
+
+def test_a_run_whose_study_has_ended_before_it_began_does_nothing() -> None:
+    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    gone.wait()
+    program = [sys.executable, "-m", "simulations.sweep.worker", "small.toml", "out", "1", str(gone.pid)]
+    ended = subprocess.run(program, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (TERMINATED, "")
+    assert not list(Path.cwd().glob("out*"))
+
+
+def test_the_pareto_front_is_what_nothing_is_better_than() -> None:
+    rng = np.random.default_rng(1)
+    points = [(float(e), float(a)) for e, a in rng.integers(0, 12, size=(60, 2))]
+    better = lambda p, q: p[0] <= q[0] and p[1] >= q[1] and p != q  # noqa: E731
+    assert sorted(pareto(points)) == [i for i, q in enumerate(points) if not any(better(p, q) for p in points)]
+    assert pareto([]) == []
+
+
+def test_latex_prints_what_is_said() -> None:
+    assert latex.escaped("a_b & 50 %, ε ≤ 3\n") == r"a\_b \& 50 \%, $\varepsilon$ $\le$ 3"
+
+
+def test_the_command(whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(whole, "studies/s")
+    monkeypatch.setattr(running, "processes", Here())
+    assert cli.main(["study", "s.toml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 4
+    assert cli.main(["study", "s.toml"]) == 0
+    shown = capsys.readouterr()
+    assert "| population.users | arm |" in shown.out and "s: 4 of 4 runs are done" in shown.err
+    assert cli.main(["study", "s.toml", "--set", "population.dropout=2"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.xdist_group("ray")
+def test_two_runs_side_by_side_on_ray_killed_and_resumed(tmp_path: Path) -> None:
+    """The study's own process is killed for good: its runs end with it, and the study goes on."""
+    from tests.support.tiny_models import tiny_bert
+
+    model = tiny_bert(tmp_path / "bert")
+    Path("small.toml").write_text(f"{BASE}\n[encoder]\nmodel = '{model}'\nmax-length = 16\n", encoding="utf-8")
+    environment = {
+        "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+    }  # fmt: skip
+    program = [sys.executable, "-m", "sottovoce.cli.main", "study", "s.toml", "--jobs", "2", "--out"]
+    whole = subprocess.run([*program, "whole"], env=environment, capture_output=True, text=True, timeout=300)
+    assert whole.returncode == 0, whole.stderr
+    first = subprocess.Popen([*program, "again"], env=environment, stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    for line in first.stderr:
+        if "1 of 4 runs are done" in line:
+            break
+    first.kill()
+    first.wait()
+    end = time.monotonic() + 60
+    while any(Path("again/runs").glob("*.part")) and time.monotonic() < end and not _free(Path("again")):
+        time.sleep(0.5)
+    rest = subprocess.run([*program, "again"], env=environment, capture_output=True, text=True, timeout=300)
+    assert rest.returncode == 0, rest.stderr
+    assert_the_same(Path("again"), Path("whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_thirty_runs_killed_and_resumed_end_with_the_same_tables() -> None:
+    """The study's process is killed for good after 4, 11 and 20 runs, in the middle of others each time."""
+    more = {"[1, 2]": "[1, 2, 3]", "[40, 60]": "[40, 60]\nshuffle.minimum-users = [10, 11, 12, 13, 14]"}
+    text = STUDY
+    for old, new in more.items():
+        text = text.replace(old, new)
+    Path("s.toml").write_text(text, encoding="utf-8")
+    assert len(load_study("s.toml").runs) == 30
+    program = [sys.executable, "-m", "tests.support.study_runs", "study", "s.toml"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
+    for so_far in (4, 11, 20):
+        killed = subprocess.Popen([*program, "again"], env=environment, stdout=subprocess.PIPE, text=True)
+        assert killed.stdout is not None
+        assert any(f"{so_far} of 30 runs are done: " in line for line in killed.stdout)
+        end = time.monotonic() + 60
+        while not any(Path("again/runs").glob("*.part/nodes/*/*.sqlite")) and time.monotonic() < end:
+            time.sleep(0.01)
+        killed.kill()
+        killed.wait()
+        assert not Path("again/tidy.csv").exists()
+        assert any(Path("again/runs").glob("*.part/nodes/*/*.sqlite"))  # users have released something
+        end = time.monotonic() + 60
+        while not _free(Path("again")) and time.monotonic() < end:
+            time.sleep(0.1)
+    subprocess.run([*program, "again"], env=environment, check=True, capture_output=True)
+    assert done(Path("whole"), Here())  # undisturbed, and in one process
+    assert_the_same(Path("again"), Path("whole"))
+
+
+def _free(out: Path) -> bool:
+    from simulations.run.journal import _locked
+
+    return not any(_locked(part) for part in (out / "runs").glob("*.part"))

@@ -1,0 +1,429 @@
+"""Attacks on released embeddings: strong where nothing hides, blind where noise hides all, never above the theorem.
+
+Statistical tests allow for 5 standard errors, which an estimate of a true value exceeds with probability below 1e-6, on
+fixed seeds.
+"""
+
+import json
+import math
+import shutil
+import sqlite3
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from mechanisms.gaussian import Gaussian
+from mechanisms.identity import Identity
+from mechanisms.metrics import angular
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.spherical import PlanarLaplace, Purkayastha
+from mechanisms.streams import SimulationStreams
+from simulations.corpora.builtin import GENRES, builtin
+from simulations.errors import UserError
+from simulations.experiment import from_table
+from simulations.run.journal import UNFINISHED
+from simulations.run.run import run
+from sottovoce.adversary.attacks import attributes as attack_attributes
+from sottovoce.adversary.attacks import embeddings as attack_embeddings
+from sottovoce.adversary.attacks import run as attack
+from sottovoce.adversary.attacks import scores
+from sottovoce.adversary.estimators import allowed, attributes, chosen, inversion, likelihood, linkage, tokens
+from sottovoce.cli.main import main
+from tests.support.studies import in_process
+
+SIGMAS = 5.0
+
+
+def sphere(n, dim, seed=0):
+    rows = np.random.default_rng(seed).normal(size=(n, dim))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def released(mechanism, x, seed=1, stage="train"):
+    people = np.arange(len(x))
+    rows = SimulationStreams(seed).rows(people, np.zeros_like(people), stage=stage, channel="embedding")
+    return mechanism.sample(x, rng=rows)
+
+
+# --- densities
+
+
+@pytest.mark.parametrize("mechanism", [Purkayastha(5, 3.0), PlanarLaplace(5, 3.0, normalize=False), Gaussian(5, 0.7)])
+def test_likelihoods_are_the_mechanisms_own(mechanism):
+    x, z = sphere(7, 5), released(mechanism, sphere(3, 5, 1))
+    found = likelihood.log_likelihood(mechanism, z, x)
+    exact = np.array([mechanism.log_prob(np.tile(row, (7, 1)), x) for row in z])
+    np.testing.assert_allclose(found - found[:, :1], exact - exact[:, :1], atol=1e-9)
+
+
+def test_the_likelihood_of_normalized_noise_is_the_raw_densitys_integral_along_a_ray():
+    mechanism = PlanarLaplace(4, 2.0)
+    x, z = sphere(5, 4), sphere(2, 4, 3)
+    found = likelihood.log_likelihood(mechanism, z, x)
+    for i, row in enumerate(z):
+        exact = [quad(lambda r, p=p: r**3 * math.exp(-2 * np.linalg.norm(r * row - p)), 0, 60)[0] for p in x]  # noqa: B023
+        np.testing.assert_allclose(found[i] - found[i, 0], np.log(exact) - np.log(exact[0]), atol=1e-4)
+
+
+def test_posteriors():
+    x = sphere(6, 4)
+    np.testing.assert_allclose(likelihood.posterior(Purkayastha(4, 0.0), x, x), 1 / 6)
+    np.testing.assert_array_equal(likelihood.posterior(Identity("embedding", 4), x, x), np.eye(6))
+    near = likelihood.posterior(Purkayastha(4, 1.0), x, x)
+    np.testing.assert_allclose(near.sum(axis=1), 1)
+    assert (near.argmax(axis=1) == np.arange(6)).all() and (np.diff(near[0][np.argsort(angular(x, x[:1]))]) < 0).all()
+    with pytest.raises(ValueError, match=r"^randomized-response: its density is not known here$"):
+        likelihood.log_likelihood(RandomizedResponse(1.0, 2), x, x)
+
+
+# --- what theorems allow
+
+
+@pytest.mark.parametrize("mechanism", [Purkayastha(2, 1.0), Purkayastha(16, 4.0), PlanarLaplace(8, 2.0)])
+def test_two_values_alike_are_guessed_as_often_as_the_total_variation_says(mechanism):
+    """The bound of two values is attained by the antipodal pair: it is 1/2 + TV/2."""
+    variation = mechanism.privacy_loss().delta(0.0)
+    allows = allowed.guess(allowed.curve(mechanism), np.array([0.5, 0.5]))
+    assert allows == pytest.approx(0.5 + variation / 2, abs=1e-6)
+    x = np.zeros((4000, mechanism.dim))
+    x[:, 0] = np.where(np.arange(4000) % 2, 1.0, -1.0)
+    right = (np.sign(released(mechanism, x)[:, 0]) == x[:, 0]).mean()
+    assert abs(right - allows) <= SIGMAS * math.sqrt(allows * (1 - allows) / 4000) + 1e-3
+
+
+def test_where_nothing_or_everything_is_promised():
+    f = np.array([0.5, 0.3, 0.2])
+    assert allowed.guess(allowed.curve(Identity("embedding", 4)), f) == 1.0
+    assert allowed.f1(allowed.curve(Identity("embedding", 4)), f) == 1.0
+    quiet = allowed.curve(Purkayastha(4, 0.0))
+    assert allowed.guess(quiet, f) == pytest.approx(0.5, abs=1e-6)
+    for epsilon in (0.5, 2.0):
+        curve = allowed.curve(Purkayastha(4, epsilon))
+        assert allowed.guess(curve, f) <= tokens.randomized(f, epsilon * math.pi) + 1e-6
+        assert allowed.guess(curve, f) <= allowed.guess(allowed.curve(Purkayastha(4, epsilon), 2), f)
+    assert allowed.guess(allowed.curve(Gaussian(4, 5.0)), f) < 1
+
+
+def test_without_any_information_the_most_frequent_words_have_the_largest_f1():
+    words = np.random.default_rng(0).random((4000, 30)) < np.linspace(0.02, 0.6, 30)
+    q = words.mean(axis=0)
+    guess = inversion.most_frequent(words)
+    plain = 2 * q[guess].sum() / (guess.sum() + q.sum())
+    assert allowed.f1(np.array([[0.0, 0.0]]), q) == pytest.approx(plain, rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
+def test_the_bound_of_f1_is_attained_by_randomized_response_on_one_word(epsilon):
+    """Of one word that is in a share q of texts, by the best of guessing never, always, or what was released."""
+    keep, q = math.exp(epsilon) / (1 + math.exp(epsilon)), np.array([0.3])
+    pairs = ((keep, 1 - keep), (1.0, 1.0))
+    best = max(2 * 0.3 * t / (0.3 + 0.3 * t + 0.7 * s) for t, s in pairs)
+    assert allowed.f1(np.array([[epsilon, 0.0]]), q) == pytest.approx(best, rel=1e-6)
+    assert allowed.f1(np.array([[epsilon, 0.0], [0.0, math.tanh(epsilon / 2)]]), q) == pytest.approx(best, rel=1e-6)
+
+
+# --- inversion
+
+
+@pytest.fixture(scope="module")
+def bags():
+    """Texts as bags of 5 of 60 words; an embedding is the mean of the words' vectors."""
+    rng = np.random.default_rng(2)
+    table = rng.normal(size=(60, 48))
+    weights = 1 / np.arange(1, 61)
+    words = np.zeros((900, 60), dtype=bool)
+    for row in words:
+        row[rng.choice(60, size=5, replace=False, p=weights / weights.sum())] = True
+    return words, table, words @ table / 5
+
+
+def attacks(words, table, x, mechanism=None):
+    public, lower = x[None, :600], words[:600] @ table / 5
+    every = np.ones(60, dtype=bool)
+    made = {
+        "regression": [inversion.regression(public, words[:600], p) for p in inversion.PENALTIES],
+        "two step": [inversion.two_step(public, lower, table, every, 1e-2, s) for s in inversion.SPARSITIES],
+        "nearest": [inversion.nearest(x[:600], words[:600])],
+    }
+    return {name: inversion.guessed(fits, public, words[:600], x[600:], seed=1) for name, fits in made.items()}
+
+
+def test_words_are_found_in_embeddings_that_nothing_hides_and_not_in_noise(bags):
+    words, table, x = bags
+    truth, beyond = words[600:], np.zeros(300, dtype=np.int64)
+    plain = scores.words(np.tile(inversion.most_frequent(words[:600]), (300, 1)), truth, beyond)
+    for name, guesses in attacks(words, table, x).items():
+        found = scores.words(guesses, truth, beyond)
+        assert found.f1.success > (1.3 if name == "nearest" else 2) * plain.f1.success, name
+    noise = np.random.default_rng(3).normal(size=x.shape)
+    for name, guesses in attacks(words, table, noise).items():
+        found = scores.words(guesses, truth, beyond)
+        assert found.f1.success <= plain.f1.success + SIGMAS * math.hypot(found.f1.error, plain.f1.error), name
+
+
+def test_nearer_noise_inverts_more_and_never_beyond_the_theorem(bags):
+    words, _, x = bags
+    points = (x @ np.random.default_rng(4).normal(size=(48, 8))) / 1.0
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    found = []
+    for epsilon in (0.2, 4.0, 40.0):
+        mechanism = Purkayastha(8, epsilon)
+        z = released(mechanism, points)
+        fits = [inversion.pool(mechanism, points[:600], words[:600])]
+        guesses = inversion.guessed(fits, z[None, :600], words[:600], z[600:], seed=1)
+        rate = scores.words(guesses, words[600:], np.zeros(300, dtype=np.int64))
+        most = allowed.f1(allowed.curve(mechanism), words[600:].mean(axis=0))
+        assert rate.f1.success <= most + SIGMAS * rate.f1.error
+        found.append(rate.f1)
+    assert all(b.success > a.success for a, b in pairwise(found))
+    assert found[2].success > found[0].success + 3 * math.hypot(found[0].error, found[2].error)
+
+
+def test_thresholds_and_scores_by_hand():
+    score = np.array([[0.9, 0.5, 0.5], [0.1, 0.8, 0.5]])
+    words = np.array([[True, False, True], [False, True, False]])
+    value, threshold = inversion._threshold(score, words)
+    assert (value, threshold) == (pytest.approx(0.8), 0.8)  # of three at .5 one is right: all or none
+    found = scores.words(score >= 0.8, words, np.array([1, 0]))
+    assert (found.precision, found.recall, found.f1.success) == (1.0, 0.5, pytest.approx(2 * 2 / (2 + 4)))
+    with pytest.raises(ValueError, match="7 public texts are too few"):
+        inversion.guessed([], np.zeros((1, 7, 2)), np.zeros((7, 3), bool), np.zeros((1, 2)), seed=0)
+
+
+# --- attributes
+
+
+def test_an_attribute_is_guessed_where_it_shows_and_not_where_it_does_not():
+    rng = np.random.default_rng(5)
+    labels = rng.integers(4, size=500)
+    x = sphere(4, 12, 9)[labels] + 0.4 * rng.normal(size=(500, 12))
+    before = torch.random.get_rng_state()
+    guesses = attributes.guessed(x[None, :300], labels[:300], x[300:], classes=4, seed=1)
+    again = attributes.guessed(x[None, :300], labels[:300], x[300:], classes=4, seed=1)
+    assert (torch.random.get_rng_state() == before).all() and (guesses == again).all()
+    assert scores.guesses_right(guesses, labels[300:]).success > 0.6
+    noise, other = rng.normal(size=(3, 300, 12)), rng.normal(size=(200, 12))
+    blind = attributes.guessed(noise, labels[:300], other, classes=4, seed=1)
+    rate = scores.guesses_right(blind, labels[300:])
+    assert abs(rate.success - 0.25) <= SIGMAS * math.sqrt(0.25 * 0.75 / 200)
+    with pytest.raises(ValueError, match="9 auxiliary texts are too few"):
+        attributes.guessed(x[None, :9], labels[:9], x, classes=4, seed=1)
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_maps_for_a_question_tell_what_other_maps_hide(count):
+    """Values that lie apart in few directions of many. Two of them on a line through the centre, m' = 2: guessed as
+    often as a half circle has of the density's mass, 1/(1 + exp(-ε·π/2))."""
+    rng = np.random.default_rng(2)
+    n, width, epsilon = 800, 24, 4.0
+    of = rng.integers(count, size=2 * n)
+    apart = 8 * np.eye(count)[of] + 0.1 * rng.normal(size=(2 * n, count))
+    h = np.concatenate([apart, 20 * rng.normal(size=(2 * n, width - count))], axis=1).astype(np.float32)
+    asked = chosen.for_value(h[:n], of[:n], count, lambda dim: Purkayastha(dim, epsilon), seed=1)
+    guesses = asked.guessed(asked.drawn(h[n:], seed=3, stage="test"), h[:n], of[:n], count)
+    success, error = (guesses == of[n:]).mean(), math.sqrt(0.25 / n)
+    assert success <= allowed.guess(allowed.curve(asked.mechanism), np.bincount(of[n:]) / n) + SIGMAS * error
+    other = chosen.Question(h[:n].mean(axis=0), np.eye(width, dtype=np.float32)[:, -4:], Purkayastha(4, epsilon))
+    blind = other.guessed(other.drawn(h[n:], seed=3, stage="test"), h[:n], of[:n], count)
+    assert (blind == of[n:]).mean() < 1 / count + SIGMAS * error
+    if count == 2:
+        assert abs(success - 1 / (1 + math.exp(-epsilon * math.pi / 2))) <= SIGMAS * error
+    else:
+        assert success > 0.6
+
+
+def test_a_column_of_a_file_is_an_attribute(tmp_path):
+    rows = [(f"text {i}", i % 2, ("red", "blue", "green")[i % 3]) for i in range(90)]
+    lines = ["\t".join(map(str, row)) for row in [("words", "label", "kind"), *rows, ("text 0", 0, "blue")]]
+    for name in ("train.tsv", "test.tsv"):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    study = from_table({
+        "name": "files", "data": {
+            "source": "files", "path": str(tmp_path), "train": "train.tsv", "test": "test.tsv", "text": "words",
+            "label": "label",
+        },
+        "policy": {"embedding": 30.0, "accept-unprotected": ["label: public in this test"]},
+        "arm": [{"name": "noisy", **ARMS["purkayastha"]}],
+    })  # fmt: skip
+    about = attack_attributes.column(study, None, "kind")
+    assert about["text 1"] == "blue" and len(about) == 89 and "text 0" not in about  # of which the file says two
+    found = attack_attributes.collected(about, [f"text {i}" for i in range(60)], [f"text {i}" for i in range(50, 95)])
+    assert found.classes == ("blue", "green", "red") and len(found.auxiliary) == 59 and not found.why
+    assert found.attacked.tolist() == list(range(40)) and found.truth[0] == found.classes.index(about["text 50"])
+    assert attack_attributes.by_value(np.zeros(40, dtype=np.int64), found)["blue"] == 1.0
+    with pytest.raises(UserError, match=r'^--attribute kin: .*has no column "kin"; did you mean "kind"\?$'):
+        attack_attributes.column(study, None, "kin")
+
+
+# --- linkage
+
+
+def test_a_larger_epsilon_links_more_releases_and_never_beyond_the_theorem():
+    x, pool = sphere(60, 6, 1), sphere(400, 6, 2)
+    rates = []
+    for mechanism in (Purkayastha(6, 0.0), Purkayastha(6, 6.0), Purkayastha(6, 60.0)):
+        evidence = linkage.same_source(mechanism, pool, released(mechanism, x), released(mechanism, x, stage="again"))
+        rate = scores.matched(evidence)
+        assert rate.success <= allowed.guess(allowed.curve(mechanism, 2), np.full(60, 1 / 60)) + SIGMAS * rate.error
+        rates.append(rate.success)
+    assert rates[0] < 0.1 and rates[0] < rates[1] < rates[2]
+    exact = linkage.text_and_embedding(Identity("embedding", 6), pool, x, x)
+    assert scores.matched(exact).success == 1.0
+    near = linkage.text_and_embedding(Purkayastha(6, 8.0), pool, x, released(Purkayastha(6, 8.0), x))
+    assert scores.matched(near).success > 0.1
+
+
+# --- the command, on a run folder
+
+
+ARMS = {
+    "no noise": {"reference": True, "embedding": {"mechanism": "identity", "dim": 8}},
+    "purkayastha": {"embedding": {"mechanism": "purkayastha", "epsilon": 8.0, "dim": 8}},
+    "laplace": {"embedding": {"mechanism": "planar-laplace", "epsilon": 0.1, "dim": 8}},
+}
+NAMES = tuple(attack_embeddings.ATTACKS)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A folder with an encoder of one small layer that knows the words of the built-in corpus; the cache is there."""
+    folder = tmp_path_factory.mktemp("shared")
+    texts = builtin(public=400, train=80, test=40, seed=1).public.texts
+    words = sorted({word.strip(".,!-'").lower() for text in texts for word in text.split()} - {""})
+    (folder / "model").mkdir()
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", *words]
+    (folder / "model" / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    config = BertConfig(
+        vocab_size=len(pieces), hidden_size=128, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=64, initializer_range=0.3,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        BertModel(config).save_pretrained(folder / "model")
+    BertTokenizerFast(vocab=str(folder / "model" / "vocab.txt")).save_pretrained(folder / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield folder
+
+
+def made(shared, out, arms, **sections):
+    """The folder of a run of 80 users, made without Flower."""
+    study = from_table({
+        "name": "attacked", "seed": 1,
+        "data": {"source": "built-in", "public-size": 400, "test-size": 40},
+        "population": {"users": 80, "users-per-node": 40},
+        "encoder": {"model": str(shared / "model"), "max-length": 48},
+        "shuffle": {"minimum-users": 10},
+        "policy": {"embedding": 32.0, "accept-unprotected": ["label: public in this test"]},
+        "arm": [{"name": name, **values} for name, values in arms.items()], **sections,
+    })  # fmt: skip
+
+    run(study, out, progress=lambda line: None, engine=in_process)
+    shutil.rmtree(out / UNFINISHED)
+    return out
+
+
+@pytest.fixture(scope="module")
+def finished(shared, tmp_path_factory):
+    return made(shared, tmp_path_factory.mktemp("run"), ARMS)
+
+
+def options(*names):
+    return [word for name in names for word in ("--attack", name)]
+
+
+def test_a_run_under_attack(finished, capsys):
+    arms, names = ("no noise", "laplace"), NAMES[:-1]  # all but linkage-channels
+    chosen = [word for name in arms for word in ("--arm", name)]
+    assert main(["attack", str(finished), "--json", *chosen, *options(*names)]) == 0
+    out, err = capsys.readouterr()
+    results = json.loads(out)
+    assert json.loads((finished / "attacks.json").read_text()) == results
+    assert "80 released embeddings of stage train" in err
+    entries = {(e["arm"], e["attack"]): e for e in results["entries"]}
+    bare = attack_embeddings.UNPROTECTED
+    assert set(entries) == {(arm, name) for arm in arms for name in names} | {(bare, name) for name in names[:4]}
+    for e in entries.values():
+        assert 0 <= e["baseline"] <= 1 and 0 <= e["success"] <= e["bound"] + SIGMAS * e["error"]
+    full, hidden = entries[bare, "inversion"], entries["laplace", "inversion"]
+    assert full["success"] > hidden["success"] + SIGMAS * math.hypot(full["error"], hidden["error"])
+    assert full["success"] > 1.5 * full["baseline"]
+    assert hidden["success"] <= hidden["baseline"] + SIGMAS * hidden["error"]
+    genre, hidden = entries[bare, "attribute-static"], entries["laplace", "attribute-adaptive"]
+    assert genre["attribute"] == "genre" and set(genre["by_value"]) <= set(GENRES)
+    assert genre["gain"] == pytest.approx((genre["success"] - genre["baseline"]) / (1 - genre["baseline"]))
+    assert hidden["success"] <= hidden["bound"] + SIGMAS * math.sqrt(hidden["bound"] / 80) and hidden["bound"] < 0.4
+    assert entries["no noise", "linkage-stages"]["success"] == 1.0
+    assert entries["laplace", "linkage-stages"]["success"] < 0.1
+    assert "| no mechanism, full width | inversion |" in (finished / "attacks.md").read_text()
+    drawn = {path.name for path in finished.glob("*.png")}
+    assert {"attacks-inversion.png", "attacks-attributes.png", "attacks-linkage.png"} <= drawn
+    assert main(["attack", str(finished), "--attack", "inversion-pool", "--arm", "laplace", "--limit", "40"]) == 0
+    assert {path.name for path in finished.glob("attacks-*.png")} == {"attacks-inversion.png"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--attack", "attribute-static", "--attribute", "gender"], "the built-in corpus has none of that name"),
+        (["--attack", "linkage-channels"], "--attack linkage-channels: applies to none of the arms"),
+        (["--attack", "bayes"], "--attack bayes: applies to none of the arms"),
+        (["--attack", "attribute-static", "--limit", "20"], "30 attacked ones of the same values, are needed"),
+        (["--attack", "attribute-static", "--attribute", "author"], "are needed; there are 400 and 0"),
+    ],
+)
+def test_a_users_mistake_is_one_line(finished, given, said, capsys):
+    assert main(["attack", str(finished), *given]) == 2
+    out, err = capsys.readouterr()
+    complaint = [line for line in err.splitlines() if line.startswith("sottovoce:")]
+    assert out == "" and len(complaint) == 1 and said in complaint[0]
+
+
+def test_releases_of_other_maps_are_not_taken_for_the_arms(finished, tmp_path, capsys):
+    """A run folder whose model and experiment are not those that the releases were drawn under."""
+    for name in ("nodes", "models"):
+        (tmp_path / name).symlink_to(finished / name)
+    text = (finished / "experiment.toml").read_text(encoding="utf-8")
+    (tmp_path / "experiment.toml").write_text(text.replace("epsilon = 8.0", "epsilon = 7.0"), encoding="utf-8")
+    assert main(["attack", str(tmp_path), "--arm", "purkayastha", "--attack", "inversion"]) == 2
+    assert "was not written by arm" in capsys.readouterr().err
+
+
+def test_a_run_of_another_versions_samplers_says_so(finished, tmp_path, capsys):
+    """As a run of 0.1: the ledger's digests have another bound of the samplers' error in them."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    for path in run.glob("nodes/*/ledger-purkayastha.sqlite"):
+        with sqlite3.connect(path) as ledger:
+            ledger.execute("DROP TRIGGER draws_UPDATE")
+            for number, text in ledger.execute("SELECT id, guarantee FROM draws").fetchall():
+                stated = json.dumps(json.loads(text) | {"numeric_delta": 1.5e-9})
+                ledger.execute("UPDATE draws SET guarantee = ?, digest = ? WHERE id = ?", (stated, "ab" * 32, number))
+    assert main(["attack", str(run), "--arm", "purkayastha", "--attack", "inversion"]) == 2
+    out, err = capsys.readouterr()
+    complaint = [line for line in err.splitlines() if line.startswith("sottovoce:")]
+    assert out == "" and len(complaint) == 1 and "by a version of Sottovoce with other samplers" in complaint[0]
+    ledger = next(run.glob("nodes/*/ledger-purkayastha.sqlite"))
+    assert main(["budget", "ladder", "--ledger", str(ledger)]) == 0  # the charges are what they were
+
+
+@pytest.mark.slow
+def test_a_sanitized_text_and_an_embedding_are_linked_where_nothing_hides_them(shared, tmp_path):
+    """As users of text-then-embeddings would send them if one user sent both."""
+    identity = {"mechanism": "identity", "dim": 8}
+    arms = {
+        "no noise": {"text": {"mechanism": "identity", "tokens": 32, "length": "kept"}, "embedding": identity},
+        "random words": {"text": {"mechanism": "random", "tokens": 32}, "embedding": identity},
+    }
+    arms = {name: {"reference": True, **about} for name, about in arms.items()}
+    (tmp_path / "run").mkdir()
+    out = made(shared, tmp_path / "run", arms, training={"way": "text-then-embeddings", "epochs": 1})
+    found = attack.run(attack.Attack(out, ("linkage-channels",)))
+    clear, hidden = (next(e for e in found["entries"] if e["arm"] == name) for name in arms)
+    assert clear["success"] > 0.5 and clear["auc"] > 0.8 and clear["stage"] == "train-embedding"
+    assert hidden["success"] <= 1 / 40 + SIGMAS * math.sqrt(1 / 40 / 40)
+    assert abs(hidden["auc"] - 0.5) <= SIGMAS * hidden["auc_error"]

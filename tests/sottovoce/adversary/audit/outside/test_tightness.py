@@ -1,0 +1,133 @@
+"""How close a measured bound comes to the exact loss, the pair searched for; each bound is below it but for 1e-3."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms.guarantee import gaussian_epsilon
+from mechanisms.privunit import PrivUnit
+from mechanisms.streams import SeededUniforms
+from mechanisms.words.santext import SanText
+from simulations.errors import UserError
+from sottovoce.adversary.audit.games import words, worst_pair
+from sottovoce.adversary.audit.outside.claim import Claim
+from sottovoce.adversary.audit.run import audit, verify
+from sottovoce.adversary.estimators import audit as adversary
+from tests.support import planted
+
+SEEDS = count(3)
+SANTEXT = SanText(1.0, words())
+
+
+@pytest.fixture(autouse=True)
+def draws_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planted, "RNG", np.random.default_rng(12))
+
+
+def privunit(x: list[float], n: int) -> Any:
+    mechanism, unit = PrivUnit(16, 2.0), np.array(x) / np.linalg.norm(x)
+    codes = mechanism.grid.encode(mechanism.sample(np.tile(unit, (n, 1)), rng=SeededUniforms(next(SEEDS))))
+    return mechanism.grid.decode(codes)
+
+
+def santext(x: int, n: int) -> Any:
+    return SANTEXT.sample(np.full(n, x), rng=SeededUniforms(next(SEEDS)))
+
+
+def of_santext() -> dict[str, Any]:
+    """Its exact loss over all pairs, by enumeration."""
+    table = SANTEXT.log_probs(np.arange(25))
+    x, y = worst_pair(table)
+    return {"epsilon": float((table[x] - table[y]).max()), "inputs": list(range(25)), "releases": "category"}
+
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "randomized response": planted.SOUND["randomized response"],
+    "Laplace": planted.SOUND["Laplace"],
+    "Gaussian": (planted.gaussian, planted.SOUND["Gaussian"][1] | {"delta": 1e-5}),
+    "PrivUnit": (privunit, {"epsilon": 2.0, "inputs": {"radius": 1.0, "size": 16}, "releases": "vector"}),
+    "SanText": (santext, of_santext()),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.soak] if n in ("Laplace", "SanText") else []) for n in CASES]
+)
+def test_the_measured_bound_is_close_to_the_exact_loss(name: str) -> None:
+    """At 60,000 draws, half of which search; Gaussian noise at δ = 1e-5, by its μ."""
+    draws, claim = CASES[name]
+    entry = audit(draws, Claim.of(claim), draws=60_000)["entries"][0]
+    exact, measured = (entry[key + ("_at_delta" if name == "Gaussian" else "")] for key in ("claimed", "measured"))
+    assert 0.8 * exact <= measured <= exact and entry["verdict"] == "holds"
+
+
+def test_a_bound_of_mu_is_close_and_below_and_of_nothing_it_is_nothing() -> None:
+    """Noise of deviation 1 at distance 1; louder at 2/3 is seen, and at 3/2 not taken for it."""
+    rng = np.random.default_rng(5)
+    for scale, low, high in ((1.0, 0.88, 1.0), (2 / 3, 1.35, 1.5), (3 / 2, 0.57, 2 / 3)):
+        first, second = rng.normal(0, scale, (40_000, 1)), rng.normal(1, scale, (40_000, 1))
+        assert low < adversary.lower_mu(adversary.scores(first, second, adversary.learned), 1e-4) < high
+    same = rng.normal(0, 1, (2, 4000, 1))
+    assert adversary.lower_mu(adversary.scores(*same, adversary.learned), 1e-4) == 0
+
+
+def test_one_run_of_dp_sgd_on_a_linear_model_shows_half_of_its_epsilon() -> None:
+    claim = Claim.of(planted.one_run(80_000))
+    (entry,) = audit(planted.trained(4.0), claim)["entries"]
+    assert entry["claimed_at_delta"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    assert 0.5 * entry["claimed_at_delta"] < entry["measured_at_delta"] < entry["claimed_at_delta"]
+    assert entry["verdict"] == "holds" and entry["draws"] == 1
+
+
+def test_training_with_too_little_noise_is_found_in_one_run_and_confirmed_by_another(tmp_path: Path) -> None:
+    claim = Claim.of(planted.one_run(4000))
+    assert audit(planted.trained(1.0), claim, out=tmp_path / "out")["violated"] == 1
+    kept = tmp_path / "out" / "certificate-1.json"
+    assert verify(kept, planted.trained(1.0))["confirmed"] and not verify(kept, planted.trained(4.0))["confirmed"]
+    epsilon = Claim.of({k: v for k, v in planted.one_run(2000).items() if k != "mu"} | {"epsilon": 1.0, "delta": 1e-6})
+    found = audit(planted.trained(1.0), epsilon)
+    assert found["violated"] == 1 and found["entries"][0]["measured_mu"] is None
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [{"inputs": [0, 1]}, {"neighbours": "any"}, {"releases": "number"}, {"inputs": {"records": [0, 1], "count": 3}}],
+)
+def test_a_claim_about_one_run_that_is_none_is_one_line(spoiled: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="one_run takes inputs"):
+        audit(planted.trained(4.0), Claim.of(planted.one_run(100) | spoiled))
+
+
+def test_scores_that_are_too_few_are_one_line() -> None:
+    with pytest.raises(UserError, match="is not 100 finite scores"):
+        audit(lambda x, n: [[0.0]], Claim.of(planted.one_run(100)))
+
+
+SIGNS = np.where(np.arange(10) % 2, -1.0, 1.0)
+
+
+def sharp(x: float, n: int) -> list[list[float]]:
+    """Ten numbers with noise each, of opposite signs in turn."""
+    return np.rint((x * SIGNS + planted.RNG.laplace(0, 10.0, (n, 10))) * 2**10).tolist()
+
+
+def test_where_a_density_is_said_its_ratio_is_one_more_score_and_its_word_is_not_taken() -> None:
+    def density(x: float, draws: Any) -> Any:
+        return -np.abs(np.array(draws) / 2**10 - x * SIGNS).sum(axis=1) / 10
+
+    given = {"epsilon": 1.0, "pairs": [[0.0, 1.0]], "releases": "vector"}
+    said = audit(sharp, Claim(**given, density=density), draws=16_000)["entries"][0]
+    assert said["verdict"] == "holds" and 0 < said["measured"] < 1
+    lied = audit(planted.FAULTS["label at two thirds"][0], Claim.of(
+        planted.FAULTS["label at two thirds"][1] | {"density": lambda x, draws: np.zeros(len(draws))}
+    ), draws=40_000)  # fmt: skip
+    assert lied["violated"]
+    for bad in (True, lambda x, draws: [0.0], lambda x, draws: [float("nan")] * len(draws)):
+        with pytest.raises(UserError, match="density"):
+            audit(sharp, Claim(**given, density=bad), draws=16_000)

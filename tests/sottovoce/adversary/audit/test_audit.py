@@ -1,0 +1,500 @@
+"""The audit: sound mechanisms pass, at the rate that is stated; planted faults are found; what is found is tight.
+
+An audit's own false alarms have probability 1e-3 together, on fixed seeds here; every fault is planted in what draws,
+never in what claims.
+"""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from client import sanitizer
+from client.store.ledger import Ledger
+from mechanisms.catalogue import CATALOGUE
+from mechanisms.grid import SPHERE
+from mechanisms.privunit import PrivUnit
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.spherical import PlanarLaplace, Purkayastha
+from mechanisms.streams import SimulatedUniforms, SimulationStreams
+from mechanisms.vocabulary import Vocabulary
+from mechanisms.words import exponential
+from mechanisms.words.santext import SanText
+from mechanisms.words.text import TextMechanism
+from sottovoce.adversary.audit import client_games as audit_client
+from sottovoce.adversary.audit import games as audit_games
+from sottovoce.adversary.audit import run as audit
+from sottovoce.adversary.audit.run import Audit
+from sottovoce.adversary.estimators import audit as adversary
+from sottovoce.cli.main import main
+
+LOUDER = 3 / 2  # noise at 2/3 of its scale
+
+
+#: Parts, of 4 figures or more, are audited at no less confidence than each of 480 figures has in a whole audit.
+WHOLE = audit.FAMILY / 120
+
+
+def entries(*names, **options):
+    return audit.run(Audit(names, **options), family=WHOLE)["entries"]
+
+
+def verdicts(found):
+    return {e["verdict"] for e in found}
+
+
+# --- the adversary
+
+
+def test_clopper_pearson_by_its_definition():
+    """Each bound is the probability under which the tail that was seen has exactly alpha; and it holds as often."""
+    for k, n, alpha in ((3, 40, 1e-3), (17, 20, 0.05), (500, 1000, 1e-6)):
+        low, high = float(adversary.low(k, n, alpha)), float(adversary.high(k, n, alpha))
+        assert stats.binom.sf(k - 1, n, low) == pytest.approx(alpha, rel=1e-6)
+        assert stats.binom.cdf(k, n, high) == pytest.approx(alpha, rel=1e-6)
+    assert adversary.low(0, 50, 0.01) == 0 and adversary.high(50, 50, 0.01) == 1
+    p = 0.3
+    seen = np.arange(201)
+    wrong = stats.binom.pmf(seen, 200, p)[adversary.low(seen, 200, 0.05) > p].sum()
+    assert 0.02 < wrong <= 0.05
+
+
+def test_bounds_of_a_pair_that_is_known_by_heart():
+    """Binary randomized response: ε, δ(0) = TV = tanh(ε/2), and nothing of two equal inputs."""
+    rng = np.random.default_rng(4)
+    keep = math.e / (math.e + 1)
+    first, second = (rng.random(200_000) < keep).astype(int), (rng.random(200_000) >= keep).astype(int)
+    found = adversary.scores(first, second, adversary.learned)
+    assert 0.95 < adversary.lower_epsilon(found, 0.0, 1e-6).epsilon < 1
+    assert adversary.lower_epsilon(found, 0.1, 1e-6).epsilon < math.log((keep - 0.1) / (1 - keep))
+    excess = adversary.excess(found, np.array([[0.0, math.tanh(0.5)]]), 1e-6)
+    assert 0.95 * math.tanh(0.5) < excess.measured < math.tanh(0.5) and not excess.violated
+    assert adversary.excess(found, np.array([[0.0, 0.4], [1.0, 0.1]]), 1e-6).violated
+    same = adversary.scores(first, first[::-1].copy(), adversary.learned)
+    assert adversary.lower_epsilon(same, 0.0, 1e-6).epsilon == 0
+
+
+def test_both_directions_are_tried():
+    """An output that only x' can give is found as well as one that only x can give."""
+    zeros, some = np.zeros(4000, int), (np.arange(4000) % 10 == 0).astype(int)
+    for pair in ((zeros, some), (some, zeros)):
+        found = adversary.scores(*pair, adversary.learned)
+        assert adversary.lower_epsilon(found, 0.0, 1e-6).epsilon > 2
+
+
+def test_too_few_draws_and_what_draws_can_show():
+    with pytest.raises(ValueError, match="too few; at least 2,000"):
+        adversary.scores(np.zeros(100), np.zeros(100), adversary.learned)
+    perfect = adversary.scores(np.ones(20_000, int), np.zeros(20_000, int), adversary.learned)
+    bound = adversary.lower_epsilon(perfect, 0.0, 1e-5).epsilon
+    assert bound == pytest.approx(adversary.largest(20_000, 1e-5)) and 6 < bound < 8
+
+
+def test_outputs_outside_the_law_are_scored_by_examples():
+    fit = adversary.finite(np.array([0, 1]), np.array([1.0, -1.0]))
+    score = fit(np.array([0, 1, 7, 7]), np.array([0, 1, 1, 1]))
+    assert np.argmax(score(np.array([0, 1, 7]))) == 2 and score(np.array([9]))[0] == 0
+
+
+# --- sound mechanisms
+
+
+@pytest.mark.slow
+def test_every_mechanism_of_the_catalogue_is_audited_and_holds():
+    results = audit.run(Audit(draws=20_000))
+    assert CATALOGUE.keys() | audit_client.PARTS.keys() <= {e["name"] for e in results["entries"]}
+    assert results["violated"] == 0
+    unclaimed = {(e["name"], e["about"]) for e in results["entries"] if e["verdict"] == "no claim"}
+    assert {name for name, _ in unclaimed} == {"identity", "client-timing"} and ("client-timing", "text") in unclaimed
+    assert results["confidence_each"] == pytest.approx(1 - 1e-3 / results["tests"])
+    assert results["tests"] <= 480  # see WHOLE
+    for e in results["entries"]:
+        if "measured" in e:
+            assert 0 <= e["measured"] <= e["claimed"] and e["measured_at_delta"] <= e["claimed_at_delta"]
+            assert e["exact"] is None or e["exact"] <= e["claimed"] * (1 + 1e-9)
+            assert e["claimed"] <= e["worst_case"] * (1 + 1e-9)
+
+
+def alarms(games, *families, audits=200):
+    """How many audits raise any alarm, all together at each of these rates, of the same draws."""
+    games = [replace(game, draw=lru_cache(maxsize=2)(game.draw)) for game in games]
+    raised = np.zeros(len(families), int)
+    for seed in range(audits):
+        for i, family in enumerate(families):
+            found = audit.measure(games, Audit(draws=2000, seed=seed), family=family)
+            raised[i] += any(f.verdict == "violated" for f in found)
+    return raised
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("audits", [10, pytest.param(200, marks=pytest.mark.soak)])
+def test_the_rate_of_false_alarms(audits):
+    """Of audits of all sound mechanisms: at the stated 1e-3, and at 0.05 where a count says more, no more alarms than
+    that rate explains (at 1e-6)."""
+    games = [game for made in audit_games.GAMES.values() for game in made(1e-3)]
+    families = (audit.FAMILY, 0.05)
+    assert (alarms(games, *families, audits=audits) <= stats.binom.isf(1e-6, audits, families)).all()
+
+
+@pytest.mark.slow
+def test_a_confidence_that_means_nothing_is_noticed():
+    """Plain frequencies in place of bounds: alpha = 1, each bound its own median."""
+    games = [
+        audit_games.label_game(RandomizedResponse(1.0, 4), 1e-3),
+        audit_games.word_game(SanText(1.0, audit_games.words(8)), 1e-3),
+        audit_games.sphere_game(Purkayastha(2, 1.0), 1e-3),
+        audit_games.sphere_game(PlanarLaplace(4, 2.0), 1e-3),
+    ]
+    assert alarms(games, audit.tests(games), audits=40) > stats.binom.isf(1e-6, 40, 0.05)
+
+
+# --- tightness
+
+
+@pytest.mark.parametrize(
+    "game",
+    [
+        audit_games.label_game(RandomizedResponse(1.0, 10), 1e-3),
+        audit_games.label_game(RandomizedResponse(3.0, 2), 1e-3),
+        audit_games.word_game(SanText(1.0, audit_games.words()), 1e-3),
+        audit_games.sphere_game(Purkayastha(2, 1.0), 1e-3),
+    ],
+    ids=lambda game: game.about,
+)
+def test_measured_is_close_to_the_exact_worst_loss(game):
+    (found,) = audit.measure([game], Audit(draws=400_000))
+    exact = game.theorem.pure if game.law is None else game.law.pure
+    assert 0.8 * exact <= found.pure.epsilon <= exact
+
+
+def test_where_the_dimension_hides_the_pure_epsilon_the_curve_is_measured():
+    """Purkayastha at m' = 16, ε = 4: worst case 12.57, of which draws show 4; but δ(ε) to a few per cent."""
+    (found,) = audit.measure([audit_games.sphere_game(Purkayastha(16, 4.0), 1e-3)], Audit(draws=1_000_000))
+    assert found.game.worst == pytest.approx(4 * math.pi, rel=1e-6) and found.pure.epsilon < 6
+    for at in found.shown:
+        assert 0.9 * at.claimed <= at.measured <= at.claimed
+    assert found.shown[0].epsilon == 0 and found.shown[1].epsilon > 3
+
+
+def test_the_worst_pair_of_words_is_the_worst():
+    mechanism = SanText(1.3, audit_games.words(12))
+    table = mechanism.log_probs(np.arange(13))
+    x, y = audit_games.worst_pair(table)
+    assert (table[x] - table[y]).max() == pytest.approx((table[:, None] - table[None]).max())
+    groups = np.arange(13) % 2
+    x, y = audit_games.worst_pair(table, groups)
+    assert groups[x] == groups[y] and x != y
+
+
+# --- planted faults
+
+
+def amplified(monkeypatch, kind):
+    """Draws as with 3/2 of ε; every claim stays as it was."""
+    sample = kind.sample
+    monkeypatch.setattr(
+        kind, "sample", lambda self, x, *, rng: sample(replace(self, epsilon=self.epsilon * LOUDER), x, rng=rng)
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", [Purkayastha, PlanarLaplace, PrivUnit, RandomizedResponse, SanText], ids=lambda kind: kind.name
+)
+def test_noise_at_two_thirds_of_its_scale(monkeypatch, kind):
+    """Found in every game of the mechanism: of the spherical ones at m' = 16, ε = 4."""
+    assert verdicts(entries(kind.name)) == {"holds"}
+    amplified(monkeypatch, kind)
+    found = entries(kind.name)
+    assert verdicts(found) == {"violated"}
+    if kind in (Purkayastha, PlanarLaplace):
+        assert any("ε=4, m'=16" in e["about"] or "m'=16, ε=4" in e["about"] for e in found)
+
+
+def test_noise_at_two_thirds_of_its_scale_in_the_client(monkeypatch):
+    for kind in (Purkayastha, RandomizedResponse):
+        with monkeypatch.context() as planted:
+            amplified(planted, kind)
+            assert "violated" in verdicts(entries("client", draws=40_000))
+
+
+def statistics(draws=100_000):
+    """Of the client's statistics the worst pair, the same beside the adversary's noise, and the numbers of records."""
+    found = [e for e in entries("client-statistic", draws=draws) if "measured" in e]
+    assert [e["pair"].split()[0] for e in found] == ["one", "the", "two"]
+    return found
+
+
+def test_the_one_vector_through_the_client_is_tight():
+    worst, beside, number = statistics(draws=80_000)
+    assert worst["claimed"] == pytest.approx(2) and 0.8 * worst["claimed"] <= worst["measured"] <= worst["claimed"]
+    assert verdicts((worst, beside, number)) == {"holds"}
+    assert number["claimed"] == 0  # of the number of records nothing is to be seen
+
+
+def test_noise_at_two_thirds_of_its_scale_in_the_one_vector(monkeypatch):
+    amplified(monkeypatch, PrivUnit)
+    worst, _, number = statistics()
+    assert worst["verdict"] == "violated" and number["verdict"] == "holds"
+
+
+def test_the_answer_through_the_client_is_tight_and_one_at_three_halves_of_its_scale_is_found(monkeypatch):
+    worst, beside = (e for e in entries("client-answer", draws=40_000) if "measured" in e)
+    assert worst["claimed"] == pytest.approx(1.5) and 0.8 * worst["claimed"] <= worst["measured"] <= worst["claimed"]
+    assert verdicts((worst, beside)) == {"holds"}
+    amplified(monkeypatch, RandomizedResponse)
+    assert next(e for e in entries("client-answer", draws=40_000) if "measured" in e)["verdict"] == "violated"
+
+
+def test_a_cap_with_the_wrong_probability(monkeypatch):
+    """Drawn from the cap of mass c with more than p: the density's ratio is above e^ε, as no table of p says."""
+    within = PrivUnit._sine_cosine
+
+    def wrong(self, uniforms):
+        odds = math.exp(0.7) * self._p / (1 - self._p)
+        p = odds / (1 + odds)
+        inside = uniforms < p
+        moved = np.where(inside, uniforms / p * self._p, self._p + (uniforms - p) / (1 - p) * (1 - self._p))
+        return within(self, moved)
+
+    monkeypatch.setattr(PrivUnit, "_sine_cosine", wrong)
+    worst, *_ = statistics()
+    assert worst["verdict"] == "violated" and worst["measured"] > worst["claimed"]
+
+
+LEAKS = {
+    "lowest bit": lambda z, bit: SPHERE.decode((SPHERE.encode(z) & ~1) | np.eye(1, z.shape[1], 1, dtype=int) * bit),
+    "sign of one coordinate": lambda z, bit: np.where(
+        np.arange(z.shape[1]) == z.shape[1] - 1, np.abs(z) * (2.0 * bit - 1), z
+    ),
+    "lowest bits of two": lambda z, bit: SPHERE.decode(
+        SPHERE.encode(z)
+        ^ np.eye(1, z.shape[1], 1, dtype=int) * ((SPHERE.encode(z)[:, :2].sum(axis=1)[:, None] + bit) & 1)
+    ),
+    "a length of .99": lambda z, bit: z * (1 - 0.01 * bit),
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+@pytest.mark.parametrize("kind", [Purkayastha, PlanarLaplace, PrivUnit], ids=lambda kind: kind.name)
+def test_leaks_beside_the_likelihood(kind, leak, monkeypatch):
+    """The input's sign in a bit, a sign or a length: the likelihood ratio knows none of them, another score does."""
+    sample = kind.sample
+    game = {
+        Purkayastha: Purkayastha(16, 4.0), PlanarLaplace: PlanarLaplace(16, 4.0), PrivUnit: PrivUnit(16, 2.0),
+    }[kind]  # fmt: skip
+    game = replace(audit_games.sphere_game(game, 1e-3), share=0.2)
+    blind = replace(game, fits=game.fits[:1])
+    monkeypatch.setattr(
+        kind, "sample", lambda self, x, *, rng: LEAKS[leak](sample(self, x, rng=rng), (x[:, :1] > 0).astype(int))
+    )
+    (found,) = audit.measure([game], Audit(), family=WHOLE)
+    assert found.verdict == "violated" and found.pure.epsilon > 5
+    if leak == "lowest bits of two":  # their exclusive or: no linear score sees it
+        (missed,) = audit.measure([replace(game, fits=game.fits[:2])], Audit(), family=WHOLE)
+        assert missed.verdict == "holds"
+    if leak == "lowest bit":
+        (missed,) = audit.measure([blind], Audit(), family=WHOLE)
+        assert missed.verdict == "holds"
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_labels_code_that_leaks_outside_the_draw(leak, monkeypatch):
+    """What a client puts into its one vector beside the mechanism: the label, which the mean's last entry holds."""
+    draw = sanitizer.draw
+
+    def leaking(request, channel, values, *rest, **about):
+        label = (values[:, -1:] > 0).astype(int)
+        return SPHERE.encode(LEAKS[leak](SPHERE.decode(draw(request, channel, values, *rest, **about)), label))
+
+    monkeypatch.setattr(sanitizer, "draw", leaking)
+    worst, *_ = statistics(draws=40_000)
+    assert worst["verdict"] == "violated" and worst["measured"] > 3 > worst["claimed"]
+
+
+def test_a_number_of_records_that_can_be_read(monkeypatch):
+    """Users whose records are added up and divided by two, however many they are: more are surer of their sign."""
+    means = sanitizer.statistic_means
+
+    def halves(request, embeddings, labels, starts):
+        return means(request, embeddings, labels, starts) * np.diff(starts)[:, None] / 2
+
+    monkeypatch.setattr(sanitizer, "statistic_means", halves)
+    _, _, number = statistics(draws=100_000)
+    assert number["verdict"] == "violated" and number["measured"] > number["claimed"] == 0
+
+
+def test_a_seed_reused_for_all_users(monkeypatch):
+    """What the adversary's own user was sent has the target's noise in it."""
+    rows = SimulationStreams.rows
+
+    def one_stream(self, users, records, **about):
+        if about["stage"].startswith("audit"):
+            return rows(self, users, records, **about)
+        made = rows(self, users, records, **about)
+        zeros = np.zeros(len(users), np.int64)
+        return SimulatedUniforms(made._key, zeros, zeros)
+
+    monkeypatch.setattr(SimulationStreams, "rows", one_stream)
+    found = entries("client", draws=40_000)
+    (beside,) = [e for e in found if "own noise" in e["pair"]]
+    assert beside["verdict"] == "violated" and beside["measured"] > beside["claimed"]
+    _, beside, _ = statistics(draws=40_000)
+    assert beside["verdict"] == "violated" and beside["measured"] > beside["claimed"]
+
+
+def test_a_label_released_unperturbed_in_one_per_cent_of_cases(monkeypatch):
+    sample = RandomizedResponse.sample
+
+    def leaking(self, x, *, rng):
+        drawn = sample(self, x, rng=rng)
+        return np.where(np.random.default_rng(5).random(len(x)) < 0.01, x, drawn)
+
+    monkeypatch.setattr(RandomizedResponse, "sample", leaking)
+    found = entries("randomized-response")
+    assert "violated" in verdicts(found)
+
+
+def test_a_word_outside_the_vocabulary_passed_through(monkeypatch):
+    """Found by the client's texts, though no law says how likely such an output is."""
+    assert verdicts(entries("client-text", draws=20_000)) == {"holds"}
+    sample = TextMechanism.sample
+
+    def passing(self, x, *, rng, **private):
+        drawn = sample(self, x, rng=rng, **private)
+        unknown = np.asarray(x) == self.vocabulary.unknown
+        return np.where(unknown, self.vocabulary.unknown, drawn).astype(np.int32)
+
+    monkeypatch.setattr(TextMechanism, "sample", passing)
+    (text,) = [e for e in entries("client-text", draws=20_000) if "outside the vocabulary" in e["pair"]]
+    assert text["verdict"] == "violated" and text["measured"] > text["claimed"]
+
+
+def test_santext_without_the_half(monkeypatch):
+    """One word far from twenty that lie together: with exp(-ε·d) the sums of the weights add to ε·d, up to ln 20."""
+    rng = np.random.default_rng(2)
+    vectors = rng.normal(scale=0.02, size=(21, 3)).astype(np.float32)
+    vectors[0, 0] += 1.5
+    vocabulary = Vocabulary(tuple(f"w{i}" for i in range(21)), vectors)
+    sound = SanText(1.0, vocabulary)
+    assert [f.verdict for f in audit.measure([audit_games.word_game(sound, 1e-3)], Audit(draws=100_000))] == ["holds"]
+
+    made = exponential.exponential
+    monkeypatch.setattr(exponential, "exponential", lambda words, epsilon, *rest: made(words, 2 * epsilon, *rest))
+    table = sound.log_probs(np.arange(22))
+    x, y = audit_games.worst_pair(table)
+    loss = float((table[x] - table[y]).max())
+    distance = float(np.linalg.norm(vocabulary.points[x].astype(float) - vocabulary.points[y]))
+    assert loss > 1.2 * sound.guarantee.loss(distance)  # the fault breaks the theorem, by more than a fifth
+    (found,) = audit.measure([audit_games.word_game(sound, 1e-3)], Audit(draws=100_000), family=WHOLE)
+    assert found.verdict == "violated"
+    # by the theorem alone: the law that this adversary knows is the faulty one
+    assert found.pure.epsilon > found.game.theorem.pure and not found.excess[1].violated
+
+
+class Ordered:
+    """A generator that permutes nothing."""
+
+    def permutation(self, n):
+        return np.arange(n)
+
+
+def test_a_shuffler_that_keeps_order(monkeypatch):
+    """By the place of a row, and by what a user's label then costs; also if it happens to one batch in ten."""
+    assert verdicts(entries("shuffler", draws=20_000)) == {"holds"}
+    shuffle = audit_client.shuffle
+    monkeypatch.setattr(
+        audit_client, "shuffle", lambda replies, *, minimum_users, rng: shuffle(
+            replies, minimum_users=minimum_users, rng=Ordered()
+        ),
+    )  # fmt: skip
+    assert verdicts(entries("shuffler", draws=20_000)) == {"violated"}
+
+    def sometimes(replies, *, minimum_users, rng):
+        kept = rng.random() < 0.1
+        return shuffle(replies, minimum_users=minimum_users, rng=Ordered() if kept else rng)
+
+    monkeypatch.setattr(audit_client, "shuffle", sometimes)
+    order, _ = audit_client.shuffler_games(1e-3)
+    (found,) = audit.measure([order], Audit(draws=60_000), family=WHOLE)
+    assert found.verdict == "violated"
+
+
+def test_a_ledger_that_forgets_one_charge_in_a_hundred(monkeypatch):
+    commit = Ledger.commit
+
+    def forgetful(self, charges):
+        def part(charge):
+            kept = np.arange(len(charge.users)) % 100 != 7
+            return replace(
+                charge, users=charge.users[kept], records=charge.records[kept], payloads=charge.payloads[kept]
+            )
+
+        return commit(self, [part(charge) for charge in charges])
+
+    monkeypatch.setattr(Ledger, "commit", forgetful)
+    found = entries("client", draws=20_000)
+    (ledger,) = [e for e in found if e["about"] == "ledger"]
+    assert ledger["verdict"] == "violated"
+    assert ledger["charges"] == 0.99 * ledger["releases"] == 0.99 * 4 * 2 * 5000
+
+
+# --- the command
+
+
+def test_the_command_prints_a_table_and_writes_a_folder(tmp_path, capsys):
+    out = tmp_path / "audit"
+    assert main(["audit", "--mechanism", "randomized-response", "--draws", "20000", "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert "| randomized-response: ε=1, K=10 | two labels | 1 | 1 | 1 |" in printed.out
+    assert "0 of 2 entries violated" in printed.out and "holds" in printed.err
+    assert (out / "audit.md").read_text() == printed.out
+    assert json.loads((out / "audit.json").read_text())["violated"] == 0
+
+
+def test_the_command_exits_with_1_where_a_claim_is_violated(monkeypatch, capsys):
+    amplified(monkeypatch, RandomizedResponse)
+    assert main(["audit", "--mechanism", "randomized-response", "--mechanism", "identity", "--draws", "120000",
+                 "--json"]) == 1  # fmt: skip
+    results = json.loads(capsys.readouterr().out)
+    assert results["violated"] == 2
+    assert [e["verdict"] for e in results["entries"]] == ["violated", "violated", "no claim"]
+    assert results["entries"][-1]["worst_case"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--mechanism", "purkayasta"], "did you mean 'purkayastha'?"),
+        (["--draws", "500"], "--draws 500: at the confidence of an audit take from 20,000"),
+        (["--delta", "1"], "--delta 1: must be above 0 and below 1"),
+        (["--seed", "-1"], "--seed -1: must be at least 0"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(arguments, line, capsys):
+    assert main(["audit", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert line in printed.err and printed.err.count("\n") == 1 and not printed.out
+
+
+def test_help_is_light():
+    program = (
+        "import sys; from sottovoce.cli.main import main; code = main(['audit', '--help']); "
+        "heavy = {'numpy', 'torch', 'scipy', 'flwr'} & set(sys.modules); sys.exit(code or len(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--mechanism" in done.stdout
+
+
+def test_the_server_names_neither_client_nor_truth():
+    program = (
+        "import sys, sottovoce.adversary.estimators.audit; "
+        "sys.exit(bool({'client', 'simulations', 'torch'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

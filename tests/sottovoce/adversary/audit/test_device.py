@@ -1,0 +1,114 @@
+"""The client as it is deployed, and labels beside texts: what is planted in randomness, draw or reply is found.
+
+Statistical, at the audit's own rate: on devices the operating system draws, elsewhere seeds are fixed. A false alarm of
+sound draws has probability 1e-3 for all figures of one test together.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from client import app, sanitizer
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.streams import SecureUniforms, SimulationStreams
+from simulations.errors import UserError
+from sottovoce.adversary.audit import run as audit
+from sottovoce.adversary.audit.client_games import client_label_games, device_games
+from sottovoce.adversary.audit.clients import Clients
+from sottovoce.adversary.audit.run import Audit
+
+#: Of 4 to 10 figures at no less confidence than each of 480 figures has in a whole audit.
+WHOLE = audit.FAMILY / 120
+CHANNELS = ("embedding", "text", "statistic", "answer")
+
+
+def found(folder, channel):
+    games = [g for g in device_games(Clients(folder, deployed=True), 1e-3) if g.about.startswith(channel)]
+    return {f.game.pair: f.verdict for f in audit.measure(games, Audit(draws=20_000), family=WHOLE)}
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_sound_device_holds_and_draws_no_simulated_noise(channel, tmp_path, monkeypatch):
+    monkeypatch.setattr(SimulationStreams, "rows", None)
+    assert set(found(tmp_path, channel).values()) == {"holds"}
+
+
+@pytest.mark.parametrize(("channel", "value"), list(zip(CHANNELS, (0.3, 0.5, 0.3, 0.5), strict=True)))
+def test_randomness_of_a_device_that_is_constant(channel, value, tmp_path, monkeypatch):
+    monkeypatch.setattr(SecureUniforms, "further", lambda self, rows, k: np.full((len(rows), k), value))
+    assert "violated" in found(tmp_path, channel).values()
+
+
+@pytest.mark.parametrize("channel", ["embedding", "statistic"])
+def test_randomness_of_which_nothing_can_be_drawn(channel, tmp_path, monkeypatch):
+    """Normals of 1/2 are all 0 and have no direction: nothing leaves, and the audit says so."""
+    monkeypatch.setattr(SecureUniforms, "further", lambda self, rows, k: np.full((len(rows), k), 0.5))
+    with pytest.raises(UserError, match="a client does not answer"):
+        found(tmp_path, channel)
+
+
+@pytest.mark.parametrize("channel", [c for c in CHANNELS if c != "text"])
+def test_two_users_of_a_device_on_one_stream(channel, tmp_path, monkeypatch):
+    further = SecureUniforms.further
+
+    def one_of_two(self, rows, k):
+        return np.repeat(further(self, rows, k)[::2], 2, axis=0)[: len(rows)]
+
+    monkeypatch.setattr(SecureUniforms, "further", one_of_two)
+    (beside,) = [verdict for pair, verdict in found(tmp_path, channel).items() if "own noise" in pair]
+    assert beside == "violated"
+
+
+def test_sealed_rows_that_do_not_open_are_said(tmp_path, monkeypatch):
+    def damaged(reply, request, key):
+        sealed = seal(reply, request, key)
+        rows = sealed.rows.copy()
+        rows[3, 40] ^= 1
+        return replace(sealed, rows=rows)
+
+    seal = app.seal
+    monkeypatch.setattr(app, "seal", damaged)
+    with pytest.raises(UserError, match="does not open"):
+        found(tmp_path, "answer")
+
+
+# --- labels beside texts
+
+
+def label(folder, draws):
+    (finding,) = audit.measure(client_label_games(Clients(folder), 1e-3), Audit(draws=draws), family=WHOLE)
+    return finding
+
+
+def test_a_label_beside_a_text_holds(tmp_path):
+    assert label(tmp_path, 40_000).verdict == "holds"
+
+
+@pytest.mark.parametrize("clear", ["Why?", "The Film", ""])
+def test_a_label_in_clear_where_the_text_is_a_certain_one(clear, tmp_path, monkeypatch):
+    """One of 32 texts; the label of every other one is drawn as it should be."""
+    of, draw, texts = sanitizer._Values.of, sanitizer.draw, []
+
+    def noting(self, part):
+        texts[:] = [self._shard.texts[i] for i in part.rows]
+        return of(self, part)
+
+    def leaking(request, channel, values, *rest, **about):
+        drawn = draw(request, channel, values, *rest, **about)
+        return np.where(np.array(texts) == clear, values, drawn) if channel == "label" else drawn
+
+    monkeypatch.setattr(sanitizer._Values, "of", noting)
+    monkeypatch.setattr(sanitizer, "draw", leaking)
+    finding = label(tmp_path, 20_000)
+    assert finding.verdict == "violated" and finding.pure.epsilon > finding.game.theorem.pure
+
+
+def test_a_label_in_clear_in_one_per_cent_of_cases_through_the_client(tmp_path, monkeypatch):
+    sample, chance = RandomizedResponse.sample, np.random.default_rng(5)
+
+    def leaking(self, x, *, rng):
+        return np.where(chance.random(len(x)) < 0.01, x, sample(self, x, rng=rng))
+
+    monkeypatch.setattr(RandomizedResponse, "sample", leaking)
+    assert label(tmp_path, 100_000).verdict == "violated"

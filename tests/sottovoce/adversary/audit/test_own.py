@@ -1,0 +1,147 @@
+"""A mechanism of one's own in the audit, as README and CONTRIBUTING say it gets there.
+
+Statistical, at the audit's own rate: false alarms of all figures of one audit have probability 1e-3 together, on a
+fixed seed; the planted fault draws at twice the ε that is claimed.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+from mechanisms import catalogue
+from mechanisms.catalogue import CATALOGUE
+from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.spherical import PlanarLaplace
+from mechanisms.vocabulary import Vocabulary
+from sottovoce.adversary.audit import games as audit_games
+from sottovoce.cli.main import main
+from tests.support.own_package import write_package
+from tests.support.paths import ROOT
+
+
+@dataclass(frozen=True)
+class Own(RandomizedResponse):
+    """A label mechanism of one's own, in the catalogue and nowhere else; honest, or not."""
+
+    name: ClassVar[str] = "my-own"
+
+
+@dataclass(frozen=True)
+class Careless(Own):
+    def sample(self, x, *, rng):
+        return RandomizedResponse(2 * self.epsilon, self.classes).sample(x, rng=rng)
+
+
+@dataclass(frozen=True)
+class Direction(PlanarLaplace):
+    """An embedding mechanism of one's own."""
+
+    name: ClassVar[str] = "my-own"
+
+
+def contributed() -> type:
+    """The example of CONTRIBUTING.md, of which the text there is the only copy, with what all mechanisms have."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "privacy_loss" in block]
+    names: dict[str, Any] = {}
+    exec(IMPORTS + code, names)
+
+    @dataclass(frozen=True)
+    class Contributed:
+        epsilon: float
+        vocabulary: Vocabulary
+
+        name: ClassVar[str] = "my-own"
+        channel: ClassVar[str] = "text"
+        reads: ClassVar[tuple[str, ...]] = ()
+        grid: ClassVar[None] = None
+        guarantee = names["guarantee"]
+        sample = names["sample"]
+        privacy_loss = names["privacy_loss"]
+
+    return Contributed
+
+
+IMPORTS = """
+from typing import Any
+import numpy as np
+from numpy.typing import NDArray
+from mechanisms import categorical, checks
+from mechanisms.guarantee import Guarantee
+from mechanisms.losses.categorical import pure_loss
+from mechanisms.losses.loss import LossCells, no_loss
+from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.vocabulary import NOTHING
+"""
+
+
+@dataclass(frozen=True)
+class Demanding(Own):
+    strength: float
+
+
+KINDS = {Own: "holds", Careless: "violated", Direction: "holds", contributed(): "holds"}
+
+
+@pytest.mark.parametrize(("kind", "verdict"), KINDS.items())
+def test_a_mechanism_of_ones_own_is_audited_with_a_line_in_the_catalogue_alone(kind, verdict, monkeypatch, capsys):
+    monkeypatch.setitem(CATALOGUE, "my-own", kind)
+    assert main(["audit", "--mechanism", "my-own", "--draws", "40000", "--json"]) == int(verdict == "violated")
+    entries = json.loads(capsys.readouterr().out)["entries"]
+    assert {entry["name"] for entry in entries} == {"my-own"}
+    assert verdict in (said := {entry["verdict"] for entry in entries}) and said <= {"holds", verdict}
+
+
+def test_a_mechanism_whose_worst_pair_nobody_knows_is_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(CATALOGUE, "my-own", Demanding)
+    for asked in (["--mechanism", "my-own"], []):  # a whole audit passes over nothing
+        assert main(["audit", *asked]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "my-own: the audit does not know what to give it as strength; give defaults, or add a line to" in line
+
+
+OF_A_PACKAGE = {
+    "quiet.noise:Coin": "holds", "quiet.noise:Open": "holds", "quiet-coin": "holds", "quiet.noise:Direction": "holds",
+    "quiet.noise:Words": "holds",
+    "quiet.noise:LoudCoin": "violated", "quiet.noise:LoudOpen": "violated", "quiet.noise:Comforting": "violated",
+    "quiet.noise:Forgetful": "violated",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "verdict"), OF_A_PACKAGE.items())
+def test_a_mechanism_of_somebody_elses_package_is_audited_and_what_is_wrong_with_it_found(
+    name, verdict, tmp_path, monkeypatch, capsys
+):
+    """With `log_prob` and from draws alone; where what it says of itself would hide the fault; in a coordinate that the
+    usual pair does not differ in."""
+    monkeypatch.setattr(catalogue, "_ADMITTED", {})
+    monkeypatch.syspath_prepend(str(write_package(tmp_path)))
+    assert main(["audit", "--mechanism", name, "--draws", "40000", "--json"]) == int(verdict == "violated")
+    results = json.loads(capsys.readouterr().out)
+    assert {entry["name"] for entry in results["entries"]} == {name}
+    assert (verdict in {entry["verdict"] for entry in results["entries"]}) and results["false_alarm_rate"] == 1e-3
+
+
+def test_the_example_of_the_page_holds(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "_ADMITTED", {})
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own-mechanisms.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "of_the_page.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["audit", "--mechanism", "of_the_page:Coin", "--draws", "20000"]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["quiet.noise:Nobody", "nowhere:Coin", "os:system", "quiet-coins"])
+def test_what_is_no_mechanism_is_one_line_and_nothing_is_written(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "_ADMITTED", {})
+    monkeypatch.syspath_prepend(str(write_package(tmp_path / "there")))
+    assert main(["audit", "--mechanism", name, "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert name in line and not (tmp_path / "out").exists()
+
+
+def test_every_mechanism_that_comes_with_sottovoce_has_a_worst_pair_of_its_own():
+    assert CATALOGUE.keys() <= audit_games.GAMES.keys()

@@ -1,0 +1,153 @@
+"""Somebody else's mechanism by its place or its entry point, wherever a command takes a mechanism's name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from mechanisms import catalogue
+from simulations.errors import UserError
+from simulations.experiment import client_policy, from_table
+from simulations.experiment.schema import schema
+from sottovoce.cli.main import main
+from tests.support.own_package import write_package
+from tests.support.studies import LocalGrid, experiment, ledger_rows, make_nodes, run_arms, use_folder
+
+COIN = {"mechanism": "quiet.noise:Open", "epsilon": 3.0}
+SIGNS = {"mechanism": "quiet.noise:Direction", "epsilon": 12.0, "dim": 4}
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "_ADMITTED", {})
+    monkeypatch.syspath_prepend(str(write_package(tmp_path / "installed")))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["quiet.noise:Open", "quiet-coin", "quiet.noise:Installed"])
+def test_a_study_runs_with_it_and_its_ledgers_are_charged(name, tmp_path, monkeypatch):
+    study = experiment({"name": "theirs", "embedding": SIGNS, "label": COIN | {"mechanism": name}})
+    nodes = make_nodes(study, tmp_path / "nodes")
+    use_folder(tmp_path / "nodes", monkeypatch)
+    catalogue._ADMITTED.clear()  # a client is another process, and knows what its folder names
+    ran = run_arms(study, LocalGrid(nodes))["theirs"]
+    assert ran.model is not None and ran.line["accuracy"] is not None
+    costs = {(row.channel, row.guarantee.worst_case()) for row in ledger_rows(tmp_path / "nodes", "theirs")}
+    assert costs == {("embedding", 12.0), ("label", 3.0)}
+
+
+def test_only_what_arms_name_is_allowed_beside_the_catalogue():
+    study = experiment({"name": "theirs", "embedding": SIGNS, "label": COIN | {"mechanism": "quiet.noise:Installed"}})
+    allowed = client_policy(study, study.arms[0]).mechanisms
+    assert {*allowed} - {*catalogue.CATALOGUE} == {"quiet.noise:Direction", "quiet-coin"}
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        (COIN | {"mechanism": "quiet.noise:Coin"}, "has no log_prob"), (COIN | {"mechanism": "os:system"}, "no class"),
+        (COIN | {"mechanism": "quiet.noise:Nobody"}, "cannot be imported"),
+        (COIN | {"mechanism": "quiet.noise:Direction"}, "missing parameter dim"),
+        (COIN | {"epsilom": 1.0}, "unknown parameter 'epsilom'; did you mean 'epsilon'"),
+    ],
+)  # fmt: skip
+def test_a_study_that_names_it_wrongly_is_one_line(label, words):
+    with pytest.raises(UserError, match=words) as caught:
+        experiment({"name": "theirs", "embedding": SIGNS, "label": label})
+    assert 'arm "theirs"' in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_editors_take_a_place_and_what_is_installed():
+    known = schema()["properties"]["arm"]["items"]["properties"]
+    names, place = known["label"]["properties"]["mechanism"]["anyOf"]
+    assert "quiet-coin" in names["enum"] and place["pattern"] == ":"
+    assert len(known["curator"]["properties"]["mechanism"]["anyOf"]) == 1
+
+
+def test_budgets_and_plans(capsys):
+    assert main(["budget", "local", "--mechanism", "quiet-coin", "--epsilon", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["worst_case"] == 2.0
+    asked = ["budget", "plan", "--mechanism", "quiet.noise:Direction", "--dim", "4", "--users", "20000"]
+    assert main([*asked, "--epsilon", "1", "--delta", "1e-6", "--label-epsilon", "1", "--json"]) == 0
+    (split,) = json.loads(capsys.readouterr().out)["splits"]
+    assert split["central_epsilon"] <= 1 and split["worst_case"] == pytest.approx(split["embedding_epsilon"])
+
+
+def test_texts_are_rewritten(tmp_path, capsys):
+    Path("words.txt").write_text("fine 1 0\ndull 0 1\nfilm 1 1\n")
+    Path("in.txt").write_text("a fine film\nfine\n")
+    asked = ["sanitize", "--words", "words.txt", "--in", "in.txt", "--out", "out.txt", "--epsilon", "3"]
+    assert main([*asked, "--mechanism", "quiet.noise:Words"]) == 0
+    assert len(Path("out.txt").read_text().splitlines()) == 2 and "ε" in capsys.readouterr().err
+
+
+NAMES = ["quiet.noise:Nobody", "nowhere:Words", "os:system", "quiet-words", "quiet.noise:Coin"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_name_is_one_line_exit_2_and_nothing_is_written(name, capsys):
+    Path("words.txt").write_text("fine 1 0\ndull 0 1\n")
+    Path("in.txt").write_text("fine\n")
+    Path("study.toml").write_text(
+        f'name = "s"\n[[arm]]\nname = "a"\nembedding = {{ mechanism = "{name}", epsilon = 1.0, dim = 4 }}\n'
+    )
+    for asked in (
+        ["sanitize", "--words", "words.txt", "--in", "in.txt", "--out", "out", "--epsilon", "3", "--mechanism", name],
+        ["budget", "plan", "--mechanism", name, "--users", "9", "--epsilon", "1", "--delta", "1e-6", "--out", "out"],
+        ["simulate", "study.toml", "--out", "out"],
+    ):
+        assert main(asked) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert name in line and not Path("out").exists()
+
+
+def test_a_table_of_the_file_is_read_back(tmp_path):
+    from simulations.experiment import load, to_toml
+
+    study = from_table({"name": "s", "policy": {"embedding": 20.0, "label": 5.0},
+                        "arm": [{"name": "a", "embedding": SIGNS, "label": COIN}]})  # fmt: skip
+    (tmp_path / "s.toml").write_text(to_toml(study))
+    assert load(tmp_path / "s.toml") == study
+
+
+ANSWER = """
+
+@dataclass(frozen=True)
+class Says(OwnMechanism):
+    epsilon: float
+    classes: int
+    metric: ClassVar[str] = "discrete"
+    channel: ClassVar[str] = "answer"
+
+    def sample(self, x, *, rng):
+        return x
+
+
+@dataclass(frozen=True)
+class Writes(OwnMechanism):
+    epsilon: float
+    metric: ClassVar[str] = "discrete"
+    channel: ClassVar[str] = "text"
+    numeric_delta: ClassVar[float] = 0.0
+
+    def sample(self, x, *, rng):
+        return x
+"""
+
+
+def test_a_ladder_leaves_out_nothing_that_is_released(tmp_path, monkeypatch, capsys):
+    """A release of a channel that was not looked for was dropped, and the ladder of the rest was printed."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "quiet"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(write_package(tmp_path / "more", more=ANSWER)))
+    asked = ["budget", "ladder", "--mechanism", "quiet.noise:Says", "--epsilon", "3", "--classes", "4", "--users", "9"]
+    assert main([*asked, "--json"]) == 0
+    rungs = {rung["rung"]: rung for rung in json.loads(capsys.readouterr().out)["ladder"]}
+    assert rungs["answer"]["worst_case"] == rungs["user"]["worst_case"] == 3.0
+    for wrong in ([*asked, "--label-epsilon", "1"], [*asked[:3], "quiet.noise:Writes", *asked[4:6], "--users", "9"]):
+        assert main(wrong) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.count("\n") == 1 and "sottovoce: " in said.err

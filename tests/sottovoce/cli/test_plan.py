@@ -1,0 +1,293 @@
+"""The commands `budget plan` and `budget figures`: from a central budget to local parameters."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.models import vocabulary
+from mechanisms import RandomizedResponse
+from mechanisms.accounting.ladder import ladder
+from mechanisms.gaussian import Gaussian
+from mechanisms.guarantee import gaussian_epsilon
+from mechanisms.vocabulary import Vocabulary
+from simulations.analysis import plan
+from simulations.experiment import load, text_mechanism
+from sottovoce.cli import main as cli
+from tests.support.budgets import answer, printed, rung
+from tests.support.tiny_generators import TOKENS, tiny_generator
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_plan_shows_the_budget_that_was_asked_for(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    found = answer(
+        capsys, "plan", "--epsilon", "0.5", "--delta", "1e-6", "--users", "20000", "--label-epsilon", "1",
+        "--out", "plans/p.toml",
+    )  # fmt: skip
+    (split,) = found["splits"]
+    assert 0.45 < split["central_epsilon"] <= 0.5 and found["file"] == "plans/p.toml"
+    experiment = load(place / "plans" / "p.toml")
+    assert experiment.shuffle.minimum_users == 20_000 and experiment.shuffle.delta == 1e-6
+    (line,) = answer(capsys, "ladder", "plans/p.toml")["arms"]
+    assert rung(line["ladder"], "shuffled")["epsilon"] == split["central_epsilon"]
+    assert rung(line["test_ladder"], "shuffled")["epsilon"] <= 0.5
+    again = ["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "99", "--out", "plans/p.toml"]
+    assert cli.main(["budget", *again]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("found", "fits", "planned"), [(4.378, 4.381, 4.38), (4.378, 4.379, 4.37), (1.0, 0.9995, 0.999)]
+)
+def test_what_is_planned_is_the_largest_number_of_three_digits_that_fits(
+    found: float, fits: float, planned: float
+) -> None:
+    """found: as `largest` finds it, to its tolerance."""
+    assert plan._at_most(found, lambda e: e <= fits, lambda e: e, 10.0) == (planned, planned)
+
+
+def test_a_plan_of_privunit(capsys: pytest.CaptureFixture[str]) -> None:
+    """ε0 and p of least error for a central budget; the ladder and `budget shuffle` say that it is kept."""
+    asked = ("plan", "--mechanism", "privunit", "--epsilon", "1", "--delta", "1e-6", "--users", "20000", "--dim", "32")
+    plan = answer(capsys, *asked)
+    assert plan["local_epsilon"] == pytest.approx(6.32, abs=0.1) and plan["expected_cosine"] >= 0.372
+    assert plan["noise"] == pytest.approx(1 / plan["expected_cosine"] / math.sqrt(20_000))
+    assert plan["curator_noise"] == pytest.approx(0.0024, rel=0.05) and 0.98 < plan["central_epsilon"] <= 1
+    people = printed(capsys, *asked)
+    assert f"p = {plan['cap_probability']:g}" in people and f"ε = {plan['local_epsilon']:g}" in people
+    spec = ("--mechanism", "privunit", "--epsilon", str(plan["local_epsilon"]), "--dim", "32", "--users", "20000")
+    rungs = answer(capsys, "ladder", *spec)["ladder"]  # at the p of least error for ε0 alone
+    assert rung(rungs, "statistic")["epsilon"] == pytest.approx(plan["local_epsilon"], abs=1e-9)
+    assert rung(rungs, "shuffled")["epsilon"] == answer(capsys, "shuffle", *spec)["epsilon"]
+    assert "times the lower bound" in printed(capsys, "shuffle", *spec)
+    for extra, said in ((("--label-epsilon", "1"), "--label-epsilon"), (("--out", "x.toml"), "--out")):
+        assert cli.main(["budget", *asked, *extra]) == 2
+        assert capsys.readouterr().err.startswith(f"sottovoce: {said}: ")
+    none = printed(capsys, *asked[:4], "1e-9", "--delta", "1e-9", "--users", "2")
+    assert "no privunit fits" in none
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.soak])])
+def test_dp_accounting_beside_ours(capsys: pytest.CaptureFixture[str], times: int) -> None:
+    """Gaussian and randomized response one by one agree; its two ways of counting less are told apart from that."""
+    often = ("--times", str(times))
+
+    def asked(*arguments: str) -> tuple[float, dict[str, tuple[float, str]]]:
+        found = answer(capsys, "compare", *arguments, *often)
+        return found["ours"], {a["accountant"]: (a["epsilon"], a["reason"]) for a in found["answers"]}
+
+    ours, theirs = asked("--mechanism", "gaussian", "--sigma", "2", "--dim", "8")
+    for name in ("PLDAccountant", "PLDAccountant, one by one"):
+        assert theirs[name] == (pytest.approx(ours, rel=2e-3), "")
+    assert theirs["RdpAccountant"][0] > ours and "Rényi" in theirs["RdpAccountant"][1]
+
+    ours, theirs = asked("--mechanism", "randomized-response", "--epsilon", "1.5", "--classes", "4")
+    assert theirs["PLDAccountant, one by one"] == (pytest.approx(ours, rel=2e-3), "")
+    at_once, reason = theirs["PLDAccountant"]
+    assert (at_once == pytest.approx(1.5, rel=2e-3)) and (("so many at once" in reason) == (times > 1))
+
+    ours, theirs = asked("--mechanism", "planar-laplace", "--raw", "--epsilon", "2", "--dim", "16")
+    assert ours < theirs["PLDAccountant"][0] <= 4 * times * 1.001 and "in R^m" in theirs["PLDAccountant"][1]
+
+    ours, theirs = asked("--mechanism", "gaussian", "--sigma", "2", "--dim", "8", "--sampling", "0.01")
+    assert ours is None and all("subsampled" in reason for _, reason in theirs.values())
+    ours, theirs = asked("--mechanism", "purkayastha", "--epsilon", "1", "--dim", "16")
+    assert ours > 0 and all(epsilon is None and "no event" in reason for epsilon, reason in theirs.values())
+
+
+def test_what_dp_accounting_is_not_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    gaussian = ("compare", "--mechanism", "gaussian", "--sigma", "2", "--dim", "8")
+    for extra, said in ((("--times", "0"), "--times"), (("--sampling", "1"), "--sampling")):
+        assert cli.main(["budget", *gaussian, *extra]) == 2
+        assert capsys.readouterr().err.startswith(f"sottovoce: {said}: ")
+    assert "ours" in printed(capsys, *gaussian)
+
+
+def test_privunit_at_a_hundred_million_users_takes_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    start = time.process_time()
+    spec = ("--mechanism", "privunit", "--epsilon", "6", "--dim", "32", "--users", "100000000")
+    found = answer(capsys, "shuffle", *spec)
+    assert time.process_time() - start < 10
+    assert 0.005 < found["lower_bound"] < found["epsilon"] < 0.0081 and found["ratio"] < 1.5
+
+
+def word_vectors(place: Path) -> Vocabulary:
+    vectors = np.random.default_rng(3).normal(size=(24, 3)).astype(np.float32)
+    found = Vocabulary(tuple(f"word{i}" for i in range(24)), vectors)
+    vocabulary.save(found, place / "words")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "users", "length"),
+    [
+        ("santext", None, "0.5"), ("custext", None, "kept"),
+        pytest.param("dp-mlm", 5000, "0.5", marks=[pytest.mark.slow, pytest.mark.soak]),
+    ],
+)
+def test_a_plan_of_a_text_is_what_the_ladder_says(
+    mechanism: str, users: int | None, length: str, capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    words = word_vectors(place)
+    why = {"length": "lengths are known", "group": "topics are known"}
+    found = answer(
+        capsys, "plan", "--mechanism", mechanism, "--tokens", "16", "--length", length, "--words", "words",
+        "--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1",
+        *([] if users is None else ["--users", str(users)]),
+        *(option for name, reason in why.items() for option in ("--accept-unprotected", f"{name}: {reason}")),
+    )  # fmt: skip
+    (split,) = found["splits"]
+    assert found["tokens"] == 16 and found["delivered"] == users
+    assert 29 < split["central_epsilon"] <= 30
+
+    def users_own(epsilon: float) -> float:
+        spec = {"mechanism": mechanism, "epsilon": epsilon, "tokens": 16} | (
+            {"length": length if length == "kept" else float(length)}
+        )
+        text = text_mechanism(spec, words, model={"low": -1.0, "high": 4.0})
+        rungs = ladder(None, RandomizedResponse(1.0, 2), text=text, users=users, delta=1e-6, public=why)
+        by_name = {r.name: r for r in rungs}
+        shuffled = by_name["shuffled"].epsilon
+        return by_name["user"].epsilon if shuffled is None else shuffled
+
+    assert users_own(split["text_epsilon"]) == pytest.approx(split["central_epsilon"], rel=1e-12)
+    assert users_own(split["text_epsilon"] * 1.02) > 30
+
+
+def test_a_plan_of_a_text_says_what_it_needs(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    word_vectors(place)
+    budget = ["--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1"]
+    text = ["--words", "words", "--tokens", "8"]
+    for arguments, said in (
+        (["--mechanism", "custext", *text], "which group of the mapping a word belongs to"),
+        (["--mechanism", "santext", *text, "--length", "kept"], "the number of tokens"),
+        (["--mechanism", "santext", *text, "--length", "long"], "--length: must be"),
+        (["--mechanism", "santext", *text, "--crowd", "5"], "--crowd: without --users there is no shuffler"),
+        (["--mechanism", "santext", *text, "--users", "9", "--crowd", "5"], "--crowd: the text exposes nothing"),
+        (["--mechanism", "santext", "--words", "absent.txt"], "there is no such file"),
+        (["--mechanism", "santext", *text, "--accept-unprotected", "length"], "length"),
+        (["--mechanism", "santext", *text, "--out", "p.toml"], "--out: "),
+        (["--tokens", "8", "--users", "9"], "--tokens: is about texts"),
+        ([], "--users: say how many"),
+    ):
+        assert cli.main(["budget", "plan", *budget, *arguments]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+    shown = printed(capsys, "plan", "--mechanism", "santext", *text, *budget)
+    assert "no shuffler; texts of at most 8 tokens" in shown and "largest ε of santext" in shown
+
+
+def test_a_plan_with_drop_outs_and_one_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--epsilon", "0.5", "--delta", "1e-6", "--label-epsilon", "1"]
+    found = answer(capsys, "plan", *arguments, "--users", "20000", "--dropout", "0.2", "--out", "p.toml")
+    assert found["delivered"] == math.floor(16_000 - 6 * math.sqrt(20_000 * 0.16))
+    assert load("p.toml").shuffle.minimum_users == found["delivered"]
+    none = answer(capsys, "plan", "--epsilon", "0.01", "--delta", "1e-6", "--label-epsilon", "5", "--users", "100")
+    assert none["splits"][0]["embedding_epsilon"] is None
+    assert cli.main(["budget", "plan", "--epsilon", "0.01", "--delta", "1e-6", "--label-epsilon", "5", "--users", "100",
+                     "--out", "q.toml"]) == 2  # fmt: skip
+    assert "no local parameters fit" in capsys.readouterr().err and not Path("q.toml").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.image import imread
+
+    from simulations.analysis import budget_figures
+
+    fewer = {
+        "DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "SHARES": (1.0, 0.01), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)
+    }  # fmt: skip
+    for name, values in fewer.items():
+        monkeypatch.setattr(budget_figures, name, values)
+    assert cli.main(["budget", "figures", "--out", "figures", "--users", "20000"]) == 0
+    paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert {p.name for p in paths} == {
+        f"{name}.png" for name in ("delta", "users", "crowds", "rounds", "bounds", "split")
+    }
+    for path in paths:
+        assert path.stat().st_size < 100_000 and imread(path).shape[1] > 1500
+
+
+def test_one_gaussian_draw_of_a_whole_text_is_planned_with_its_delta(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of Gaussians exactly: as many draws as records and stages are one of a deviation smaller by their root. Beside a
+    label, at least what is left of ε, and never more than all of it."""
+    asked = ("plan", "--mechanism", "dp-bart", "--epsilon", "8", "--delta", "1e-6", "--label-epsilon")
+    (beside,) = answer(capsys, *asked, "2")["splits"]
+    assert 6 < beside["text_epsilon"] < 6.1 and beside["central_epsilon"] <= 8
+    four = answer(capsys, *asked, "0.001", "--records", "2", "--stages", "2")
+    epsilon = four["splits"][0]["text_epsilon"]
+    apart = 2 / Gaussian.calibrated(epsilon, 1e-6, 2).sigma
+    assert gaussian_epsilon(2 * apart, 1e-6) == pytest.approx(8, abs=0.02)
+    assert four["among"] == "at once, by one draw of the whole text at δ = 1e-06"
+    for option in ("--words", "--generator"):
+        assert cli.main(["budget", *asked, "2", option, "x"]) == 2
+        assert "depends on neither" in capsys.readouterr().err
+
+
+GENERATED = ("--tokens", "4", "--length", "0", "--epsilon", "6", "--delta", "1e-6", "--label-epsilon", "0.001")
+
+
+@pytest.mark.parametrize("mechanism", ["dp-prompt", "dp-paraphrase"])
+def test_what_a_model_generates_is_planned_for_what_it_draws_among(
+    mechanism: str, capsys: pytest.CaptureFixture[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draw among few words costs less than one among many: four tokens planned over four words at a total of 6 cost
+    more than 8 over those of GPT-2. Where nobody names the model, a plan holds for each."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+    vocabulary.save(
+        Vocabulary(tuple("abcd"), np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)), place / "four"
+    )
+    model = str(tiny_generator(place / "model"))
+    asked = ("plan", "--mechanism", mechanism, *GENERATED)
+
+    def cost(epsilon: float, size: int) -> float:
+        """Of four tokens among so many, by the exact loss of a draw."""
+        words = Vocabulary(tuple(map(str, range(size))), np.zeros((size, 1), np.float32))
+        spec = {"mechanism": mechanism, "epsilon": epsilon, "low": 0.0, "high": 1.0, "tokens": 4, "length": 0.0}
+        text = text_mechanism(spec, words)
+        return rung([r.to_dict() for r in ladder(None, None, text=text, users=None, delta=1e-6)], "user")["epsilon"]
+
+    unnamed = answer(capsys, *asked)
+    (split,) = unnamed["splits"]
+    assert unnamed["among"].startswith("any vocabulary, at worst; with --generator FOLDER")
+    assert split["text_epsilon"] == pytest.approx((6 - 0.001) / 4, abs=0.01)
+    for size in (2, 4, 50_257):
+        assert cost(split["text_epsilon"], size) <= 6
+    own = answer(capsys, *asked, "--generator", model)
+    assert own["among"] == f"{len(TOKENS)} tokens of {model}"
+    planned = own["splits"][0]["text_epsilon"]
+    assert split["text_epsilon"] < planned and 5.9 < cost(planned, len(TOKENS)) <= 6
+    few = answer(capsys, *asked, "--words", "four")
+    assert few["among"] == "4 words of four, which sanitize must be given too, as --words"
+    planned = few["splits"][0]["text_epsilon"]
+    assert cost(planned, 4) <= 6 < 8 < cost(planned, 50_257)  # so it matters among what
+    people = printed(capsys, *asked, "--words", "four")
+    assert people.splitlines()[-1] == f"Drawn among {few['among']}."
+
+
+def test_a_shuffler_promises_nothing_for_a_model_that_nobody_has_named(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, shuffled = (
+        answer(capsys, "plan", "--mechanism", "dp-prompt", *GENERATED, *more)["splits"][0]
+        for more in ((), ("--users", "1000000"))
+    )
+    assert plain["text_epsilon"] == shuffled["text_epsilon"]
+
+
+def test_a_generator_is_for_what_generates(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    word_vectors(place)
+    for mechanism in ("santext", "dp-mlm", "purkayastha"):
+        words = () if mechanism == "purkayastha" else ("--words", "words")
+        given = ["plan", "--mechanism", mechanism, "--epsilon", "5", "--delta", "1e-6", "--generator", "model", *words]
+        assert cli.main(["budget", *given]) == 2
+        assert "--" in capsys.readouterr().err

@@ -1,0 +1,332 @@
+"""A bundle is whole or refused, and a client answers from it alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.app import answer
+from client.device.bundle import FORMAT, MANIFEST, SIGNATURE, Bundle, open_bundle
+from client.node import load_node, write_node
+from client.shard import write_shard
+from mechanisms.messages.signature import sign
+from mechanisms.messages.wire import reply_from_record, request_to_record
+from mechanisms.streams import SecureStreams
+from simulations.experiment import Experiment, from_table, slug, to_toml
+from sottovoce.cli import main as cli
+from sottovoce.deployment.devices import bundle as device
+from tests.support.devices import POLICY, PUBLISHER, SENTENCES, SIGNER, make_bundle, make_text_bundle
+from tests.support.tiny_models import tiny_bert
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("device")
+
+
+@pytest.fixture(scope="module")
+def made(shared: Path) -> Bundle:
+    return make_bundle(shared)
+
+
+@pytest.fixture
+def bundle(made: Bundle, tmp_path: Path) -> Path:
+    """A copy that a test may break."""
+    return Path(shutil.copytree(made.folder, tmp_path / "bundle"))
+
+
+def test_what_is_written_is_what_is_opened(made: Bundle) -> None:
+    opened = open_bundle(made.folder)
+    assert opened.identity == made.identity and opened.policy == POLICY
+    assert opened.request.digest("embedding") == made.request.digest("embedding")
+    assert opened.size == sum(p.stat().st_size for p in made.folder.rglob("*") if p.is_file())
+    assert sorted(opened.manifest["files"]) == [
+        "encoder/encoder.json", "encoder/model.onnx", "encoder/tokenizer.json", "m1.npy", "mean.npy", "policy.json",
+        "request.json",
+    ]  # fmt: skip
+    assert opened.manifest["digests"]["train"]["label"] == made.request.digest("label")
+    assert opened.manifest["digests"]["test"]["label"] == replace(made.request, split="test").digest("label")
+    assert (opened.vocabulary, opened.masked_lm) == (None, None)
+
+
+@pytest.mark.parametrize("make", [lambda shared: open_bundle(shared / "bundle"), make_text_bundle])
+def test_a_client_answers_from_the_bundle_alone(
+    make: Callable[[Path], Bundle], made: Bundle, shared: Path, tmp_path: Path
+) -> None:
+    given = make(shared)
+    moved = open_bundle(shutil.copytree(given.folder, tmp_path / "elsewhere"))
+    moved.install(tmp_path / "node", PUBLISHER)
+    users = np.zeros(len(SENTENCES), np.int64)
+    records = np.arange(len(SENTENCES), dtype=np.int64)
+    write_shard(tmp_path / "node", "train", users, records, SENTENCES, users)
+    node = load_node(tmp_path / "node")
+    assert node.streams == SecureStreams() and node.policy("") == given.policy
+    asked = moved.request
+    if "label" in asked.channels:  # 40 in total: one record's worth
+        write_shard(tmp_path / "node", "train", records, users, SENTENCES, users)
+    reply = reply_from_record(answer(request_to_record(asked), node))
+    assert [r.channel for r in reply.releases] == list(asked.channels) and len(reply) == len(SENTENCES)
+    assert all(r.digest == given.manifest["digests"]["train"][r.channel] for r in reply.releases)
+
+
+FILES = ["encoder/encoder.json", "encoder/model.onnx", "encoder/tokenizer.json", "m1.npy", "mean.npy", "policy.json",
+         "request.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_changed_is_named(bundle: Path, name: str) -> None:
+    path = bundle / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=f"{name} is not what the manifest says"):
+        open_bundle(bundle)
+    path.write_bytes(data[:-1])
+    with pytest.raises(ValueError, match=f"{name} is not what the manifest says"):
+        open_bundle(bundle)
+    path.unlink()
+    with pytest.raises(ValueError, match=f"{name} is missing"):
+        open_bundle(bundle)
+
+
+def test_a_file_that_is_not_listed_is_named(bundle: Path) -> None:
+    (bundle / "encoder" / "more.bin").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"encoder/more\.bin is not in the manifest"):
+        open_bundle(bundle)
+
+
+def test_a_link_is_no_file(bundle: Path, tmp_path: Path) -> None:
+    path = bundle / "m1.npy"
+    path.rename(tmp_path / "m1.npy")
+    path.symlink_to(tmp_path / "m1.npy")
+    with pytest.raises(ValueError, match=r"m1\.npy is missing, or not a plain file"):
+        open_bundle(bundle)
+
+
+def manifest(bundle: Path, **changes: object) -> None:
+    """Changes of the manifest, signed by the one who published it: what remains to be checked is what it says."""
+    path = bundle / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    (bundle / SIGNATURE).write_text(sign(SIGNER, "bundle", path.read_bytes()).hex())
+
+
+def test_another_version_is_refused(bundle: Path) -> None:
+    manifest(bundle, format="sottovoce-bundle-9")
+    with pytest.raises(ValueError, match=f"of the format 'sottovoce-bundle-9', and this client reads '{FORMAT}'"):
+        open_bundle(bundle)
+
+
+def test_digests_of_another_version_are_refused(bundle: Path) -> None:
+    manifest(bundle, digests={"train": {}, "test": {}})
+    with pytest.raises(ValueError, match="names releases otherwise"):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "x" * 2_000_000, "[" * 100_000, f'{{"format": "{FORMAT}"}}', '{"format": 1}'], ids=range(7)
+)
+def test_a_manifest_that_is_none(bundle: Path, text: str) -> None:
+    (bundle / MANIFEST).write_text(text)
+    with pytest.raises(ValueError, match="bundle: ") as caught:
+        open_bundle(bundle)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b/c", ".hidden", "a\\b", "", "encoder/", "e/..", "x\n"])
+def test_a_manifest_names_plain_files_only(bundle: Path, name: str) -> None:
+    files = json.loads((bundle / MANIFEST).read_text())["files"]
+    manifest(bundle, files=files | {name: {"bytes": 0, "sha256": "0" * 64}})
+    with pytest.raises(ValueError, match="is damaged"):
+        open_bundle(bundle)
+
+
+def test_parts_that_do_not_go_together_are_refused(shared: Path, made: Bundle, bundle: Path) -> None:
+    """Every hash is right, and the request names another encoder."""
+    import hashlib
+
+    path = bundle / "request.json"
+    path.write_text(path.read_text().replace(made.request.encoder, "cd" * 32))
+    files = json.loads((bundle / MANIFEST).read_text())["files"]
+    data = path.read_bytes()
+    files["request.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    moved = replace(made.request, encoder="cd" * 32)
+    digests = {s: {c: replace(moved, split=s).digest(c) for c in moved.channels} for s in ("train", "test")}
+    manifest(bundle, files=files, digests=digests)
+    with pytest.raises(ValueError, match="encoder is not what the bundle's request names"):
+        open_bundle(bundle)
+
+
+def test_a_bundle_is_written_whole_or_not_at_all(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    (shared / "broken").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("client.device.bundle._copy", full)
+        with pytest.raises(OSError, match="No space"):
+            make_bundle(shared, "broken")
+    assert not list((shared / "broken").iterdir()) and not list(shared.glob(".draft*"))
+    make_bundle(shared, "broken")
+    with pytest.raises(ValueError, match="not an empty folder"):
+        make_bundle(shared, "broken")
+
+
+# -- of a study, of a run ---------------------------------------------------------------------------------------------
+
+
+def study(shared: Path, **changes: object) -> Experiment:
+    model = shared / "bert"
+    if not model.exists():
+        tiny_bert(model)
+    table: dict[str, object] = {
+        "name": "small", "seed": 3, "data": {"source": "built-in", "public-size": 60, "test-size": 40},
+        "population": {"users": 60}, "shuffle": {"minimum-users": 10},
+        "encoder": {"model": str(model), "max-length": 24},
+        "policy": {"embedding": 32.0, "label": 5.0},
+        "arm": [
+            {"name": "private", "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4},
+             "label": {"mechanism": "randomized-response", "epsilon": 3.0}},
+            {"name": "clear", "reference": True, "embedding": {"mechanism": "identity", "dim": 4}},
+        ],
+    }  # fmt: skip
+    return from_table(table | changes)
+
+
+def quiet(line: str) -> None:
+    del line
+
+
+@pytest.fixture
+def cache(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
+
+
+@pytest.mark.usefixtures("cache")
+def test_of_a_study_before_it_is_run(shared: Path, tmp_path: Path) -> None:
+    made = device.bundle_of_experiment(study(shared), None, tmp_path / "b", progress=quiet)
+    assert made.manifest["arm"] == "private" and made.request.channels == ("embedding", "label")
+    assert made.policy.mechanisms == ("purkayastha", "randomized-response") and made.policy.minimum_users == 10
+    assert made.request.minimum_users == 10 and made.request.dim == 4
+    assert made.manifest["encoder"] == {"sha256": made.request.encoder, "precision": "fp32"}
+
+
+def a_run(shared: Path, folder: Path, experiment: Experiment, **changes: object) -> Path:
+    """What a finished run leaves, as far as a bundle reads it."""
+    from server.maps import Maps
+
+    made = device.bundle_of_experiment(experiment, None, folder / "first", progress=quiet)
+    m, dim = made.request.m1.shape
+    rng = np.random.default_rng(0)
+    maps = Maps(made.request.mean, rng.normal(size=(m, dim)), rng.normal(size=(dim, m)), np.zeros((m, 2)), np.zeros(2))
+    maps.save(folder / "models" / slug("private"))
+    (folder / "experiment.toml").write_text(to_toml(experiment))
+    (folder / "results.json").write_text(json.dumps({"encoder": {"sha256": made.request.encoder}} | changes))
+    return folder
+
+
+@pytest.mark.usefixtures("cache")
+def test_of_a_run_with_the_maps_that_it_was_left_with(shared: Path, tmp_path: Path) -> None:
+    from server.maps import Maps
+
+    run = a_run(shared, tmp_path / "run", study(shared))
+    made = device.bundle_of_run(run, "private", tmp_path / "b", progress=quiet)
+    np.testing.assert_array_equal(made.request.m1, Maps.load(run / "models" / "private").m1)
+    question = replace(made.request, split="test", label=None)  # whoever asks has no label to tell
+    listed = {made.request.digest("embedding"), made.request.digest("label"), question.digest("embedding")}
+    assert set(made.policy.questions or ()) == listed and made.policy.lists(question)
+    small = device.bundle_of_run(run, None, tmp_path / "small", precision="int8", progress=quiet)
+    assert small.manifest["encoder"]["precision"] == "int8" and small.request.encoder != made.request.encoder
+    assert small.size < made.size
+    a_run(shared, tmp_path / "other", study(shared), encoder={"sha256": "ab" * 32})
+    with pytest.raises(ValueError, match="encoder cannot be made again"):
+        device.bundle_of_run(tmp_path / "other", None, tmp_path / "none", progress=quiet)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.usefixtures("cache")
+def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path: Path) -> None:
+    """Before a run the question is of the vector, after it of the model that the run was left with. A device of those
+    who are there before it answers both."""
+    arm = {
+        "name": "private", "statistic": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
+        "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
+    }  # fmt: skip
+    policy = {"statistic": 6.0, "answer": 4.0}
+    taught = study(shared, training={"way": "statistics"}, arm=[arm], policy=policy, shuffle={"enabled": False})
+    run = a_run(shared, tmp_path / "run", taught)
+    first = open_bundle(run / "first")
+    assert first.request.channels == ("statistic",) and first.policy.mechanisms == ("privunit", "randomized-response")
+    made = device.bundle_of_run(run, None, tmp_path / "b", progress=quiet)
+    assert made.request.channels == ("answer",) and made.request.head[0].shape == (4, 2)
+    assert {"head_w.npy", "head_b.npy"} <= made.manifest["files"].keys()
+    made.policy.check(replace(made.request, split="test", stage="test"))
+    asks = made.policy
+    assert (asks.answer, asks.total, asks.releases, asks.mechanisms) == (4.0, 4.0, 1, ("randomized-response",))
+    assert first.policy.total == pytest.approx(10.0) and first.policy.releases == 2
+    allowing = first.policy.listing(made.request)
+    assert allowing.lists(first.request) and not first.policy.lists(made.request)
+    write_node(tmp_path / "node", encoder=first.encoder, policy=allowing)
+    users, records = np.arange(len(SENTENCES)), np.zeros(len(SENTENCES), np.int64)
+    write_shard(tmp_path / "node", "train", users, records, SENTENCES, records)
+    node = load_node(tmp_path / "node")
+    for bundle in (first, made):
+        (release,) = reply_from_record(answer(request_to_record(bundle.request), node)).releases
+        assert len(release) == len(SENTENCES) and release.channel == bundle.request.channels[0]
+    alone = study(shared, training={"way": "statistics"}, arm=[{k: v for k, v in arm.items() if k != "answer"}],
+                  policy=policy, shuffle={"enabled": False})  # fmt: skip
+    unasked = a_run(shared, tmp_path / "unasked", alone)
+    with pytest.raises(ValueError, match=r"nobody asks the model of private[^\n]+$"):
+        device.bundle_of_run(unasked, None, tmp_path / "none", progress=quiet)
+
+
+TEXT_ARM = {"name": "words", "text": {"mechanism": "santext", "epsilon": 1.0, "tokens": 8}}
+LABEL = {"policy": {"text": 1000.0, "accept-unprotected": ["label: a test"]}}
+
+
+@pytest.mark.usefixtures("cache")
+def test_of_a_study_of_texts(shared: Path, tmp_path: Path) -> None:
+    texts = study(shared, training={"way": "sanitized-text"}, arm=[TEXT_ARM], **LABEL)
+    made = device.bundle_of_experiment(texts, None, tmp_path / "b", progress=quiet)
+    assert made.request.channels == ("text", "label") and made.encoder is None and made.masked_lm is None
+    assert made.manifest["vocabulary"] == made.request.vocabulary.identity
+    with pytest.raises(ValueError, match="which need none"):
+        device.bundle_of_experiment(texts, None, tmp_path / "c", precision="int8", progress=quiet)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--experiment", "labelled-demo"], "--arm: is missing; choose one of"),
+        (["--experiment", "labelled-demo", "--arm", "zzz"], '--arm "zzz": there is none'),
+        (["--experiment", "labelled-demo", "--arm", "no noise"], "is a reference"),
+        (["--experiment", "labelled-demo", "--run", "x"], "give either --run RUN_DIR or --experiment"),
+        ([], "give either --run RUN_DIR or --experiment"),
+        (["--run", "nowhere"], "holds no finished run"),
+        (["--run", "nowhere", "--set", "seed=1"], "a run is as it was"),
+        (["--experiment", "nowhere.toml"], "nowhere.toml"),
+        (["--experiment", "sst2-paper", "--data", "x"], "trusted simulation"),
+        (["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10", "--precision", "int4"], "encoder.precision"),
+    ],
+)
+def test_bad_input_ends_in_one_line(
+    options: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["device", "bundle", "--out", "out", *options]) == 2
+    said = capsys.readouterr()
+    complaint = said.err.splitlines()[-1]
+    assert line in complaint and complaint.startswith("sottovoce: ") and said.out == ""
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_not_empty_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").write_text("")
+    assert cli.main(["device", "bundle", "--out", str(tmp_path), "--experiment", "labelled-demo"]) == 2
+    assert "is there already and not an empty folder" in capsys.readouterr().err

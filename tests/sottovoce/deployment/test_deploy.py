@@ -1,0 +1,258 @@
+"""The commands `deploy`: a study's arm on real processes; every mistake one line, and no process left."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cryptography import x509
+
+from mechanisms.messages.sealed import public_half
+from server.protocols.models import QUESTION
+from simulations.errors import UserError
+from sottovoce.cli import main as cli
+from sottovoce.deployment.keys import read_key
+from sottovoce.deployment.local import _Deployment
+from sottovoce.deployment.processes import LIST, Parties, free_port
+from sottovoce.deployment.questions import ASKED
+
+STUDY = """
+name = "small"
+[data]
+source = "built-in"
+public-size = 90
+test-size = 40
+[population]
+users = 60
+[shuffle]
+minimum-users = 10
+[policy]
+embedding = 40.0
+label = 5.0
+[[arm]]
+name = "a"
+embedding = { mechanism = "purkayastha", epsilon = 10.0, dim = 4 }
+label = { mechanism = "randomized-response", epsilon = 2.0 }
+[[arm]]
+name = "b"
+embedding = { mechanism = "planar-laplace", epsilon = 10.0, dim = 4 }
+label = { mechanism = "randomized-response", epsilon = 2.0 }
+[[arm]]
+name = "clear"
+reference = true
+embedding = { mechanism = "identity", dim = 4 }
+"""
+
+
+FILES = STUDY.replace(
+    'source = "built-in"\npublic-size = 90\ntest-size = 40',
+    'source = "files"\npath = "missing"\ntrain = "train.tsv"\ntest = "test.tsv"\ntext = "text"\nlabel = "label"',
+)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a study in it; no cache is made elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    for name in cli.QUIET:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "study.toml").write_text(STUDY)
+    (tmp_path / "files.toml").write_text(FILES)
+    return tmp_path
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line of a command that fails with exit code 2, and leaves nothing behind."""
+    before = sorted(str(p) for p in Path().rglob("*"))
+    assert cli.main(["deploy", *map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "Traceback" not in captured.err
+    assert sorted(str(p) for p in Path().rglob("*")) == before, "something was left behind"
+    *_, line = captured.err.splitlines()
+    assert line.startswith("sottovoce: ")
+    return line.removeprefix("sottovoce: ")
+
+
+SET = "--set"
+MISTAKES: list[tuple[list[str], str]] = [
+    (["nowhere.toml"], "nowhere.toml: there is no such file"),
+    (["study.toml"], '--arm: is missing; choose one of "a", "b"'),
+    (["study.toml", "--arm", "c"], '--arm "c": there is none; choose one of "a", "b"'),
+    (["study.toml", "--arm", "clear"], '--arm "clear": is a reference, or releases nothing; choose one of "a", "b"'),
+    (["study.toml", "--arm", "a", "--nodes", "0"], "--nodes 0: must be from 1 to population.users, 60"),
+    (["study.toml", "--arm", "a", "--nodes", "61"], "--nodes 61: must be from 1 to population.users, 60"),
+    (["study.toml", "--arm", "a", "--port", "0"], "--port 0: must be from 1 to 65535"),
+    (
+        ["study.toml", "--arm", "a", SET, "population.late=0.1"],
+        "population.late: a deployment's users are as late as they are; leave it out",
+    ),
+    (
+        ["study.toml", "--arm", "a", SET, 'training.way="paper"', SET, "training.acknowledge-not-private=true"],
+        'training.way: "paper" is a trusted simulation; a device has no part in it',
+    ),
+    (
+        ["study.toml", "--arm", "a", "--stay", SET, "policy.answer=1",
+         SET, 'arm.0.answer={mechanism="randomized-response",epsilon=1.0}'],
+        "--stay: serves the model to users who release embeddings; those of this arm run all of it on their devices; "
+        "leave --stay out, or name an arm with embeddings",
+    ),
+    (["files.toml", "--arm", "a"], "missing: there is no such folder; name the one that holds train.tsv"),
+    (["files.toml", "--arm", "a", "--data", "no"], "no: there is no such folder; name the one that holds train.tsv"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[said[:25] for _, said in MISTAKES])
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert complaint(capsys, "up", *arguments, "--out", "new/place") == said
+
+
+def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = complaint(capsys, "up", "study.toml", "--arm", "a", "--port", port)
+    assert line == f"--port {port}: Address already in use; choose another, or leave it out"
+
+
+def test_a_folder_that_is_not_empty_is_let_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "full").mkdir()
+    (place / "full" / "bundle").write_text("of another version")
+    for taken in ("full", "study.toml"):
+        line = complaint(capsys, "up", "study.toml", "--arm", "a", "--out", taken)
+        assert line == f"{taken}: is there already and not an empty folder; name another one"
+
+
+def test_an_empty_folder_stays_and_can_be_tried_again(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "empty").mkdir()
+    for _ in range(2):
+        *_, (arguments, said) = MISTAKES
+        assert complaint(capsys, "up", *arguments, "--out", "empty") == said
+
+
+def test_down_on_a_folder_of_no_deployment_is_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (".", "nowhere", "study.toml"):
+        line = complaint(capsys, "down", name)
+        assert line == f"{name}: is no deployment's folder; name the one that `sottovoce deploy up` has made"
+
+
+def test_down_where_nothing_runs_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / LIST).write_text("[]")
+    assert cli.main(["deploy", "down", "."]) == 0
+    assert capsys.readouterr().out == ".: nothing is running\n"
+
+
+def test_down_names_what_it_has_stopped(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = Parties(place, show=lambda line: None, progress=lambda line: None)
+    process = ours.start("shuffler", "shuffler", ["sleep", "600"])
+    assert cli.main(["deploy", "down", "."]) == 0
+    assert capsys.readouterr().out == ".: stopped shuffler\n"
+    assert process.wait() == -signal.SIGTERM
+    ours.leave()
+
+
+# --- the parties one by one, as on several machines
+
+
+@pytest.fixture()
+def keys(place: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """What `deploy keys` makes."""
+    hosts = ["--host", "superlink=link.example", "--host", "shuffler=10.0.0.7"]
+    assert cli.main(["deploy", "keys", "keys", "--nodes", "2", *hosts]) == 0
+    assert capsys.readouterr().out.startswith("keys: each party is given its own folder of these and no other")
+    return place / "keys"
+
+
+def test_keys_are_their_owners_alone(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (keys, *keys.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    parties = {"ca", "superlink", "shuffler", "server", "predict", "publisher", "enrolment", "nodes"}
+    assert {path.name for path in keys.iterdir()} == parties
+    assert [path.parent.name for path in sorted(keys.rglob("node.key"))] == ["0", "1"]
+    for party, hosts, addresses in (
+        ("superlink", ["link.example"], []), ("shuffler", [], ["10.0.0.7"]), ("predict", [], []), ("server", [], []),
+    ):  # fmt: skip
+        certificate = x509.load_pem_x509_certificate((keys / party / "cert.pem").read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName) == ["localhost", *hosts]
+        assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", *addresses]
+    assert complaint(capsys, "keys", "keys") == "keys: is there already and not an empty folder; name another one"
+
+
+def test_a_host_is_a_partys(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for host in ("link", "server=link", "superlink="):
+        line = complaint(capsys, "keys", "keys", "--host", host)
+        assert line == f"--host {host}: must be PARTY=HOST, with a party of superlink, shuffler, model"
+    assert not (place / "keys").exists()
+
+
+def test_a_party_asks_and_the_authority_signs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for party in ("authority", "shuffler"):
+        assert cli.main(["deploy", "request-certificate", party, "--party", party]) == 0
+    signing = ["deploy", "sign-certificate", "shuffler/cert.csr", "--authority", "authority", "--party", "shuffler"]
+    assert cli.main([*signing, "--out", "signed", "--host", "shuffler.example"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "authority: ca.key, ca.pem; what ends in .key, and secret, stays here",
+        "shuffler: cert.csr, cert.key; what ends in .key, and secret, stays here",
+        "signed: cert.pem, of the shuffler at shuffler.example, and ca.pem; for 30 days",
+    ]
+    line = complaint(capsys, "request-certificate", "other", "--party", "somebody")
+    assert line.startswith("--party somebody: is none of authority, superlink") and not (place / "other").exists()
+
+
+def test_another_key_to_seal_to_and_the_one_before_is_kept(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["deploy", "request-certificate", "server", "--party", "training-server"]) == 0
+    server = place / "server"
+    first = [(server / f"seal.{end}").read_text() for end in ("key", "pub")]
+    capsys.readouterr()
+    assert cli.main(["deploy", "renew-seal", "server"]) == 0
+    old, new = first[1][:16], (server / "seal.pub").read_text()[:16]
+    assert [(server / f"seal-{old}.{end}").read_text() for end in ("key", "pub")] == first and new != old
+    assert (server / "seal.key").stat().st_mode & 0o077 == 0
+    said = capsys.readouterr().out
+    assert f"seal.pub is {new} now" in said and f"--seal-key server/seal.key --seal-key server/seal-{old}.key" in said
+    assert public_half(read_key(server / "seal.key")) == read_key(server / "seal.pub")
+    assert complaint(capsys, "renew-seal", "nowhere").startswith("nowhere/seal.key: cannot be read")
+
+
+def options(keys: Path, party: str) -> list[str]:
+    return ["--certificate", f"{keys}/{party}/cert.pem", "--key", f"{keys}/{party}/cert.key"]
+
+
+def test_a_superlink_that_is_not_there_is_one_line(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--superlink", f"127.0.0.1:{free_port()}", "--root-certificates", keys / "ca" / "ca.pem"]
+    assert ": cannot be reached: " in complaint(capsys, "register", keys / "nodes" / "0" / "node.pub", *where)
+    line = complaint(capsys, "register", keys / "ca" / "ca.pem", *where)
+    assert line.endswith("ca.pem: holds no SuperNode's public key")
+
+
+def test_a_party_whose_files_are_missing_says_which(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    authority = ["--root-certificates", keys / "ca" / "ca.pem"]
+    train = ["train", "study.toml", "--arm", "a", "--public", "none", "--out", "run", "--shuffler", "127.0.0.1:1"]
+    train += authority
+    train += options(keys, "server")
+    line = complaint(capsys, *train, "--seal-key", keys / "ca" / "ca.pem")
+    assert line.endswith("ca.pem: is no key to seal or to sign with, which is 64 hexadecimal digits")
+    assert complaint(capsys, *train, "--seal-key", "none").startswith("none: cannot be read")
+    shuffler = ["shuffler", "store", "--superlink", "127.0.0.1:1", *authority, *options(keys, "shuffler"), "--port", 1]
+    shuffler += ["--secret", keys / "superlink" / "secret", "--users", "nobody.jsonl"]
+    line = complaint(capsys, *shuffler, "--enrolment-key", keys / "enrolment" / "sign.pub")
+    assert line.startswith("--users nobody.jsonl: cannot be read")
+    assert complaint(capsys, *shuffler, "--enrolment-key", "none").startswith("none: cannot be read")
+    predict = ["predict", "nowhere", *options(keys, "predict"), "--port", 1]
+    assert complaint(capsys, *predict).startswith("nowhere: holds no finished run")
+
+
+def test_a_question_that_is_being_written_is_no_other_question(tmp_path: Path) -> None:
+    """The publisher looks while the training server writes: a draft lies there for a moment."""
+    (tmp_path / "questions").mkdir()
+    place = SimpleNamespace(server=tmp_path, folder=tmp_path, publisher=tmp_path)
+    (tmp_path / "questions" / f".draft.{QUESTION}{ASKED}").write_text("")
+    _Deployment._publish(place)  # type: ignore[arg-type]
+    (tmp_path / "questions" / f"other{ASKED}").write_text("")
+    with pytest.raises(UserError, match="asks training users otherwise"):
+        _Deployment._publish(place)  # type: ignore[arg-type]

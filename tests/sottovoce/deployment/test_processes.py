@@ -1,0 +1,310 @@
+"""The processes of a deployment: watched, found by anyone who knows the folder, stopped; no stranger ever touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simulations.errors import Interrupted, Terminated, UserError
+from simulations.transport.signals import handling
+from sottovoce.deployment import processes as parties
+from sottovoce.deployment.processes import (
+    COMMANDS,
+    LIST,
+    MARK,
+    Parties,
+    check_port,
+    ending_on_signals,
+    free_port,
+    mark_of,
+    running,
+    shown,
+    stop,
+)
+
+SLEEP = ["sleep", "600"]
+STUBBORN = ["sh", "-c", "trap '' TERM; echo ready; while true; do sleep 1; done"]
+#: A process that starts a party, says so, and waits to be killed.
+STARTER = """
+import sys, time
+from pathlib import Path
+from sottovoce.deployment.processes import Parties
+started = Parties(Path(sys.argv[1]), show=lambda line: None, progress=lambda line: None)
+started.start("sleeper", "sleeper", ["sh", "-c", "sleep 600 & wait"])
+started.start("other", "other", ["sleep", "600"])
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture()
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A deployment's folder; whatever of it is alive after the test is killed."""
+    place = tmp_path / "deployment"
+    place.mkdir()
+    yield place
+    for one in running(place, but=(os.getpid(),)):
+        os.kill(one.pid, signal.SIGKILL)
+
+
+def started(folder: Path, *lines: list[str]) -> Parties:
+    return Parties(folder, show=lines[0].append if lines else print, progress=lines[1].append if lines else print)
+
+
+def alive(folder: Path) -> list[int]:
+    return [one.pid for one in running(folder, but=(os.getpid(),))]
+
+
+def until(true: object, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_command_is_shown_noted_and_logged_for_its_owner_alone(folder: Path) -> None:
+    shows: list[str] = []
+    ours = started(folder, shows, [])
+    process = ours.start("the party", "place", ["sh", "-c", "echo $GIVEN; echo bad 1>&2"], {"GIVEN": "a b"})
+    process.wait()
+    assert shows == ["GIVEN='a b' sh -c 'echo $GIVEN; echo bad 1>&2'"]
+    assert (folder / COMMANDS).read_text() == f"# the party\n{shows[0]}\n"
+    assert (folder / "place" / "log").read_text() == "a b\nbad\n"
+    assert json.loads((folder / LIST).read_text())[0]["party"] == "deploy up"
+    ours.stop()
+
+
+def test_progress_is_passed_on_and_nothing_else_is(folder: Path) -> None:
+    said: list[str] = []
+    ours = started(folder, [], said)
+    ours.start("the party", "place", ["sh", "-c", "echo '    0.2 s  half done'; echo noise; printf '    1.0 s  do'"])
+    with pytest.raises(UserError):
+        ours.until(lambda: False, what="never", seconds=20)
+    assert said == ["the party: half done"]
+    ours.stop()
+
+
+def test_what_a_party_says_last_is_passed_on_though_it_ends_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It speaks and ends after its log was looked at, and before anybody asks whether it is there."""
+    said: list[str] = []
+    ours = started(folder, [], said)
+    go = folder / "go"
+    script = f"while [ ! -e {go} ]; do sleep 0.02; done; echo '    0.2 s  half done'"
+    process = ours.start("the party", "place", ["sh", "-c", script])
+    look = ours._relay
+
+    def slowly() -> None:
+        look()
+        go.touch()
+        process.wait()
+
+    monkeypatch.setattr(ours, "_relay", slowly)
+    with pytest.raises(UserError, match="has ended"):
+        ours.until(lambda: False, what="never", seconds=20)
+    assert said == ["the party: half done"]
+    ours.stop()
+
+
+def test_a_party_that_ends_early_is_named_with_its_last_telling_line_and_its_log(folder: Path) -> None:
+    ours = started(folder)
+    ours.start("good", "good", SLEEP)
+    script = "echo starting; printf '\\033[91mERROR\\033[0m: no room at all\\n'; echo shutting down; exit 3"
+    ours.start("bad", "bad", ["sh", "-c", script])
+    with pytest.raises(UserError) as caught:
+        ours.until(lambda: False, what="never", seconds=20)
+    log = folder / "bad" / "log"
+    assert str(caught.value) == f"bad has ended with exit code 3: ERROR: no room at all; its log is {log}"
+    ours.stop()
+    assert alive(folder) == []
+
+
+def test_a_party_that_was_killed_is_said_to_be(folder: Path) -> None:
+    ours = started(folder)
+    ours.start("good", "good", SLEEP).kill()
+    with pytest.raises(UserError, match=r"^good was ended by signal SIGKILL; its log is "):
+        ours.until(lambda: False, what="never", seconds=20)
+    ours.stop()
+
+
+def test_what_is_not_ready_in_time_is_said(folder: Path) -> None:
+    ours = started(folder)
+    ours.start("slow", "slow", SLEEP)
+    with pytest.raises(UserError, match=r"^slow is not up within 0 s; the logs are in "):
+        ours.until(lambda: False, what="slow is not up", seconds=0)
+    ours.stop()
+
+
+def test_a_party_whose_work_has_an_end_may_end(folder: Path) -> None:
+    ours = started(folder)
+    ours.start("good", "good", SLEEP)
+    ours.start("worker", "worker", ["true"])
+    ours.finish("worker")
+    ours.check()
+    ours.start("worker", "worker", ["sh", "-c", "echo 'sottovoce: no data there; name it'; exit 2"])
+    with pytest.raises(UserError, match=r"^worker has ended with exit code 2: no data there; name it; its log is "):
+        ours.finish("worker")
+    ours.stop()
+
+
+def test_a_command_that_is_not_there_is_one_line(folder: Path) -> None:
+    ours = started(folder)
+    with pytest.raises(UserError, match="cannot be started: No such file"):
+        ours.start("ghost", "ghost", [str(folder / "ghost-command")])
+    ours.stop()
+
+
+def test_one_that_ignores_sigterm_is_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parties, "GRACE", 0.3)
+    ours = started(folder)
+    process = ours.start("stubborn", "stubborn", STUBBORN)
+    until(lambda: (folder / "stubborn" / "log").read_text() == "ready\n")
+    ours.stop()
+    assert process.returncode == -signal.SIGKILL
+    assert alive(folder) == []
+
+
+def test_after_a_sigkill_of_the_one_that_started_them_all_are_found_and_stopped(folder: Path) -> None:
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(folder)], stdout=subprocess.PIPE)
+    assert starter.stdout is not None and starter.stdout.readline() == b"ready\n"
+    until(lambda: len(alive(folder)) == 4)  # itself, two parties, and the child of one
+    assert sorted(p.party for p in running(folder))[:3] == ["a process of theirs", "deploy up", "other"]
+    starter.kill()
+    starter.wait()
+    assert len(alive(folder)) == 3
+    (folder / LIST).unlink()  # they are found by their mark
+    assert len(stop(folder)) == 3 and alive(folder) == [] and stop(folder) == []
+
+
+def test_the_one_that_started_them_is_stopped_too(folder: Path) -> None:
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(folder)], stdout=subprocess.PIPE)
+    assert starter.stdout is not None and starter.stdout.readline() == b"ready\n"
+    assert "deploy up" in {p.party for p in stop(folder)}
+    assert starter.wait() == -signal.SIGTERM and alive(folder) == []
+
+
+def test_strangers_are_let_live(folder: Path, tmp_path: Path) -> None:
+    near = {MARK: mark_of(folder) + "-2"}
+    strangers = [subprocess.Popen(SLEEP, env=os.environ | env) for env in ({}, near, {"X" + MARK: mark_of(folder)})]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    known = Path(f"/proc/{strangers[0].pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    entries = [
+        {"party": "deploy up", "pid": strangers[0].pid, "started": int(known), "boot": boot},
+        {"party": "shuffler", "pid": strangers[0].pid, "started": int(known), "boot": boot},
+        {"party": "deploy up", "pid": strangers[1].pid, "started": 1, "boot": boot},
+    ]
+    (folder / LIST).write_text(json.dumps(entries))
+    try:
+        assert stop(folder) == []
+        assert all(one.poll() is None for one in strangers)
+    finally:
+        for one in strangers:
+            one.kill()
+            one.wait()
+
+
+def test_one_that_becomes_another_program_just_now_is_found(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux shows no environment for the moment between the new program's memory and its arguments: 1 of 400 that were
+    looked at as soon as they had been started. A stand-in of /proc holds one still in it."""
+    system = tmp_path / "proc"
+
+    def shows(pid: int, *, memory: int, environment: bytes, ends: tuple[int, int]) -> None:
+        (system / str(pid)).mkdir(parents=True, exist_ok=True)
+        known = {19: 7, 20: memory, 47: ends[0], 48: ends[1]}
+        fields = " ".join(str(known.get(number, 1)) for number in range(1, 50))
+        (system / str(pid) / "stat").write_text(f"{pid} (a) b) S {fields}")
+        (system / str(pid) / "environ").write_bytes(environment)
+
+    ours, moments = f"A=1\0{MARK}={mark_of(folder)}\0".encode(), []
+
+    def moment(seconds: float) -> None:
+        moments.append(seconds)
+        shows(1, memory=4096, environment=ours, ends=(100, 100 + len(ours)))
+
+    boot = parties._boot()
+    monkeypatch.setattr(parties, "_PROC", system)
+    monkeypatch.setattr(parties, "_boot", lambda: boot)
+    monkeypatch.setattr(parties.time, "sleep", moment)
+    shows(1, memory=4096, environment=b"", ends=(0, 0))
+    shows(2, memory=0, environment=b"", ends=(0, 0))  # a thread of the system's
+    shows(3, memory=4096, environment=b"", ends=(100, 100))  # started with nothing
+    assert [one.pid for one in running(folder)] == [1] and len(moments) == 1
+
+    shows(1, memory=4096, environment=b"", ends=(0, 0))
+    monkeypatch.setattr(parties.time, "sleep", moments.append)
+    monkeypatch.setattr(parties, "_BEGINS", 0.01)
+    assert running(folder) == [] and len(moments) > 2  # one that is held there is not waited for without end
+
+
+def test_a_copy_of_the_folder_stops_nothing_of_the_first(folder: Path, tmp_path: Path) -> None:
+    ours = started(folder)
+    process = ours.start("good", "good", SLEEP)
+    shutil.copytree(folder, tmp_path / "copy")
+    assert stop(tmp_path / "copy") == [] and process.poll() is None
+    ours.stop()
+
+
+def test_a_folder_by_another_name_is_the_same(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = started(folder)
+    ours.start("good", "good", SLEEP)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    assert len(running(Path("link"), but=(os.getpid(),))) == 1
+    ours.stop()
+
+
+def test_a_number_that_is_another_process_by_now_gets_no_signal(folder: Path) -> None:
+    stranger = subprocess.Popen(SLEEP)
+    try:
+        parties._send(parties.Process("gone", stranger.pid, 1, "boot"), signal.SIGKILL)
+        time.sleep(0.05)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"^--port {port}: Address already in use; choose another"):
+            check_port(port)
+    check_port(free_port())
+    for bad in (0, -1, 70_000):
+        with pytest.raises(UserError, match="must be from 1 to 65535"):
+            check_port(bad)
+
+
+def test_a_command_is_shown_as_one_types_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = parties.command_of("sottovoce", "deploy", Path("a b"))
+    assert shown(program, {}).endswith("sottovoce deploy 'a b'")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert shown(program, {"A": "1"}) == "A=1 sottovoce deploy 'a b'"
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt), (signal.SIGHUP, KeyboardInterrupt)],
+)
+def test_signals_end_a_deployment_in_good_order(number: int, raised: type[BaseException]) -> None:
+    """Whoever ended it is told by the exit code: 143 after SIGTERM, 130 after Ctrl-C."""
+    with handling({number: signal.SIG_IGN}):
+        with pytest.raises(raised), ending_on_signals():
+            signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.SIG_IGN
+    assert Interrupted("x", by=raised()).code == (143 if number == signal.SIGTERM else 130)

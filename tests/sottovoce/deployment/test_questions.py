@@ -1,0 +1,76 @@
+"""A training server's question that no bundle lists waits for the publisher, who signs what the limits allow."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.consent import write_question
+from client.device.bundle import Bundle
+from mechanisms.messages.request import Request
+from mechanisms.messages.signature import generate_keys
+from simulations.errors import UserError
+from sottovoce.cli import main as cli
+from sottovoce.deployment.questions import ASKED, SIGNED, Questions
+from tests.support.devices import POLICY, SIGNER, make_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    place = tmp_path_factory.mktemp("questions")
+    first = make_bundle(place)
+    listed = tuple(first.request.digest(channel) for channel in first.request.channels)
+    return make_bundle(place, "pinned", policy=replace(POLICY, questions=listed))
+
+
+def model_question(bundle: Bundle) -> Request:
+    assert bundle.request.m1 is not None
+    m1 = np.ascontiguousarray(bundle.request.m1[:, ::-1])
+    return replace(bundle.request, split="test", stage="test", label=None, m1=m1)
+
+
+def test_what_is_listed_is_asked_at_once(bundle: Bundle, tmp_path: Path) -> None:
+    Questions(tmp_path / "q", bundle, timeout=0.0, progress=print).vouched(bundle.request)
+    assert not (tmp_path / "q").exists()
+
+
+def test_what_is_not_listed_is_asked_when_the_publisher_has_signed_that_very_question(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question, said = model_question(bundle), list[str]()
+    asked, signed = tmp_path / f"test{ASKED}", tmp_path / f"test{SIGNED}"
+    impatient = Questions(tmp_path, bundle, timeout=0.0, progress=said.append)
+    with pytest.raises(UserError, match=r"nobody has signed it in 0 s; its publisher does with: [^\n]+$"):
+        impatient.vouched(question)
+    assert said == [f"stage test asks what the bundle does not list; waiting for {signed}"]
+    stranger, _ = generate_keys()
+    for other, by in ((question, stranger), (question, None), (bundle.request, SIGNER)):
+        write_question(signed, other, by)
+        with pytest.raises(UserError, match="nobody has signed it"):
+            impatient.vouched(question)
+    signed.unlink()
+    done = threading.Event()
+    patient = Questions(tmp_path, bundle, timeout=60.0, progress=lambda line: None)
+    thread = threading.Thread(target=lambda: (patient.vouched(question), done.set()))
+    thread.start()
+    (tmp_path / "sign.key").write_text(SIGNER.hex())
+    sign = ["deploy", "sign", str(asked), "--bundle", str(bundle.folder), "--sign-key", str(tmp_path / "sign.key")]
+    assert cli.main([*sign, "--out", str(signed)]) == 0
+    assert "the embedding of each record of the split test" in capsys.readouterr().out
+    thread.join(60)
+    assert done.is_set()
+
+
+def test_a_publisher_signs_nothing_beyond_the_limits(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dear = replace(model_question(bundle), embedding={"mechanism": "purkayastha", "epsilon": 11.0})
+    write_question(tmp_path / "a", dear)
+    (tmp_path / "sign.key").write_text(SIGNER.hex())
+    sign = ["deploy", "sign", str(tmp_path / "a"), "--bundle", str(bundle.folder)]
+    assert cli.main([*sign, "--sign-key", str(tmp_path / "sign.key"), "--out", str(tmp_path / "b")]) == 2
+    assert "would not answer it in any case" in capsys.readouterr().err and not (tmp_path / "b").exists()

@@ -1,0 +1,117 @@
+"""Hostile use of the page: other hosts, other pages, no token, long texts, markup in a sentence, nonsense."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from sottovoce.explore.explorer import CHARACTERS
+from tests.support.exploring import TOKEN
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "simulations" / "explore" / "page"
+SCRIPT = '<script>document.title = "run"</script><img src=x onerror="document.title = 1">'
+
+
+def posted(client: TestClient, name: str, question: Any, **headers: str) -> Any:
+    return client.post(f"/{TOKEN}/api/{name}", json=question, headers=headers)
+
+
+@pytest.mark.parametrize("path", ["/", "/api/state", "/wrong/", "/wrong/api/state", f"/{TOKEN}", f"/{TOKEN}x/", "/é/"])
+def test_who_does_not_know_the_token_gets_nothing(path: str, client: TestClient) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404 and not answer.content
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8000", "localhost:8000", "[::1]:8000"])
+def test_loopback_hosts_are_answered(host: str, client: TestClient) -> None:
+    assert client.get(f"/{TOKEN}/", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["", "example.org", "localhost.example.org", "127.0.0.1.example.org", "127.0.0.1:x"])
+def test_no_other_host_is_answered(host: str, client: TestClient) -> None:
+    assert client.get(f"/{TOKEN}/api/state", headers={"Host": host}).status_code == 403
+
+
+def test_another_page_is_not_answered(client: TestClient) -> None:
+    own = {"Origin": "http://127.0.0.1:8000", "Sec-Fetch-Site": "same-origin"}
+    assert posted(client, "price", {}, **own).status_code == 200
+    for other in ({"Origin": "http://example.org"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"},
+                  {"Origin": "http://127.0.0.1:9000"}, {"Sec-Fetch-Site": "same-site"}):  # fmt: skip
+        assert posted(client, "price", {}, **other).status_code == 403
+
+
+def test_nothing_but_the_pages_own_files_may_run(client: TestClient) -> None:
+    answer = client.get(f"/{TOKEN}/")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+    assert answer.headers["referrer-policy"] == "no-referrer"  # or the token would travel
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|https?://|javascript:", answer.text)
+    for part in PAGE.glob("*.js"):
+        assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", part.read_text())
+
+
+@pytest.mark.parametrize("name", [path.name for path in sorted(PAGE.iterdir())])
+def test_every_part_of_the_page_is_served_with_its_policy(name: str, client: TestClient) -> None:
+    answer = client.get(f"/{TOKEN}/{name}")
+    assert answer.status_code == 200 and answer.content == (PAGE / name).read_bytes()
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("name", ["..%2fservice.py", "%2e%2e/service.py", "service.py", "nothing.js", "api/nothing"])
+def test_no_other_file_is_served(name: str, client: TestClient) -> None:
+    assert client.get(f"/{TOKEN}/{name}").status_code in (404, 405)
+
+
+def test_a_script_in_a_sentence_is_text(client: TestClient) -> None:
+    answer = posted(client, "send", {"text": SCRIPT, "settings": {}})
+    assert answer.headers["content-type"] == "application/json" and answer.json()["channels"]
+
+
+def test_a_sentence_of_100_000_characters_is_read_and_no_longer_one(client: TestClient) -> None:
+    for channel in ("embedding", "text"):
+        text = "good film \U0001f600" * (CHARACTERS // 11)
+        question = {"text": text, "settings": {"channel": channel, "epsilon": 2.0}}
+        assert posted(client, "send", question).json()["refused"] is None
+    answer = posted(client, "send", {"text": "a" * (CHARACTERS + 1)})
+    assert answer.status_code == 400 and "100,001 characters" in answer.json()["error"]
+    assert client.post(f"/{TOKEN}/api/send", content=b"1" * (13 * CHARACTERS)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ([], "must be a table"),
+        ({"text": 1}, "text: must be a text"),
+        ({"label": True}, "label: must be a whole number"),
+        ({"label": 7, "text": "a film"}, "label: must be from 0 to 1"),
+        ({"round": 0}, "round: must be a whole number"),
+        ({"settings": 1}, "settings: must be a table"),
+        ({"settings": {"eps": 1}}, "unknown key 'eps'"),
+        ({"settings": {"channel": "thoughts"}}, "channel must be one of"),
+        ({"settings": {"channel": []}}, "channel must be one of"),
+        ({"settings": {"mechanism": "santext"}}, "mechanism must be one of purkayastha"),
+        ({"settings": {"epsilon": "1"}}, "epsilon must be a number from 0 to 100"),
+        ({"settings": {"epsilon": -1}}, "epsilon must be a number"),
+        ({"settings": {"dim": 2.5}}, "dim must be a whole number"),
+        ({"settings": {"dim": 64}}, "the encoder has 32 coordinates"),
+        ({"settings": {"length": "long"}}, "length must be"),
+        ({"settings": {"channel": "text", "tokens": 0}}, "tokens must be"),
+        ({"text": " "}, "type a sentence first"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(question: Any, said: str, client: TestClient) -> None:
+    if isinstance(question, dict):
+        question = {"text": "a good film"} | question
+    answer = posted(client, "send", question)
+    assert answer.status_code == 400 and said in answer.json()["error"] and "\n" not in answer.json()["error"]
+
+
+def test_what_is_no_json_is_one_line_too(client: TestClient) -> None:
+    for content in (b"", b"{", b"\xff", b"[" * 100_000):
+        assert client.post(f"/{TOKEN}/api/price", content=content).status_code == 400
+    lone = client.post(f"/{TOKEN}/api/send", content=b'{"text": "\\ud800 film"}')
+    assert lone.json()["refused"] is None

@@ -1,0 +1,310 @@
+"""The report: well-formed, of itself, honest about what is infinite or was not tried, and its label for machines."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulations.output.jsonable import json_ready
+from sottovoce.adversary.attacks.run import about
+from sottovoce.cli import main as cli
+from sottovoce.report import facts, glossary
+from sottovoce.report.html import element
+from sottovoce.report.write import report
+from tests.support.paths import ROOT
+from tests.support.results import demo
+
+
+def rung(name: str, epsilon: float | None, worst: float | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "rung": name, "epsilon": epsilon, "delta": 0.0, "unit": name, "neighbours": f"any two {name}s",
+        "assumption": "drawn once", "worst_case": epsilon if worst is None else worst, "statement": None,
+        "unprotected": [name] if epsilon == math.inf else [], "crowd": None,
+    } | more  # fmt: skip
+
+
+def results(name: str = "demo") -> dict[str, Any]:
+    """One arm in clear, one under PrivUnit with a shuffler, one of texts that exposes their length."""
+    made = demo()
+    bare, one, text = made["arms"][1:4]
+    bare |= {"ladder": [rung("embedding", math.inf), rung("user", math.inf), rung("shuffled", math.inf)]}
+    shuffled = rung("shuffled", 0.5, 4.0, delta=1e-6, crowd=2000, assumption="a trusted shuffler")
+    one |= {"ladder": [rung("statistic", 4.0), rung("user", 4.0), shuffled], "test_ladder": [rung("answer", 2.0)]}
+    one["budget"] |= {"worst_case_epsilon": 4.0}
+    agree = "any two users' data, the same label (public), that agree in the number of tokens (public)"
+    label = rung("label", None, assumption="declared public: sent in clear (why not)")
+    text |= {"way": "sanitized-text", "ladder": [rung("text", 30.0), label, rung("user", 30.0, neighbours=agree)]}
+    made |= {"name": name, "arms": [bare, one, text]}
+    return made
+
+
+def folder(place: Path, content: dict[str, Any], attacks: dict[str, Any] | None = None) -> Path:
+    place.mkdir(parents=True)
+    (place / "results.json").write_text(json.dumps(json_ready(content)))
+    if attacks is not None:
+        (place / "attacks.json").write_text(json.dumps(json_ready(attacks)))
+    return place
+
+
+def attacked(arm: str, attack: str = "vector-text", **more: Any) -> dict[str, Any]:
+    entry = {
+        "attack": attack, "arm": arm, "success": 0.31, "baseline": 0.02, "bound": 0.8, "interval": [0.2, 0.4],
+        "alarm": False, "note": "", "about": about(attack), "worst_case_epsilon": 4.0,
+    }  # fmt: skip
+    return {"name": "demo", "entries": [entry | more], "skipped": []}
+
+
+class Page(HTMLParser):
+    """Refuses what is not well-formed. elements: with their attributes; data: text by element."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.data: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        self.data.append((self.open[-1] if self.open else "", data))
+
+    def texts(self, tag: str) -> list[str]:
+        return [data for name, data in self.data if name == tag]
+
+
+def made(*runs: Path) -> tuple[str, Page, dict[str, Any]]:
+    html, told = report(runs, runs[0].parent / "report.html")
+    text = html.read_text(encoding="utf-8")
+    return text, Page(text), json.loads(told.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page, dict[str, Any]]:
+    return made(folder(tmp_path_factory.mktemp("report") / "run", results()))
+
+
+def test_is_a_page_of_itself(plain: tuple[str, Page, dict[str, Any]]) -> None:
+    text, page, _ = plain
+    names = [name for name, _ in page.elements]
+    assert text.startswith("<!DOCTYPE html>") and page.elements[0] == ("html", {"lang": "en"})
+    assert not {"link", "img", "iframe", "object", "base"} & set(names) and names.count("script") == 1
+    asked = [value for _, given in page.elements for key, value in given.items() if key in ("src", "href")]
+    assert asked and all(str(value).startswith("#") for value in asked)
+    assert not re.search(r"https?://|@import|url\((?!#)", text)
+    ids = [given["id"] for _, given in page.elements if "id" in given]
+    assert len(ids) == len(set(ids)) and {str(value)[1:] for value in asked} <= set(ids)
+    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(ids)
+    policy = next(given["content"] for name, given in page.elements if given.get("http-equiv"))
+    assert policy is not None and policy.startswith("default-src 'none'")
+
+
+def test_headings_descend_one_by_one_and_tables_have_heads(plain: tuple[str, Page, dict[str, Any]]) -> None:
+    text, page, _ = plain
+    levels = [int(name[1]) for name, _ in page.elements if re.fullmatch("h[1-6]", name)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+    tables = re.findall(r"<table.*?</table>", text, re.S)
+    assert len(tables) >= 4
+    for table in tables:
+        assert "<caption>" in table and '<th scope="col">' in table and '<th scope="row">' in table
+        columns = len(re.findall(r'<th scope="col"', table))
+        rows = re.findall(r"<tr.*?</tr>", table, re.S)
+        assert {len(re.findall(r"<t[hd][ >]", row)) for row in rows} == {columns}
+
+
+def test_an_infinite_epsilon_is_no_number(plain: tuple[str, Page, dict[str, Any]]) -> None:
+    _, page, told = plain
+    said = "".join(data for name, data in page.data if name not in ("script", "style", "text"))
+    assert not re.search(r"\binf\b|∞ *\d|\bnan\b|Infinity", said.replace("ε = ∞ where", ""))
+    assert "NOT PROTECTED" in said and "REFERENCE, NOT FOR USE" in said
+    bare, one, _ = told["runs"][0]["arms"]
+    assert not bare["protected"] and bare["reference"] and bare["trust"]["nobody"]["epsilon"] is None
+    assert all(each["epsilon"] is None and each["unprotected"] for each in bare["users"]["teaching"]["rungs"])
+    assert one["protected"] and one["trust"]["nobody"] == {"epsilon": 4.0, "delta": 0.0, "why": None}
+    assert "Infinity" not in json.dumps(told) and '"inf"' not in json.dumps(told)
+
+
+def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, Page, dict[str, Any]]) -> None:
+    text, _, told = plain
+    assert "one vector of numbers that sums up" in text and "WITHOUT PROTECTION" in text
+    assert "the number of tokens of each text, declared public" in text
+    assert "ε = 0.5 at δ = 1e-06, trusting the shuffler" in text
+    assert "Nobody has attacked this run" in text and "sottovoce attack " in text
+    assert "at most 98.21 in 100 guesses" in text  # e^4/(1 + e^4) = 0.98201
+    _, one, third = told["runs"][0]["arms"]
+    assert one["users"]["teaching"]["amplification"]["crowd"] == 2000 and one["attacks"] is None
+    assert third["users"]["teaching"]["exposed"][-1] == "the number of tokens of each text, declared public"
+    assert "the true labels" not in " ".join(third["stays_on_device"])
+
+
+@pytest.mark.parametrize("how", ["paper", "trusted", "simulated"])
+def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, tmp_path: Path) -> None:
+    content = results()
+    arm = content["arms"][1]
+    if how == "paper":
+        arm["way"] = "paper"
+    else:
+        arm["budget"] |= {"worst_case_epsilon": math.inf, "central_epsilon": 0.25, "central_delta": 1e-6}
+        arm["budget"] |= {"simulated_epsilon": 2.7} if how == "simulated" else {}
+        arm["ladder"] = [rung("statistic", math.inf), rung("user", math.inf)]
+    text, _, told = made(folder(tmp_path / "run", content))
+    label = told["runs"][0]["arms"][1]
+    assert not label["protected"] and label["trust"]["nobody"]["epsilon"] is None
+    assert "In 1 of 3 arms" in text
+    said = {"paper": "gradients depend", "trusted": "Everything, to a server", "simulated": "would spend ε = 2.7"}
+    assert said[how] in text
+
+
+def test_figures_say_values_under_the_pointer(plain: tuple[str, Page, dict[str, Any]]) -> None:
+    text, _, _ = plain
+    assert text.count("<svg ") == 2 and text.count('role="img"') == 2
+    assert re.search(r'<g id="accuracy-[^"]*told-\d+" pointer-events="all"><title>[^<]*: accuracy 0\.\d{3}', text)
+    assert re.search(r"<title>[^<]*worst case\): ε = ", text)
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    made_up = results("<b>run</b> & 'more'")
+    name = '<script>alert("1")</script>'
+    for arm in made_up["arms"]:
+        arm["name"] = f"{name}{arm['name']}"
+    made_up["versions"] = {"<i>": "</pre><script>"}
+    run = folder(tmp_path / "run", made_up, attacked(f"{name}Purkayastha, ε = 10", note="<u>note</u>"))
+    text, page, told = made(run)
+    assert [name for name, _ in page.elements].count("script") == 1
+    assert not {"b", "i", "u"} & {name for name, _ in page.elements}
+    assert "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;" in text and "alert(1)" not in text
+    assert told["runs"][0]["arms"][0]["name"].startswith(name)
+    assert element("p", "<", class_='"') == '<p class="&quot;">&lt;</p>'
+
+
+def test_what_attacks_got_stands_beside_what_is_allowed(tmp_path: Path) -> None:
+    one = "Purkayastha, ε = 10"
+    text, _, told = made(folder(tmp_path / "run", results(), attacked(one)))
+    assert "success 0.310, where a guess without any release has 0.020, and the theorem allows 0.800" in text
+    assert "Nobody has attacked" not in text and "None got more than is promised" in text
+    assert told["runs"][0]["arms"][1]["attacks"][0]["success"] == 0.31 and text.count("<svg ") == 3
+    loud, _, _ = made(folder(tmp_path / "loud", results(), attacked(one, alarm=True, success=0.9)))
+    assert "ALARM: 1 attacks got more" in loud and "ALARM: more than a true theorem allows" in loud
+
+
+def test_an_attack_below_its_baseline_and_a_reference_below_an_arm_are_remarked(tmp_path: Path) -> None:
+    one, content = "Purkayastha, ε = 10", results()
+    gap = {"difference": 0.036, "error": 0.01}
+    pair = {"arm": one, "less": "no noise", "users_added": False, "sanitized": None, "on_device": gap}
+    text, _, _ = made(
+        folder(tmp_path / "run", content | {"differences": [pair]}, attacked(one, baseline=0.5)),
+    )  # fmt: skip
+    assert text.count("below a guess without any release") == 1
+    assert f'<p class="warn">no noise: lies below {one}, which are private' in text
+    quiet, _, _ = made(folder(tmp_path / "quiet", content, attacked(one)))
+    assert "below a guess" not in quiet and "lies below" not in quiet
+
+
+def test_several_runs_stand_side_by_side(tmp_path: Path) -> None:
+    runs = [folder(tmp_path / name, results(name) | {"seed": seed}) for seed, name in enumerate("ab")]
+    twin = folder(tmp_path / "twin", results("a") | {"seed": 0})
+    text, page, told = made(*runs, twin)
+    assert [run["name"] for run in told["runs"]] == ["a", "b", "a"]
+    assert text.count("<svg ") == 6 and f"a, seed 0 ({twin})" in text
+    ids = [given["id"] for _, given in page.elements if "id" in given]
+    assert len(ids) == len(set(ids)) and '<th scope="col">run</th>' in text
+    again, _, _ = made(*runs, twin)
+    assert again == text
+
+
+def test_an_audit_beside_the_run_is_told(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", results())
+    (run / "audit").mkdir()
+    entry = {"name": "laplace", "pair": "0 and 1", "verdict": "violated"}
+    found = {"entries": [entry], "violated": 1, "draws": 10, "delta": 1e-3, "seed": 1, "false_alarm_rate": 1e-3}
+    (run / "audit" / "audit.json").write_text(json.dumps(found))
+    text, _, told = made(run)
+    assert "1 violated a claim" in text and "laplace: 0 and 1" in text and told["runs"][0]["audit"]["violated"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "holds no results.json"), ("{", "is not readable"), ("[]", "is not readable"), ("{}", "is no result")],
+)
+def test_what_is_no_run_is_one_line(
+    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    if content is not None:
+        (tmp_path / "run" / "results.json").write_text(content)
+    out = tmp_path / "report.html"
+    assert cli.main(["report", str(tmp_path / "run"), "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and str(tmp_path / "run") in error and not out.exists()
+
+
+@pytest.mark.parametrize("file", ["results.json", "attacks.json", "audit/audit.json"])
+def test_what_another_version_wrote_is_one_line(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, attacks = results(), attacked("Purkayastha, ε = 10")
+    run = folder(tmp_path / "run", content, attacks)
+    (run / "audit").mkdir()
+    del content["arms"][0]["ladder"][0]["assumption"]
+    broken = {"results.json": content, "attacks.json": {"entries": [{"arm": "a"}]}, "audit/audit.json": {}}
+    (run / file).write_text(json.dumps(json_ready(broken[file])))
+    assert cli.main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 2
+    error = capsys.readouterr().err
+    assert str(run / file) in error and error.count("\n") == 1
+
+
+def test_who_sends_the_text_keeps_nothing_that_follows_from_it(tmp_path: Path) -> None:
+    content = results()
+    content["arms"][0]["ladder"] = [rung("text", math.inf), rung("user", math.inf)]
+    _, _, told = made(folder(tmp_path / "run", content))
+    assert told["runs"][0]["arms"][0]["stays_on_device"] == ["the true labels, or which class a text belongs to"]
+
+
+@pytest.mark.parametrize(
+    ("out", "said"), [("report.pdf", "must end in .html"), ("no/where.html", "there is no folder")]
+)
+def test_where_it_cannot_be_written_is_one_line(
+    out: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = folder(tmp_path / "run", results())
+    assert cli.main(["report", str(run), "--out", str(tmp_path / out)]) == 2
+    assert said in capsys.readouterr().err
+    assert cli.main(["report", str(run), str(run), "--out", str(tmp_path / "a.html")]) == 2
+    assert "named twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (1.0, 0.0), (1.0, 0.1), (4.0, 1e-3)])
+def test_the_best_guess_is_that_of_the_worst_pair(epsilon: float, delta: float) -> None:
+    """Of randomized response that shows the truth with probability δ: (ε, δ)-private, and its best guess is known."""
+    truth = math.exp(epsilon) / (1 + math.exp(epsilon))
+    assert facts.best_guess(facts.Cost(epsilon, delta)) == pytest.approx(delta + (1 - delta) * truth)
+    assert facts.best_guess(facts.Cost(math.inf, 0.0)) == 1.0 and facts.best_guess(facts.Cost(None, 0.0)) is None
+
+
+def test_the_glossary_of_the_docs_is_that_of_the_report() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    found = re.findall(r"\*\*(.+?)\*\*\n:   (.+?)(?=\n\n\*\*|\Z)", text, re.S)
+    assert {name: " ".join(said.split()) for name, said in found} == glossary.ENTRIES
+    assert all("](" not in glossary.plain(name) and "**" not in glossary.plain(name) for name in glossary.ENTRIES)
+    with pytest.raises(KeyError):
+        glossary.term("no such word")
+
