@@ -24,7 +24,7 @@ FROM := awk -F "='|'$$" 'BEGIN { \
 	said["find-links"] = "--find-links="; said["index-url"] = "--default-index="; said["extra-index-url"] = "--index=" } \
 	{ sub(/.*\./, "", $$1); n = split($$2, each, / |\\n/); for (i = 1; i <= n; i++) if ($$1 in said) print said[$$1] each[i] } \
 	$$1 == "no-index" && tolower($$2) ~ /^(1|y|yes|t|true|on)$$/ { print "--no-index" }'
-ALL := -c constraints.txt -e '.[simulation,dev]'
+ALL := -c constraints.txt -e '.[adversary,deployment,report,dev]'
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	@from=$$($(BIN)/pip config list | $(FROM)); \

@@ -201,9 +201,11 @@ _WORK: dict[str, Callable[[BenchOptions], dict[str, Any]]] = {
 
 def _apart(module: Sequence[str], options: BenchOptions) -> Any:
     """What a module answers in a process of its own; its last line of complaint as a UserError."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-m", *module], input=json.dumps(asdict(options)), stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", *module], input=json.dumps(asdict(options)), stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
     lines = done.stdout.splitlines()
     answer = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
     if done.returncode:

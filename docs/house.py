@@ -30,7 +30,9 @@ ROOT = FilePath(__file__).parents[1]
 PICTURE = ROOT / "docs" / "figures" / "house.svg"
 #: Packages from the top of the house to its ground; those of one row stand side by side.
 HOUSE = (("sottovoce",), ("simulations",), ("client", "server"), ("mechanisms",))
-COLOURS = {"sottovoce": "#8c4a5e", "simulations": "#4c72b0", "client": "#2f8f5b", "server": "#b0632f", "mechanisms": "#6b4c9a"}
+COLOURS = {
+    "sottovoce": "#8c4a5e", "simulations": "#4c72b0", "client": "#2f8f5b", "server": "#b0632f", "mechanisms": "#6b4c9a",
+}  # fmt: skip
 
 WIDTH = 10.0  # inches, as all lengths here
 LETTER, LINE, PAD, GAP, LANE = 0.072, 0.15, 0.07, 0.16, 0.1

@@ -32,7 +32,10 @@ def __getattr__(name: str) -> Any:
         try:
             value = getattr(import_module(_HOMES[name]), name)
         except ModuleNotFoundError as error:
-            error.add_note(f"sottovoce.{name} needs more than a device has: pip install 'sottovoce[simulation]'")
+            from sottovoce.extras import install_command
+
+            command = install_command(error.name) or "pip install 'sottovoce[simulation]'"
+            error.add_note(f"sottovoce.{name} needs more than a device has: {command}")
             raise
     else:
         raise AttributeError(f"module 'sottovoce' has no attribute {name!r}", name=name, obj=import_module(__name__))

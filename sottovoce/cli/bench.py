@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,7 @@ def command(
     ] = None,
 ) -> None:  # fmt: skip
     """Measure how fast this is here: mechanisms, encoder, rounds, and peers beside them."""
+    _find_benchmarks()
     from benchmarks import run as bench
     from simulations.output.atomic import staged
     from simulations.output.figures import save
@@ -60,3 +62,14 @@ def command(
         print_json(results)
     else:
         print(bench.table(results))
+
+
+def _find_benchmarks() -> None:
+    """Make the benchmarks of a clone importable: they are not installed. Raises UserError where there is no clone."""
+    import sottovoce
+    from simulations.errors import UserError
+
+    clone = Path(sottovoce.__file__).parents[1]
+    if not (clone / "benchmarks" / "run.py").is_file():
+        raise UserError("bench: benchmarks are not installed; run this command in a clone of Sottovoce")
+    sys.path.insert(0, str(clone))  # before the package of that name which opacus installs

@@ -49,29 +49,12 @@ from sottovoce.cli.options import (
     overrides,
     refuse_repeats,
 )
+from sottovoce.extras import install_command
 
 if TYPE_CHECKING:
     from simulations.run.track import Tracker
 
 # Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
-
-#: What `pip install sottovoce[simulation]` adds to a device's installation.
-SIMULATION_PACKAGES = (
-    "torch",
-    "opacus",
-    "threadpoolctl",
-    "transformers",
-    "safetensors",
-    "onnx",
-    "datasets",
-    "pyarrow",
-    "matplotlib",
-    "starlette",
-    "uvicorn",
-    "ray",
-    "dp_accounting",
-    "HanTa",
-)
 
 app = typer.Typer(
     help="Federated learning on text that is sanitized before it leaves the user.",
@@ -284,11 +267,9 @@ def _run(arguments: list[str] | None) -> int:
         said, mark, near = error.format_message().partition(" Did you mean")  # which typer adds to what click says
         return _complain(said + mark + near.partition(" (Did you mean")[0].partition(" Did you mean")[0], 2)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in SIMULATION_PACKAGES:
+        if (command := install_command(error.name)) is None:
             raise
-        return _complain(
-            f"{error.name} is not installed; a simulation needs: pip install 'sottovoce[simulation]'", 2
-        )
+        return _complain(f"{error.name} is not installed; this command needs: {command}", 2)
     except OSError as error:
         # Without a file name it is no mistake of the user's.
         if error.filename is None:
