@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 FILE, FUNCTION = 800, 100
-FOLDERS = ("client", "server", "mechanisms", "simulations", "sottovoce", "tests", "docs")
+FOLDERS = ("client", "server", "mechanisms", "simulations", "sottovoce", "benchmarks", "tests", "docs")
 #: Files that are tables of words.
 DATA = ("simulations/corpora/fragments.py",)
 

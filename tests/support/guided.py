@@ -23,7 +23,7 @@ Edge = tuple[str, int, int]
 #: An input made of one or two that were kept.
 Change = Callable[[random.Random, bytes, bytes], bytes]
 
-OURS = tuple(f"{ROOT / package}/" for package in ("client", "mechanisms", "server", "simulations"))
+OURS = tuple(f"{ROOT / package}/" for package in ("client", "mechanisms", "server", "simulations", "sottovoce"))
 CORPORA = ROOT / "tests" / "corpora"
 #: Longer inputs say no more, and are the business of tests of memory.
 LONGEST = 6000

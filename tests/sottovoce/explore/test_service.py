@@ -12,7 +12,7 @@ from sottovoce.explore.explorer import CHARACTERS
 from tests.support.exploring import TOKEN
 from tests.support.paths import ROOT
 
-PAGE = ROOT / "simulations" / "explore" / "page"
+PAGE = ROOT / "sottovoce" / "explore" / "page"
 SCRIPT = '<script>document.title = "run"</script><img src=x onerror="document.title = 1">'
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-STYLE = (ROOT / "simulations" / "explore" / "page" / "style.css").read_text(encoding="utf-8")
+STYLE = (ROOT / "sottovoce" / "explore" / "page" / "style.css").read_text(encoding="utf-8")
 #: Text, and the ground that it stands on.
 PAIRS = [
     ("ink", "page"), ("ink", "wash"), ("soft", "page"), ("soft", "wash"), ("on", "blue"), ("warm", "page"),

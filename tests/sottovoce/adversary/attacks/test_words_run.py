@@ -101,7 +101,7 @@ def test_a_run_under_attack(finished, tmp_path, capsys):
     assert json.loads((finished / "attacks.json").read_text()) == results
     assert not any("membership" not in line for line in results["skipped"]) and "released texts of stage train" in err
     entries = {(e["arm"], e["attack"]): e for e in results["entries"]}
-    assert set(entries) == {(arm, name) for arm in ARMS for name in EVERY_ATTACK}
+    assert set(entries) == {(arm, name) for arm in ARMS for name in ATTACKS}
     for e in entries.values():
         assert 0 <= e["baseline"] <= 1 and e["texts"] == USERS
         for limit in (e["bound"], e["best"]):
