@@ -180,21 +180,8 @@ class _Guided(Geometry):
     tags: IntArray
     penalty: float
 
-    def _more(self, x: IntArray) -> NDArray[np.bool_]:
-        differ: NDArray[np.bool_] = self.tags[x][:, None] != self.tags[self.outputs][None]
-        return differ
-
-    def lowered(self, x: IntArray) -> NDArray[np.float32]:
-        low = super().lowered(x)
-        low[:, : len(self.outputs)] += np.float32(self.penalty) * self._more(x)
-        return low
-
-    def pairs(self, x: IntArray, y: IntArray) -> FloatArray:
-        apart: FloatArray = super().pairs(x, y) + self.penalty * (self.tags[x] != self.tags[y])
-        return apart
-
-    def distances(self, x: IntArray) -> FloatArray:
-        return super().distances(x) + self.penalty * self._more(x)
+    def bend(self, apart: NDArray[Any], x: IntArray, y: IntArray) -> None:
+        apart += apart.dtype.type(self.penalty) * (self.tags[x] != self.tags[y])
 
 
 @dataclass(frozen=True, eq=False)
