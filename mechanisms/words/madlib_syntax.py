@@ -43,8 +43,8 @@ class MadlibSyntax:
     the private word again, so it is no post-processing, and the published ε·d does not hold: words of two tags may
     be told apart by one output, at any ε (where k is the whole vocabulary, for certain). What does hold: among
     inputs of *one* tag that tag is a constant, the choice a function of the noisy vector and of public things, and
-    ε·|φ(x) - φ(x')| follows by post-processing. So the guarantee exposes the tag. An unknown word has a tag of its
-    own and gets the nearest word.
+    ε·|φ(x) - φ(x')| follows by post-processing. So the guarantee exposes the tag. An unknown word, whatever its part of
+    speech, gets the nearest word: that it is unknown is exposed too.
 
     **mode = "repaired"** (the way that the paper leaves open). The exponential mechanism with both wishes in the score:
     Pr[y | x] proportional to exp(-ε·d'(x, y)/2), d'(x, y) = |φ(x) - φ(y)| + penalty·[tag(x) is not tag(y)].
@@ -111,7 +111,7 @@ class MadlibSyntax:
             diameter=diameter(self.vocabulary),
             protects="token",
             numeric_delta=min(1.0, breaks * LATTICE),
-            exposes=("tag",),
+            exposes=("unknown-words", "tag"),
         )
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
