@@ -246,9 +246,9 @@ def _choice(text, x, private):
 
 
 def _repetition(text, x, _):
+    first, second = np.triu_indices(x.shape[1], 1)
     known = (x != NOTHING) & (x != SIZE)
-    same = (x[:, :, None] == x[:, None]) & known[:, :, None] & known[:, None]
-    return _alike(same.reshape(len(x), -1))
+    return _alike((x[:, first] == x[:, second]) & known[:, first])
 
 
 def _filter(text, x, _):
