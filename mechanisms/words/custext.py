@@ -225,12 +225,12 @@ class CusTextImportance(_Grouped):
 
     @property
     def guarantee(self) -> Guarantee:
-        repetition, inputs = (), "all"
-        if self.strategy == "conservative":
-            repetition, inputs = ("repetition",), "all; a word outside the vocabulary repeats no other"
+        conservative = self.strategy == "conservative"
+        inputs = "all; a word outside the vocabulary repeats no other" if conservative else "all"
+        exposes = ("repetition",) * conservative
         if self.mode == "paper":
-            return self._guarantee(self.epsilon, "token", ("choice", *repetition), inputs)
-        return self._guarantee(max(self.epsilon, self.rest), "sequence", repetition, inputs)
+            return self._guarantee(self.epsilon, "token", ("choice", *exposes), inputs)
+        return self._guarantee(max(self.epsilon, self.rest), "sequence", exposes, inputs)
 
     def settled(self, x: IntArray, *, importance: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """What is read of texts (n, L) that are to be cut or filled up: in paper mode their choice, made now; what
@@ -245,7 +245,8 @@ class CusTextImportance(_Grouped):
         x = checks.word_ids(self.name, x, self.vocabulary)
         weights = np.asarray(importance)
         if weights.shape == x.shape and weights.dtype == np.bool_:
-            return weights & (x != NOTHING)
+            made: BoolArray = weights & (x != NOTHING)
+            return made
         if weights.shape != x.shape or weights.dtype.kind not in "iuf":
             raise ValueError(f"{self.name}: importance must be a number for each token, {x.shape}, got {weights.shape}")
         there = x != NOTHING

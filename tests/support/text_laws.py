@@ -66,7 +66,7 @@ def word_table(word):
 
 def _over_the_plane(word):
     side = np.linspace(-4.0, 4.0, 41)
-    z = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2) + [0.0137, 0.0071]
+    z = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2) + np.array([0.0137, 0.0071])
     noise = getattr(word, "noise", word)
     root = noise.root if getattr(noise, "lam", 0.0) else np.eye(2)
     coins = _COINS if word.name == "vickrey" else (0.5,)

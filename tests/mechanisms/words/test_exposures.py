@@ -134,8 +134,11 @@ def test_laws_put_together_are_those_of_the_program(name):
         for text in treated(word, 2, every=False):
             kept = dataclasses.replace(text, numbers="keep")
             x = texts(2)
-            law, by_program = (assembled(kept, x, word_table(word)), played(kept, x, {}))
-            np.testing.assert_allclose(np.sort(law, axis=1)[:, ::-1], np.sort(by_program, axis=1)[:, ::-1][:, : law.shape[1]])
+            law, by_program = assembled(kept, x, word_table(word)), played(kept, x, {})
+            more = by_program.shape[1] - law.shape[1]  # outputs with a hole, which nobody gives
+            np.testing.assert_allclose(
+                np.sort(np.pad(law, ((0, 0), (0, more))), axis=1), np.sort(by_program, axis=1), atol=ROUNDING
+            )
             np.testing.assert_allclose(losses(law), losses(by_program), atol=ROUNDING)
 
 
