@@ -12,7 +12,7 @@ import math
 import numpy as np
 import pytest
 
-from mechanisms.catalogue import CATALOGUE, OWN_KINDS
+from mechanisms.catalogue import CATALOGUE, OWN_KINDS, build
 from mechanisms.guarantee import EXPOSURES
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import KEPT, TREATMENTS, TextMechanism
@@ -140,6 +140,39 @@ def test_laws_put_together_are_those_of_the_program(name):
                 np.sort(np.pad(law, ((0, 0), (0, more))), axis=1), np.sort(by_program, axis=1), atol=ROUNDING
             )
             np.testing.assert_allclose(losses(law), losses(by_program), atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("spec", "exposes"),
+    [
+        ({"mechanism": "custext", "epsilon": 1.0, "k": 2}, ("length", "group")),
+        ({"mechanism": "custext", "epsilon": 1.0, "k": SIZE}, ()),
+        ({"mechanism": "custext+", "epsilon": 1.0, "k": SIZE}, ("stop-words",)),
+        ({"mechanism": "santext+", "epsilon": 1.0, "w": 0.5}, ("frequent-words",)),
+        ({"mechanism": "madlib-syntax", "epsilon": 1.0, "mode": "paper"}, ("length", "unknown-words", "tag")),
+        ({"mechanism": "madlib-syntax", "epsilon": 1.0, "mode": "paper", "unknown": "drop"}, ("length", "tag")),
+        ({"mechanism": "madlib-syntax", "epsilon": 1.0}, ()),
+        (
+            {"mechanism": "custext-importance", "epsilon": 1.0, "rest": 1.0, "k": SIZE, "strategy": "conservative"},
+            ("repetition",),
+        ),
+        (
+            {"mechanism": "custext-importance", "epsilon": 1.0, "rest": 1.0, "k": SIZE, "mode": "paper"},
+            ("length", "choice"),
+        ),
+    ],
+)
+def test_a_drawn_length_is_exposed_by_what_every_token_shows(spec, exposes):
+    text = build(spec | {"tokens": 3, "length": 0.1}, channel="text", vocabulary=SMALL)
+    assert text.guarantee.exposes == exposes
+    for name in exposes:
+        assert text.guarantee.worst_case(declared=set(EXPOSURES) - {name}) == math.inf
+
+
+@every_word
+def test_counting_uniforms_draws_no_word(word):
+    text = TextMechanism(word, 64, 1.0)  # whose length is most often above 0: what reads scores has none to give
+    assert text.uniforms == 1 + 64 * (TextMechanism(word, 1, KEPT).uniforms)
 
 
 @every_word
