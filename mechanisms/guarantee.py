@@ -11,7 +11,9 @@ from scipy.special import log_ndtr
 
 METRICS = ("discrete", "euclidean", "angular")
 UNITS = ("token", "sequence", "label", "record")
-#: What a text mechanism may pass through without any noise, by the name under which a policy accepts it.
+#: What a text mechanism may pass through without any noise, by the name under which a policy accepts it. Two texts
+#: agree in one of them if it is the same at every place, after what is dropped has been left out. A place behind the
+#: end of a text holds no word of any kind, group or part of speech.
 EXPOSURES = {
     "length": "the number of tokens",
     "stop-words": "stop words",
@@ -22,7 +24,7 @@ EXPOSURES = {
     "group": "which group of the mapping a word belongs to",
     "tag": "a word's part of speech",
     "choice": "which words of a text were chosen for protection, and all the others",
-    "repetition": "which tokens of a text are the same word",
+    "repetition": "which tokens of a text are the same word of the vocabulary",
     "filter": "what a filter that looks at the private word leaves out",
 }
 

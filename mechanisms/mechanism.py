@@ -63,7 +63,9 @@ class WordMechanism(Mechanism, Protocol):
     kind of language model (`client.models.language_models`); "masked-lm" where a class does not say. One whose
     output's words do not stand for the text's at the same place says `moves = True`; one that makes all of a text by
     one draw `whole = True`, and how many `uniforms` that takes; one whose guarantee is of other distances than the
-    Euclidean ones of the vectors gives them in `distances(x, y)`: word ids (n,) and (k,) -> (n, k).
+    Euclidean ones of the vectors gives them in `distances(x, y)`: word ids (n,) and (k,) -> (n, k). One that decides
+    something by the whole text does so in `settled(x, **private)`, before the text is cut or filled up to a drawn
+    length: what it answers is what `sample` is then given.
     """
 
     vocabulary: Vocabulary

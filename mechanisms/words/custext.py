@@ -49,10 +49,12 @@ class _Grouped:
         """Its groups, and the scores in them."""
         return mapping(self.vocabulary, self.k, self.similarity)
 
-    def _guarantee(self, epsilon: float, protects: str, exposes: tuple[str, ...] = ()) -> Guarantee:
+    def _guarantee(
+        self, epsilon: float, protects: str, exposes: tuple[str, ...] = (), inputs: str = "all"
+    ) -> Guarantee:
         groups = ("group",) if len(self.mapping.members) > 1 else ()
         return Guarantee(
-            epsilon=epsilon, metric="discrete", diameter=1.0, protects=protects,
+            epsilon=epsilon, metric="discrete", diameter=1.0, protects=protects, inputs=inputs,
             numeric_delta=categorical.numeric_delta(self.mapping.members.shape[1]),
             exposes=exposed([*exposes, *groups]),
         )  # fmt: skip
@@ -187,12 +189,14 @@ class CusTextImportance(_Grouped):
     the importance reads and however few tokens differ. Inside groups: "group" is exposed.
     **paper**: tokens that are not chosen are kept (but for the unknown word, which cannot be shown and is drawn with
     `epsilon`; `rest` is not used). What was chosen, and all the rest of the text, is exposed ("choice"): epsilon for
-    each token holds only between texts that agree in it.
+    each token holds only between texts that agree in it. The choice is made in the text as it is, before it is cut or
+    filled up to a drawn length: what is chosen of a part is no function of what is chosen of the whole.
 
     strategy: "aggressive", a fresh draw for each token; or "conservative", one draw for each distinct word of a text,
     a word being chosen as soon as one of its tokens is. Then equal words stay equal, and texts that differ in which
     of their tokens are the same word are told apart: the exposure "repetition". Between texts that agree in it, the
-    bound above holds for each distinct word.
+    bound above holds for each distinct word. A token outside the vocabulary repeats no other: nobody knows which of
+    them are the same word, and those that fill a text up would tell its length if they were drawn as one.
 
     epsilon, rest: 0..1000. share: 0..1. k, similarity: as `CusText`.
     """
@@ -221,16 +225,28 @@ class CusTextImportance(_Grouped):
 
     @property
     def guarantee(self) -> Guarantee:
-        repetition = ("repetition",) if self.strategy == "conservative" else ()
+        conservative = self.strategy == "conservative"
+        inputs = "all; a word outside the vocabulary repeats no other" if conservative else "all"
+        exposes = ("repetition",) * conservative
         if self.mode == "paper":
-            return self._guarantee(self.epsilon, "token", ("choice", *repetition))
-        return self._guarantee(max(self.epsilon, self.rest), "sequence", repetition)
+            return self._guarantee(self.epsilon, "token", ("choice", *exposes), inputs)
+        return self._guarantee(max(self.epsilon, self.rest), "sequence", exposes, inputs)
+
+    def settled(self, x: IntArray, *, importance: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """What is read of texts (n, L) that are to be cut or filled up: in paper mode their choice, made now; what
+        fills a text up is chosen."""
+        if self.mode == "paper":
+            return {"importance": self.chosen(x, importance) | (x == NOTHING)}
+        return {"importance": importance}
 
     def chosen(self, x: NDArray[Any], importance: NDArray[Any]) -> BoolArray:
-        """Which tokens are protected with `epsilon`, (n, L) word ids and weights -> (n, L). ValueError on a weight
-        that is missing or not finite where a token is."""
+        """Which tokens are protected with `epsilon`, (n, L) word ids and weights -> (n, L). Booleans are a choice that
+        was made (`settled`). ValueError on a weight that is missing or not finite where a token is."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         weights = np.asarray(importance)
+        if weights.shape == x.shape and weights.dtype == np.bool_:
+            made: BoolArray = weights & (x != NOTHING)
+            return made
         if weights.shape != x.shape or weights.dtype.kind not in "iuf":
             raise ValueError(f"{self.name}: importance must be a number for each token, {x.shape}, got {weights.shape}")
         there = x != NOTHING
@@ -250,11 +266,12 @@ class CusTextImportance(_Grouped):
         return protected
 
     def _distinct(self, x: IntArray) -> tuple[IntArray, IntArray]:
-        """Of all tokens (flat): where its word stands first in its text, and a number of that word in that text."""
-        texts = np.arange(x.size) // max(1, x[:1].size)
-        _, first, same = np.unique(
-            texts * (len(self.vocabulary) + 2) + x.ravel() + 1, return_index=True, return_inverse=True
-        )
+        """Of all tokens (flat): where its word stands first in its text, and a number of that word in that text. An
+        unknown word is a word of its own wherever it stands."""
+        flat, each = x.ravel(), np.arange(x.size)
+        texts = each // max(1, x[:1].size)
+        words = np.where(flat == self.vocabulary.unknown, -1 - each, texts * (len(self.vocabulary) + 1) + flat + 1)
+        _, first, same = np.unique(words, return_index=True, return_inverse=True)
         return first[same], same
 
     def _parameters(self, x: IntArray, importance: NDArray[Any]) -> tuple[BoolArray, FloatArray]:

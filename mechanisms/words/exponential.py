@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,10 +223,17 @@ class Geometry:
     """Distances from every row of `points` to the rows `outputs`, a few rows at a time.
 
     points: (N, m) float32. outputs: (K,) int64, rows of points, rising, at least one.
+
+    Another pseudometric overrides `bend`, and nothing else: `lowered`, `pairs` and `distances` measure Euclidean
+    distances by themselves and bend them once, at their end.
     """
 
     points: SingleArray
     outputs: IntArray
+
+    def bend(self, apart: NDArray[Any], x: IntArray, y: IntArray) -> None:
+        """Make Euclidean distances those of this geometry, in place. apart: float32 (lowered ones) or float64, of the
+        shape that rows x and y broadcast to."""
 
     @cached_property
     def _last(self) -> dict[bytes, FloatArray]:
@@ -338,6 +346,7 @@ class Geometry:
         low += own.astype(np.float32)[:, None]
         np.maximum(low, 0, out=low)
         np.sqrt(low, out=low)
+        self.bend(low[:, : len(self.outputs)], x[:, None], self.outputs[None])
         return low
 
     def arranged(self, x: IntArray) -> IntArray:
@@ -394,6 +403,11 @@ class Geometry:
 
     def pairs(self, x: IntArray, y: IntArray) -> FloatArray:
         """Distances of rows x to rows y, (n,) and (n,) -> (n,), from their differences in float64."""
+        apart = self._differences(x, y)
+        self.bend(apart, x, y)
+        return apart
+
+    def _differences(self, x: IntArray, y: IntArray) -> FloatArray:
         apart = np.empty(len(x))
         for at in range(0, len(x), _CHUNK):
             part = slice(at, at + _CHUNK)
@@ -408,6 +422,7 @@ class Geometry:
         known = self._last.get(key)
         if known is None:
             known = self._measured(x)
+            self.bend(known, x[:, None], self.outputs[None])
             known.flags.writeable = False
             if known.nbytes <= _LAST:
                 self._last.clear()
@@ -415,6 +430,7 @@ class Geometry:
         return known
 
     def _measured(self, x: IntArray) -> FloatArray:
+        """Euclidean distances, (n,) -> (n, K), in an array of their own."""
         inputs, back = np.unique(x, return_inverse=True)
         apart = np.empty((len(inputs), len(self.outputs)))
         runs = _runs(inputs // _EXACT_ROWS)
@@ -429,7 +445,7 @@ class Geometry:
                 squared = sums - 2 * product
                 near, column = np.nonzero(squared < _NEAR * sums * (1 + 2.0**-10))
                 np.sqrt(np.maximum(squared, 0), out=squared)
-                squared[near, column] = self.pairs(inputs[start + near], outputs[column])
+                squared[near, column] = self._differences(inputs[start + near], outputs[column])
                 apart[start:stop, at : at + len(outputs)] = squared
         return apart[back] if len(x) != len(inputs) or (np.diff(back) != 1).any() else apart
 

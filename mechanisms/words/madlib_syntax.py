@@ -43,8 +43,8 @@ class MadlibSyntax:
     the private word again, so it is no post-processing, and the published ε·d does not hold: words of two tags may
     be told apart by one output, at any ε (where k is the whole vocabulary, for certain). What does hold: among
     inputs of *one* tag that tag is a constant, the choice a function of the noisy vector and of public things, and
-    ε·|φ(x) - φ(x')| follows by post-processing. So the guarantee exposes the tag. An unknown word has a tag of its
-    own and gets the nearest word.
+    ε·|φ(x) - φ(x')| follows by post-processing. So the guarantee exposes the tag. An unknown word, whatever its part of
+    speech, gets the nearest word: that it is unknown is exposed too.
 
     **mode = "repaired"** (the way that the paper leaves open). The exponential mechanism with both wishes in the score:
     Pr[y | x] proportional to exp(-ε·d'(x, y)/2), d'(x, y) = |φ(x) - φ(y)| + penalty·[tag(x) is not tag(y)].
@@ -111,7 +111,7 @@ class MadlibSyntax:
             diameter=diameter(self.vocabulary),
             protects="token",
             numeric_delta=min(1.0, breaks * LATTICE),
-            exposes=("tag",),
+            exposes=("unknown-words", "tag"),
         )
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
@@ -180,21 +180,8 @@ class _Guided(Geometry):
     tags: IntArray
     penalty: float
 
-    def _more(self, x: IntArray) -> NDArray[np.bool_]:
-        differ: NDArray[np.bool_] = self.tags[x][:, None] != self.tags[self.outputs][None]
-        return differ
-
-    def lowered(self, x: IntArray) -> NDArray[np.float32]:
-        low = super().lowered(x)
-        low[:, : len(self.outputs)] += np.float32(self.penalty) * self._more(x)
-        return low
-
-    def pairs(self, x: IntArray, y: IntArray) -> FloatArray:
-        apart: FloatArray = super().pairs(x, y) + self.penalty * (self.tags[x] != self.tags[y])
-        return apart
-
-    def distances(self, x: IntArray) -> FloatArray:
-        return super().distances(x) + self.penalty * self._more(x)
+    def bend(self, apart: NDArray[Any], x: IntArray, y: IntArray) -> None:
+        apart += apart.dtype.type(self.penalty) * (self.tags[x] != self.tags[y])
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,18 +126,9 @@ class _Truncated(Geometry):
 
     gamma: float
 
-    def lowered(self, x: IntArray) -> NDArray[np.float32]:
-        below = np.nextafter(np.float32(self.gamma), np.float32(0))
-        cut: NDArray[np.float32] = np.minimum(super().lowered(x), below)
-        return cut
-
-    def pairs(self, x: IntArray, y: IntArray) -> FloatArray:
-        cut: FloatArray = np.minimum(super().pairs(x, y), self.gamma)
-        return cut
-
-    def distances(self, x: IntArray) -> FloatArray:
-        cut: FloatArray = np.minimum(super().distances(x), self.gamma)
-        return cut
+    def bend(self, apart: NDArray[Any], x: IntArray, y: IntArray) -> None:
+        most = self.gamma if apart.dtype == np.float64 else np.nextafter(np.float32(self.gamma), np.float32(0))
+        np.minimum(apart, most, out=apart)
 
 
 @lru_cache(maxsize=4)

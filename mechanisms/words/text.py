@@ -25,6 +25,8 @@ KEPT = "kept"
 _LENGTH = 1.0
 #: Log of a blanket's weight below which nobody is hidden by all the people there are, and cells of a text's blanket.
 _LEAST_LOG_GAMMA, _CELLS = -30.0, 20_000
+#: What a word shows, and what fills a text up cannot pretend to: who sees it at every place sees where the text ends.
+_SHOWS_THE_END = frozenset({"unknown-words", "group", "tag", "choice"})
 #: What may be done with the words of a kind: sanitize them as any other, leave them out first, or pass them through.
 TREATMENTS = ("substitute", "drop", "keep")
 
@@ -36,7 +38,9 @@ class TextMechanism:
     The treatment of everything that is not a word of the vocabulary is a public parameter, and what is passed through
     is exposed by name in the guarantee:
     - Texts longer than L tokens are cut. length: ε for each token of difference, released through `Length` (the text
-      is then cut to the drawn length, or filled up with the unknown word, sanitized like the others), or "kept".
+      is then cut to the drawn length, or filled up with the unknown word, sanitized like the others), or "kept". Where
+      the word mechanism exposes something that each token of the text has and what fills it up has not (its group or
+      part of speech, for instance), the number of tokens is exposed with it, however it is drawn.
     - unknown: words outside the vocabulary: "substitute", by the input `vocabulary.unknown`, which lies at the mean of
       all words; or "drop". Neither shows the word.
     - stop_words, punctuation, numbers: "substitute" like any word, "drop" before anything else is done, or "keep".
@@ -152,7 +156,9 @@ class TextMechanism:
         token, n = self.word.guarantee, self.draws
         lengths = [] if self.lengths is None else [self.lengths.guarantee] * self.sides
         passes = [name.replace("_", "-") for name in ("stop_words", "punctuation", "numbers") if self._keeps(name)]
-        passes += ["length"] if self.length == KEPT else []
+        drawn_in_vain = self.lengths is not None and not _SHOWS_THE_END.isdisjoint(token.exposes)
+        passes += ["length"] if self.length == KEPT or drawn_in_vain else []
+        shown = set(token.exposes) - ({"unknown-words"} if self.unknown == "drop" else set())
         together = token.protects == "sequence"
         if self.whole and token.sigma is not None:
             delta = min(1.0, token.numeric_delta * n)
@@ -166,7 +172,7 @@ class TextMechanism:
             inputs=token.inputs,
             numeric_epsilon=token.numeric_epsilon * n,
             numeric_delta=min(1.0, token.numeric_delta * n + sum(length.numeric_delta for length in lengths)),
-            exposes=exposed([*token.exposes, *passes]),
+            exposes=exposed([*shown, *passes]),
         )
 
     def _keeps(self, name: str) -> bool:
@@ -202,12 +208,15 @@ class TextMechanism:
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """The loss of its parts, by their theorems alone, at `distance` (None: at worst), exposures declared public.
 
-        Accounting composes `parts` instead, which is tighter.
+        Accounting composes `parts` instead, which is tighter. Where words are drawn each by itself, the distance is
+        theirs, place by place: texts at distance 0 may still differ in length.
         """
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
         if self.guarantee.sigma is not None:
             return gaussian_loss(apart / self.guarantee.sigma)
         bound = self.guarantee.loss(apart)
+        if self.lengths is not None and self.word.guarantee.protects == "token":
+            bound = max(bound, self.sides * self.lengths.guarantee.worst_case())
         if bound == np.inf:
             return unbounded_loss()
         return pure_loss(bound)
@@ -236,6 +245,8 @@ class TextMechanism:
     def _drawn(self, x: NDArray[np.int64], rng: Uniforms, private: dict[str, Any]) -> NDArray[np.int32]:
         if self.whole:
             return self.word.sample(x, rng=rng, **private).astype(np.int32)
+        if hasattr(self.word, "settled"):
+            private = self.word.settled(x, **private)
         there = x != NOTHING
         end = there.sum(axis=1)
         drawn = end if self.lengths is None else self.lengths.sample(end, rng=rng)
@@ -274,14 +285,14 @@ class TextMechanism:
 
 
 class _Counting:
-    """A source of uniforms that counts them."""
+    """A source of uniforms that counts them, each so small that the length drawn by it is 0: no word is drawn."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def uniform(self, rows: int, k: int) -> NDArray[np.float64]:
         self.count += rows * k
-        return np.full((rows, k), 0.5)
+        return np.full((rows, k), 2.0**-53)
 
     def further(self, rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:
         return np.full((len(rows), k), 0.5)

@@ -60,7 +60,7 @@ TOP = 5
 #: Rows of distances held at once, and bytes of distances that are remembered.
 _ROWS, _REMEMBERED = 256, 2**26
 #: Exposures whose inputs `bound` tells apart.
-_KNOWN = {"stop-words", "frequent-words", "group", "tag"}
+_KNOWN = {"unknown-words", "stop-words", "frequent-words", "group", "tag"}
 
 
 def unigram(vocabulary: Vocabulary, *, unknown: float = 0.0) -> FloatArray:

@@ -212,8 +212,8 @@ def test_the_published_claim_holds_inside_a_tag_and_breaks_across_tags(k):
     """
     epsilon = 1.0
     guarantee = MadlibSyntax(epsilon, PLANE, k=k, mode="paper").guarantee
-    assert guarantee.exposes == ("tag",) and guarantee.worst_case() == math.inf
-    assert guarantee.worst_case(declared=("tag",)) == Madlib(epsilon, PLANE).guarantee.worst_case()
+    assert guarantee.exposes == ("unknown-words", "tag") and guarantee.worst_case() == math.inf
+    assert guarantee.worst_case(declared=guarantee.exposes) == Madlib(epsilon, PLANE).guarantee.worst_case()
     masses = np.array([paper_masses(PLANE, x, epsilon, k) for x in range(7)])
     inside, across = 0.0, 0.0
     for x, other in itertools.permutations(range(7), 2):
@@ -279,6 +279,29 @@ def test_repaired_draws_fit_their_probabilities(penalty):
         if word != words.unknown:  # the unknown word's penalty is the same for every output
             other = MadlibSyntax(2.0, words, penalty=penalty * 3 / 2)
             assert not fits(outputs, np.exp(formula(other, np.array([word]))[0]))
+
+
+def nearly_one_place(count=60, far=61, apart=8e-4):
+    """A word, `count` others of another tag nearly at its place, and `far` of a third tag on the other side."""
+    points = np.array([[1, 0]] + [[1 + apart, 0]] * count + [[-1, 0]] * far, np.float32)
+    tags = np.array([0] + [1] * count + [2] * far, np.int8)
+    return Vocabulary(tuple(f"w{i}" for i in range(len(points))), points, tags=tags)
+
+
+@pytest.mark.parametrize(("epsilon", "penalty"), [(2.0, 1.0), (1000.0, 0.004)])
+def test_nearly_equal_vectors_of_two_tags_pay_the_penalty_once(epsilon, penalty):
+    words = nearly_one_place()
+    mechanism, everything = MadlibSyntax(epsilon, words, penalty=penalty), np.arange(len(words) + 1)
+    table, geometry = mechanism.log_probs(everything), mechanism._sampler.geometry
+    np.testing.assert_allclose(table, formula(mechanism, everything), rtol=1e-9, atol=1e-9)
+    bound = epsilon * mechanism.distances(everything, everything) + mechanism.guarantee.numeric_epsilon
+    assert ((table[:, None] - table[None]).max(axis=2) <= bound + 1e-9).all()
+    # what settles a first attempt, and what a second one is drawn by, are the same distances
+    x, y = np.repeat(everything, len(words)), np.tile(everything[:-1], len(everything))
+    np.testing.assert_allclose(geometry.pairs(x, y), geometry.distances(everything).ravel(), rtol=0, atol=1e-6)
+    assert (geometry.lowered(everything)[:, : len(words)] <= geometry.distances(everything) * (1 + 2.0**-20)).all()
+    for word in (0, 1, words.unknown):
+        assert fits(draws(mechanism, word, 60_000), np.exp(formula(mechanism, np.array([word]))[0])), word
 
 
 def test_a_larger_penalty_keeps_more_parts_of_speech():

@@ -223,7 +223,7 @@ def test_a_study_holds_every_mechanism_at_every_epsilon(results):
         assert r["distances"].sum() == pytest.approx(changed, abs=120 if r["exact"] else 1e-6)
     assert runs["identity", None]["tag_kept"] == 1 == runs["identity", None]["stays"]["mean"]
     plain, paper = runs["madlib", 1.0], runs["madlib-syntax:mode=paper,k=5", 1.0]
-    assert paper["tag_kept"] > plain["tag_kept"] + 0.1 and paper["exposes"] == ["tag"]
+    assert paper["tag_kept"] > plain["tag_kept"] + 0.1 and paper["exposes"] == ["unknown-words", "tag"]
     assert runs["madlib-syntax:penalty=2", 1.0]["exact"] and not plain["exact"]
     assert 0 < paper["against_first"]["share"] < 1 and plain["against_first"] is None
 
@@ -234,7 +234,7 @@ def test_a_study_is_written_as_tables_and_figures(results, tmp_path):
     back = json.loads((tmp_path / "deniability.json").read_text(encoding="utf-8"))
     assert len(back["runs"]) == 7 and back["runs"][2]["worst_case"] == "inf"
     text = (tmp_path / "deniability.md").read_text(encoding="utf-8")
-    assert "∞ (tag)" in text and "## Parts of speech, madlib, ε = 1" in text
+    assert "∞ (unknown-words, tag)" in text and "## Parts of speech, madlib, ε = 1" in text
     assert all((tmp_path / name).stat().st_size > 5000 for name in names if name.endswith(".png"))
 
 

@@ -356,20 +356,20 @@ def test_a_ledger_with_an_unprotected_channel(capsys: pytest.CaptureFixture[str]
 def test_a_ledgers_texts_expose_what_the_policy_declares(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     word = CusText(2.0, Vocabulary(tuple("abcd"), np.eye(4, dtype=np.float32)), k=2)
     whole, label = TextMechanism(word, tokens=8, length=0.0), RandomizedResponse(1.0, 2)
-    assert whole.guarantee.exposes == ("group",)
+    assert whole.guarantee.exposes == ("length", "group")  # groups show where a text ends
     ledger(place / "ledger-x.sqlite", users=(1, 2, 2), embedding=whole, label=label, channel="text")
     alone = answer(capsys, "ladder", "--ledger", "ledger-x.sqlite")
     assert rung(alone["ladder"], "text")["epsilon"] == rung(alone["ladder"], "user")["epsilon"] == "inf"
 
-    policy = Policy(text=20.0, label=2.0, accept_unprotected=("group: topics are no secret", "label: a reason"))
-    write_node(place, seed=1, arms={"x": policy, "y": Policy()})
+    accepted = ("group: topics are no secret", "length: all are short", "label: a reason")
+    policy = Policy(text=20.0, label=2.0, accept_unprotected=accepted)
+    write_node(place, seed=1, arms={"x": policy, "y": Policy(text=20.0, accept_unprotected=accepted[:1])})
     found = answer(capsys, "ladder", "--ledger", "ledger-x.sqlite")["ladder"]
     for name, worst in (("text", 16), ("record", 17), ("user", 34)):
         r = rung(found, name)
         assert r["epsilon"] == r["worst_case"] == pytest.approx(worst, rel=1e-9) and r["unprotected"] == []
-        assert "that agree in which group of the mapping a word belongs to (declared public; else ε = ∞)" in (
-            r["neighbours"]
-        )
+        agreed = "that agree in the number of tokens and which group of the mapping a word belongs to (declared public;"
+        assert agreed in r["neighbours"]
         assert "with group declared public (topics are no secret)" in r["assumption"]
     assert rung(found, "label")["neighbours"] == "any two labels"
     assert "else ε = ∞" in printed(capsys, "ladder", "--ledger", "ledger-x.sqlite")
