@@ -65,7 +65,8 @@ class PrivUnit:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON)
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         most = float(expit(self.epsilon))
         chosen = best_cap_probability(self.dim, self.epsilon) if self.cap_probability is None else self.cap_probability
         value = checks.real(self.name, "cap_probability", chosen, LEAST_CAP, 1 - LEAST_CAP)
