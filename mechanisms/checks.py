@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 UNIT_TOLERANCE = 1e-6
 #: The largest ε of most mechanisms, each in its own unit, and the least of those that divide by it.
 MAX_EPSILON, MIN_EPSILON = 1000.0, 1e-6
+#: The least ε above 0 of any mechanism.
+LEAST_EPSILON = 1e-100
 #: How a mechanism of a paper is run: with what its theorem lacks put right, or to the letter.
 MODES = ("repaired", "paper")
 _SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
@@ -43,8 +45,12 @@ def times(owner: str, value: Any) -> int:
 
 
 def epsilon(owner: str, value: Any, *, name: str = "epsilon", low: float = 0.0) -> float:
-    """`value` as an ε within [low, MAX_EPSILON]; ValueError otherwise, as `real`."""
-    return real(owner, name, value, low, MAX_EPSILON)
+    """`value` as an ε within [low, MAX_EPSILON]; ValueError otherwise, as `real`, and where it is so near to 0 that
+    float64 holds no multiples of it."""
+    number = real(owner, name, value, low, MAX_EPSILON)
+    if 0 < number < LEAST_EPSILON:
+        raise ValueError(f"{owner}: {name} must be 0, or from {LEAST_EPSILON:g} to {MAX_EPSILON:g}, got {number:g}")
+    return number
 
 
 def one_of(owner: str, name: str, value: Any, allowed: tuple[str, ...]) -> None:

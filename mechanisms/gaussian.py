@@ -17,7 +17,7 @@ from mechanisms import checks
 from mechanisms.certified import FINE, NORMAL, UNIT, certify, normal_doubt
 from mechanisms.decimals import normal_quantile
 from mechanisms.grid import SPACE, Grid
-from mechanisms.guarantee import Guarantee, gaussian_delta
+from mechanisms.guarantee import Guarantee, gaussian_delta, gaussian_delta_bound
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -63,7 +63,7 @@ class Gaussian:
 
     @classmethod
     def calibrated(cls, epsilon: float, delta: float, dim: int) -> Gaussian:
-        """The least σ that makes unit vectors (epsilon, delta)-indistinguishable; delta above 0."""
+        """The least σ, to a part in 10^7, that makes unit vectors (epsilon, delta)-indistinguishable; delta above 0."""
         epsilon = checks.epsilon(cls.name, epsilon)
         delta = checks.real(cls.name, "delta", delta, 1e-300, 1 - 1e-12)
         from scipy.optimize import brentq  # a quarter of a second, which a device need not wait for
@@ -76,10 +76,12 @@ class Gaussian:
         low, high = math.log(1e-6), math.log(1e6)
         if excess(high) > 0:
             raise ValueError(f"{cls.name}: no sigma up to 1e6 gives epsilon {epsilon:g} at delta {delta:g}")
-        if excess(low) <= 0:
-            return cls(dim, 1e-6)
-        root = float(brentq(excess, low, high, xtol=1e-13, rtol=1e-14))
-        return cls(dim, math.exp(root) * (1 + 1e-12))  # the root finder's tolerance goes to the safe side
+        sigma, step = 1e-6, 1e-12
+        if excess(low) > 0:  # the root finder's tolerance goes to the safe side
+            sigma = math.exp(float(brentq(excess, low, high, xtol=1e-13, rtol=1e-14))) * (1 + 1e-12)
+        while gaussian_delta_bound(diameter / sigma, epsilon) > delta:  # and so does what `gaussian_delta` rounds
+            sigma, step = sigma * (1 + step), 2 * step
+        return cls(dim, sigma)
 
     @property
     def grid(self) -> Grid:

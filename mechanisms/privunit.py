@@ -35,6 +35,9 @@ MAX_DIM = 8192
 MAX_EPSILON = 100.0
 #: Decimals of a cap probability that is chosen here.
 _DECIMALS = 6
+#: The least cap probability, and the least of its complement: no mean is served by a rarer cap, and next to 0 and
+#: to 1 float64 holds few digits of the other.
+LEAST_CAP = 10.0**-_DECIMALS
 #: Coordinates worked on at once stay in a core's cache.
 _AT_ONCE = 2**16
 
@@ -47,8 +50,9 @@ class PrivUnit:
     is e^ε times the other's, and γ >= 0. For any two unit vectors, whatever their distance, the loss is at most ε: the
     metric is discrete. E[y] = x·`scale`, so y/`scale` is unbiased, and its squared error is 1/scale² - 1.
 
-    dim: D, 2..8192. epsilon: 0..100. cap_probability: p, at most e^ε/(1 + e^ε) (c <= 1/2); None: the one of least
-    error, to six decimals. Inputs are rows of length 1 to 1e-6, then normalized exactly; ValueError otherwise.
+    dim: D, 2..8192. epsilon: 0..100. cap_probability: p, 1e-6..1 - 1e-6 and at most e^ε/(1 + e^ε) (c <= 1/2); None:
+    the one of least error, to six decimals. Inputs are rows of length 1 to 1e-6, then normalized exactly; ValueError
+    otherwise.
     """
 
     dim: int
@@ -61,14 +65,14 @@ class PrivUnit:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
-        object.__setattr__(self, "epsilon", checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON))
+        checks.real(self.name, "epsilon", self.epsilon, 0, MAX_EPSILON)
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         most = float(expit(self.epsilon))
         chosen = best_cap_probability(self.dim, self.epsilon) if self.cap_probability is None else self.cap_probability
-        value = checks.real(self.name, "cap_probability", chosen, 0, 1)
-        if not 0 < value <= most or value == 1:  # which e^ε/(1 + e^ε) rounds to
+        value = checks.real(self.name, "cap_probability", chosen, LEAST_CAP, 1 - LEAST_CAP)
+        if value > most:
             raise ValueError(
-                f"{self.name}: cap_probability must be above 0, below 1 and at most e^ε/(1 + e^ε) = {most:.4g}, "
-                f"got {value:g}"
+                f"{self.name}: cap_probability must be at most e^ε/(1 + e^ε) = {most:.4g}, got {value:g}"
             )
         object.__setattr__(self, "cap_probability", value)
 
@@ -91,7 +95,7 @@ class PrivUnit:
     @property
     def log_mass(self) -> float:
         """log c, of the cap's mass under the uniform law."""
-        return -float(np.logaddexp(0.0, self.epsilon + _log_odds(1.0 - self._p)))
+        return _log_mass(self.epsilon, self._p)
 
     @property
     def scale(self) -> float:
@@ -197,7 +201,7 @@ QUANTILE = 1e-11
 def best_cap_probability(dim: int, epsilon: float) -> float:
     """The p of least error for PrivUnit of D = dim at ε, to six decimals; 1/2 where ε says that no cap helps."""
     most = float(expit(epsilon))
-    step = 10.0**-_DECIMALS
+    step = LEAST_CAP
     low, high = step, min(1.0 - step, math.floor(most / step) * step)
     if epsilon == 0 or high <= 0.5:
         return 0.5
@@ -214,12 +218,15 @@ def _expected_cosine(dim: int, epsilon: float, p: float) -> float:
     if epsilon == 0:
         return 0.0
     half = (dim - 1) / 2
-    log_mass = -float(np.logaddexp(0.0, epsilon + _log_odds(1.0 - p)))
+    log_mass = _log_mass(epsilon, p)
     c = math.exp(log_mass)
     quantile = float(betaincinv(half, half, c))  # (1 - γ)/2
     log_first = half * (math.log(4.0 * quantile) + math.log1p(-quantile)) - math.log(dim - 1) - float(betaln(0.5, half))
     return math.exp(log_first + math.log(p) - log_mass) - math.exp(log_first + math.log1p(-p) - math.log1p(-c))
 
 
-def _log_odds(p: float) -> float:
-    return math.log(p) - math.log1p(-p)
+def _log_mass(epsilon: float, p: float) -> float:
+    """log c, of the mass under the uniform law of a cap of probability p: log((1 - c)/c) = ε + log((1 - p)/p)."""
+    rest = 1.0 - p  # exact from 1/2 on
+    log_odds = math.log(rest) - math.log1p(-rest) if p >= 0.5 else math.log1p(-p) - math.log(p)
+    return -float(np.logaddexp(0.0, epsilon + log_odds))

@@ -57,6 +57,8 @@ _SOME, _WIDE, _MODERATE = 2**10, 64, 32.0
 _EXPONENT = 700.0
 #: Log of the probability, under the tilted law, that S leaves the window.
 _LOG_OUTSIDE = -34.0
+#: Of a pairwise sum of up to a million numbers: its rounding, as a share of the sum of their sizes.
+_SUMMED = 32 * _UNIT
 #: Relative error of scalar arithmetic, added to every answer.
 _ARITHMETIC = 1e-10
 #: Relative error allowed to masses, and so to U and V: where the loss is next to nothing, L is all but lost in it.
@@ -241,7 +243,13 @@ def _log_positive_part(
     if theta * float(point.max()) > _EXPONENT:
         return _nothing(pessimistic)
     tilted = grid.mass * np.exp(theta * point)
-    log_growth = math.log1p(gamma * float(grid.mass @ np.expm1(theta * point)))
+    grown = gamma * grid.mass * np.expm1(theta * point)
+    rounded = _SUMMED * float(np.abs(grown).sum())
+    # as much mass more at 0, or less, as the sum may be rounded by: a law above the gridded one, or below it
+    excess = float(grown.sum()) + (rounded if pessimistic else -rounded)
+    if excess <= -1:
+        return _nothing(pessimistic)
+    log_growth = math.log1p(excess)
     size = int(next_fast_len(math.ceil((above + below) / step) + 64, real=True))
     dense = np.bincount(_wrapped(grid.index, size), weights=tilted, minlength=size)
     total = float(tilted.sum())

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from mechanisms.accounting.clone_pair import LEAST_DELTA
 from mechanisms.accounting.counted import counted
 from mechanisms.accounting.rounds import rounds_epsilon
 from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket
@@ -33,6 +34,8 @@ def central_epsilon(
     step = delta / stages
     share = step / records
     for _ in range(_LOOKS):
+        if share < LEAST_DELTA:
+            break
         answer: Amplification = amplify(mechanisms, users=users, delta=share, lower_bounded=False, bracketed=bracketed)
         if not answer.epsilon < answer.local_epsilon:
             return None, answer.to_dict()
@@ -47,8 +50,6 @@ def central_epsilon(
                 epsilon, details = together, details | {"stages_composed": together}
             return epsilon, details
         share = min(share, step / growth) * (1 - 1e-6)
-        if share < 1e-300:
-            break
     return None, {"records": records, "stages": stages}
 
 

@@ -82,6 +82,10 @@ class ClonePair:
         return 2 * self.clone * self.shared / self.shared_clone if self.shared else 0.0
 
 
+#: The least δ that is accounted for: what is set aside of it must still be a number.
+LEAST_DELTA = 1e-290
+
+
 def check_arguments(local_epsilon: float, users: int, delta: float) -> None:
     """ValueError unless ε0 >= 0 (infinity is allowed), n is a whole number of at least 1 and δ is in (0, 1)."""
     if not local_epsilon >= 0:

@@ -17,7 +17,8 @@ IntArray = NDArray[np.int64]
 
 def thinned(values: FloatArray, masses: FloatArray, pessimistic: bool, bins: int) -> tuple[FloatArray, FloatArray]:
     """Fewer atoms, in the safe direction: on the ends of bins, or at their means (optimistic)."""
-    spread = math.sqrt(float(masses @ values**2) / float(masses.sum()))
+    largest = float(np.abs(values).max()) or 1.0  # squares of what is larger than 1e154 are no numbers
+    spread = largest * math.sqrt(float(masses @ (values / largest) ** 2) / float(masses.sum()))
     # narrow near 0 and wide far out: a bin is 1/bins of the spread plus of the value itself
     scaled = np.arcsinh(values / spread) * bins
     place = np.floor(scaled)

@@ -44,7 +44,7 @@ def crossing(
             return None
         if not above and len(seen) == 2 and _height(excess(0.0)) <= 0:
             return 0.0, 0.0
-        if high - low <= tolerance * high or guess < 1e-9:
+        if high - low <= tolerance * high or guess < 1e-9 * min(top, 1.0):
             break
         if above and below:
             guess = _between(seen, low, high, _NUDGE * tolerance * high)

@@ -93,7 +93,8 @@ def few_cells_delta(law: BlanketCells, n: int, epsilon: float) -> float:
     rare = np.arange(max(0, math.floor(n * mass[0] - spread)), min(n, math.ceil(n * mass[0] + spread)) + 1)
     m = n - rare
     c = rare * value[0] + m * value[low]
-    k = np.clip(np.floor(-c / d) + 1, 0, None)
+    with np.errstate(over="ignore"):
+        k = np.clip(np.floor(-c / d) + 1, 0, m + 1)
     inner = (c + d * m * p) * binom.sf(k - 1, m, p) + d * k * (1 - p) * binom.pmf(k, m, p)
     total = float(binom.pmf(rare, n, mass[0]) @ np.maximum(inner, 0.0))
     return total / n * (1 - _ARITHMETIC)

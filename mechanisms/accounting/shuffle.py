@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.accounting.blanket import blanket_epsilon
-from mechanisms.accounting.clone_pair import check_arguments
+from mechanisms.accounting.clone_pair import LEAST_DELTA, check_arguments
 from mechanisms.accounting.clones import clones_2021, clones_2021_closed
 from mechanisms.accounting.counted import counted
 from mechanisms.accounting.erlingsson import erlingsson_2019
@@ -129,7 +129,7 @@ def amplify(
     """Central ε at `delta` of ONE linked release of all the mechanisms by each of `users` users, shuffled.
 
     users: the crowd: delivered, validated, honest, and equal to the target in all that leaves in clear, the target
-    included; not those invited; a whole number of at least 1. delta: in (0, 1).
+    included; not those invited; a whole number of at least 1. delta: from 1e-290 to 1.
     lower_bounded: whether to find the lower bounds too, which take most of the time and change no other figure.
     bracketed: whether to find `blanket_optimistic` too, which takes a quarter of the rest and changes none either.
     ValueError on anything else, on no mechanism at all, or on one without a loss distribution.
@@ -138,6 +138,8 @@ def amplify(
     if not mechanisms:
         raise ValueError("shuffle: nothing is released; give at least one mechanism")
     check_arguments(0.0, users, delta)
+    if delta < LEAST_DELTA:
+        raise ValueError(f"shuffle: delta must be at least {LEAST_DELTA:g}, got {delta:g}")
     users = int(users)
     for mechanism in mechanisms:
         if not hasattr(mechanism, "privacy_loss"):

@@ -22,6 +22,11 @@ from scipy.special import logsumexp
 
 FloatArray = NDArray[np.float64]
 
+#: What float64 may round off the log of a mass, as a share of it.
+_ROUNDED = 2.0**-50
+#: Nats below which a Rényi divergence is taken without a logarithm of a number near 1.
+_NEARLY_NONE = 1e-7
+
 
 @dataclass(frozen=True, eq=False)
 class LossCells:
@@ -35,6 +40,8 @@ class LossCells:
         both.
     left_out: mass under x whose loss is not known. It counts as unbounded in the pessimistic figures and as
         nothing in the optimistic ones.
+    doubt: nats, a number or (J,): how far log_p - log_q may be off beside what float64 rounds. Where a cell is no wider,
+        as at the least ε, its mass goes to the safe end.
 
     ValueError unless the arrays have one length, low <= high, and masses make no more than 1 (to 1e-9).
     """
@@ -46,6 +53,7 @@ class LossCells:
     infinite: float = 0.0
     symmetric: bool = True
     left_out: float = 0.0
+    doubt: FloatArray | float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("low", "high", "log_p", "log_q"):
@@ -100,8 +108,27 @@ class LossCells:
             return largest
         finite = np.isfinite(losses)
         terms = log_masses[finite] + (order - 1) * losses[finite]
+        found = float(logsumexp(terms)) / (order - 1)
+        if found < _NEARLY_NONE:
+            found = self._renyi_of_little(order)
         # at a large order rounding could pass the largest loss, the divergence of order infinity
-        return max(0.0, min(float(logsumexp(terms)) / (order - 1), largest))
+        return max(0.0, min(found, largest))
+
+    def _renyi_of_little(self, order: float) -> float:
+        """`renyi` where the logarithm of a sum near 1 would be all rounding.
+
+        With a = α - 1, E_x e^(aL) - 1 = E_x h(L), h(l) = (e^(al) - 1) + a(e^-l - 1) >= 0, since E_x e^-L = 1. In a
+        cell h is at most what it is at one of its ends: it falls up to 0 and then rises.
+        """
+        a = order - 1
+
+        def h(losses: FloatArray) -> FloatArray:
+            with np.errstate(over="ignore", invalid="ignore"):
+                whole = np.expm1(a * losses) + a * np.expm1(-losses)
+            series = a * order / 2 * losses**2 * (1 + (a - 1) * losses / 3) * (1 + 1e-8)
+            return np.where(np.abs(order * losses) < 1e-4, series, whole)
+
+        return math.log1p(float(np.exp(self.log_p) @ np.maximum(h(self.low), h(self.high)))) / a
 
     @cached_property
     def pessimistic(self) -> tuple[FloatArray, FloatArray]:
@@ -112,13 +139,13 @@ class LossCells:
     @cached_property
     def optimistic(self) -> tuple[FloatArray, FloatArray]:
         """The atoms that are dominated: losses rising (A,), and masses under x (A,)."""
-        losses, log_masses = _sorted(self._ratio(), self.log_p)
+        losses, log_masses = _sorted(self._ratio(-1), self.log_p)
         return losses, np.exp(log_masses)
 
     @cached_property
     def _atoms(self) -> tuple[FloatArray, FloatArray]:
         """The atoms of `pessimistic`, with the logs of their masses."""
-        ratio = self._ratio()
+        ratio = self._ratio(1)
         # Of x's mass the upper end gets (1 - e^(low - ratio))/(1 - e^(low - high)), so that the mass under x' is
         # kept too, and the lower end the rest, e^(low - ratio)·(1 - e^(ratio - high))/(1 - e^(low - high)).
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -130,10 +157,12 @@ class LossCells:
         losses = np.concatenate([self.low, self.high])
         return _sorted(losses, np.concatenate([self.log_p + lower, self.log_p + upper]))
 
-    def _ratio(self) -> FloatArray:
-        """Log of each cell's mean ratio P/Q, held within its bounds (masses carry rounding)."""
+    def _ratio(self, side: int) -> FloatArray:
+        """Log of each cell's mean ratio P/Q, from above (side 1) or below (-1), held within the cell's bounds."""
         with np.errstate(invalid="ignore"):
             ratio = self.log_p - self.log_q
+            off = self.doubt + _ROUNDED * (8 + np.abs(self.log_p) + np.abs(self.log_q))
+            ratio = np.where(np.isfinite(self.high), ratio + side * off, ratio)
         # a cell of no mass under x: wherever it is put, it counts for nothing
         held: FloatArray = np.clip(np.where(np.isnan(ratio), self.low, ratio), self.low, self.high)
         return held

@@ -20,6 +20,8 @@ Tails = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 
 #: Cells where the mass is, cells over the whole range, and what is small enough to be left to the latter.
 _FINE, _COARSE, _SMALL = 1536, 384, 1e-36
+#: What a tail may be off by, as a share of it.
+_ROUNDED = 1e-14
 #: Masses below this have lost digits to underflow.
 _UNDERFLOW = 1e-280
 
@@ -33,20 +35,22 @@ def mirrored_cells(tails: Tails, largest: float) -> LossCells:
     """
     grid = _grid(tails, largest)
     below, above = tails(grid)
-    # a difference is taken of the tail that is small there
+    # a difference is taken of the tail that is small there, and is rounded as the tail is
     masses = np.where(below[1:] < above[:-1], np.diff(below), -np.diff(above))
+    rounded = _ROUNDED * np.concatenate([[below[0]], np.minimum(below[1:], above[:-1]), [above[-1]]])
     masses = np.concatenate([[below[0]], np.maximum(masses, 0.0), [above[-1]]])
     low = np.concatenate([[-largest], grid[:-1], [largest]])
     high = np.concatenate([[-largest], grid[1:], [largest]])
     kept = (masses > 0) | (masses[::-1] > 0)
     masses /= masses.sum()
-    with np.errstate(divide="ignore"):
-        log_p = np.log(masses)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_p, share = np.log(masses), rounded / masses
     log_q = log_p[::-1].copy()
     # Where the mirrored mass underflows, the mass under x counts at the upper end of its cell: the safe end.
     lost = (masses[::-1] < _UNDERFLOW) & (masses >= _UNDERFLOW)
     log_q[lost] = (log_p - high)[lost]
-    return LossCells(low=low[kept], high=high[kept], log_p=log_p[kept], log_q=log_q[kept])
+    doubt = np.where(lost | ~np.isfinite(share + share[::-1]), 0.0, share + share[::-1])
+    return LossCells(low=low[kept], high=high[kept], log_p=log_p[kept], log_q=log_q[kept], doubt=doubt[kept])
 
 
 def _grid(tails: Tails, largest: float) -> FloatArray:

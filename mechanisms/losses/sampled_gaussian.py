@@ -37,18 +37,20 @@ FloatArray = NDArray[np.float64]
 _CELLS, _REACH, _FAR = 4096, 12.0, 37.0
 #: Masses under the two hypotheses are apart by a share of q: of a smaller q too few of float64's digits are left.
 _RAREST = 1e-6
+#: The least noise and the most, of which float64 holds squares and inverses.
+_NOISE = 1e-100, 1e100
 
 
 @lru_cache(maxsize=256)
 def replaced_loss(noise: float, rate: float) -> LossCells:
     """Cells of one step: N(0, noise²) on the sum of vectors of length 1, each sampled with probability `rate`, one of
-    them replaced. ValueError unless noise is a finite number above 0, and rate from `_RAREST` to 1.
+    them replaced. ValueError unless noise is within `_NOISE`, and rate from `_RAREST` to 1.
 
     Mirroring the outputs exchanges the pair, so one direction speaks for both. The loss rises with the output x: with
     a = e^(-1/2σ²) and t = x/σ² it is log((1 - q) + q·a·e^t) - log((1 - q) + q·a·e^-t).
     """
-    if not 0 < noise < math.inf:
-        raise ValueError(f"sampled gaussian: noise must be a finite number above 0, got {noise}")
+    if not _NOISE[0] <= noise <= _NOISE[1]:
+        raise ValueError(f"sampled gaussian: noise must be from {_NOISE[0]:g} to {_NOISE[1]:g}, got {noise:g}")
     if not _RAREST <= rate <= 1:
         raise ValueError(f"sampled gaussian: rate must be from {_RAREST:g} to 1, got {rate}")
     center = 1 / noise

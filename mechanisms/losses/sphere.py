@@ -40,8 +40,12 @@ LogDensity = Callable[[FloatArray], FloatArray]
 
 #: Cells where the mass is, cells over the whole half circle, and the log of what is left to the latter.
 _FINE, _COARSE, _LOG_SMALL = 3072, 512, -80.0
-#: Panels of the integral over the radius.
-_RADIAL_PANELS = 20
+#: Panels of the integral over the radius, a multiple of this many, and how wide they may be at most.
+_RADIAL_PANELS, _RADIAL_WIDTH = 20, 1.4
+#: The largest ε at which the normalized planar Laplace is taken by its series.
+SMALL = 1e-7
+#: How far `log_radial_ratio` may be from the exact one, in nats (tests hold it to this).
+RADIAL_ERROR = 5e-13
 
 
 @lru_cache(maxsize=64)
@@ -63,30 +67,35 @@ def normalized_laplace_loss(dim: int, epsilon: float) -> LossCells:
     """
     if epsilon == 0:
         return no_loss()
+    error = 4 * epsilon**2 / (dim - 1) if epsilon <= SMALL else RADIAL_ERROR
+    return antipodal_cells(dim, lambda theta: log_radial_ratio(dim, epsilon, theta), 2 * epsilon, error)
 
-    return antipodal_cells(dim, lambda theta: log_radial_integral(dim, epsilon, theta), 2 * epsilon)
 
-
-def antipodal_cells(dim: int, log_f: LogDensity, largest: float) -> LossCells:
+def antipodal_cells(dim: int, log_f: LogDensity, largest: float, error: float = 0.0) -> LossCells:
     """Loss cells of the antipodal pair. log_f: angles (N,) -> log density up to a constant, falling on [0, π].
 
-    largest: a proved bound on the loss, for rounding not to exceed it.
+    largest: a proved bound on the loss, for rounding not to exceed it. error: nats by which log_f may be off.
     """
 
-    def log_angle_density(theta: FloatArray) -> FloatArray:
+    def log_density(theta: FloatArray, at: FloatArray) -> FloatArray:
         if dim == 2:
-            return log_f(theta)
+            return log_f(at)
         with np.errstate(divide="ignore"):
-            value: FloatArray = log_f(theta) + (dim - 2) * np.log(np.sin(theta))
+            value: FloatArray = log_f(at) + (dim - 2) * np.log(np.sin(theta))
         return value
 
-    edges = angle_edges(log_angle_density)
-    log_p = log_panel_masses(log_angle_density, edges, nodes=4)
+    edges = angle_edges(lambda theta: log_density(theta, theta))
+    # x' has on the other half what x has on this one: next to π an angle keeps fewer digits than next to 0
+    half = edges[: len(edges) // 2 + 1]
+    near = log_panel_masses(lambda theta: log_density(theta, theta), half, nodes=4)
+    far = log_panel_masses(lambda theta: log_density(theta, math.pi - theta), half, nodes=4)
+    log_p = np.concatenate([near, far[::-1]])
     log_p -= np.logaddexp.reduce(log_p)
     # At the edges' mirror images the loss is the exact negative, so that both directions are one
     height = log_f(edges)
-    bounds = np.minimum.accumulate(np.clip(height - height[::-1], -largest, largest))
-    return LossCells(low=bounds[:0:-1], high=bounds[-2::-1], log_p=log_p[::-1], log_q=log_p.copy())
+    bounds = np.minimum.accumulate(height - height[::-1])
+    low, high = (np.clip(ends, -largest, largest) for ends in (bounds[:0:-1] - 2 * error, bounds[-2::-1] + 2 * error))
+    return LossCells(low=low, high=high, log_p=log_p[::-1], log_q=log_p.copy(), doubt=2 * error)
 
 
 def angle_edges(log_angle_density: LogDensity) -> FloatArray:
@@ -106,22 +115,34 @@ def angle_edges(log_angle_density: LogDensity) -> FloatArray:
     return math.pi / 2 + mirrored_edges(np.concatenate([fine, coarse]) - math.pi / 2, math.pi / 2)
 
 
-def log_radial_integral(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
-    """log ∫ r^(m-1) exp(-ε·sqrt(r² - 2r cos θ + 1)) dr over r > 0, at angles (N,) -> (N,); ε > 0.
+def log_radial_ratio(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
+    """Log density of the normalized planar Laplace at angles (N,) to its input, over the uniform law's -> (N,); ε > 0.
 
-    The integrand is log-concave; Gauss-Legendre on panels about its peak, out to where it has fallen by 50
-    nats (what lies beyond is below e^-45 of the whole).
+    With r ~ Gamma(m, 1/ε) and g = r - sqrt(r² - 2r cos θ + 1) the ratio is E e^(εg), to `RADIAL_ERROR`.
+
+    At most `SMALL` ε it is e^(ε cos θ). Proved: cos θ - (1 + cos θ)·min(1, 2/(1 + r)) <= g <= cos θ and E[1/r] =
+    ε/(m - 1), so that (with Jensen below) the logarithm lies between ε cos θ - 4ε²/(m - 1) and ε cos θ.
+
+    Above it, r^(m-1) e^(-εr + εg) is log-concave; Gauss-Legendre on panels about its peak, out to where it has fallen
+    by 50 nats (what lies beyond is below e^-45 of the whole). It is taken relative to the Gamma law's own peak, at
+    R = (m-1)/ε, so that no large number cancels.
     """
-    cosine, square = np.cos(theta), np.square(np.sin(theta))
+    cosine, sine = np.cos(theta), np.sin(theta)
+    if epsilon <= SMALL:
+        flat: FloatArray = epsilon * cosine
+        return flat
+    power = dim - 1
+    usual = power / epsilon
 
-    def log_integrand(r: FloatArray) -> FloatArray:
-        shifted = r - cosine[:, None]
+    def log_integrand(r: FloatArray, cosine: FloatArray, sine: FloatArray) -> FloatArray:
+        share = r / usual
+        gain = (2 * r * cosine - 1) / (r + np.hypot(r - cosine, sine))
         with np.errstate(divide="ignore"):
-            return (dim - 1) * np.log(r) - epsilon * np.sqrt(shifted * shifted + square[:, None])
+            return power * (np.log(share) - (share - 1)) + epsilon * gain
 
     def slope(r: FloatArray) -> FloatArray:
         shifted = r - cosine
-        return (dim - 1) / r - epsilon * shifted / np.maximum(np.hypot(shifted, np.sqrt(square)), 1e-300)
+        return power / r - epsilon * shifted / np.maximum(np.hypot(shifted, sine), 1e-300)
 
     # the peak: the slope falls from +inf, and is below 0 at 2 + (m-1)·2/ε
     low, high = np.zeros_like(theta), np.full_like(theta, 3.0 + 4.0 * dim / epsilon)
@@ -130,31 +151,43 @@ def log_radial_integral(dim: int, epsilon: float, theta: FloatArray) -> FloatArr
         rising = slope(middle) > 0
         low, high = np.where(rising, middle, low), np.where(rising, high, middle)
     peak = (low + high) / 2
-    top = log_integrand(peak[:, None])[:, 0]
+    top = log_integrand(peak, cosine, sine)
 
     def fallen(start: FloatArray, far: FloatArray) -> FloatArray:
         inside, outside = start, far
         for _ in range(12):
             middle = (inside + outside) / 2
-            still = log_integrand(middle[:, None])[:, 0] > top - 50.0
+            still = log_integrand(middle, cosine, sine) > top - 50.0
             inside, outside = np.where(still, middle, inside), np.where(still, outside, middle)
         return outside
 
     left = fallen(peak, np.zeros_like(theta))
     right = fallen(peak, peak + 2.0 + 200.0 * dim / epsilon)
     # r = cos θ + sin θ·sinh v smooths the corner that the root has at r = cos θ where sin θ is small
-    scale = np.maximum(np.sqrt(square), 1e-9)
+    scale = np.maximum(sine, 1e-9)
     first, last = np.arcsinh((left - cosine) / scale), np.arcsinh((right - cosine) / scale)
-    width = (last - first) / _RADIAL_PANELS
+    # near the poles v has far to go
+    panels = _RADIAL_PANELS * np.ceil((last - first) / (_RADIAL_PANELS * _RADIAL_WIDTH)).astype(np.int64)
     x, w = gauss_legendre(16)
     total = np.zeros_like(theta)
-    for panel in range(_RADIAL_PANELS):
-        v = (first + panel * width)[:, None] + width[:, None] * x
-        r = np.maximum(cosine[:, None] + scale[:, None] * np.sinh(v), 1e-300)
-        values = np.exp(log_integrand(r) - top[:, None]) * np.cosh(v)
-        total += width * scale * (values @ w)
-    result: FloatArray = top + np.log(total)
+    for count in np.unique(panels):
+        rows = panels == count
+        start, width, around = first[rows], (last[rows] - first[rows]) / count, scale[rows, None]
+        for panel in range(count):
+            v = (start + panel * width)[:, None] + width[:, None] * x
+            r = np.maximum(cosine[rows, None] + around * np.sinh(v), 1e-300)
+            logs = log_integrand(r, cosine[rows, None], sine[rows, None]) - top[rows, None]
+            total[rows] += width * scale[rows] * ((np.exp(logs) * np.cosh(v)) @ w)
+    result: FloatArray = top + np.log(total / usual) - _log_peak_area(power)
     return result
+
+
+def _log_peak_area(k: int) -> float:
+    """log ∫ t^k e^(-k(t - 1)) dt = log Γ(k+1) + k - (k+1) log k: beyond k = 16 by Stirling's series, to 1e-14."""
+    if k < 16:
+        return math.lgamma(k + 1) + k - (k + 1) * math.log(k)
+    series = 1 / (12 * k) - 1 / (360 * k**3) + 1 / (1260 * k**5) - 1 / (1680 * k**7)
+    return math.log(2 * math.pi / k) / 2 + series
 
 
 class _PurkayasthaTails:

@@ -24,11 +24,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.polynomial.legendre import leggauss
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
+from scipy.special import logsumexp
 
 from mechanisms.losses.angle_table import log_angle_integral
 from mechanisms.losses.blanket_cells import BlanketCells
-from mechanisms.losses.sphere import log_radial_integral
+from mechanisms.losses.sphere import log_radial_ratio
 
 FloatArray = NDArray[np.float64]
 
@@ -54,12 +54,11 @@ def planar_laplace(dim: int, epsilon: float) -> BlanketCells:
     """Blanket cells of the antipodal pair of the normalized planar Laplace on S^(dim-1), ε per unit length."""
     if epsilon == 0:
         return cells(dim, np.zeros_like)
-    constant = dim * math.log(epsilon) - float(gammaln(dim))  # the radius is Gamma(m, 1/ε)
-    return cells(dim, lambda theta: constant + log_radial_integral(dim, epsilon, theta))
+    return cells(dim, lambda theta: log_radial_ratio(dim, epsilon, theta))
 
 
 def cells(dim: int, log_ratio: Callable[[FloatArray], FloatArray], count: int = CELLS) -> BlanketCells:
-    """Blanket cells of the antipodal pair for log_ratio(θ) = log(f(θ)·|S^(dim-1)|), decreasing on [0, π].
+    """Blanket cells of the antipodal pair for log_ratio(θ) = log(f(θ)·|S^(dim-1)|), decreasing on [0, π]; count even.
 
     Masses by Gauss-Legendre quadrature with positive integrands in each cell (8 nodes). The ends of [0, π] that are
     left out have mass at most a·sin^(m-2)(a)/F under ω, so at most U(0) times this under x.
@@ -69,12 +68,15 @@ def cells(dim: int, log_ratio: Callable[[FloatArray], FloatArray], count: int = 
     start = _start(dim, float(ends[0]), log_total)
     edges = _edges(dim, log_ratio, start, count)
     nodes, weights = leggauss(_NODES)
-    half = np.diff(edges) / 2
-    theta = edges[:-1, None] + half[:, None] * (1 + nodes)
+    # x' has on the other half what x has on this one: next to π an angle keeps fewer digits than next to 0
+    first = edges[: count // 2 + 1]
+    half = np.diff(first) / 2
+    theta = first[:-1, None] + half[:, None] * (1 + nodes)
     log_w = (dim - 2) * np.log(np.sin(theta)) - log_total + np.log(weights * half[:, None])
-    # the mirror image of a node is a node: V = U reversed, exactly
-    log_u = log_ratio(theta.ravel()).reshape(theta.shape)
-    log_p = logsumexp(log_w + log_u, axis=1)
+    near, far = (
+        logsumexp(log_w + log_ratio(angle.ravel()).reshape(theta.shape), axis=1) for angle in (theta, math.pi - theta)
+    )
+    log_p = np.concatenate([near, far[::-1]])
     log_w = logsumexp(log_w, axis=1)
     at_edges = log_ratio(edges)
     low, high = at_edges[1:], at_edges[:-1]
@@ -84,7 +86,7 @@ def cells(dim: int, log_ratio: Callable[[FloatArray], FloatArray], count: int = 
         tail = math.exp(min(0.0, log_tail))
     return BlanketCells(
         log_gamma=min(0.0, float(ends[1])),
-        log_w=(log_w + log_w[::-1]) / 2,
+        log_w=np.concatenate([log_w, log_w[::-1]]),
         log_p=log_p,
         log_q=log_p[::-1].copy(),
         log_u_low=low,

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from scipy.special import betainc
+
 from mechanisms import catalogue, checks
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.planner import TOLERANCE, Target, best_privunit, fits, largest
@@ -21,8 +23,8 @@ from simulations.experiment import from_table, to_toml
 from simulations.progress import Progress
 
 PUBLIC, TEST = 1500, 1000
-#: Standard deviations below its mean at which the number of delivered users is planned: missed once in 10^9 runs.
-MARGIN = 6.0
+#: Probability with which fewer users may be delivered than are planned for.
+MISSED = 1e-9
 #: Less than a unit of three digits (relative): what is below that much less is the next number of three digits.
 STEP = 1e-9
 #: Label ε that are tried where none is given.
@@ -48,8 +50,8 @@ class Terms:
 
     @property
     def target(self) -> Target:
-        """The budget, of as many users as will be delivered: with drop-outs, six standard deviations below the mean.
-        Raises ValueError, one line."""
+        """The budget, of as many users as will be delivered: with drop-outs, the most that are missed with probability
+        `MISSED` at most. Raises ValueError, one line."""
         delivered = None if self.users is None else _delivered(self.users, self.dropout)
         return Target(self.epsilon, self.delta, delivered, self.records, self.stages)
 
@@ -238,7 +240,13 @@ def _delivered(users: int, dropout: float) -> int:
     if not 0 <= dropout < 1:
         raise UserError(f"--dropout: must be at least 0 and below 1, got {dropout:g}")
     users = checks.integer("plan", "users", users, 1, 10**10)
-    delivered = math.floor(users * (1 - dropout) - MARGIN * math.sqrt(users * dropout * (1 - dropout)) + 1e-9)
+    # fewer than k of n answer where more than n - k drop out: a tail of the binomial law, an incomplete beta function
+    least, most = 0, users
+    while least < most:
+        middle = (least + most + 1) // 2
+        missed = float(betainc(users - middle + 1, middle, dropout))
+        least, most = (middle, most) if missed <= MISSED * (1 - 1e-6) else (least, middle - 1)
+    delivered = least
     if delivered < 1:
         raise UserError(f"--users: of {users} users, too few may be left at dropout {dropout:g}; invite more")
     return delivered

@@ -5,6 +5,7 @@ Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, RecordDict
 from scipy import stats
 
+from client.app import NODES, release
 from client.draw import signed_directions, statistic_means
 from client.node import load_node
 from client.policy import Policy, Refused
 from client.shard import write_shard
 from mechanisms.grid import SPHERE
+from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import generate_keys, seal, unseal
@@ -35,7 +39,7 @@ from mechanisms.projection import project, statistic_vectors
 from mechanisms.streams import SimulationStreams
 from server.validation import validate
 from tests.support.answers import ask, ledger_rows
-from tests.support.clients import DIM, ENCODER, M, make_node, request
+from tests.support.clients import DIM, ENCODER, M, context, make_node, message, request
 
 ALARM = 1e-6
 SIMPLEX = np.array([[1.0, 0.0], [-0.5, math.sqrt(0.75)], [-0.5, -math.sqrt(0.75)]], np.float32)
@@ -205,11 +209,24 @@ def test_the_identity_needs_a_policy_that_declares_it(tmp_path: Path) -> None:
         {"statistic": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"statistic": {"mechanism": "privunit"}},
         {"statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}, {"statistic": "privunit"},
         {"statistic": {"mechanism": "privunit", "epsilon": 4.0, "cap_probability": 0.999}}, {"classes": 2},
+        {"statistic": {"mechanism": "privunit", "epsilon": 0.0, "cap_probability": 5.6e-17}},
     ],
 )  # fmt: skip
 def test_bad_requests_are_refused_in_one_line(changes: dict) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         asked(**changes)
+
+
+def test_a_cap_rarer_than_the_least_is_refused_by_a_constant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NODES, str(tmp_path))
+    make_node(tmp_path / "0", policy=POLICY)
+    record = request_to_record(asked())
+    for p in (5.6e-17, 1e-15, 1 - 2**-53):
+        spec = {"mechanism": "privunit", "epsilon": EPSILON, "cap_probability": p}
+        about = ConfigRecord({**record["request.about"]} | {"statistic": json.dumps(spec)})
+        answered = release(message(RecordDict({**record} | {"request.about": about})), context())
+        assert (answered.error.code, answered.error.reason) == REFUSALS["malformed"]
+    assert not ledger_rows(tmp_path / "0")
 
 
 def test_requests_and_replies_travel(tmp_path: Path) -> None:

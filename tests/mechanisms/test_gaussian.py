@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from mechanisms.gaussian import Gaussian
+from mechanisms.guarantee import gaussian_delta_bound, gaussian_epsilon
 from tests.support.mechanisms import fits, streams, unit
 
 
@@ -43,3 +44,32 @@ def test_analytic_calibration_against_an_independent_evaluation(epsilon, delta):
     assert exact(mechanism.sigma) <= delta < exact(mechanism.sigma * (1 - 1e-8))
     assert mechanism.guarantee.worst_case(delta) == pytest.approx(epsilon, abs=1e-6)
     assert mechanism.guarantee.worst_case(0.0) == math.inf
+
+
+def exact_delta(ratio, epsilon):
+    """δ of Balle and Wang, Theorem 8, with digits to spare for what cancels."""
+    with mpmath.workdps(80 + int(min(ratio, 60) ** 2 / 2)):
+        r, e = mpmath.mpf(ratio), mpmath.mpf(epsilon)
+        return mpmath.ncdf(r / 2 - e / r) - mpmath.exp(e) * mpmath.ncdf(-r / 2 - e / r)
+
+
+def test_the_bound_of_the_profile_is_above_it_by_a_hair():
+    rng = np.random.default_rng(2)
+    for _ in range(300):
+        ratio = 10 ** rng.uniform(-6.3, 1.5)
+        epsilon = max(0.0, ratio * (rng.uniform(-1, 36) + ratio / 2))
+        truth = exact_delta(ratio, epsilon)
+        if truth > 1e-300:
+            assert truth <= gaussian_delta_bound(ratio, epsilon) <= truth * (1 + 1e-11)
+            assert exact_delta(ratio, gaussian_epsilon(ratio, float(truth))) <= float(truth)
+    assert gaussian_delta_bound(2e6, 1.0) == 1.0 and gaussian_delta_bound(1e-6, 1.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [(1e-2, 1e-280), (1e-4, 1e-6), (1e-5, 1e-12), (1e-9, 1e-6), (0.0, 1e-6), (1000.0, 0.5), (1000.0, 1e-300)],
+)
+def test_a_calibrated_sigma_never_exceeds_its_delta(epsilon, delta):
+    """Near the largest σ the two terms of the profile are equal to their last digits."""
+    sigma = Gaussian.calibrated(epsilon, delta, 3).sigma
+    assert exact_delta(2 / mpmath.mpf(sigma), epsilon) <= delta < exact_delta(2 / mpmath.mpf(sigma * (1 - 2e-7)), epsilon)

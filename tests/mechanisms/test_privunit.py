@@ -17,7 +17,7 @@ from scipy.special import betaincinv, expit
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.losses.cap import cap_blanket, cap_loss
 from mechanisms.losses.response_blanket import randomized_response
-from mechanisms.privunit import PrivUnit, best_cap_probability
+from mechanisms.privunit import LEAST_CAP, PrivUnit, best_cap_probability
 from mechanisms.randomized_response import RandomizedResponse
 from tests.support.mechanisms import streams
 
@@ -192,11 +192,28 @@ def test_the_best_cap_is_the_best() -> None:
 @pytest.mark.parametrize(
     "bad", [{"dim": 1}, {"dim": 8193}, {"epsilon": -1.0}, {"epsilon": 101.0}, {"epsilon": math.nan},
             {"cap_probability": 0.0}, {"cap_probability": 0.99}, {"cap_probability": "half"}, {"dim": 4.0},
-            {"epsilon": 50.0, "cap_probability": 1.0}],
+            {"epsilon": 50.0, "cap_probability": 1.0}, {"epsilon": 50.0, "cap_probability": 1 - 9e-7},
+            *({"epsilon": 0.0, "cap_probability": p} for p in (9e-7, 1e-15, 5.6e-17, 1e-17, 5e-324))],
 )  # fmt: skip
 def test_parameters_are_refused_in_one_line(bad: dict) -> None:
     with pytest.raises(ValueError, match=r"^privunit: [^\n]+$"):
         PrivUnit(**({"dim": 8, "epsilon": 2.0} | bad))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-9, 1.0, 4.0, 100.0])
+def test_the_loss_of_a_rare_cap_is_the_one_it_states(epsilon: float) -> None:
+    """In 60 digits, from the p and the c that are drawn by: no larger than stated, also where 1 - p would be rounded."""
+    for p in (LEAST_CAP, 3e-6, 1e-4, 0.3, 0.5, 1 - 1e-5, 1 - LEAST_CAP):
+        if p > float(expit(epsilon)):
+            continue
+        mechanism = PrivUnit(16, epsilon, p)
+        with mpmath.workdps(60):
+            inside, c = mpmath.mpf(p), mpmath.mpf(math.exp(mechanism.log_mass))
+            loss = mpmath.log(inside / c) - mpmath.log((1 - inside) / (1 - c))
+            assert 0 < mechanism.guarantee.worst_case() - loss < 2e-11
+            held = mechanism.privacy_loss()
+            assert held.epsilon(0.0) + mechanism.guarantee.numeric_epsilon >= loss
+            assert held.delta(0.0) == pytest.approx(float(inside - (1 - inside) * c / (1 - c)), rel=1e-9, abs=1e-15)
 
 
 def test_loss_of_antipodal_and_of_nearer_inputs() -> None:

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import SPHERE
 from mechanisms.identity import Identity
-from mechanisms.losses.sphere import log_radial_integral
+from mechanisms.losses.sphere import log_radial_ratio
 from mechanisms.privunit import PrivUnit
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 
@@ -37,7 +37,7 @@ def log_likelihood(mechanism: Any, released: FloatArray, candidates: FloatArray)
         if mechanism.epsilon == 0:
             return np.zeros(products.shape)
         grid = np.linspace(0, np.pi, _ANGLES)
-        density = log_radial_integral(mechanism.dim, mechanism.epsilon, grid)
+        density = log_radial_ratio(mechanism.dim, mechanism.epsilon, grid)
         return np.interp(_angles(released, products), grid, density)
     if isinstance(mechanism, PrivUnit):
         high, low = _densities(mechanism)

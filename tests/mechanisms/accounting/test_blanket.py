@@ -207,7 +207,7 @@ def test_antipodal_pair_is_largest_in_the_convex_order(kind):
         edges = np.concatenate([cells.log_u_high, cells.log_u_low[-1:]])
         if kind == "purkayastha":
             return np.exp(cells.log_u_high[0] - 1.2 * angle)
-        theta = sphere_blanket.log_radial_integral(3, 2.0, np.linspace(0, math.pi, 4001))
+        theta = sphere_blanket.log_radial_ratio(3, 2.0, np.linspace(0, math.pi, 4001))
         return np.exp(np.interp(angle, np.linspace(0, math.pi, 4001), theta) - theta[0] + edges[0])
 
     x = np.array([0.0, 0.0, 1.0])
