@@ -423,7 +423,7 @@ def text_statement(text: TextMechanism) -> str:
 
 @lru_cache(maxsize=256)
 def _exact(counted: tuple[tuple[Mechanism, int], ...], delta: float) -> Budget:
-    return compose(counted, delta=delta, method="pld")
+    return compose(counted, delta=delta)
 
 
 def _shuffled(

@@ -252,10 +252,10 @@ def _product(one: LossCells, other: LossCells) -> LossCells:
 
 
 def _composed(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """Local ε of many releases by convolution (needs dp-accounting)."""
+    """Local ε of many releases by composition."""
     from mechanisms.accounting.compose import compose
 
-    return compose([(mechanism, 1) for mechanism in mechanisms], delta=delta, method="pld").epsilon
+    return compose([(mechanism, 1) for mechanism in mechanisms], delta=delta).epsilon
 
 
 def json_ready(value: Any) -> Any:
