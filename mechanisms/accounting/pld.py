@@ -324,7 +324,7 @@ class ComposedLoss:
         off = 8 * _UNIT * (abs(log_scale) + theta * (self._top - first) + n)  # of weights, and of a sum of n
         for part, log_sum in zip(self.parts, sums, strict=True):
             plain = part.log_mass + theta * (part.place - part.span)
-            masses = np.bincount(part.place % n, weights=np.exp(plain - log_sum), minlength=n)
+            masses = np.bincount(part.place % n, weights=np.exp(plain - log_sum), minlength=n).astype(np.float64)
             kept = plain - log_sum > -745.0
             off += part.times * (3 * float(np.abs(plain[kept]).max()) + abs(log_sum) + 16) * _UNIT
             total = float(masses.sum()) * (1 + 64 * _UNIT)
@@ -444,14 +444,14 @@ def _placed(losses: FloatArray, masses: FloatArray, interval: float, pessimistic
         place = np.concatenate([floor, floor + 1])
         masses = np.concatenate([masses * (1.0 - share), masses * share])
     lowest = int(place.min())
-    weights = np.bincount((place - lowest).astype(np.int64), weights=masses)
-    atoms = np.flatnonzero(weights)
+    weights = np.bincount((place - lowest).astype(np.int64), weights=masses).astype(np.float64)
+    atoms = np.flatnonzero(weights).astype(np.int64)
     return atoms + lowest, weights[atoms]
 
 
 def _interval(finite: Sequence[tuple[FloatArray, FloatArray, int]], tail: float) -> float:
-    """Nats between atoms: neither one release nor the bulk of the composition spans more than 2^18 of them, nor that of
-    the composition tilted to where `tail` is left more than twice as many. The largest loss is a multiple."""
+    """Choose the interval: the smallest of which the largest loss is a multiple and that spans, 2^18 times, a release,
+    the bulk of the composition, and a third of its bulk tilted to where `tail` is left."""
     top = max(float(losses[-1]) for losses, _, _ in finite)
     widest = max(float(losses[-1] - losses[0]) for losses, _, _ in finite)
     parts = [_Coarse.of(*release) for release in finite]
