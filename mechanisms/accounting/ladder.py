@@ -464,7 +464,8 @@ def _shuffled(
         "followed the protocol; the server sees the shuffled batch alone"
     )
     if epsilon is None or (user.epsilon is not None and epsilon >= user.epsilon):
-        return rung(None, f"no amplification is shown; the user's own ε stands ({trust})", details)
+        why = f": {details['reason']}" if details.get("reason") else ""
+        return rung(None, f"no amplification is shown{why}; the user's own ε stands ({trust})", details)
     bounds = details.get("bounds", {})
     if (name := min((n for n in bounds if bounds[n] is not None), key=lambda n: bounds[n], default=None)) is not None:
         trust += "; by the release's own blanket" if name.startswith("blanket") else f"; by the generic bound {name}"
