@@ -32,8 +32,6 @@ IntArray = NDArray[np.int64]
 
 #: Half a unit in the last place of 1.
 UNIT = 2.0**-53
-#: Mass of one point of the uniforms where it matters. What decimals leave open besides is less than 10^-20 of a draw.
-FINE = LATTICE**2
 #: SciPy's inverse normal distribution: its largest relative error (tests hold it to this).
 NORMAL = 2.0**-50
 class Source(Protocol):

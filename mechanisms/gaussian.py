@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from mechanisms import checks
-from mechanisms.certified import FINE, NORMAL, UNIT, certify, normal_doubt
+from mechanisms.certified import NORMAL, UNIT, certify, normal_doubt
 from mechanisms.decimals import normal_quantile
 from mechanisms.grid import SPACE, Grid
 from mechanisms.guarantee import Guarantee, gaussian_delta, gaussian_delta_bound
@@ -23,7 +23,7 @@ from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER
-from mechanisms.streams import drawn
+from mechanisms.streams import FINE, drawn
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

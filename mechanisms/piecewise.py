@@ -17,7 +17,7 @@ from mechanisms.losses.categorical import randomized_response_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.randomized_response import MAX_CLASSES
-from mechanisms.streams import drawn
+from mechanisms.streams import Points
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -69,7 +69,7 @@ class Piecewise:
     def guarantee(self) -> Guarantee:
         return Guarantee(
             epsilon=self.epsilon, metric="discrete", diameter=1.0, protects="label",
-            numeric_delta=categorical.numeric_delta(self.classes),
+            numeric_delta=categorical.exact_delta(self.classes),
         )  # fmt: skip
 
     def first(self, x: NDArray[Any]) -> IntArray:
@@ -82,7 +82,7 @@ class Piecewise:
         x = checks.labels(self.name, x, self.classes)
         place = np.arange(self.classes)[None] - self.first(x)[:, None]
         weights = np.where((place >= 0) & (place < self.window), self.epsilon, 0.0)
-        return categorical.sample(weights, drawn(rng, len(x), 1)[:, 0])
+        return categorical.sample(weights, Points.drawn(rng, x.shape, 1))
 
     def log_prob(self, y: IntArray, x: IntArray) -> FloatArray:
         """Log probability of y given x, (n,) -> (n,)."""

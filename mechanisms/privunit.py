@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, betaln, expit
 
 from mechanisms import checks
-from mechanisms.certified import FINE, UNIT, certify, further
+from mechanisms.certified import UNIT, certify, further
 from mechanisms.decimals import symmetric_beta_quantile
 from mechanisms.grid import SPHERE, Grid
 from mechanisms.guarantee import Guarantee
@@ -26,7 +26,7 @@ from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.cap import cap_blanket, cap_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
-from mechanisms.streams import drawn
+from mechanisms.streams import FINE, drawn
 from mechanisms.tangent import exact_tangent_normal, tangent_normal
 
 FloatArray = NDArray[np.float64]

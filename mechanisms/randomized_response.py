@@ -15,7 +15,7 @@ from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss, randomized_response_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
-from mechanisms.streams import drawn
+from mechanisms.streams import Points
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -29,7 +29,7 @@ def _guarantee(epsilon: float, classes: int) -> Guarantee:
         metric="discrete",
         diameter=1.0,
         protects="label",
-        numeric_delta=categorical.numeric_delta(classes),
+        numeric_delta=categorical.exact_delta(classes),
     )
 
 
@@ -70,10 +70,10 @@ class RandomizedResponse:
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """One draw for each label, (n,) -> (n,) int64; one uniform a row. ValueError if out of range."""
         x = checks.labels(self.name, x, self.classes)
-        uniforms = drawn(rng, len(x), 1)[:, 0]
+        points = Points.drawn(rng, x.shape, 1)
         weights = np.zeros((len(x), self.classes))
         weights[np.arange(len(x)), x] = self.epsilon
-        return categorical.sample(weights, uniforms)
+        return categorical.sample(weights, points)
 
     def blanket(self) -> BlanketCells:
         """The blanket and any two different labels, in cells: see mechanisms.losses.response_blanket."""
@@ -129,7 +129,7 @@ class RandomizedResponsePrior:
         """One draw for each label, (n,) -> (n,) int64, under public priors (n, K); one uniform a row."""
         x = checks.labels(self.name, x, self.classes)
         weights = self._log_weights(x, prior)
-        return categorical.sample(weights, drawn(rng, len(x), 1)[:, 0])
+        return categorical.sample(weights, Points.drawn(rng, x.shape, 1))
 
     def log_prob(self, y: IntArray, x: IntArray, *, prior: FloatArray) -> FloatArray:
         """Log probability of y given x, (n,) -> (n,); -inf where the prior leaves y out."""

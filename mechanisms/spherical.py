@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv, gammaln, ndtri
 
 from mechanisms import checks
-from mechanisms.certified import FINE, NORMAL, UNIT, certify, further, normal_doubt
+from mechanisms.certified import NORMAL, UNIT, certify, further, normal_doubt
 from mechanisms.decimals import gamma_quantile, normal_quantile
 from mechanisms.grid import SPACE, SPHERE, Grid
 from mechanisms.guarantee import Guarantee
@@ -46,7 +46,7 @@ from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.losses.sphere import normalized_laplace_loss, purkayastha_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER, angular, euclidean
-from mechanisms.streams import LATTICE, drawn
+from mechanisms.streams import FINE, LATTICE, drawn
 from mechanisms.tangent import exact_tangent_normal, tangent_normal
 
 FloatArray = NDArray[np.float64]

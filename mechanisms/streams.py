@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,10 @@ WordArray = NDArray[np.uint64]
 
 #: Probability mass of one lattice point of a uniform.
 LATTICE = 2.0**-52
+#: Mass of one point of a uniform that was drawn on.
+FINE = LATTICE**2
+_CELL = Decimal(LATTICE)  # exact, as a power in the default context would not be
+_HALF_DECIMAL = Decimal("0.5")
 
 # Philox4x32-10: multipliers and Weyl increments of Salmon, Moraes, Dror and Shaw, "Parallel random numbers:
 # as easy as 1, 2, 3" (SC 2011), section 3.3.
@@ -238,6 +244,68 @@ def drawn(rng: Any, rows: int, k: int) -> FloatArray:
         )
     uniforms: FloatArray = rng.uniform(rows, k)
     return uniforms
+
+
+class Points:
+    """Uniforms that can be drawn on: where in its cell of 2^-52 one lies is drawn when it matters.
+
+    u: (n, k) midpoints, k for each row. A selection (`points[rows]`) is a `Points` too. Two selections of one row have
+    the same further digits.
+    """
+
+    def __init__(self, u: FloatArray, entries: IntArray, cells: _Cells, first: int = 0) -> None:
+        self.u = u
+        self._entries, self._cells, self._first = entries, cells, first
+
+    @classmethod
+    def drawn(cls, rng: Any, shape: tuple[int, ...], k: int) -> Points:
+        """Draw k uniforms for each entry of an array of that shape; its first axis is the rows of `rng`.
+
+        Use the points before anything else is drawn from `rng`.
+        """
+        each = math.prod(shape[1:])
+        u = drawn(rng, shape[0], each * k).reshape(-1, k)
+        return cls(u, np.arange(len(u)), _Cells(rng, each, k))
+
+    @classmethod
+    def midpoints(cls, u: FloatArray) -> Points:
+        """Take uniforms (n, k) as they are: further digits say the middle of the cell."""
+        return cls(u, np.arange(len(u)), _Cells(_Middles(), 1, u.shape[1]))
+
+    def __len__(self) -> int:
+        return len(self.u)
+
+    def __getitem__(self, rows: Any) -> Points:
+        return Points(self.u[rows], self._entries[rows], self._cells, self._first)
+
+    def columns(self, first: int, stop: int) -> Points:
+        """Return the uniforms `first` to `stop` - 1 of each row."""
+        return Points(self.u[:, first:stop], self._entries, self._cells, self._first + first)
+
+    def fine(self, row: int, column: int = 0) -> Decimal:
+        """Return a uniform to 2^-104; call it within `decimals.precise`."""
+        share = self._cells.of(int(self._entries[row]))[self._first + column]
+        return Decimal(float(self.u[row, column])) + (Decimal(float(share)) - _HALF_DECIMAL) * _CELL
+
+
+class _Middles:
+    def further(self, rows: IntArray, k: int) -> FloatArray:
+        return np.full((len(rows), k), 0.5)
+
+
+class _Cells:
+    """Where in their cells the uniforms of an entry lie: drawn once, and remembered."""
+
+    def __init__(self, rng: Any, each: int, k: int) -> None:
+        self._rng, self._each, self._k = rng, each, k
+        self._known: dict[int, FloatArray] = {}
+
+    def of(self, entry: int) -> FloatArray:
+        if entry not in self._known:
+            row, place = divmod(entry, self._each)
+            shares = self._rng.further(np.array([row]), self._each * self._k)[0]
+            self._known[entry] = shares[place * self._k : (place + 1) * self._k]
+        return self._known[entry]
 
 
 def _check_request(rows: int, k: int, expected: int) -> None:

@@ -11,7 +11,7 @@ from mechanisms.composition import Budget, assumptions_of
 from mechanisms.losses.loss import LossCells, check_delta
 from mechanisms.mechanism import Mechanism
 
-METHODS = ("pld", "basic", "advanced", "renyi")
+METHODS = ("least", "pld", "basic", "advanced", "renyi")
 #: What a budget says of each.
 _HOW = {
     "basic": "worst cases added",
@@ -21,7 +21,7 @@ _HOW = {
 }
 
 
-def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method: str = "pld") -> Budget:
+def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method: str = "least") -> Budget:
     """(ε, δ) of releases by mechanisms, each its number of times, over stages, channels and records of a user.
 
     The mechanisms' worst cases are composed, so unlike metrics never add up as numbers of unlike units. The
@@ -31,12 +31,13 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method
     theorem about what came to pass: `mechanisms.accounting.privacy_filter` is.
 
     delta: what the whole composition may spend, in [0, 1); at 0 only pure mechanisms are finite.
-    method: how ε is bounded; no method answers more than "basic".
+    method: how ε is bounded; no method answers more than "basic", and the assumptions name the one that gave the ε.
+        least: the least that is proved, over all methods.
         basic: worst cases added; Gaussian noise gets an equal share of delta each, pure mechanisms none.
         advanced: the best of Dwork and Roth 2014, Theorem 3.20, and Kairouz, Oh and Viswanath 2015; of delta
             one half goes to Gaussian releases, if there are any.
         renyi: Rényi divergences added, at the best order.
-        pld: loss distributions convolved (needs dp-accounting).
+        pld: loss distributions convolved.
 
     The samplers' approximations: each release's numeric ε is in the answer's ε, its numeric δ (the probability
     that its output is not that of the theorem's mechanism) in `Budget.sampler_delta`. ε is inf where one mechanism is
@@ -60,19 +61,20 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method
             (g.worst_case(each if g.sigma is not None else 0.0) - g.numeric_epsilon, times) for g, times in guarantees
         ]
 
-    epsilon, spent = math.fsum(e * times for e, times in worst(delta)), delta if noisy else 0.0
+    epsilon, spent, how = math.fsum(e * times for e, times in worst(delta)), delta if noisy else 0.0, "basic"
     protected = all(g.sigma is not None or not math.isinf(g.worst_case()) for g, _ in guarantees)
-    if protected and method != "basic":
-        better = _bound(releases, worst, delta, noisy, method)
-        if better < epsilon:
-            epsilon, spent = better, delta
+    for other in METHODS[1:] if method == "least" else (method,):
+        if protected and other != "basic":
+            better = _bound(releases, worst, delta, noisy, other)
+            if better < epsilon:
+                epsilon, spent, how = better, delta, other
     units = {g.protects for g, _ in guarantees}
     return Budget(
         epsilon=epsilon + numeric,
         # densities off by e^(±numeric) raise a δ by that factor
         delta=min(1.0, spent * math.exp(numeric)),
         unit=units.pop() if len(units) == 1 else "record",
-        assumptions=assumptions_of((g for g, _ in guarantees), _HOW[method]),
+        assumptions=assumptions_of((g for g, _ in guarantees), _HOW[how]),
         sampler_delta=min(1.0, math.fsum(times * g.numeric_delta for g, times in guarantees)),
     )
 

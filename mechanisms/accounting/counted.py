@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 #: The least and the largest share of δ that is set aside for the samplers. The least moves no ε by 1e-5 of itself, and
 #: is enough for most: a search that has to be made again takes as long as the first.
-_LEAST, _MOST = 1e-5, 0.5
+_LEAST, MOST = 1e-5, 0.5
 
 
 def counted(bound: Callable[[float], float | None], delta: float, lost: float) -> float | None:
@@ -22,8 +22,8 @@ def counted(bound: Callable[[float], float | None], delta: float, lost: float) -
     """
     if lost == 0:
         return bound(delta)
-    share = min(_MOST, max(_LEAST, price(1.0, lost) / delta))  # enough for ε up to 1, or what may be
-    while share <= _MOST:
+    share = min(MOST, max(_LEAST, price(1.0, lost) / delta))  # enough for ε up to 1, or what may be
+    while share <= MOST:
         epsilon = bound(delta * (1 - share))
         if epsilon is None or price(epsilon, lost) <= share * delta:
             return epsilon

@@ -423,7 +423,7 @@ def text_statement(text: TextMechanism) -> str:
 
 @lru_cache(maxsize=256)
 def _exact(counted: tuple[tuple[Mechanism, int], ...], delta: float) -> Budget:
-    return compose(counted, delta=delta, method="pld")
+    return compose(counted, delta=delta)
 
 
 def _shuffled(
@@ -464,7 +464,8 @@ def _shuffled(
         "followed the protocol; the server sees the shuffled batch alone"
     )
     if epsilon is None or (user.epsilon is not None and epsilon >= user.epsilon):
-        return rung(None, f"no amplification is shown; the user's own ε stands ({trust})", details)
+        why = f": {details['reason']}" if details.get("reason") else ""
+        return rung(None, f"no amplification is shown{why}; the user's own ε stands ({trust})", details)
     bounds = details.get("bounds", {})
     if (name := min((n for n in bounds if bounds[n] is not None), key=lambda n: bounds[n], default=None)) is not None:
         trust += "; by the release's own blanket" if name.startswith("blanket") else f"; by the generic bound {name}"

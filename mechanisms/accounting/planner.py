@@ -98,7 +98,7 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     if sum(g.worst_case(target.delta) for g in guarantees) * repeats > 1e6:
         return False  # far beyond any budget, and a needless strain on the convolution
     share = target.delta * math.exp(-numeric * repeats)
-    local = compose([(mechanism, repeats) for mechanism in mechanisms], delta=share, method="pld")
+    local = compose([(mechanism, repeats) for mechanism in mechanisms], delta=share)
     return bool(local.epsilon <= target.epsilon)
 
 

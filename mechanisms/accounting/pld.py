@@ -1,68 +1,214 @@
-"""Composition by convolution of loss distributions, on dp-accounting's objects (an optional dependency).
+"""Composition by convolution of loss distributions, exponentially tilted so that a tiny δ is not lost in rounding.
 
-This is the one file of the folder that imports dp_accounting, and it does so when a function is called, not when
-the module is imported.
+A Fourier transform answers every entry of a convolution with an error of about 1e-15 of the largest. δ(ε) is a sum of
+small entries: at δ = 1e-12 that error is larger than δ itself. So the distribution is tilted first (Esscher).
+
+**Theorem.** Let p_i be the law of a release's loss on the grid, k_i its number of releases, L the sum of all, and
+M_i(θ) = Σ_j p_i(j)·e^(θ·j). Put p_i'(j) = p_i(j)·e^(θ·j)/M_i(θ), and let q be the convolution of all p_i'. Then
+P(L = j) = Π M_i(θ)^k_i·e^(-θ·j)·q(j): both sides are Σ Π p_i(j_i) over j_1 + j_2 + ... = j. Hence
+
+    δ(ε) = P(L = ∞) + Σ_(j > ε) w(j)·q(j),   w(j) = Π M_i(θ)^k_i·e^(-θ·j)·(1 - e^(ε - j)).
+
+θ is the one whose q has its mean at ε. The largest weight is then Chernoff's bound of P(L > ε), and the q(j) that count
+are those in the middle of q: an error of q counts in proportion to δ, not to 1.
+
+*Rounding.* With N points, u = 2^-53 and η = 8·u·log2 N, the transform of p_i' is off by η·|p_i'|·√N at most in the
+Euclidean norm (Higham 2002, Theorem 24.2). Entries of the exact transform lie in the unit disk; the computed ones are
+moved into it, which brings them no further away. In it |a^k - b^k| <= k·|a - b|, a product of two complex numbers is
+off by √5·u of itself (Brent, Percival and Zimmermann 2007), and the inverse transform by η of its norm. By Parseval q
+is off by E = η·Σ k_i·|p_i'| + (√5·u·Σ k_i + 2η)·min |p_i'| at most, and δ(ε) by |w|·E (Cauchy and Schwarz). Entries
+below 0 count as 0, which is nearer to the truth. What exponentials round is a factor of each mass, bounded besides.
+
+*Window.* N points are a window of all sums, and what lies outside appears inside at another place: this only adds to
+the entries of the window. So with P'(L above the window) <= t under q, the sums above it have a probability of
+Π M_i(θ)^k_i·e^(-θ·top)·t at most, which counts as unbounded loss, and the result is an upper bound of δ(ε) for every ε
+in the window. A lower bound is less by twice t times the largest weight. t is Chernoff's bound.
+
+*Rényi.* e^(-θ·x)·(1 - e^-x) is at most θ^θ/(1 + θ)^(1 + θ). So δ(ε) is at most that number times
+Π M_i(θ)^k_i·e^(-θ·ε): the conversion of Canonne, Kamath and Steinke 2020 at order 1 + θ. Every upper bound is the
+smaller of the two.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import irfft, rfft
 
 from mechanisms import checks
 from mechanisms.accounting.crossing import crossing
 from mechanisms.losses.loss import LossCells, check_delta
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
-#: Points of the widest distribution, before or after composition, that an adaptive interval aims at.
+#: Points of the widest distribution, before or after composition, that an adaptive interval aims at; a tilted one may
+#: take twice as many.
 _POINTS = 2**18
 #: Mass that discretization may cut off at either end; it goes to the safe side.
 _CUT = 1e-18
-#: Atoms above which dp-accounting keeps a distribution as an array: it makes one of a table by many look-ups.
-_DENSE = 1000
-#: Relative error of a fast Fourier transform of N points is below 8·u·log2 N (Higham 2002, Theorem 24.2).
-_FFT = 8 * 2.0**-53
+#: Half a unit in the last place of 1.
+_UNIT = 2.0**-53
+#: A transform of N points is off by so much of its norm, for each power of two in N.
+_FFT = 8 * _UNIT
+#: Sums of so few places are all in the window.
+_FEW = 2**17
+#: Most points of a transform. Where a window needs more, what is left is the Rényi bound.
+_MOST = 2**22
+#: Mass of a tilted distribution outside its window, at most.
+_OUTSIDE = 1e-20
+#: Atoms of the coarse distribution by which θ is chosen: every θ gives a bound.
+_COARSE = 2048
+#: Largest exponent of e for one step of the grid: beyond it the top atom is all that is left.
+_STEEPEST = 50.0
+#: Slopes of Chernoff's bound of that, in those of a normal law, and a window in its spreads that needs no other slope.
+_SLOPES, _NEAR = (1.0, 0.4, 0.15, 0.06, 2.0), 24.0
+#: A transform made for another ε will do where its error is at most this share of δ.
+_SHARE = 1e-6
+#: Looks for a θ.
+_LOOKS = 60
+
+
+@dataclass(frozen=True, eq=False)
+class _Coarse:
+    """Approximation of a law by few atoms, from which θ is chosen.
+
+    Each atom stands for neighbours: at their mean, with their mass; `within` is the variance among them.
+    """
+
+    at: FloatArray
+    log_mass: FloatArray
+    within: FloatArray
+    times: int
+
+    @classmethod
+    def of(cls, at: FloatArray, masses: FloatArray, times: int) -> _Coarse:
+        """Merge atoms (`at` rising) that are near each other, unless together they have much of the mass."""
+        reach = max(float(at[-1] - at[0]), 1e-300)
+        share = np.cumsum(masses) - masses
+        cell = (_COARSE / reach * (at - at[0])).astype(np.int64) + (_COARSE * share).astype(np.int64)
+        total = np.bincount(cell, weights=masses)
+        there = total > 0
+        mean = np.bincount(cell, weights=masses * at)[there] / total[there]
+        back = np.cumsum(there) - 1
+        within = np.bincount(back[cell], weights=masses * np.square(at - mean[back[cell]])) / total[there]
+        return cls(mean, np.log(total[there]), within, times)
+
+    def moments(self, theta: float) -> tuple[float, float, float]:
+        """Return log Σ mass·e^(θ·at), mean and variance of the tilted law, of all `times` releases together."""
+        exponents = self.log_mass + theta * self.at
+        top = float(exponents.max())
+        weights = np.exp(exponents - top)
+        total = float(weights.sum())
+        mean = float(weights @ self.at) / total
+        variance = float(weights @ (np.square(self.at - mean) + self.within)) / total
+        return self.times * (top + math.log(total)), self.times * mean, self.times * variance
+
+
+def _moments(parts: Sequence[_Coarse], theta: float) -> tuple[float, float, float]:
+    """Return what `_Coarse.moments` returns, of the sum of all parts."""
+    log_sum, mean, variance = (sum(each) for each in zip(*(part.moments(theta) for part in parts), strict=True))
+    return log_sum, mean, variance
+
+
+@dataclass(frozen=True, eq=False)
+class _Atoms:
+    """Law of one release's loss on the grid: places of its atoms, rising from 0, and the logs of their masses."""
+
+    place: IntArray
+    log_mass: FloatArray
+    times: int
+
+    @property
+    def span(self) -> int:
+        return int(self.place[-1])
+
+    @cached_property
+    def coarse(self) -> _Coarse:
+        """The same law, with few atoms, at places less the span."""
+        return _Coarse.of((self.place - self.span).astype(np.float64), np.exp(self.log_mass), self.times)
+
+    def log_sum(self, theta: float) -> float:
+        """Return log Σ mass·e^(θ·(place - span)) of one release."""
+        exponents = self.log_mass + theta * (self.place - self.span)
+        top = float(exponents.max())
+        return top + math.log(float(np.exp(exponents - top).sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class _Tilted:
+    """Tilted law q of the sums, in a window that begins at place `first`.
+
+    Weights Π M^k·e^(-θ·place) are e^(log_scale - θ·(place - top)). error: E of the module's proof. outside: t. factor:
+    log of the relative error of masses.
+    """
+
+    theta: float
+    first: int
+    q: FloatArray
+    log_scale: float
+    error: float
+    outside: float
+    factor: float
 
 
 @dataclass(frozen=True, eq=False)
 class ComposedLoss:
-    """What independent releases cost together.
+    """Privacy loss distribution of independent releases together.
 
-    pld: dp-accounting's PrivacyLossDistribution. interval: nats between its atoms. pessimistic: whether the
-    figures are upper bounds (else lower ones). rounding: bound on the error of a δ by the Fourier transforms'
-    rounding; it is on the safe side in every figure below.
+    interval: nats between atoms. pessimistic: whether figures are upper bounds (else lower ones). infinite: mass of
+    unbounded loss. parts, base, step: the atoms of each kind of release; a sum of them at place j is a loss of
+    (base + step·j)·interval.
     """
 
-    pld: Any
+    parts: tuple[_Atoms, ...]
     interval: float
+    base: int
+    step: int
     pessimistic: bool
-    rounding: float
+    infinite: float
+    _made: list[_Tilted | None] = field(default_factory=list)
 
     def delta(self, epsilon: float) -> float:
         """δ(ε) of the composition, in [0, 1]; ValueError where epsilon is not a number."""
         if math.isnan(epsilon):
             raise ValueError("epsilon is not a number")
-        error = self.rounding if self.pessimistic else -self.rounding
-        return min(1.0, max(0.0, float(self.pld.get_delta_for_epsilon(epsilon)) + error))
+        # places are whole numbers, and a loss is off by two roundings
+        margin = 4 * _UNIT * self.interval * (abs(self.base) + self.step * self._top)
+        epsilon = epsilon - margin if self.pessimistic else epsilon + margin
+        if not self.parts or epsilon >= self._loss(self._top):
+            return min(1.0, self.infinite)
+        for tilted in self._made:
+            if tilted is not None and (tilted.theta == 0 or epsilon >= self._loss(tilted.first)):
+                found, error = self._sum(tilted, epsilon)
+                if error <= _SHARE * found < math.inf:
+                    return self._safe(found, error)
+        theta = self._theta(epsilon)
+        tilted = self._tilt(theta)
+        self._made.append(tilted)
+        renyi = self._renyi(theta, epsilon) if self.pessimistic else 0.0
+        if tilted is None or (theta > 0 and epsilon < self._loss(tilted.first)):
+            return min(1.0, self.infinite + renyi)
+        bound = self._safe(*self._sum(tilted, epsilon))
+        return min(bound, self.infinite + renyi) if self.pessimistic else bound
+
+    def _safe(self, found: float, error: float) -> float:
+        signed = error if self.pessimistic else -error
+        return min(1.0, max(0.0, self.infinite + max(0.0, found + signed)))
 
     def epsilon(self, delta: float) -> float:
         """Least ε >= 0 with δ(ε) <= delta, to 1e-9 relative on the safe side; inf where there is none."""
         check_delta(delta)
-        if self.delta(0.0) <= delta:
-            return 0.0
-        if self.delta(math.inf) > delta:
+        if self.infinite > delta:
             return math.inf
-        low, high = 0.0, 1.0
-        while self.delta(high) > delta:
-            low, high = high, 2 * high
-            if high > 1e12:
-                return math.inf
+        top = self._loss(self._top) if self.parts else 0.0
+        if top <= 0 or self.delta(0.0) <= delta:
+            return 0.0
 
         def excess(epsilon: float) -> float:
             found = self.delta(epsilon)
@@ -70,49 +216,154 @@ class ComposedLoss:
                 return 1.0 if found > delta else -1.0
             return math.log(found) - math.log(delta)
 
-        fall = -math.log(max(delta, 1e-300)) / high
-        bracket = crossing(excess, (low + high) / 2, high, fall=max(fall, 1e-3), tolerance=1e-9)
-        if bracket is not None:  # else it crosses within a hair of high; both ends were seen on their sides of δ
-            low, high = bracket
-        return high if self.pessimistic else low
+        end = top * (1 + 1e-12)
+        guess, fall = self._guess(max(delta, 1e-300))
+        bracket = crossing(excess, min(max(guess, 1e-6 * top), 0.999 * top), end, fall=fall, tolerance=1e-9)
+        if bracket is None:  # it crosses within a hair of the end, or nowhere that was looked at
+            bracket = 0.0, 1.0
+            while self.delta(bracket[1]) > delta:
+                bracket = bracket[1], 2 * bracket[1]
+                if bracket[1] > 1e12:
+                    return math.inf
+        return bracket[1] if self.pessimistic else bracket[0]
 
+    @property
+    def _top(self) -> int:
+        """The place of the largest sum; the smallest is at 0."""
+        return sum(part.times * part.span for part in self.parts)
 
-def to_pld(cells: LossCells, interval: float, *, pessimistic: bool = True) -> Any:
-    """dp-accounting's PrivacyLossDistribution of one release, its losses whole multiples of `interval` nats.
+    def _loss(self, place: int) -> float:
+        return (self.base + self.step * place) * self.interval
 
-    pessimistic: atoms move to the two multiples around them, both masses kept (`accounting.loss` proves that
-    this only raises every figure of every composition); the mass above the last atom is unbounded, that below
-    the first moves up to it. Optimistic: each atom moves down to a multiple, which lowers every loss.
+    def _moments(self, theta: float) -> tuple[float, float, float]:
+        """Approximate the moments of the sum of all releases, at places less the top, tilted by θ."""
+        return _moments([part.coarse for part in self.parts], theta)
 
-    ValueError unless interval is a number above 0, and where the cells speak for one direction only.
-    """
-    if not 0 < interval < math.inf:
-        raise ValueError(f"loss distribution: interval must be a number above 0, got {interval}")
-    if not cells.symmetric:
-        raise ValueError("loss distribution: the cells speak for one direction only; give those of a symmetric pair")
-    library, pmf = dp_accounting()
-    losses, masses, infinite = _trimmed(cells, pessimistic)
-    # a hair of rounding in loss/interval may move an atom by a whole step: by up to 1e-12 it is left where it is
-    steps = losses / interval
-    near = np.round(steps)
-    steps = np.where(np.abs(steps - near) <= 1e-12 * np.maximum(1.0, np.abs(steps)), near, steps)
-    floor = np.floor(steps)
-    if pessimistic:
-        share = -np.expm1((floor - steps) * interval) / -math.expm1(-interval)
-        place = np.concatenate([floor, floor + 1])
-        masses = np.concatenate([masses * (1.0 - share), masses * share])
-    else:
-        place = floor
-    lowest = int(place.min()) if len(place) else 0
-    weights = np.bincount((place - lowest).astype(np.int64), weights=masses) if len(place) else np.zeros(0)
-    atoms = np.flatnonzero(weights)
-    if len(atoms) > _DENSE:  # as `create_pmf` makes of such a table, number by number
-        first, last = int(atoms[0]), int(atoms[-1])
-        made = pmf.DensePLDPmf(interval, lowest + first, weights[first : last + 1], infinite, pessimistic)
-    else:
-        table = dict(zip((atoms + lowest).tolist(), weights[atoms].tolist(), strict=True)) or {0: 0.0}
-        made = pmf.create_pmf(table, interval, infinite, pessimistic)
-    return library.PrivacyLossDistribution(made)
+    def _theta(self, epsilon: float) -> float:
+        """Choose θ, per step of the grid, so that the tilted mean is near ε; 0 if the mean itself is larger."""
+        place = (epsilon / self.interval - self.base) / self.step - self._top
+        if self._moments(0.0)[1] >= place:
+            return 0.0
+        return self._solve(lambda theta: self._moments(theta)[1] >= place)
+
+    def _guess(self, delta: float) -> tuple[float, float]:
+        """Estimate by a saddle point the ε where δ(ε) = delta, and how fast log δ falls there."""
+        nats = self.step * self.interval
+
+        def small(theta: float) -> bool:
+            log_sum, mean, variance = self._moments(theta)
+            height = log_sum - theta * mean
+            width = math.sqrt(2 * math.pi * max(variance, 1e-300)) * theta * (1 + theta / nats)
+            return height - math.log(max(width, 1.0)) <= math.log(delta)
+
+        theta = self._solve(small)
+        mean = self._top + self._moments(theta)[1]
+        return (self.base + self.step * mean) * self.interval, max(theta / nats, 1e-3)
+
+    def _solve(self, beyond: Callable[[float], bool]) -> float:
+        """Find the smallest θ that is `beyond` (all larger ones are too); _STEEPEST if none is."""
+        low, high = 0.0, 2.0**-40
+        while not beyond(high):
+            low, high = high, 4 * high
+            if high >= _STEEPEST:
+                return _STEEPEST
+        for _ in range(_LOOKS):
+            middle = math.sqrt(low * high) if low else high / 2
+            if high - low <= 1e-3 * high:
+                break
+            low, high = (low, middle) if beyond(middle) else (middle, high)
+        return high
+
+    def _log_sum(self, theta: float) -> float:
+        return math.fsum(part.times * part.log_sum(theta) for part in self.parts)
+
+    def _renyi(self, theta: float, epsilon: float) -> float:
+        """Return the Rényi bound of δ(ε), without the mass of unbounded loss."""
+        order = theta / (self.step * self.interval)
+        place = (epsilon / self.interval - self.base) / self.step
+        exponent = self._log_sum(theta) + theta * (self._top - place)
+        if order > 0:
+            exponent -= order * math.log1p(1 / order) + math.log1p(order)
+        size = abs(self._log_sum(theta)) + theta * abs(self._top - place) + 64
+        return math.exp(min(0.0, exponent + 16 * _UNIT * size))
+
+    def _window(self, theta: float, log_sum: float) -> tuple[int, int] | None:
+        """Find places such that q has at most _OUTSIDE below the first and above the last; None if too many."""
+        if self._top < _FEW or sum(part.times for part in self.parts) == 1:
+            return 0, self._top
+        _, _, variance = self._moments(theta)
+        log_outside = math.log(_OUTSIDE)
+        spread = math.sqrt(max(variance, 1e-300))
+        usual = math.sqrt(-2 * log_outside) / spread
+        first, last = 0, self._top
+        for share in _SLOPES:  # any s gives a bound
+            s = share * usual
+            rise = self._log_sum(theta + s) - log_sum  # of sums less the top
+            last = min(last, self._top + math.ceil((rise - log_outside) / s))
+            fall = self._log_sum(theta - s) - log_sum
+            first = max(first, self._top - math.ceil((fall - log_outside) / s))
+            if last - first < _NEAR * spread:
+                break
+        return (first, last) if last - first < _MOST else None
+
+    def _tilt(self, theta: float) -> _Tilted | None:
+        """Convolve the tilted laws; None where this takes too many points or releases."""
+        releases = sum(part.times for part in self.parts)
+        if self.step * self._top + abs(self.base) >= 2**52 or releases > 2**40:
+            return None
+        sums = [part.log_sum(theta) for part in self.parts]
+        log_scale = math.fsum(part.times * log_sum for part, log_sum in zip(self.parts, sums, strict=True))
+        window = self._window(theta, log_scale)
+        if window is None:
+            return None
+        first, last = window
+        n = max(2, 1 << (last - first).bit_length())
+        whole = first == 0 and last == self._top
+        spectrum: NDArray[np.complex128] | None = None
+        norms, grown = [], 0.0
+        off = 8 * _UNIT * (abs(log_scale) + theta * (self._top - first) + n)  # of weights, and of a sum of n
+        for part, log_sum in zip(self.parts, sums, strict=True):
+            plain = part.log_mass + theta * (part.place - part.span)
+            masses = np.bincount(part.place % n, weights=np.exp(plain - log_sum), minlength=n).astype(np.float64)
+            kept = plain - log_sum > -745.0
+            off += part.times * (3 * float(np.abs(plain[kept]).max()) + abs(log_sum) + 16) * _UNIT
+            total = float(masses.sum()) * (1 + 64 * _UNIT)
+            grown += part.times * max(0.0, math.log(total))
+            norms.append(float(np.linalg.norm(masses)))
+            if releases == 1:
+                return _Tilted(theta, 0, masses, log_scale, 0.0, 0.0, off)
+            found = rfft(masses)
+            size = np.abs(found)
+            found *= np.where(size > total, total / np.maximum(size, total), 1.0)
+            powered = _power(found, part.times)
+            spectrum = powered if spectrum is None else spectrum * powered
+        assert spectrum is not None
+        q = np.maximum(irfft(spectrum, n), 0.0)
+        eta = _FFT * math.log2(n)
+        error = eta * sum(part.times * norm for part, norm in zip(self.parts, norms, strict=True))
+        error = 1.01 * math.exp(grown) * (error + (2.5 * releases * _UNIT + 2 * eta) * min(norms))
+        return _Tilted(theta, first, np.roll(q, -(first % n)), log_scale, error, 0.0 if whole else _OUTSIDE, off)
+
+    def _sum(self, tilted: _Tilted, epsilon: float) -> tuple[float, float]:
+        """Return Σ w·q over the window, and a bound on its error."""
+        start = math.floor((epsilon / self.interval - self.base) / self.step) - 1 - tilted.first
+        start = max(0, start)
+        places = np.arange(start, len(tilted.q)) + tilted.first
+        places = places[places <= self._top]
+        q = tilted.q[start : start + len(places)]
+        exponents = tilted.log_scale + tilted.theta * (self._top - places)
+        if len(places) and exponents[0] > 700.0:  # of another ε, far above
+            return math.inf, math.inf
+        gains = np.maximum(-np.expm1(epsilon - (self.base + self.step * places) * self.interval), 0.0)
+        weights = gains * np.exp(exponents)
+        found, error = float(weights @ q), float(np.linalg.norm(weights)) * tilted.error
+        if tilted.outside and self.pessimistic:
+            last = tilted.first + len(tilted.q) - 1
+            error += tilted.outside * math.exp(min(700.0, tilted.log_scale + tilted.theta * (self._top - last)))
+            error += tilted.outside if tilted.theta == 0 else 0.0  # below the window, where ε may be too
+        elif tilted.outside and len(weights):
+            error += 2 * tilted.outside * float(weights.max())
+        return found, error + math.expm1(min(700.0, tilted.factor)) * (found + error)
 
 
 def compose(
@@ -127,35 +378,39 @@ def compose(
     interval: nats between atoms; None: as fine as 2^18 points of the widest distribution are. tail: mass that
     a composition may cut off, to the safe side. pessimistic: upper bounds, else lower ones.
 
-    n at once and n one by one are the same distribution, up to `tail` and `rounding`. ValueError where there is
-    nothing to compose or a number of times is not whole and above 0.
+    Pessimistic: atoms move to the two multiples of the interval around them, both masses kept (`losses.loss` proves
+    that this only raises every figure of every composition); mass above the last atom is unbounded, that below the
+    first moves up to it. Optimistic: each atom moves down to a multiple, which lowers every loss.
+
+    n at once and n one by one are the same distribution, up to `tail` and rounding. ValueError where there is nothing
+    to compose, a number of times is not whole and above 0, interval is not above 0, or cells speak for one direction
+    only.
     """
     if not losses:
         raise ValueError("loss distribution: nothing to compose; give at least one release")
     grouped: dict[LossCells, int] = {}
     for cells, times in losses:
         grouped[cells] = grouped.get(cells, 0) + checks.times("loss distribution", times)
-    if interval is None:
-        interval = _interval(grouped)
-    for cells in grouped:
-        if not len(cells.low):  # a value passed through: so is the whole, and there is nothing to convolve
-            return ComposedLoss(to_pld(cells, interval, pessimistic=pessimistic), interval, pessimistic, 0.0)
-    total: Any = None
-    norm, times_all = 0.0, 0
-    for cells, times in grouped.items():
-        pld = to_pld(cells, interval, pessimistic=pessimistic)
-        norm, times_all = max(norm, _norm(cells, interval)), times_all + times
-        if times > 1:
-            pld = pld.self_compose(times, tail)
-        total = pld if total is None else total.compose(pld, tail)
-    rounding = 0.0
-    if times_all > 1:
-        points = max(2, _size(total))
-        rounding = _FFT * (times_all + 1) * math.log2(points) * math.sqrt(points) * norm
-    return ComposedLoss(total, interval, pessimistic, rounding)
+        if not cells.symmetric:
+            raise ValueError("loss distribution: cells of one direction only; give those of a symmetric pair")
+    if interval is not None and not 0 < interval < math.inf:
+        raise ValueError(f"loss distribution: interval must be a number above 0, got {interval}")
+    cut = min(_CUT, tail / (4 * sum(grouped.values())))
+    trimmed = [(_trimmed(cells, pessimistic, cut), times) for cells, times in grouped.items()]
+    finite = [(losses, masses, times) for (losses, masses, _), times in trimmed if len(losses)]
+    bounded = math.fsum(times * math.log1p(-min(infinite, 1 - 1e-16)) for (_, _, infinite), times in trimmed)
+    infinite = 1.0 if len(finite) < len(trimmed) else -math.expm1(bounded)
+    if infinite == 1.0:  # a value passed through: so is the whole, and there is nothing to convolve
+        return ComposedLoss((), interval or 1.0, 0, 1, pessimistic, 1.0)
+    width = _interval(finite, tail) if interval is None else interval
+    placed = [(*_placed(losses, masses, width, pessimistic), times) for losses, masses, times in finite]
+    step = math.gcd(*(int(np.gcd.reduce(place - place[0])) for place, _, _ in placed)) or 1
+    parts = tuple(_Atoms((place - place[0]) // step, np.log(mass), times) for place, mass, times in placed)
+    base = sum(times * int(place[0]) for place, _, times in placed)
+    return ComposedLoss(parts, width, base, step, pessimistic, infinite)
 
 
-def _trimmed(cells: LossCells, pessimistic: bool) -> tuple[FloatArray, FloatArray, float]:
+def _trimmed(cells: LossCells, pessimistic: bool, cut: float) -> tuple[FloatArray, FloatArray, float]:
     """Atoms without their far ends, and the mass of unbounded loss."""
     losses, masses = cells.pessimistic if pessimistic else cells.optimistic
     infinite = cells.infinite + (cells.left_out if pessimistic else 0.0)
@@ -165,8 +420,8 @@ def _trimmed(cells: LossCells, pessimistic: bool) -> tuple[FloatArray, FloatArra
     losses, masses = losses[bounded], masses[bounded].copy()
     if not len(losses):
         return losses, masses, infinite
-    first = int(np.searchsorted(np.cumsum(masses), _CUT, side="right"))
-    last = len(masses) - int(np.searchsorted(np.cumsum(masses[::-1]), _CUT, side="right"))
+    first = int(np.searchsorted(np.cumsum(masses), cut, side="right"))
+    last = len(masses) - int(np.searchsorted(np.cumsum(masses[::-1]), cut, side="right"))
     first = min(first, last - 1)
     below, above = float(masses[:first].sum()) + bottom, float(masses[last:].sum())
     losses, masses = losses[first:last], masses[first:last]
@@ -177,40 +432,49 @@ def _trimmed(cells: LossCells, pessimistic: bool) -> tuple[FloatArray, FloatArra
     return losses, masses, infinite
 
 
-def _interval(grouped: dict[LossCells, int]) -> float:
-    """Nats between atoms: neither one release nor the composition's bulk spans more than 2^18 of them."""
-    widest, variance = 0.0, 0.0
-    for cells, times in grouped.items():
-        losses, masses, _ = _trimmed(cells, True)
-        if len(losses):
-            widest = max(widest, float(losses[-1] - losses[0]))
-            mean = float(losses @ masses)
-            variance += times * float(np.square(losses - mean) @ masses)
-    width = max(widest, 16.0 * math.sqrt(variance))
-    return max(width, 1e-6) / _POINTS
+def _placed(losses: FloatArray, masses: FloatArray, interval: float, pessimistic: bool) -> tuple[IntArray, FloatArray]:
+    """Return whole multiples of the interval, rising, and their masses, all above 0."""
+    # a hair of rounding in loss/interval may move an atom by a whole step: by up to 1e-12 it is left where it is
+    steps = losses / interval
+    near = np.round(steps)
+    steps = np.where(np.abs(steps - near) <= 1e-12 * np.maximum(1.0, np.abs(steps)), near, steps)
+    place = floor = np.floor(steps)
+    if pessimistic:
+        share = -np.expm1((floor - steps) * interval) / -math.expm1(-interval)
+        place = np.concatenate([floor, floor + 1])
+        masses = np.concatenate([masses * (1.0 - share), masses * share])
+    lowest = int(place.min())
+    weights = np.bincount((place - lowest).astype(np.int64), weights=masses).astype(np.float64)
+    atoms = np.flatnonzero(weights).astype(np.int64)
+    return atoms + lowest, weights[atoms]
 
 
-def _norm(cells: LossCells, interval: float) -> float:
-    """Euclidean norm of the atoms on the grid, from above: an atom is no larger than its neighbourhood's mass."""
-    losses, masses, _ = _trimmed(cells, True)
-    if not len(losses):
-        return 0.0
-    place = np.floor(losses / interval)
-    weights = np.bincount((place - place[0]).astype(np.int64), weights=masses)
-    return 2.0 * float(np.linalg.norm(weights))
+def _interval(finite: Sequence[tuple[FloatArray, FloatArray, int]], tail: float) -> float:
+    """Choose the interval: the smallest of which the largest loss is a multiple and that spans, 2^18 times, a release,
+    the bulk of the composition, and a third of its bulk tilted to where `tail` is left."""
+    top = max(float(losses[-1]) for losses, _, _ in finite)
+    widest = max(float(losses[-1] - losses[0]) for losses, _, _ in finite)
+    parts = [_Coarse.of(*release) for release in finite]
+    width = max(widest, 16.0 * math.sqrt(_moments(parts, 0.0)[2]))
+    theta, most = 1e-3 / max(width, 1e-6), 1e3 * _COARSE / max(widest, 1e-300)
+    while theta < most:
+        log_sum, mean, variance = _moments(parts, theta)
+        width = max(width, 3.0 * math.sqrt(variance))
+        if log_sum - theta * mean < math.log(tail):
+            break
+        theta *= 1.5
+    interval = max(width, 1e-6) / _POINTS
+    return top / math.ceil(top / interval) if top > 0 else interval
 
 
-def _size(pld: Any) -> int:
-    return int(pld._pmf_remove.size)
-
-
-def dp_accounting() -> tuple[Any, Any]:
-    """dp-accounting's modules privacy_loss_distribution and pld_pmf. ValueError where it is not installed."""
-    try:
-        from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-    except ImportError as error:
-        raise ValueError(
-            "loss distributions are composed by dp-accounting, which is not installed; "
-            "pip install 'sottovoce[accounting]'"
-        ) from error
-    return privacy_loss_distribution, pld_pmf
+def _power(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:
+    """Return values^times by repeated squaring, at most `times` - 1 roundings deep."""
+    result, square = None, values
+    while True:
+        if times & 1:
+            result = square if result is None else result * square
+        times >>= 1
+        if not times:
+            assert result is not None
+            return result
+        square = square * square

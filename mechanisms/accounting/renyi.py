@@ -34,12 +34,23 @@ def compose_renyi(
     """(ε, order): the best ε at delta of independent releases, each its number of times (Mironov 2017, Prop. 1).
 
     Divergences of one order add up. (inf, first order) where none is finite, or delta is 0.
+
+    (Proved) One order is best and the others are the worse the further away they are: ε(α)·(α - 1) is
+    (α - 1)·D_α + (α - 1)·log(1 - 1/α) - log α - log δ. The first term is convex, a cumulant function, and the second
+    derivative of the next is 1/((α - 1)·α²). A convex function over a rising line falls, then rises.
     """
     check_delta(delta)
-    best = (math.inf, float(orders[0]))
+    rising = sorted(float(order) for order in orders)
     if delta == 0:
-        return best
-    for order in orders:
-        divergence = math.fsum(times * cells.renyi(order) for cells, times in losses)
-        best = min(best, (renyi_to_epsilon(order, divergence, delta), float(order)))
-    return best
+        return math.inf, float(orders[0])
+
+    def epsilon(at: int) -> float:
+        divergence = math.fsum(times * cells.renyi(rising[at]) for cells, times in losses)
+        return renyi_to_epsilon(rising[at], divergence, delta)
+
+    low, high = 0, len(rising) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if epsilon(middle) <= epsilon(middle + 1) else (middle + 1, high)
+    found = epsilon(low)
+    return found, rising[low] if math.isfinite(found) else float(orders[0])

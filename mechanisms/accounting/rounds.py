@@ -52,10 +52,7 @@ def profile(cells: BlanketCells, n: int, epsilons: Sequence[float], *, slack: fl
 
 
 def rounds_epsilon(rounds: Sequence[tuple[BlanketCells, int, int]], delta: float) -> float | None:
-    """ε at δ of shuffled rounds: (cells, users delivered, how many such rounds) each. None: some do not amplify.
-
-    ValueError naming the extra where dp-accounting is not installed.
-    """
+    """ε at δ of shuffled rounds: (cells, users delivered, how many such rounds) each. None: some do not amplify."""
     counts: dict[tuple[BlanketCells, int], int] = {}
     for cells, n, count in rounds:
         counts[cells, n] = counts.get((cells, n), 0) + count

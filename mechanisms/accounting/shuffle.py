@@ -77,6 +77,7 @@ class Amplification:
     total_variation: β of the worst pair.
     sampler_delta: users times the samplers' numeric δ, the probability that any output is not the theorem's. It is in
         the δ of every amplified bound (`counted`), and the samplers' numeric ε is in every ε.
+    reason: why nothing is amplified; "" where something is.
     """
 
     users: int
@@ -90,6 +91,7 @@ class Amplification:
     epsilon: float
     total_variation: float
     sampler_delta: float
+    reason: str
 
     @property
     def discretisation_error(self) -> float | None:
@@ -119,6 +121,7 @@ class Amplification:
             "discretisation_error": self.discretisation_error,
             "total_variation": self.total_variation,
             "sampler_delta": self.sampler_delta,
+            "reason": self.reason or None,
         }
         return {name: json_ready(value) for name, value in fields.items()}
 
@@ -156,19 +159,35 @@ def amplify(
     lost = users * math.fsum(g.numeric_delta for g in guarantees)
     bounds: dict[str, float | None] = dict.fromkeys(NAMES)
     optimistic, lower = None, {}
+    exact: list[Callable[[], float | None]] = []  # what the bounds are of samplers that are exact
     if math.isfinite(worst) and _one_randomizer(mechanisms):
-        bounds |= {name: counted(bound, delta, lost) for name, bound in _clone_bounds(worst, beta, users).items()}
+        clones = _clone_bounds(worst, beta, users)
+        bounds |= {name: counted(bound, delta, lost) for name, bound in clones.items()}
+        exact += [partial(bound, delta) for bound in clones.values()]
     # a single user's message is nobody else's: there is nothing to amplify
     # beyond e^600 there is no double for e^ε, and a blanket of that little mass amplifies for no number of users
     cells = None if unprotected or users == 1 or local == 0 or local > _LARGEST else joint_blanket(mechanisms)
     if cells is not None:
         for name, bound in (("blanket_truncated", truncated_epsilon), ("blanket", blanket_epsilon)):
+            exact.append(partial(bound, cells, users, share))
             epsilon = counted(partial(bound, cells, users), share, lost * math.exp(2 * numeric))
             if epsilon is not None and epsilon + numeric < local:
                 bounds[name] = epsilon + numeric
         if bracketed and bounds["blanket"] is not None:
             optimistic = blanket_epsilon(cells, users, delta, pessimistic=False)
         lower = lower_bounds(mechanisms, users, delta) if lower_bounded else {}
+    reason = ""
+    if all(value is None or value >= local for value in bounds.values()):
+        if users == 1:
+            reason = "one user alone has nobody to hide among"
+        elif unprotected:
+            reason = "a channel is sent unprotected"
+        elif not _one_randomizer(mechanisms):
+            reason = "priors differ between users unless the embedding that they are made from is released beside"
+        elif lost > 0 and any((found() or math.inf) < local for found in exact):
+            reason = samplers_reason(lost, delta)
+        else:
+            reason = "no bound is below the local ε"
     return Amplification(
         users=users,
         delta=float(delta),
@@ -181,6 +200,15 @@ def amplify(
         epsilon=min([local, *(value for value in bounds.values() if value is not None)]),
         total_variation=beta,
         sampler_delta=min(1.0, lost),
+        reason=reason,
+    )
+
+
+def samplers_reason(lost: float, delta: float) -> str:
+    """Say that samplers, within `lost` of their mechanisms for all users together, leave no room in δ."""
+    return (
+        f"the samplers of all users may be {min(1.0, lost):.1e} from their mechanisms in total variation, which leaves "
+        f"no room in δ = {delta:g}: take fewer users, or a larger δ"
     )
 
 
@@ -254,10 +282,10 @@ def _product(one: LossCells, other: LossCells) -> LossCells:
 
 
 def _composed(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """Local ε of many releases by convolution (needs dp-accounting)."""
+    """Local ε of many releases by composition."""
     from mechanisms.accounting.compose import compose
 
-    return compose([(mechanism, 1) for mechanism in mechanisms], delta=delta, method="pld").epsilon
+    return compose([(mechanism, 1) for mechanism in mechanisms], delta=delta).epsilon
 
 
 def json_ready(value: Any) -> Any:

@@ -16,6 +16,7 @@ from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
+from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import tables
 from mechanisms.words.diameter import diameter, largest_distance
@@ -98,7 +99,7 @@ class CluSanT:
             epsilon=self.epsilon, metric="euclidean", diameter=reach, protects="token",
             inputs="all; by the distances of the words, up to 1, and of their clusters together",
             numeric_epsilon=2 * self.epsilon * lengths * (width + 16) * 2.0**-53 + 2.0**-48,
-            numeric_delta=sum(categorical.numeric_delta(k) for k in made.members.shape),
+            numeric_delta=sum(categorical.exact_delta(k) for k in made.members.shape),
         )  # fmt: skip
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
@@ -146,16 +147,16 @@ class CluSanT:
         weights: FloatArray = -self.epsilon * self.scale / 2 * self._made.between[:, :-1]
         return weights
 
-    def _draw(self, x: IntArray, u: FloatArray) -> IntArray:
-        clusters, out = self._clusters(x, u[:, 0]), np.empty(len(x), dtype=np.int64)
+    def _draw(self, x: IntArray, u: Points) -> IntArray:
+        clusters, out = self._clusters(x, u.columns(0, 1)), np.empty(len(x), dtype=np.int64)
         step = max(1, _CHUNK // (self.members.shape[1] * self.vocabulary.vectors.shape[1]))
         for at in range(0, len(x), step):
             part = slice(at, at + step)
-            out[part] = self._word(x[part], clusters[part], u[part, 1])
+            out[part] = self._word(x[part], clusters[part], u[part].columns(1, 2))
         return out
 
-    def _clusters(self, x: IntArray, u: FloatArray) -> IntArray:
-        """A cluster for each word (n,), by uniforms (n,); the inputs of one cluster together."""
+    def _clusters(self, x: IntArray, u: Points) -> IntArray:
+        """A cluster for each word (n,), by points (n, 1); the inputs of one cluster together."""
         own, weights = self._made.cluster[x], self._cluster_weights
         drawn = np.empty(len(x), dtype=np.int64)
         for cluster in np.unique(own):
@@ -164,7 +165,7 @@ class CluSanT:
             drawn[same] = categorical.sample(row, u[same])
         return drawn
 
-    def _word(self, x: IntArray, clusters: IntArray, u: FloatArray) -> IntArray:
+    def _word(self, x: IntArray, clusters: IntArray, u: Points) -> IntArray:
         """A word of each of the clusters (n,) for each of x (n,)."""
         chosen = self.members[clusters]
         apart = self.vocabulary.points[x].astype(np.float64)[:, None] - self.vocabulary.points[chosen]

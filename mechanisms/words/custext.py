@@ -14,7 +14,8 @@ from mechanisms.losses import categorical_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
-from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.mechanism import Uniforms
+from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext_mapping import MAX_K, SIMILARITIES, Mapping, mapping
 
@@ -55,12 +56,12 @@ class _Grouped:
         groups = ("group",) if len(self.mapping.members) > 1 else ()
         return Guarantee(
             epsilon=epsilon, metric="discrete", diameter=1.0, protects=protects, inputs=inputs,
-            numeric_delta=categorical.numeric_delta(self.mapping.members.shape[1]),
+            numeric_delta=categorical.exact_delta(self.mapping.members.shape[1]),
             exposes=exposed([*exposes, *groups]),
         )  # fmt: skip
 
-    def _draw(self, x: IntArray, epsilon: FloatArray, u: FloatArray) -> IntArray:
-        """A word for each of (n,) inputs, with ε (n,) and uniforms (n,)."""
+    def _draw(self, x: IntArray, epsilon: FloatArray, u: Points) -> IntArray:
+        """A word for each of (n,) inputs, with ε (n,) and points (n, 1)."""
         drawn = np.empty(len(x), dtype=np.int64)
         for at in range(0, len(x), _CHUNK):
             part = slice(at, at + _CHUNK)
@@ -120,7 +121,7 @@ class CusText(_Grouped):
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """One word for each word id, (n,) or (n, L) -> same shape; one uniform each. ValueError if out of range."""
         x = checks.word_ids(self.name, x, self.vocabulary)
-        u = uniforms(rng, x.shape, 1)[:, 0]
+        u = Points.drawn(rng, x.shape, 1)
         out = x.ravel().copy()
         drawn = (out != NOTHING) & ~self.kept(out)
         out[drawn] = self._draw(out[drawn], np.full(int(drawn.sum()), self.epsilon), u[drawn])
@@ -288,7 +289,7 @@ class CusTextImportance(_Grouped):
         importance: the shape of x; what stands where there is no token is not read. ValueError on anything else.
         """
         x = checks.word_ids(self.name, x, self.vocabulary)
-        u = uniforms(rng, x.shape, 1)[:, 0]
+        u = Points.drawn(rng, x.shape, 1)
         kept, epsilon = self._parameters(x, importance)
         if self.strategy == "conservative":
             u = u[self._distinct(x)[0]]

@@ -15,6 +15,7 @@ from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
+from mechanisms.streams import Points
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words import tables
 from mechanisms.words.word_lists import word_lists
@@ -120,7 +121,8 @@ class Diffractor:
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
         return pure_loss(self.guarantee.loss(apart))
 
-    def _draw(self, x: IntArray, u: FloatArray) -> IntArray:
+    def _draw(self, x: IntArray, points: Points) -> IntArray:
+        u = points.u
         chosen = (u[:, 0] * self.lists).astype(np.int64)  # a lattice point below 1 times 64 stays below 64
         moved = self.place[chosen, x] + _geometric(u[:, 1], self.epsilon)
         out: IntArray = self.order[chosen, np.clip(moved, 0, len(self.vocabulary) - 1).astype(np.int64)]

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
-from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.mechanism import Uniforms
+from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import language_model
 from mechanisms.words.language_model import FromLogits, Scores
@@ -74,7 +75,7 @@ class DpMlm(FromLogits):
         and asks for no scores. One uniform for each position. ValueError where scores have another shape.
         """
         current, there = language_model.rows_of(self.name, x, self.vocabulary)
-        u = uniforms(rng, current.shape, 1).reshape(current.shape)
+        points, length = Points.drawn(rng, current.shape, 1), current.shape[1]
         for block in language_model.blocks(there):
             for position in range(current.shape[1]):
                 rows = block[there[block, position]]
@@ -82,7 +83,8 @@ class DpMlm(FromLogits):
                     before = current[rows, position]
                     at = np.full(len(rows), position, dtype=np.int64)
                     current[rows, position] = self._draw(
-                        scores, at, current, rows, u[rows, position], lift=partial(self._filtered, x=before)
+                        scores, at, current, rows, points[rows * length + position],
+                        lift=partial(self._filtered, x=before),
                     )
         return current.reshape(np.shape(x))
 
@@ -136,7 +138,8 @@ class DpMlmResized(FromLogits):
         position (two coins, two draws). `word_ids`, as `scores` sees them, are up to 2L wide."""
         word_ids, there = language_model.rows_of(self.name, x, self.vocabulary)
         n, length = word_ids.shape
-        u = uniforms(rng, word_ids.shape, 4).reshape(n, length, 4)
+        points = Points.drawn(rng, word_ids.shape, 4)
+        u = points.u.reshape(n, length, 4)
         out = np.full((n, length), NOTHING, dtype=np.int64)
         count = np.zeros(n, dtype=np.int64)
         for block in language_model.blocks(there):
@@ -150,7 +153,8 @@ class DpMlmResized(FromLogits):
                         context = _current(out[rows], at, word_ids[rows], position)
                         whole = np.full((n, context.shape[1]), NOTHING, dtype=np.int64)
                         whole[rows] = context
-                        out[rows, at] = self._draw(scores, at, whole, rows, u[rows, position, uniform])
+                        own = points[rows * length + position].columns(uniform, uniform + 1)
+                        out[rows, at] = self._draw(scores, at, whole, rows, own)
                         count[rows] += 1
         return out.reshape(np.shape(x))
 

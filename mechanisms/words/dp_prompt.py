@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.mechanism import Uniforms
+from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import language_model
 from mechanisms.words.language_model import FromLogits, Scores
@@ -53,7 +54,7 @@ class DpPrompt(FromLogits):
         scores, which changes nothing of what is released.
         """
         word_ids, there = language_model.rows_of(self.name, x, self.vocabulary)
-        u = uniforms(rng, word_ids.shape, 1).reshape(word_ids.shape)
+        points, length = Points.drawn(rng, word_ids.shape, 1), word_ids.shape[1]
         out = np.full(word_ids.shape, NOTHING, dtype=np.int64)
         end = self.vocabulary.exact_word_id(self.end) if self.end else None
         open_ = np.ones(len(word_ids), dtype=np.bool_)
@@ -62,7 +63,7 @@ class DpPrompt(FromLogits):
                 rows = block[there[block, position] & open_[block]]
                 if len(rows):
                     at = np.full(len(rows), position, dtype=np.int64)
-                    drawn = self._draw(scores, at, out, rows, u[rows, position])
+                    drawn = self._draw(scores, at, out, rows, points[rows * length + position])
                     ended = drawn == end
                     out[rows, position] = np.where(ended, NOTHING, drawn)
                     open_[rows[ended]] = False

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -29,6 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical
+from mechanisms.decimals import precise
+from mechanisms.streams import FINE, Points
 from mechanisms.vocabulary import Vocabulary
 
 FloatArray = NDArray[np.float64]
@@ -78,19 +81,22 @@ class Exponential:
 
     @property
     def numeric_delta(self) -> float:
-        """Total-variation distance of a draw on lattice uniforms from the exact distribution, at most.
+        """Bound on the total-variation distance of a draw on `Points` from the exact distribution.
 
-        An output is met on an interval of the first uniform, and on another of the second: four ends, each off by a
-        lattice cell of 2^-52 and by the rounding of one addition, of a product and of a difference, 2^-53 of the
-        total each (what one sum is off by cancels in the difference of two neighbours). Weights below e^-87 of the
+        (Proved) The first attempt is a function of the proposal weights, which are numbers as they stand, and of its
+        uniform: cells are as wide as their numbers, whose sum is the total. A draw is certain where no end of a cell,
+        of a weight, or of the part of it that is taken is within `_doubt` of the point; else all of them are computed
+        in decimals, with the uniform to 2^-104. An output is met on an interval of the first uniform, and on another
+        of the second: three ends that no two outputs share, each off by one cell of 2^-104. Weights below e^-87 of the
         largest, which float32 holds in part or not at all, may be met wrongly or never.
         """
-        return len(self.geometry.outputs) * 2.0**-48
+        return len(self.geometry.outputs) * (4 * FINE + 2.0**-123)
 
-    def sample(self, x: IntArray, uniforms: FloatArray) -> IntArray:
-        """One output for each row number, (n,) and (n, 2) in (0, 1) -> (n,) int64, one of `outputs`."""
+    def sample(self, x: IntArray, uniforms: FloatArray | Points) -> IntArray:
+        """One output for each row number, (n,) and (n, 2) -> (n,) int64, one of `outputs`. Exact on `Points`."""
         order = np.argsort(x, kind="stable")
-        inputs, u = x[order], uniforms[order]
+        points = uniforms if isinstance(uniforms, Points) else Points.midpoints(uniforms)
+        inputs, points = x[order], points[order]
         drawn = np.empty(len(x), dtype=np.int64)
         words, first = np.unique(inputs, return_index=True)
         first = np.append(first, len(inputs))
@@ -102,13 +108,13 @@ class Exponential:
             for at in range(stops[0], stops[-1], _CHUNK):
                 part = slice(at, min(stops[-1], at + _CHUNK))
                 here = slice(part.start - stops[0], part.stop - stops[0])
-                drawn[part] = self._propose(inputs[part], rows[here], u[part, 0], proposals)
+                drawn[part] = self._propose(inputs[part], rows[here], points[part], proposals)
         # the second attempt, a few words at a time
         missed = np.flatnonzero(drawn < 0)
         for at in range(0, len(missed), _EXACT_ROWS):
             part_of = missed[at : at + _EXACT_ROWS]
             weights = self.log_weights(inputs[part_of])
-            drawn[part_of] = categorical.sample(weights, u[part_of, 1])
+            drawn[part_of] = categorical.sample(weights, points[part_of].columns(1, 2))
         out = np.empty(len(x), dtype=np.int64)
         out[order] = self.geometry.outputs[drawn]
         return out
@@ -162,9 +168,7 @@ class Exponential:
         weights *= np.float32(-self.epsilon / 2 * (1 - _SLACK))
         np.exp(weights, out=weights)
         weights[:, len(self.geometry.outputs) :] = 0
-        # cells are wide enough for all their weights, however float32 sums them
-        cells = weights.reshape(len(weights), -1, _CELL).sum(axis=2).astype(np.float64) * (1 + 2 * _CELL * _SINGLE)
-        return _Proposals(weights, np.cumsum(cells, axis=1), offsets.astype(np.float64))
+        return _Proposals(weights, np.cumsum(_widths(weights), axis=1), offsets.astype(np.float64))
 
     @cached_property
     def _far(self) -> float:
@@ -179,15 +183,25 @@ class Exponential:
             return 0.0
         return math.exp(-self.epsilon / 2 * (self.epsilon / 4 * self.geometry.gap / room))
 
-    def _propose(self, x: IntArray, rows: IntArray, u: FloatArray, held: _Proposals) -> IntArray:
+    def _doubt(self, total: FloatArray, cells: int) -> FloatArray:
+        """How far a point, a cell's end or a weight's end may be from the exact one, together, (n,).
+
+        In units of 2^-53 of the total: the uniform's cell reaches 1 to either side; the total, an end and the product
+        are off by a rounding for each cell, and one more; sums in a cell by one for each weight.
+        """
+        return (2 * cells + _CELL + 64) * _DOUBLE * total
+
+    def _propose(self, x: IntArray, rows: IntArray, uniforms: Points, held: _Proposals) -> IntArray:
         """Positions in `outputs`, -1 where a point lies above the weights. rows: the row of each of x among the
         proposals, those of one word together."""
         weights, ends, offsets = held.weights, held.ends, held.offsets
         total = ends[rows, -1]
-        points = np.minimum(u * total, np.nextafter(total, 0))
+        points = np.minimum(uniforms.u[:, 0] * total, np.nextafter(total, 0))
+        doubt = self._doubt(total, ends.shape[1])
         cells = np.empty(len(x), dtype=np.int64)
         for start, stop in _runs(rows):
             cells[start:stop] = ends[rows[start]].searchsorted(points[start:stop], side="right")
+        room = ends[rows, cells] - points
         points -= np.where(cells > 0, ends[rows, cells - 1], 0.0)
         inside = weights.reshape(-1, _CELL)[rows * ends.shape[1] + cells]
         sums = np.cumsum(inside, axis=1, dtype=np.float64)
@@ -195,17 +209,44 @@ class Exponential:
         in_cell = place < _CELL
         place = np.minimum(place, _CELL - 1)
         each = np.arange(len(x))
-        points -= np.where(place > 0, sums[each, place - 1], 0.0)
+        room = np.where(in_cell, np.minimum(room, sums[each, place] - points), room)
+        points -= np.where(in_cell, np.where(place > 0, sums[each, place - 1], 0.0), sums[:, -1])
+        unsure = ~(np.minimum(points, room) > doubt)
         chosen = np.where(in_cell, cells * _CELL + place, 0)
         height = inside[each, place].astype(np.float64)
         taken = in_cell & (height <= self._far) & (points < _SURE * height)
-        taken |= in_cell & (self.geometry.outputs[chosen] == x) & (points < 1 - _SLACK)
+        unsure |= in_cell & (height <= self._far) & ~(np.abs(points - _SURE * height) > doubt)
+        own = in_cell & (self.geometry.outputs[chosen] == x)
+        taken |= own & (points < 1 - _SLACK)
+        unsure |= own & ~(np.abs(points - (1 - _SLACK)) > doubt)
         unclear = np.flatnonzero(in_cell & ~taken)
         if len(unclear):
             apart = self.geometry.pairs(x[unclear], self.geometry.outputs[chosen[unclear]])
-            true = np.exp(-self.epsilon / 2 * (apart - offsets[rows[unclear]]))
-            taken[unclear] = points[unclear] < true * (1 - _SLACK)
-        return np.where(taken, chosen, -1)
+            short = offsets[rows[unclear]]
+            true = np.exp(-self.epsilon / 2 * (apart - short)) * (1 - _SLACK)
+            taken[unclear] = points[unclear] < true
+            off = doubt[unclear] + (16 + 2 * self.epsilon * (apart + short)) * _DOUBLE * true
+            unsure[unclear] |= ~(np.abs(points[unclear] - true) > off)
+        found = np.where(taken, chosen, -1)
+        for row in np.flatnonzero(unsure):
+            found[row] = self._settled(x[row], weights[rows[row]], offsets[rows[row]], uniforms, int(row))
+        return found
+
+    def _settled(self, x: np.int64, weights: SingleArray, offset: np.float64, uniforms: Points, row: int) -> int:
+        """What `_propose` answers of one row, in decimals."""
+        with precise():
+            widths = [Decimal(width) for width in _widths(weights[None])[0].tolist()]
+            left, cell = uniforms.fine(row) * sum(widths, Decimal(0)), 0
+            while cell + 1 < len(widths) and left >= widths[cell]:
+                left, cell = left - widths[cell], cell + 1
+            for place in range(cell * _CELL, (cell + 1) * _CELL):
+                weight = Decimal(float(weights[place]))
+                if left < weight:
+                    apart = self.geometry.pairs(np.array([x]), self.geometry.outputs[place : place + 1])[0]
+                    exponent = -Decimal(self.epsilon) / 2 * (Decimal(float(apart)) - Decimal(float(offset)))
+                    return place if left < exponent.exp() * Decimal(1 - _SLACK) else -1
+                left -= weight
+        return -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +257,12 @@ class _Proposals:
     weights: SingleArray
     ends: FloatArray
     offsets: FloatArray
+
+
+def _widths(weights: SingleArray) -> FloatArray:
+    """Widths of the cells of proposal weights (n, padded K): enough for all their weights, however float32 sums."""
+    sums: FloatArray = weights.reshape(len(weights), -1, _CELL).sum(axis=2).astype(np.float64)
+    return sums * (1 + 2 * _CELL * _SINGLE)
 
 
 @dataclass(frozen=True, eq=False)

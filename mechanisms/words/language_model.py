@@ -16,6 +16,7 @@ from mechanisms.losses import categorical_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
+from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 
 FloatArray = NDArray[np.float64]
@@ -83,7 +84,7 @@ class FromLogits:
         """Of one draw, about everything that its logits were computed from."""
         return Guarantee(
             epsilon=self.epsilon, metric="discrete", diameter=1.0, protects="sequence",
-            numeric_delta=categorical.numeric_delta(len(self.vocabulary)), exposes=self.exposes,
+            numeric_delta=categorical.exact_delta(len(self.vocabulary)), exposes=self.exposes,
         )  # fmt: skip
 
     def blanket(self) -> BlanketCells | None:
@@ -112,7 +113,7 @@ class FromLogits:
         return log_weights(scores, self.epsilon, self.low, self.high)
 
     def _draw(
-        self, scores: Scores, positions: IntArray, word_ids: IntArray, rows: IntArray, uniforms: FloatArray, *,
+        self, scores: Scores, positions: IntArray, word_ids: IntArray, rows: IntArray, points: Points, *,
         lift: Callable[[FloatArray], FloatArray] | None = None,
     ) -> IntArray:  # fmt: skip
         """One word for each of the rows, at its position: (k,) int64. lift: what is done to the log-weights."""
@@ -120,7 +121,7 @@ class FromLogits:
         if logits.shape != expected:
             raise ValueError(f"{self.name}: expected scores {expected}, got {logits.shape}")
         weights = self._log_weights(logits)
-        return categorical.sample(weights if lift is None else lift(weights), uniforms)
+        return categorical.sample(weights if lift is None else lift(weights), points)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
-from mechanisms.streams import drawn
+from mechanisms.streams import Points
 
 FloatArray = NDArray[np.float64]
 MAX_TOKENS = 4096
@@ -49,7 +49,7 @@ class Length:
     def guarantee(self) -> Guarantee:
         return Guarantee(
             epsilon=self.epsilon, metric="euclidean", diameter=float(self.tokens), protects="sequence",
-            numeric_delta=categorical.numeric_delta(self.tokens + 1),
+            numeric_delta=categorical.exact_delta(self.tokens + 1),
         )  # fmt: skip
 
     def _weights(self, x: NDArray[np.int64]) -> FloatArray:
@@ -59,7 +59,7 @@ class Length:
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
         """One draw for each length, (n,) in 0..L -> (n,) int64; one uniform a row. ValueError if out of range."""
         x = checks.labels(self.name, x, self.tokens + 1)
-        return categorical.sample(self._weights(x), drawn(rng, len(x), 1)[:, 0])
+        return categorical.sample(self._weights(x), Points.drawn(rng, x.shape, 1))
 
     def log_prob(self, y: NDArray[np.int64], x: NDArray[np.int64]) -> FloatArray:
         """Log probability of y given x, (n,) -> (n,)."""

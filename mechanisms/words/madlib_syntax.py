@@ -15,8 +15,8 @@ from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
-from mechanisms.mechanism import Uniforms, uniforms
-from mechanisms.streams import LATTICE
+from mechanisms.mechanism import Uniforms
+from mechanisms.streams import LATTICE, Points
 from mechanisms.vocabulary import NOTHING, TAGS, Vocabulary
 from mechanisms.words.diameter import diameter
 from mechanisms.words.distances import distances
@@ -134,10 +134,10 @@ class MadlibSyntax:
                 x, self.epsilon, self.vocabulary, rng,
                 lambda z, word_ids, _: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
             )  # fmt: skip
-        drawn = uniforms(rng, x.shape, UNIFORMS)
+        points = Points.drawn(rng, x.shape, UNIFORMS)
         out, flat = np.full(x.size, NOTHING, dtype=np.int64), x.reshape(-1)
         there = flat != NOTHING
-        out[there] = self._sampler.sample(flat[there], drawn[there])
+        out[there] = self._sampler.sample(flat[there], points[there])
         return out.reshape(x.shape)
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:

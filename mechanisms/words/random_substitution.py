@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.decimals import precise
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, no_loss
-from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.mechanism import Uniforms
+from mechanisms.streams import FINE, LATTICE, Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 
 
@@ -32,15 +34,18 @@ class RandomSubstitution:
 
     @property
     def guarantee(self) -> Guarantee:
-        # each of V cells has two ends, off by one lattice point of the uniform each
-        delta = len(self.vocabulary) * 2.0**-51
+        delta = len(self.vocabulary) * FINE  # V - 1 ends, off by one point of the uniform each
         return Guarantee(epsilon=0.0, metric="discrete", diameter=1.0, protects="token", numeric_delta=delta)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
         """One word for each word id, (n,) or (n, L) -> same shape; one uniform each. ValueError if out of range."""
         x = checks.word_ids(self.name, x, self.vocabulary)
-        size = len(self.vocabulary)
-        drawn = np.minimum(uniforms(rng, x.shape, 1)[:, 0] * size, size - 1).astype(np.int64)
+        size, points = len(self.vocabulary), Points.drawn(rng, x.shape, 1)
+        scaled = points.u[:, 0] * size
+        drawn = np.minimum(scaled, size - 1).astype(np.int64)
+        with precise():  # where half a cell of the uniform, or the product's rounding, reaches another word
+            for row in np.flatnonzero(np.abs(scaled - np.rint(scaled)) <= size * LATTICE):
+                drawn[row] = int(points.fine(int(row)) * size)
         return np.where(x == NOTHING, NOTHING, drawn.reshape(x.shape))
 
     def log_probs(self, x: NDArray[Any]) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -11,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.decimals import precise
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
-from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.mechanism import Uniforms
+from mechanisms.streams import FINE, LATTICE, Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import exponential, tables
 from mechanisms.words.diameter import diameter
@@ -149,7 +152,7 @@ class SanTextPlus:
             epsilon=self.epsilon, metric="euclidean", diameter=diameter(self.vocabulary), protects="token",
             offset=-math.log(self.p) if self.keeps else 0.0,
             numeric_epsilon=self._draws.numeric_epsilon,
-            numeric_delta=self._draws.numeric_delta + 2.0**-51,
+            numeric_delta=self._draws.numeric_delta + FINE,
             exposes=("frequent-words",) if self.keeps else (),
         )  # fmt: skip
 
@@ -160,13 +163,22 @@ class SanTextPlus:
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """One word for each word id, (n,) or (n, L) -> same shape; three uniforms each. ValueError if out of range."""
         x = checks.word_ids(self.name, x, self.vocabulary)
-        u = uniforms(rng, x.shape, 1 + exponential.UNIFORMS)
+        points = Points.drawn(rng, x.shape, 1 + exponential.UNIFORMS)
         flat = x.ravel()
         there = flat != NOTHING
-        drawn = there & (self.sensitive[flat] | (u[:, 0] < self.p))
+        drawn = there & (self.sensitive[flat] | self._replaced(points))
         out = flat.copy()
-        out[drawn] = self._draws.sample(flat[drawn], u[drawn, 1:])
+        out[drawn] = self._draws.sample(flat[drawn], points[drawn].columns(1, 1 + exponential.UNIFORMS))
         return out.reshape(x.shape)
+
+    def _replaced(self, points: Points) -> NDArray[np.bool_]:
+        """Throw the coin of each word, by the first of its uniforms."""
+        coins = points.u[:, 0]
+        replaced: NDArray[np.bool_] = coins < self.p
+        with precise():
+            for row in np.flatnonzero(np.abs(coins - self.p) <= LATTICE):
+                replaced[row] = points.fine(int(row)) < Decimal(self.p)
+        return replaced
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Log probability of every word, (n,) -> (n, V); -inf for a frequent word that is not x."""

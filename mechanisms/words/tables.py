@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from mechanisms import checks
 from mechanisms.losses import categorical_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
-from mechanisms.mechanism import Uniforms, uniforms
+from mechanisms.mechanism import Uniforms
+from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING
 
 FloatArray = NDArray[np.float64]
@@ -26,19 +27,19 @@ _LARGEST_TABLE = 10**7
 
 
 def drawn(
-    mechanism: Any, x: NDArray[Any], count: int, draw: Callable[[IntArray, FloatArray], IntArray], *, rng: Uniforms
+    mechanism: Any, x: NDArray[Any], count: int, draw: Callable[[IntArray, Points], IntArray], *, rng: Uniforms
 ) -> IntArray:
-    """draw(words, uniforms) for the words that are there, (k,) and (k, count) -> (k,); NOTHING stays NOTHING.
+    """draw(words, points) for the words that are there, (k,) and (k, count) -> (k,); NOTHING stays NOTHING.
 
     (n,) or (n, L) word ids -> same shape. Every place takes `count` uniforms, a word or none: what a text draws does
     not depend on where another ends. ValueError on an id out of range.
     """
     x = checks.word_ids(mechanism.name, x, mechanism.vocabulary)
-    u = uniforms(rng, x.shape, count)
+    points = Points.drawn(rng, x.shape, count)
     flat = x.ravel()
     there = flat != NOTHING
     out = np.full(flat.shape, NOTHING)
-    out[there] = draw(flat[there], u[there])
+    out[there] = draw(flat[there], points[there])
     return out.reshape(x.shape)
 
 

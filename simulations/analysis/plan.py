@@ -11,10 +11,13 @@ from typing import Any
 from scipy.special import betainc
 
 from mechanisms import catalogue, checks
+from mechanisms.accounting.counted import MOST, price
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.planner import TOLERANCE, Target, best_privunit, fits, largest
+from mechanisms.accounting.shuffle import samplers_reason
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import EXPOSURES
+from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import PrivUnit
 from mechanisms.words.text import TextMechanism
 from simulations.corpora.builtin import LIMIT
@@ -86,7 +89,8 @@ def plan(
         worst = None if best is None else build(best).guarantee.worst_case(terms.delta)
         return {"label_epsilon": label, "embedding_epsilon": best, "worst_case": worst, "central_epsilon": central}
 
-    return _planned(terms, target, {"crowd": target.users, "mechanism": mechanism, "dim": dim}, split, progress)
+    about = {"crowd": target.users, "mechanism": mechanism, "dim": dim}
+    return _planned(terms, target, about, build(1.0), split, progress)
 
 
 def plan_text(
@@ -137,7 +141,8 @@ def plan_text(
         return {"label_epsilon": label, "text_epsilon": best, "worst_case": worst, "central_epsilon": central}
 
     hidden = crowd if text.guarantee.exposes else target.users
-    return _planned(terms, target, {"crowd": hidden, "mechanism": text.name, "tokens": text.tokens}, split, progress)
+    about = {"crowd": hidden, "mechanism": text.name, "tokens": text.tokens}
+    return _planned(terms, target, about, text, split, progress)
 
 
 def plan_privunit(terms: Terms, *, dim: int) -> dict[str, Any]:
@@ -177,14 +182,19 @@ def _about(terms: Terms, target: Target, about: Mapping[str, Any]) -> dict[str, 
 
 
 def _planned(
-    terms: Terms, target: Target, about: Mapping[str, Any], split: Callable[[float], dict[str, Any]],
-    progress: Progress,
+    terms: Terms, target: Target, about: Mapping[str, Any], drawn: Mechanism,
+    split: Callable[[float], dict[str, Any]], progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
+    """Plan each split. drawn: what is planned, at some ε; "reason" says so where its sampler leaves δ no room."""
     splits = []
     for number, label in enumerate(terms.label_epsilons, 1):
         progress(f"label ε = {label:g}: split {number} of {len(terms.label_epsilons)}")
         splits.append(split(label))
-    return _about(terms, target, about) | {"classes": terms.classes, "splits": splits}
+    answer = _about(terms, target, about) | {"classes": terms.classes, "splits": splits}
+    lost, (_, delta) = drawn.guarantee.numeric_delta * (about["crowd"] or 0), target.one_record
+    if price(0.0, lost) > MOST * delta and all(each["worst_case"] is None for each in splits):
+        answer["reason"] = samplers_reason(lost, delta)
+    return answer
 
 
 def experiment_file(planned: dict[str, Any], *, name: str) -> str:

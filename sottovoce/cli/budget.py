@@ -141,6 +141,8 @@ def shuffle_(
     lines.append(f"{'lower bound (data sets)':<28} ε = {number(answer['lower_bound'])}")
     ratio = "" if answer["ratio"] is None else f"; {answer['ratio']:.3g} times the lower bound"
     lines += ["", f"central ε = {number(answer['epsilon'])}, the least valid of these{ratio}"]
+    if answer["reason"]:
+        lines.append(f"no amplification: {answer['reason']}")
     _print(lines)
 
 

@@ -33,7 +33,8 @@ def lines(answer: Mapping[str, Any]) -> list[str]:
             f"{number(split['worst_case']):>14}  {number(split['central_epsilon']):>9}"
         )
     if all(split["worst_case"] is None for split in answer["splits"]):
-        said.append("Nothing fits this budget: raise --epsilon, or hide among more users.")
+        advice = answer.get("reason", "raise --epsilon, or hide among more users.")
+        said.append(f"Nothing fits this budget: {advice}")
     if answer["mechanism"] == "gaussian":
         said.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
     return [*said, *([f"Drawn among {answer['among']}."] if of_text else [])]

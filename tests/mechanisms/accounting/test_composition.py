@@ -27,6 +27,7 @@ from mechanisms.losses.sphere import purkayastha_loss
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulationStreams
+from tests.support.dp_accounting_losses import to_pld
 
 pytest.importorskip("dp_accounting")
 
@@ -357,9 +358,10 @@ def test_bad_input_is_one_clear_line(arguments, words):
 def test_loss_distributions_refuse_what_they_cannot_convolve():
     one_way = pair_loss(np.log([0.5, 0.5]), np.log([0.9, 0.1]))
     for call in (
-        lambda: pld.to_pld(one_way, 1e-3),
-        lambda: pld.to_pld(gaussian_loss(1.0), 0.0),
-        lambda: pld.to_pld(gaussian_loss(1.0), math.nan),
+        lambda: pld.compose([(one_way, 1)], interval=1e-3),
+        lambda: pld.compose([(gaussian_loss(1.0), 1)], interval=0.0),
+        lambda: pld.compose([(gaussian_loss(1.0), 1)], interval=math.nan),
+        lambda: pld.compose([(gaussian_loss(1.0), 1)]).delta(math.nan),
         lambda: pld.compose([]),
         lambda: pld.compose([(gaussian_loss(1.0), 0)]),
         lambda: optimal_epsilon([(0.1, 0)], DELTA),
@@ -371,17 +373,14 @@ def test_loss_distributions_refuse_what_they_cannot_convolve():
 
 
 @pytest.mark.parametrize("pessimistic", [True, False])
-def test_a_distribution_of_many_atoms_is_what_dp_accounting_makes_of_its_table(
-    pessimistic: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Number by number: it is built as an array at once, since the table's look-ups took most of the time."""
+@pytest.mark.parametrize("times", [1, 3])
+def test_atoms_on_a_grid_are_what_dp_accounting_makes_of_their_table(pessimistic: bool, times: int) -> None:
     cells = gaussian_loss(0.7)
-    at_once = pld.to_pld(cells, 1e-3, pessimistic=pessimistic)._pmf_remove
-    monkeypatch.setattr(pld, "_DENSE", 10**9)
-    of_table = pld.to_pld(cells, 1e-3, pessimistic=pessimistic)._pmf_remove
-    assert type(at_once) is type(of_table) and at_once.size > 10_000
-    for name, value in vars(of_table).items():
-        np.testing.assert_array_equal(vars(at_once)[name], value, err_msg=name)
+    ours = pld.compose([(cells, times)], interval=1e-2, pessimistic=pessimistic)
+    theirs = to_pld(cells, 1e-2, pessimistic=pessimistic)
+    theirs = theirs.self_compose(times) if times > 1 else theirs
+    for epsilon in (-1.0, 0.0, 0.5, 2.0, 4.0):
+        assert ours.delta(epsilon) == pytest.approx(theirs.get_delta_for_epsilon(epsilon), rel=1e-7)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-300, 1e-6, 0.3])

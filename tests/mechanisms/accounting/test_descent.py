@@ -11,9 +11,10 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from mechanisms.accounting.descent import descent_epsilon, least_noise
-from mechanisms.accounting.pld import compose, to_pld
+from mechanisms.accounting.pld import compose
 from mechanisms.gaussian import Gaussian
 from mechanisms.losses.sampled_gaussian import replaced_loss
+from tests.support.dp_accounting_losses import to_pld
 
 DELTA = 1e-6
 
