@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from client.models.legible import legible
 from client.store.text_column import Text
+from mechanisms.pieces import encoded, read_as_text
 from server.checkpoint_files import resolve
 
 _AT_ONCE = 1 << 12
@@ -24,9 +25,11 @@ def token_lengths(model: str, texts: Sequence[Text]) -> NDArray[np.int64]:
     tokenizer = _tokenizer(model)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    special = read_as_text(tokenizer)
     lengths: list[int] = []
     for start in range(0, len(texts), _AT_ONCE):
-        lengths += map(len, tokenizer.encode_batch([legible(text) for text in texts[start : start + _AT_ONCE]]))
+        part = [legible(text) for text in texts[start : start + _AT_ONCE]]
+        lengths += map(len, encoded(tokenizer, part, special))
     return np.array(lengths, dtype=np.int64)
 
 
