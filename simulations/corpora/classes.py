@@ -25,21 +25,22 @@ def matched(data: Sequence[str], public: Sequence[str], said: Mapping[str, str] 
         ours = {folded(name) for name in data}
         if ours != set(known) or not len(data) == len(public) == len(known):
             raise UserError(
-                f"data.public.classes: is missing: the data's classes are {_listed(data)}, the public part's "
-                f"{_listed(public)}, and no order says which is which; write classes = "
+                f"data.public.classes: is missing: the data's classes are {listed(data)}, the public part's "
+                f"{listed(public)}, and no order says which is which; write classes = "
                 f'{{ {_quoted(data[0])} = "{public[0]}", ... }}'
             )
         return {name: known[folded(name)] for name in data}
     for whose, named, there in (("the data have", said, data), ("the public part has", said.values(), public)):
         if sorted(named) != sorted(there):
             raise UserError(
-                f"data.public.classes: must name each class once: {whose} {_listed(there)}, and named are "
-                f"{_listed(list(named))}"
+                f"data.public.classes: must name each class once: {whose} {listed(there)}, and named are "
+                f"{listed(list(named))}"
             )
     return {name: said[name] for name in data}
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first names of a list, with commas between."""
     return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
 
 
