@@ -1,9 +1,15 @@
-"""How the pieces of a language model's tokenizer spell a text."""
+"""How the pieces of a language model's tokenizer spell a text, and how a text is read in pieces: as text alone.
+
+A tokenizer reads the name of a special piece ("[MASK]", "</s>") as that piece. Who writes one into a text would change
+what the model is asked, so a private or public text is read by `encoded`, in which every character is a character.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 #: Names of the ways: pieces that go on with a word begin with ##; pieces that begin one begin with ▁; or with Ġ, in the
 #: letters that stand for bytes.
@@ -11,6 +17,12 @@ WORDPIECE, SENTENCEPIECE, BYTE_LEVEL = "wordpiece", "sentencepiece", "byte-level
 WAYS = (WORDPIECE, SENTENCEPIECE, BYTE_LEVEL)
 #: A byte that SentencePiece has no piece for.
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+#: Letters that hardly a vocabulary has (cuneiform, hieroglyphs), and how often a text is opened where its pieces are
+#: still special ones.
+_RARE, _TRIES = ("\U00012219", "\U00013080"), 8
+
+#: A text, or a pair of two.
+Text = str | tuple[str, str]
 
 
 def byte_letters() -> dict[str, int]:
@@ -39,3 +51,78 @@ def _bytes(piece: str, of_bytes: bool) -> bytes:
         return bytes(_LETTERS[letter] for letter in piece)
     one = _BYTE.fullmatch(piece)
     return bytes([int(one[1], 16)]) if one else piece.replace("▁", " ").encode("utf-8", "replace")
+
+
+def read_as_text(tokenizer: Any, special: Collection[int] = ()) -> dict[int, str]:
+    """Have a `tokenizers.Tokenizer` read the names of special pieces as characters; return those, by their numbers,
+    that a text spells all the same, for `encoded`.
+
+    special: more pieces that no text has, beside those that the tokenizer calls so or puts around a text. The setting
+    is not part of what the tokenizer saves. It does nothing for a model whose own table has the names and
+    which does not divide a text at punctuation, as SentencePiece's unigram model.
+    """
+    tokenizer.encode_special_tokens = True
+    added = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    named = {number: tokenizer.id_to_token(number) for number in added.union(special, tokenizer.encode("").ids)}
+    unknown = {number for rare in _RARE for number in tokenizer.encode(rare, add_special_tokens=False).ids}
+    unknown.add(tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or ""))
+    left = {
+        number: name if number in unknown else ""
+        for number, name in ((number, name.strip()) for number, name in named.items() if name)
+        if number in tokenizer.encode(name, add_special_tokens=False).ids
+    }
+    return {number: name for number, name in left.items() if not name or _spells(tokenizer, name, {number: name})}
+
+
+def encoded(
+    tokenizer: Any, texts: Sequence[Text], special: Mapping[int, str], *, around: bool = True
+) -> list[Any]:
+    """Return the `tokenizers.Encoding` of each text, with no piece of `special` in it but those that are put around.
+
+    special: of `read_as_text`: for each, the name where the piece also stands for characters that the model does not
+    know, else "". A text that spells one is read with a space inside it. around: whether the tokenizer's own pieces
+    are put around a text.
+    """
+    encodings: list[Any] = tokenizer.encode_batch(list(texts), add_special_tokens=around)
+    if special:
+        for i, encoding in enumerate(encodings):
+            if _typed(encoding, texts[i], special):
+                encodings[i] = tokenizer.encode(*_sides(opened(tokenizer, texts[i], special)), add_special_tokens=around)
+    return encodings
+
+
+def opened(tokenizer: Any, text: Text, special: Mapping[int, str]) -> Text:
+    """Return a text without the names of special pieces: each has a space inside it."""
+    for _ in range(_TRIES):
+        sides = list(_sides(text))
+        spans = _typed(tokenizer.encode(*sides, add_special_tokens=False), text, special)
+        if not spans:
+            return text
+        for side, start, end in sorted(spans, reverse=True):
+            first = start + (end - start > 1)
+            sides[side] = f"{sides[side][:first]} {sides[side][max(first, start + 1):]}"
+        text = sides[0] if isinstance(text, str) else (sides[0], sides[1])
+    return "" if isinstance(text, str) else ("", "")
+
+
+def _sides(text: Text) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else text
+
+
+def _spells(tokenizer: Any, name: str, special: Mapping[int, str]) -> bool:
+    return bool(_typed(tokenizer.encode(name, add_special_tokens=False), name, special))
+
+
+def _typed(encoding: Any, text: Text, special: Mapping[int, str]) -> list[tuple[int, int, int]]:
+    """Where a text spells a special piece: (side, start, end)."""
+    if special.keys().isdisjoint(encoding.ids):
+        return []
+    sides, found = _sides(text), []
+    for number, own, side, (start, end) in zip(
+        encoding.ids, encoding.special_tokens_mask, encoding.sequence_ids, encoding.offsets, strict=True
+    ):
+        if not own and number in special:
+            name, written = special[number], sides[side or 0][start:end]
+            if not name or unicodedata.normalize("NFKC", written).strip("▁ ") == name:
+                found.append((side or 0, start, end))
+    return found

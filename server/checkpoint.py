@@ -113,6 +113,8 @@ def _tokenizer_of(source: str, *, cached: bool) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached, trust_remote_code=False)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError("its tokenizer knows no word; the file with its vocabulary is missing, or empty")
+    if is_fast(tokenizer):
+        tokenizer.split_special_tokens = tokenizer.backend_tokenizer.encode_special_tokens = True  # text is text
     return tokenizer
 
 

@@ -21,6 +21,7 @@ from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
 from server.accelerator import beside, lent
 from server.checkpoint import cut_and_pad_nothing, is_fast, positions, read_model
 from server.clipping import clip_bounds
+from server.text_batches import pieces_of
 
 PLACE = "{text}"
 #: The prompt of Utpala et al. 2023, and none, for a model that was trained to paraphrase what precedes.
@@ -95,7 +96,8 @@ def export_generator(
 
 def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> dict[str, Any]:
     """How a prompt stands in the input, and what the tokenizer's pieces are. ValueError where there is no room."""
-    before, after = (plain(tokenizer, part) for part in prompt.split(PLACE))
+    # a prompt is the experimenter's, and may name special tokens
+    before, after = (_own(tokenizer, part) for part in prompt.split(PLACE))
     own = tokenizer("")["input_ids"]  # what the tokenizer puts around a text by itself
     two = bool(model.config.is_encoder_decoder)
     pieces = min(len(tokenizer), model.get_input_embeddings().num_embeddings)
@@ -140,14 +142,18 @@ def _spelling(tokenizer: Any) -> str:
     return SENTENCEPIECE if spaces > sum(name.startswith("Ġ") for name in names) else BYTE_LEVEL
 
 
-def plain(tokenizer: Any, text: str) -> list[int]:
-    """A text's tokens, without those that the tokenizer puts around it."""
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+def _own(tokenizer: Any, part: str) -> list[int]:
+    """The tokens of a part of a prompt, without those that the tokenizer puts around a text."""
+    if not part:
+        return []
+    ids = list(tokenizer(part, add_special_tokens=False, split_special_tokens=False)["input_ids"])
+    tokenizer.backend_tokenizer.encode_special_tokens = True
+    return ids
 
 
 def known(tokenizer: Any, about: dict[str, Any], text: str) -> list[int]:
-    """The same, of those that the model has."""
-    return [i for i in plain(tokenizer, text) if i < about["pieces"]]
+    """A text's tokens that the model has, without those that the tokenizer puts around it."""
+    return [i for i in pieces_of(tokenizer, [text])[0] if i < about["pieces"]]
 
 
 def _moments(

@@ -20,6 +20,7 @@ from server.accelerator import beside, lent, place
 from server.checkpoint import cut_and_pad_nothing, is_fast, positions, read_model, refuse_unknown_token
 from server.clipping import clip_bounds
 from server.export import INPUTS
+from server.text_batches import pieces_of
 
 #: Public texts whose logits say where to clip, as many as the paper takes (Meisenbacher et al. 2024, 5.1.1).
 CALIBRATION = 1000
@@ -169,8 +170,7 @@ def _moments(
     rng = np.random.default_rng([seed, 0])
     texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
     room = (about["max_length"] - len(about["before"]) - len(about["between"]) - len(about["after"])) // 2
-    encoded = [tokenizer(text, add_special_tokens=False)["input_ids"][:room] for text in texts]
-    encoded = [ids for ids in encoded if ids]
+    encoded = [ids[:room] for ids in pieces_of(tokenizer, texts) if ids]
     with lent(model), torch.no_grad():
         for start in range(0, len(encoded), _BATCH):
             batch = encoded[start : start + _BATCH]

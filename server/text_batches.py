@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mechanisms.pieces import encoded, opened, read_as_text
 from server import accelerator
 
 Text = str | tuple[str, str]
@@ -21,16 +22,29 @@ POOL = 50
 
 
 def tokenize(tokenizer: Any, texts: Sequence[Text], max_length: int) -> list[dict[str, list[int]]]:
-    """Unpadded token ids of texts or (first, second) pairs, as the tokenizer's own inputs for the model."""
+    """Unpadded token ids of texts or (first, second) pairs, as the tokenizer's own inputs for the model: names of special
+    tokens in a text are characters."""
     if not len(texts):
         return []
+    backend = tokenizer.backend_tokenizer
+    if special := read_as_text(backend, tokenizer.all_special_ids):
+        texts = [opened(backend, text, special) for text in texts]
     first = [t if isinstance(t, str) else t[0] for t in texts]
     pairs = [not isinstance(t, str) for t in texts]
     if any(pairs) and not all(pairs):
         raise ValueError("training: single texts and sentence pairs cannot be mixed")
     second = [t[1] for t in texts] if any(pairs) else None
-    encoded = tokenizer(first, second, truncation=True, max_length=max_length, padding=False)
-    return [{name: encoded[name][i] for name in encoded} for i in range(len(first))]
+    read = tokenizer(first, second, truncation=True, max_length=max_length, padding=False)
+    return [{name: read[name][i] for name in read} for i in range(len(first))]
+
+
+def pieces_of(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of texts, without those that the tokenizer of a checkpoint puts around a text; read as `tokenize` does."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    special = read_as_text(backend, tokenizer.all_special_ids)
+    return [encoding.ids for encoding in encoded(backend, texts, special, around=False)]
 
 
 def collate(tokenizer: Any, rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:

@@ -17,6 +17,10 @@ from client.store.durable import replacing
 from client.store.tables import Tables
 from client.store.text_column import Text
 
+#: How encoders read a text: embeddings of texts that were read in another way are not used. 2: special tokens in a text
+#: are characters.
+_READING = 2
+
 
 class Embeddings(Protocol):
     """Embeddings of n texts, (n, width) float32, of which a few are read at a time."""
@@ -62,7 +66,7 @@ class LazyEmbeddings:
 def embeddings_path(folder: Path | str, split: str, identity: str) -> Path:
     """Where a node keeps the embeddings of a split by the encoder of that hash: float32 (n, width), or int64 (n,) rows
     of the tables beside it that the .json file names."""
-    return Path(folder) / f"{split}-{identity}.npy"
+    return Path(folder) / f"{split}-{identity}-{_READING}.npy"
 
 
 def write_embeddings(

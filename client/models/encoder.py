@@ -18,6 +18,7 @@ from client.models.legible import legible
 from client.models.onnx import cores
 from client.store.text_column import Text
 from mechanisms.checks import is_whole
+from mechanisms.pieces import encoded, read_as_text
 
 FILES = ("model.onnx", "tokenizer.json", "encoder.json")
 _POOLINGS = ("mean", "cls")
@@ -42,7 +43,7 @@ class Encoder:
     encoder.json: {"pooling": "mean" | "cls", "max_length": tokens, "dim": m, "precision": "fp32" | "int8"}, fp32 where
     it is not said.
 
-    It is a function of one text. Batches hold texts of one length in tokens, so nothing is padded, and ONNX Runtime's
+    It is a function of one text, whose every character is a character ("[SEP]" too, `mechanisms.pieces`). Batches hold texts of one length in tokens, so nothing is padded, and ONNX Runtime's
     CPU kernels then work row by row: a row's sums run in the same order whatever rows stand beside it, on however many
     threads. An embedding's bits therefore depend on the text alone, not on its batch, and may be kept text by text. It
     rests on the kernels of the ONNX Runtime at hand, so it is tried on every start; a graph that fails, such as one
@@ -67,6 +68,7 @@ class Encoder:
                 raise ValueError(f"encoder: {folder / 'encoder.json'}: {value!r} is not one of {', '.join(known)}")
         self._tokenizer, (self._session,) = loaded("encoder", folder, "model.onnx", threads=1)
         self.threads = cores() if threads is None else threads
+        self._special = read_as_text(self._tokenizer)
         self._tokenizer.enable_truncation(self.max_length)
         self._inputs = [i.name for i in self._session.get_inputs()]
         self._refuse_a_dependence_on_the_batch()
@@ -87,7 +89,7 @@ class Encoder:
 
     def _batches(self, texts: Sequence[Text]) -> Iterator[tuple[NDArray[np.int64], list[Encoding]]]:
         """Places of texts of one length in tokens, and these texts; longest first: the last to be at work are short."""
-        encodings = self._tokenizer.encode_batch([legible(text) for text in texts])
+        encodings = encoded(self._tokenizer, [legible(text) for text in texts], self._special)
         for encoding in encodings:  # the tokenizer cuts nothing where what it puts around a text is longer
             encoding.truncate(self.max_length)
         lengths = np.array([len(e) for e in encodings])

@@ -15,6 +15,7 @@ from client.models.described import LONGEST, bounds, fields, loaded, longest, nu
 from client.models.legible import legible
 from client.models.pieces import Pieces, in_pieces
 from mechanisms.checks import is_whole
+from mechanisms.pieces import encoded, read_as_text
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_bart import Writer
 from mechanisms.words.language_model import Scores
@@ -57,6 +58,7 @@ class Generator:
         self.low, self.high = float(self._about["low"]), float(self._about["high"])
         parts = () if self._about["start"] is None else (ENCODER,)
         self._tokenizer, graphs = loaded("generator", folder, "model.onnx", *parts, threads=threads)
+        self._special = read_as_text(self._tokenizer, self._about["special"])
         self._session, self._encoder = graphs[0], graphs[1] if parts else None
         self._known: dict[str, Pieces] = {}
         self._try(folder)
@@ -189,7 +191,8 @@ class Generator:
         return write
 
     def _plain(self, text: str) -> list[int]:
-        ids = self._tokenizer.encode(str(legible(text)), add_special_tokens=False).ids if text else []
+        read = encoded(self._tokenizer, [str(legible(text))], self._special, around=False) if text else []
+        ids = read[0].ids if read else []
         return [i if i < self._about["pieces"] else self._about["padding"] for i in ids]  # none that the model lacks
 
     def _pieces(self, vocabulary: Vocabulary) -> Pieces:

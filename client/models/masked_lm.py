@@ -15,6 +15,7 @@ from client.models.described import LONGEST, bounds, fields, last_token, loaded,
 from client.models.onnx import reached_alone
 from client.models.pieces import Columns, Pieces, in_pieces
 from mechanisms.checks import is_whole
+from mechanisms.pieces import read_as_text
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.language_model import Scores
 
@@ -48,6 +49,7 @@ class MaskedLM:
         self.low, self.high = float(self._about["low"]), float(self._about["high"])
         self.max_length = int(self._about["max_length"])
         self._tokenizer, (self._session,) = loaded("masked-lm", folder, "model.onnx", threads=threads)
+        read_as_text(self._tokenizer, self._about["special"])
         self._inputs = [i.name for i in self._session.get_inputs()]
         self._run_options = reached_alone()
         self._known: dict[str, Pieces] = {}

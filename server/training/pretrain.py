@@ -13,7 +13,7 @@ import torch
 
 from server.accelerator import lent
 from server.masked_lm import ALIGNED, inputs_of, layout, logits_at, read
-from server.text_batches import epoch, seeded, warmed
+from server.text_batches import epoch, pieces_of, seeded, warmed
 from server.training.finetune import HEAD_LR
 
 #: Words that are to be predicted, and what stands in the input for them (Devlin et al. 2019).
@@ -146,8 +146,8 @@ def _aligned(
         if len(a) != len(b):
             raise ValueError(f"pretraining: text {i} has {len(a)} words, and {len(b)} after the sanitizer")
     distinct = sorted({word for text in (*words, *others) for word in text})
-    encoded = tokenizer.backend_tokenizer.encode_batch([" " + word for word in distinct], add_special_tokens=False)
-    pieces = {word: tuple(e.ids) for word, e in zip(distinct, encoded, strict=True)}
+    read = pieces_of(tokenizer, [" " + word for word in distinct])
+    pieces = {word: tuple(ids) for word, ids in zip(distinct, read, strict=True)}
     rows = []
     for a, b in zip(words, others, strict=True):
         pairs = [(pieces[x], pieces[y]) for x, y in zip(a, b, strict=True) if pieces[x] and pieces[y]]

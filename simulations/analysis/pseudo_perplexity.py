@@ -46,6 +46,7 @@ def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str, *, progress:
     from server.accelerator import lent
     from server.checkpoint import positions
     from server.masked_lm import layout, load
+    from server.text_batches import pieces_of
 
     try:
         model, tokenizer = load(checkpoint)
@@ -53,7 +54,7 @@ def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str, *, progress:
         raise UserError(str(error)) from None
     about = layout(model, tokenizer)
     room = (positions(model) or 512) - len(about["before"]) - len(about["after"])
-    pieces = [tokenizer(text, add_special_tokens=False)["input_ids"][:room] for text in texts]
+    pieces = [ids[:room] for ids in pieces_of(tokenizer, texts)]
     waiting = [(row, place) for row, ids in enumerate(pieces) for place in range(len(ids))]
     if not waiting:
         raise UserError("pseudo-perplexity: no text has a word that the masked language model reads")

@@ -1,7 +1,9 @@
-"""How long texts are for an encoder, in its own tokens, before anything is cut."""
+"""How long texts are for an encoder, in its own tokens, before anything is cut; and how many words it does not know."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models.legible import legible
+from client.models.tokens import sides_of, word_ids
 from client.store.text_column import Text
+from mechanisms.pieces import encoded, read_as_text
+from mechanisms.vocabulary import Vocabulary
 from server.checkpoint_files import resolve
 
 _AT_ONCE = 1 << 12
+#: Texts whose words are looked up, at most: a share of so many is known to 2 %.
+SAMPLE = 2000
+#: Share of unknown words from which on it is worth a warning: English has a tenth at most in an English vocabulary.
+MANY_UNKNOWN = 0.2
+#: Pieces from which on a word is one that the encoder does not know, by the size of its vocabulary: in one of several
+#: languages, common words of each are in two pieces.
+_PIECES = ((100_000, 2), (1 << 62, 3))
+#: Characters that are words of their own, in scripts that leave no spaces.
+_HAN = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])")
 
 
 def token_lengths(model: str, texts: Sequence[Text]) -> NDArray[np.int64]:
@@ -24,10 +38,53 @@ def token_lengths(model: str, texts: Sequence[Text]) -> NDArray[np.int64]:
     tokenizer = _tokenizer(model)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    special = read_as_text(tokenizer)
     lengths: list[int] = []
     for start in range(0, len(texts), _AT_ONCE):
-        lengths += map(len, tokenizer.encode_batch([legible(text) for text in texts[start : start + _AT_ONCE]]))
+        part = [legible(text) for text in texts[start : start + _AT_ONCE]]
+        lengths += map(len, encoded(tokenizer, part, special))
     return np.array(lengths, dtype=np.int64)
+
+
+def unknown_share(model: str, texts: Sequence[Text]) -> float:
+    """Return the share of words, of a sample of the texts, that a checkpoint's tokenizer does not know: that it has no
+    piece for, or cuts into several. Of English in an English vocabulary it is a tenth at most, of another language
+    mostly more than a third.
+
+    Raises ValueError where the checkpoint has no tokenizer that can be read.
+    """
+    tokenizer = _tokenizer(model)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    read_as_text(tokenizer)
+    least = next(pieces for size, pieces in _PIECES if tokenizer.get_vocab_size() < size)
+    words = [word for text in sampled(texts) for word in _letters(text)]
+    distinct = sorted(set(words))
+    unknown = {tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "<unk>")}
+    read = tokenizer.encode_batch([" " + word for word in distinct], add_special_tokens=False)
+    bad = {
+        word for word, found in zip(distinct, read, strict=True)
+        if len(found.ids) >= least or not unknown.isdisjoint(found.ids)
+    }  # fmt: skip
+    return sum(word in bad for word in words) / max(1, len(words))
+
+
+def outside(vocabulary: Vocabulary, texts: Sequence[str]) -> float:
+    """Return the share of the words of texts that are outside a vocabulary."""
+    ids = [word for text in texts for word in word_ids(text, vocabulary)]
+    return ids.count(vocabulary.unknown) / max(1, len(ids))
+
+
+def sampled(texts: Sequence[Text]) -> list[str]:
+    """At most SAMPLE of the texts, evenly over all, as far as models read them; a pair as two."""
+    step = -(-len(texts) // SAMPLE) or 1
+    return [side for i in range(0, len(texts), step) for side in sides_of(legible(texts[i]), 2) if side]
+
+
+def _letters(text: str) -> list[str]:
+    """The runs of letters in a text, with the marks that they bear; of Han and Kana each character."""
+    kept = "".join(sign if unicodedata.category(sign)[0] in "LM" else " " for sign in text)
+    return _HAN.sub(r" \1 ", kept).split()
 
 
 def _tokenizer(model: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from client.store.text_column import Text
 from simulations.corpora import files
 from simulations.corpora.columns import Columns, is_missing, label_names, plain_name, require_columns
+from simulations.corpora.names import folded, spelled
 from simulations.corpora.overlap import near_another, normalized
 from simulations.errors import UserError
 
@@ -109,7 +110,10 @@ def cleaned(file: Path, columns: Chosen) -> Cleaned:
         notes.append(f"{changed:,} texts hold HTML: tags became spaces, entities their characters")
     labels, said = _one_spelling(label_names(table, columns.label))
     notes += said
-    users = None if columns.user is None else [str(value).strip() for value in table.values[columns.user]]
+    users = None
+    if columns.user is not None:
+        users, said = _one_user([str(value).strip() for value in table.values[columns.user]])
+        notes += said
     kept, said = _usable(file, columns, plain, labels)
     notes += said
     classes = _ordered({labels[row] for row in kept})
@@ -131,17 +135,37 @@ def without_html(text: str) -> str:
 
 
 def _one_spelling(labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The labels, those that differ in case, spaces or a last full stop by their most frequent spelling; and a note."""
-    spelled: dict[str, Counter[str]] = {}
-    folded = [" ".join(name.casefold().rstrip(".").split()) or name for name in labels]
-    for plain, name in zip(folded, labels, strict=True):
-        spelled.setdefault(plain, Counter())[name] += 1
-    usual = {plain: counts.most_common(1)[0][0] for plain, counts in spelled.items()}
+    """The labels, those that differ in case, Unicode form, spaces or a last full stop by their most frequent spelling;
+    and a note."""
+    usual, groups = _usual(labels, lambda name: folded(name.rstrip(".")) or name)
     notes = []
-    for plain, counts in spelled.items():
-        if others := [f'"{name}" ({n:,})' for name, n in counts.most_common()[1:]]:
-            notes.append(f'label "{usual[plain]}" is also spelled {", ".join(others)}: made one')
-    return [usual[plain] for plain in folded], notes
+    for counts in groups:
+        (first, _), *others = counts.most_common()
+        also = ", ".join(f"{spelled(name)} ({n:,})" for name, n in others)
+        notes.append(f"label {spelled(first)} is also spelled {also}: made one")
+    return usual, notes
+
+
+def _one_user(users: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The users, those whose names differ in case or Unicode form by their most frequent spelling, since one person
+    under two names would have two budgets; and a note."""
+    usual, groups = _usual(users, folded)
+    if not groups:
+        return usual, []
+    first, second = (spelled(name) for name, _ in groups[0].most_common(2))
+    return usual, [
+        f"users have names in more than one spelling, {len(groups):,} in all, as {first} and {second}: made one each"
+    ]
+
+
+def _usual(names: Sequence[str], form: Callable[[str], str]) -> tuple[list[str], list[Counter[str]]]:
+    """Each name in the most frequent spelling of its form, and how often each spelling occurs where there are two."""
+    forms = {name: form(name) for name in set(names)}
+    spellings: dict[str, Counter[str]] = {}
+    for name in names:
+        spellings.setdefault(forms[name], Counter())[name] += 1
+    usual = {plain: counts.most_common(1)[0][0] for plain, counts in spellings.items()}
+    return [usual[forms[name]] for name in names], [counts for counts in spellings.values() if len(counts) > 1]
 
 
 def _usable(

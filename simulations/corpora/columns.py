@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from client.store.text_column import TextColumn
 from simulations.corpora.corpus import Corpus
+from simulations.corpora.names import alike, folded, normal, spelled
 from simulations.errors import UserError
 
 #: More distinct labels than this, or longer ones, are a column of something else.
@@ -80,11 +81,16 @@ def make_corpora(
         require_columns(part.source, (text, label, user, second_text), part.values)
         if not part.row_names:
             raise UserError(f"{part.source}: holds no records; give it at least one")
+    users = [None if user is None else _users(part, user) for part in (train, test)]
+    if user is not None:
+        _refuse_two_users(train, test, user, [*(users[0] or ()), *(users[1] or ())])
     names = [] if numbers is not None else [label_names(part, label) for part in (train, test)]
     classes: tuple[str, ...]
     if numbers is not None:
         classes = tuple(f"{number:g}" for number in numbers)
     else:
+        if train.classes:
+            refuse_two_spellings(train.source, label, train.classes)
         classes = train.classes or _classes(train.source, label, names[0])
     made = []
     for i, part in enumerate((train, test)):
@@ -97,7 +103,7 @@ def make_corpora(
                 texts=texts_of(part, text, second_text),
                 labels=labels,
                 classes=classes,
-                users=None if user is None else _users(part, user),
+                users=users[i],
             )
         )
     return made[0], made[1]
@@ -136,9 +142,14 @@ def class_numbers(part: Columns, names: Sequence[str], classes: Sequence[str], r
     index = {name: i for i, name in enumerate(classes)}
     for row, name in enumerate(names):
         if name not in index:
+            where = f"{part.source}: {part.row_names[row]}"
+            if (same := next((other for other in classes if normal(other) == normal(name)), None)) is not None:
+                raise UserError(
+                    f"{where}: label {spelled(name)} is the class {spelled(same)} in another spelling; write it one way"
+                )
             shown = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
             raise UserError(
-                f'{part.source}: {part.row_names[row]}: label "{name}" is outside the classes ({shown}); '
+                f'{where}: label "{name}" is outside the classes ({shown}); '
                 f"correct it, or {remedy}"
             )
     return np.array([index[name] for name in names], dtype=np.int64)
@@ -152,12 +163,19 @@ def _classes(source: str, label: str, names: Sequence[str]) -> tuple[str, ...]:
         )
     if len(distinct) < 2:
         raise UserError(f'{source}: column "{label}" has one class only, "{names[0]}"; two are needed')
-    numbers: dict[int, str] = {}
-    for name in filter(_NUMBER.fullmatch, distinct):
-        other = numbers.setdefault(int(name.partition(".")[0]), name)
-        if other != name:
-            raise UserError(f'{source}: labels "{other}" and "{name}" are one number; write it one way')
+    refuse_two_spellings(source, label, distinct)
+    numbers = {int(name.partition(".")[0]): name for name in distinct if _NUMBER.fullmatch(name)}
     return tuple(numbers[value] for value in sorted(numbers)) if len(numbers) == len(distinct) else tuple(distinct)
+
+
+def refuse_two_spellings(source: str, label: str, names: Iterable[str]) -> None:
+    """Raises UserError where two distinct labels have one normal form: they would be two classes."""
+    if groups := alike(names, normal):
+        first, second, *_ = groups[0]
+        same = "number" if _REAL.fullmatch(normal(first)) else "name"
+        raise UserError(
+            f'{source}: column "{label}": labels {spelled(first)} and {spelled(second)} are one {same}; write it one way'
+        )
 
 
 def _label(part: Columns, row: int, value: object) -> str:
@@ -176,8 +194,11 @@ def _label(part: Columns, row: int, value: object) -> str:
 
 
 def _names(name: str) -> bool:
-    """Whether a cell's text says something: not nothing, no missing value, one line of characters, not too long."""
-    return 0 < len(name) <= LONGEST_NAME and name.casefold() not in _MISSING and _NO_NAME.search(name) is None
+    """Whether a cell's text says something: not nothing that is visible, no missing value, one line of characters, not
+    too long."""
+    if len(name) > LONGEST_NAME or _NO_NAME.search(name) is not None:
+        return False
+    return normal(name).casefold() not in ("", *_MISSING)
 
 
 def is_text(value: str) -> bool:
@@ -227,7 +248,26 @@ def texts_of(part: Columns, first: str, second: str | None = None) -> TextColumn
 
 
 def _users(part: Columns, user: str) -> list[str]:
+    known: dict[object, str] = {}  # fewer names than rows
+    users = []
     for row, value in enumerate(part.values[user]):
-        if isinstance(value, bool) or not isinstance(value, str | int) or not _names(str(value).strip()):
-            raise UserError(_refused(part, row, f'"{user}" is {shown(value)}; name the user of the record'))
-    return [sys.intern(str(value).strip()) for value in part.values[user]]
+        name = known.get(value) if isinstance(value, str) else None
+        if name is None:
+            if isinstance(value, bool) or not isinstance(value, str | int) or not _names(str(value).strip()):
+                raise UserError(_refused(part, row, f'"{user}" is {shown(value)}; name the user of the record'))
+            name = sys.intern(str(value).strip())
+            known[name] = name
+        users.append(name)
+    return users
+
+
+def _refuse_two_users(train: Columns, test: Columns, user: str, names: Sequence[str]) -> None:
+    """Raises UserError where two names may be one person, who would have a budget under each of them."""
+    for form, differ in ((normal, "are one name in two spellings"), (folded, "differ in case or width alone")):
+        if groups := alike(names, form):
+            first, second, *_ = groups[0]
+            more = f" ({len(groups) - 1:,} more pairs)" if len(groups) > 1 else ""
+            raise UserError(
+                f'{train.source}, {test.source}: column "{user}": {spelled(first)} and {spelled(second)} {differ}{more}'
+                ", and would be two users with a budget each; write each person's name one way"
+            )

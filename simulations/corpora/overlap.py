@@ -22,6 +22,7 @@ from scipy import sparse
 
 from client.store.text_column import Text
 from simulations.corpora.corpus import Split
+from simulations.corpora.names import INVISIBLE
 
 Ints = NDArray[np.int64]
 
@@ -34,11 +35,6 @@ _AT_ONCE, _BLOCK, _PAIRS, _BITS = 1 << 12, 1 << 12, 1 << 16, 1 << 10
 #: Texts that are compared pair by pair rather than by tables.
 _FEW = 16
 _SHINGLES, _SIX = (1 << 8 * SHINGLE) - 1, np.uint64(63)
-#: What nobody sees in a text: Default_Ignorable_Code_Point (The Unicode Standard, 5.21), which NFKC_Casefold drops too.
-_UNSEEN = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
 #: What stands between words; of other letters than ASCII's, unless it is a mark of one, such as a vowel sign.
 _BETWEEN = re.compile(r"[\W_]+")
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -77,7 +73,7 @@ def normalized(text: Text) -> str:
     if text.isascii():
         plain = text.casefold()
         return _BETWEEN.sub(" ", plain).strip() or plain.strip()
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", _UNSEEN.sub("", text)).casefold())
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", INVISIBLE.sub("", text)).casefold())
     return _BETWEEN.sub(_marks, plain).strip() or plain.strip()
 
 

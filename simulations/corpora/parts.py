@@ -8,7 +8,7 @@ import numpy as np
 
 from simulations.corpora import builtin, files, hub, splits
 from simulations.corpora.classes import matched
-from simulations.corpora.columns import class_numbers, label_names, texts_of
+from simulations.corpora.columns import class_numbers, label_names, refuse_two_spellings, texts_of
 from simulations.corpora.corpus import Corpus, Split
 from simulations.errors import no_file
 from simulations.experiment import Experiment
@@ -32,6 +32,7 @@ def _read_public(experiment: Experiment) -> Corpus:
         found = hub.read_part(public.hub, public.part or "train", wanted)
     names = label_names(found, wanted[1]) if label is not None else ["public"] * len(found.row_names)
     classes = tuple(sorted(set(names)))
+    refuse_two_spellings(found.source, wanted[-1], classes)
     corpus = Corpus(texts_of(found, wanted[0]), class_numbers(found, names, classes, "name its class"), classes)
     if data.public_size is None or data.public_size >= len(corpus):
         return corpus

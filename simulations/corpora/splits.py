@@ -63,21 +63,15 @@ def split_by_sentence(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpu
 def stratified(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
     """Rows (k,), in their order, of at most `size` of the n labels: drawn by the seed, each class by its share.
 
-    What is left by rounding goes to the classes that it cost most; a class that occurs has at least one row, where
-    `size` is not less than their number.
+    What is left by rounding goes to the classes that it cost most, so that a class has its share to within a row: a
+    rare one may have none.
     """
     if size >= len(labels):
         return np.arange(len(labels), dtype=np.int64)
     rng = np.random.default_rng((seed, _STREAM, 1))
-    rows = np.bincount(labels)
-    due = rows * (size / len(labels))
+    due = np.bincount(labels) * (size / len(labels))
     take = np.floor(due).astype(np.int64)
-    if size >= np.count_nonzero(rows):
-        take = np.maximum(take, rows > 0)
-    while (gap := size - int(take.sum())) != 0:
-        step = 1 if gap > 0 else -1
-        possible = np.where(take < rows, due - take, -np.inf) if gap > 0 else np.where(take > 1, take - due, -np.inf)
-        take[int(np.argmax(possible))] += step
+    take[np.argsort(take - due, kind="stable")[: size - int(take.sum())]] += 1
     drawn = [rng.permutation(np.flatnonzero(labels == label))[:count] for label, count in enumerate(take)]
     return np.sort(np.concatenate(drawn))
 

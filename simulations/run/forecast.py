@@ -16,12 +16,13 @@ from mechanisms.words.text import TextMechanism
 from server.checkpoint_files import resolve
 from server.training.self_training import EPOCHS
 from simulations.artifacts.encoder import check_trained
-from simulations.artifacts.lengths import token_lengths
+from simulations.artifacts.lengths import MANY_UNKNOWN, token_lengths
 from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.corpora.corpus import Corpus, Split
 from simulations.experiment import PUBLIC_ONLY, STATISTICS, TEXT_WAYS, Experiment
 from simulations.experiment.ladder import of_experiment
 from simulations.progress import Progress
+from simulations.run.data_warnings import data_warnings, unknown_words
 from simulations.run.prepare import check_asked, parts
 
 #: Rates that were measured on two AMD EPYC cores (docs/scale.md): floating-point operations a second and core of the
@@ -42,11 +43,13 @@ HOW = (
 
 
 def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
-    """{"name", "way", "parts", "crowds", "cut", "arms", "estimate", "warnings"}, JSON-ready but for infinity.
+    """{"name", "way", "parts", "untested", "crowds", "cut", "unknown", "arms", "estimate", "warnings"}, JSON-ready but
+    for infinity.
 
-    parts: of each, rows and rows by class. crowds: of training and test users, how many are expected in a batch and the
-    fewest that it may be of. cut: of each limit, the share of texts that are longer. arms: as
-    `simulations.experiment.ladder.of_experiment` has them. estimate: seconds and bytes, how that was found; None where
+    parts: of each, rows and rows by class. untested: classes that lost all test rows to the limit. crowds: of training and test users, how many are expected in a batch and the
+    fewest that it may be of. cut: of each limit, the share of texts that are longer. unknown: of the encoder and the
+    vocabulary, the share of words that they do not have. arms: as `simulations.experiment.ladder.of_experiment` has them.
+    estimate: seconds and bytes, how that was found; None where
     the encoder is not on this machine. Reads the data; raises UserError where a run would.
     """
     check_trained(experiment)
@@ -61,16 +64,16 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": experiment.name, "way": experiment.training.way,
         "parts": {name: {"rows": len(part), "classes": _classes(part)} for name, part in shown.items()},
-        "repeated": about["repeated"],
+        "repeated": about["repeated"], "untested": about.get("untested", []),
         "crowds": {
             "train": {"users": min(map(experiment.answering, experiment.arms)), "least": experiment.shuffle.least},
             "test": {"users": int(tested * (1 - experiment.population.late)), "least": experiment.shuffle.least},
         },
-        "cut": _cuts(experiment, lengths, split, texts),
+        "cut": _cuts(experiment, lengths, split, texts), "unknown": unknown_words(experiment, split, texts),
         "arms": of_experiment(experiment, texts=texts, records=holders.most, classes=classes),
         "estimate": None if lengths is None else _estimate(experiment, lengths, len(split.public), len(split.test)),
     }  # fmt: skip
-    return found | {"warnings": _warnings(found)}
+    return found | {"warnings": [*data_warnings(experiment, split, about), *_warnings(found)]}
 
 
 def _classes(part: Corpus) -> dict[str, int]:
@@ -173,6 +176,11 @@ def _warnings(found: dict[str, Any]) -> list[str]:
     for cut in found["cut"]:
         if cut["share"] > _MUCH_CUT:
             lines.append(f"{cut['where']}: {cut['share']:.0%} of the texts are longer than {cut['most']} {cut['unit']}")
+    for word in found["unknown"]:
+        if word["share"] > MANY_UNKNOWN:
+            lines.append(
+                f"{word['where']}: does not have {word['share']:.0%} of the words: is it made for this language?"
+            )
     for who, crowd in found["crowds"].items():
         if crowd["users"] < crowd["least"]:
             lines.append(
@@ -181,7 +189,8 @@ def _warnings(found: dict[str, Any]) -> list[str]:
             )
     for name, part in found["parts"].items():
         for label, n in part["classes"].items():
-            if n < _RARE * part["rows"] / len(part["classes"]):
+            lost = name == "test" and label in found["untested"]
+            if n < _RARE * part["rows"] / len(part["classes"]) and not lost:
                 lines.append(f'{name}: class "{label}" has {n:,} of {part["rows"]:,} rows')
     for arm in found["arms"]:
         for rung in (*(arm["ladder"] or ()), *(arm["test_ladder"] or ())):

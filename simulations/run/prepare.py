@@ -82,7 +82,9 @@ def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders
     split, holders = _hand_out(experiment, split)
     if data.test_limit is not None:
         rows = stratified(split.test.labels, data.test_limit, experiment.seed)
-        split = Split(split.public, split.train, split.test.take(rows))
+        whole, split = split.test, Split(split.public, split.train, split.test.take(rows))
+        if lost := np.setdiff1d(whole.labels, split.test.labels).tolist():
+            about["untested"] = [whole.classes[label] for label in lost]
     _check_test_classes(split.test)
     progress("looking for what public, train and test have in common")
     return split, holders, about | _in_common(experiment, split)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from simulations.corpora.classes import listed
 from simulations.experiment import STATISTICS
 from simulations.output.jsonable import json_ready
 from simulations.output.markdown import table as markdown_table
@@ -220,9 +221,13 @@ def _lost(arm: Arm) -> str:
 
 
 def data_notes(corpus: dict[str, Any]) -> list[str]:
-    """What must be known of the data: which of its classes is which of the public part's, what two parts
-    share, what one repeats."""
+    """What must be known of the data: which of its classes is which of the public part's, which the limit of the test
+    part left out, what two parts share, what one repeats."""
     lines = []
+    if untested := corpus.get("untested"):
+        lines.append(
+            f"Classes without a row under data.test-limit, of which accuracy says nothing: {listed(untested)}. Raise it."
+        )
     if classes := corpus.get("classes"):
         said = ", ".join(f"{ours} is {theirs}" for ours, theirs in classes.items())
         lines.append(f"Classes of the data, and of the public part: {said}.")

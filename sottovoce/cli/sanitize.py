@@ -319,6 +319,7 @@ def _stream(
     import numpy as np
 
     from mechanisms.streams import SimulationStreams
+    from simulations.artifacts.lengths import SAMPLE
     from simulations.corpora.rewriting import blocks
 
     if seed is not None:
@@ -326,6 +327,7 @@ def _stream(
     streams = None if seed is None else SimulationStreams(seed)
     stdin = sys.stdin.buffer
     at_once = 1 if in_ is None and sys.stdin.isatty() else rewriter.batch_size
+    sample: list[str] = []  # of which words are outside the vocabulary
     rows = tokens = 0
     start = said = time.monotonic()
     others: tuple[str, ...] = ()
@@ -344,12 +346,27 @@ def _stream(
         if explain and drawn is not None:
             for i, text in enumerate(texts):
                 _show(rows + i + 1, rewriter.explain_draw(text, drawn[i]))
+        sample += [text for texts in block.texts[: max(0, SAMPLE - rows)] for text in texts]
         rows += len(block.texts)
         tokens += read
         if time.monotonic() - said >= _PROGRESS_SECONDS and not explain:
             said = time.monotonic()
             _say(f"{said - start:7.1f} s  {rows:,} rows")
+    _say_unknown(rewriter, sample, min(rows, SAMPLE))
     return (rows, tokens), others
+
+
+def _say_unknown(rewriter: Rewriter, sample: list[str], rows: int) -> None:
+    """How many words of the first rows the vocabulary does not have; nothing of a model that writes by itself."""
+    from client.models.language_models import MASKED_LM, kind_of
+    from simulations.artifacts.lengths import MANY_UNKNOWN, outside
+
+    if not sample or kind_of(rewriter.text) != MASKED_LM:
+        return
+    share = outside(rewriter.text.vocabulary, sample)
+    _say(f"{share:.1%} of the words of the first {rows:,} rows are outside the vocabulary")
+    if share > MANY_UNKNOWN:
+        _say("Look at --words: these are many; are the vectors made for this language?")
 
 
 def _show(row: int, tokens: Sequence[Token]) -> None:

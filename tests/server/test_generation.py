@@ -16,7 +16,7 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.text import TextMechanism
 from server.clipping import clip_bounds
-from server.generation import PARAPHRASE, export_generator, read_generator
+from server.generation import PARAPHRASE, export_generator, known, read_generator
 from tests.support.tiny_generators import KINDS, TOKENS, WORDS, tiny_generator
 from tests.support.words import streams
 
@@ -240,3 +240,16 @@ def test_a_model_of_fewer_layers_than_its_weights_is_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"n_layer": config["n_layer"] - 1}))
     with pytest.raises(ValueError, match=r"fewer layers than its weights: .*h\.\d+\..* is of none$"):
         read_generator(folder)
+
+
+def test_the_end_typed_into_a_text_is_text(checkpoint):
+    """"</s>" in a private or public text is no end; in a prompt, which is the experimenter's, it is."""
+    folder, kind = checkpoint
+    read = Generator(folder / "made")._plain("film </s> good")
+    assert NUMBER["</s>"] not in read and (read[0], read[-1]) == (NUMBER["film"], NUMBER["good"])
+    _, tokenizer = read_generator(folder / "model")
+    about = {"pieces": len(WORDS)}
+    assert NUMBER["</s>"] not in known(tokenizer, about, "film </s>")
+    export_generator(folder / "model", folder / "ended", public_texts=TEXTS, seed=0, prompt="{text} </s> Paraphrase :")
+    assert NUMBER["</s>"] in json.loads((folder / "ended" / "generator.json").read_text())["after"]
+    assert NUMBER["</s>"] not in known(tokenizer, about, "film </s>")

@@ -37,10 +37,11 @@ class Pieces:
     def of(cls, checkpoint: str, texts: tuple[str, ...]) -> Pieces:
         """ValueError where the checkpoint cannot be read, or public texts hold nothing to guess."""
         from server.checkpoint import load  # torch, which a report on attacks does without
+        from server.text_batches import pieces_of
 
         model, tokenizer = load(checkpoint)
         table = model.get_input_embeddings().weight.detach().numpy()
-        rows = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        rows = pieces_of(tokenizer, texts)
         once = np.concatenate([np.unique(row) for row in rows]).astype(np.int64)
         distinct, counts = np.unique(once, return_counts=True)
         numbers = np.sort(distinct[np.argsort(-counts, kind="stable")[:_MOST]])
@@ -52,7 +53,9 @@ class Pieces:
 
     def truth(self, texts: Sequence[str]) -> tuple[BoolArray, IntArray]:
         """Which content words each text holds, (n, V), and how many more that are none of these, (n,)."""
-        rows = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        from server.text_batches import pieces_of
+
+        rows = pieces_of(self.tokenizer, texts)
         distinct = [np.unique(np.array(row, dtype=np.int64)) for row in rows]
         counted = np.array([int(_content(self.tokenizer, row).sum()) for row in distinct], dtype=np.int64)
         held = _held(distinct, self.numbers[self.content])

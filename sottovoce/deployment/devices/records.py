@@ -12,6 +12,7 @@ from client.device.records import add_records
 from client.store.text_column import Text, TextColumn
 from simulations.corpora.columns import class_numbers, label_names, texts_of
 from simulations.corpora.files import lines, read
+from simulations.corpora.names import normal
 from simulations.errors import UserError, no_file
 
 
@@ -57,6 +58,6 @@ def _classes(label: str | None, given: str | None) -> list[str]:
     if (label is None) != (given is None):
         raise UserError("device add: --label COLUMN goes with --classes a,b, the study's classes in their order")
     names = [] if given is None else [name.strip() for name in given.split(",")]
-    if given is not None and (len(names) < 2 or not all(names) or len(set(names)) < len(names)):
+    if given is not None and (len(names) < 2 or not all(names) or len(set(map(normal, names))) < len(names)):
         raise UserError(f'--classes "{given}": name at least two classes, each once, with commas between')
     return names

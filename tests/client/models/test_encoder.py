@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from client.models import encoder as encoders
+from client.models.embeddings import read_embeddings, write_embeddings
 from client.models.encoder import Encoder, identity
 from client.node import load_node, write_node
 from client.sanitizer import Sanitizer
@@ -163,3 +164,21 @@ def test_a_device_encodes_its_own_texts(tmp_path):
         reply = Sanitizer(device.policy(""), ledger, device.streams).answer(asked, device.shard("train"))
     assert reply.users.tolist() == [0, 1, 2]
     assert reply.releases[0].payload["z"].shape == (3, 2)
+
+
+def test_the_names_of_special_tokens_in_a_text_are_text(tmp_path):
+    """"[SEP]" in a text is three words; what an encoder makes of other texts does not change by it."""
+    encoder = Encoder(make_encoder(tmp_path / "e"))
+    said = encoder.encode(["a [SEP]", "a [ SEP ]", "a b", ("a", "[CLS]"), ("a", "[ CLS ]")])
+    assert (said[0] == said[1]).all() and (said[3] == said[4]).all()
+    assert (said[2] == encoder.encode(["a b"])[0]).all() and not (said[0] == said[2]).all()
+
+
+def test_embeddings_of_texts_that_were_read_otherwise_are_not_used(tmp_path):
+    """What a node kept under the name without the way of reading: special tokens in a text were tokens then."""
+    encoder = Encoder(make_encoder(tmp_path / "e"))
+    values = np.ones((1, M), np.float32)
+    np.save(tmp_path / f"train-{encoder.identity}.npy", values)
+    assert read_embeddings(tmp_path, "train", encoder.identity, 1) is None
+    write_embeddings(tmp_path, "train", encoder.identity, values)
+    assert (read_embeddings(tmp_path, "train", encoder.identity, 1).take(np.array([0])) == values).all()

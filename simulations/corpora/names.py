@@ -1,0 +1,85 @@
+"""One normal form of names: two spellings that nobody can tell apart are one user, or one class.
+
+Readers keep a name as it is written and refuse a file where one name has two spellings: a person with two names would
+have two budgets, and a class with two names would be two classes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+
+#: Characters without a glyph: Default_Ignorable_Code_Point (The Unicode Standard, 5.21), which NFKC_Casefold drops too.
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+#: A decimal number. An exponent of more digits is no number that anybody counts users or classes by.
+_NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,6}))?")
+#: Signs, the point and the exponent of a number in their full-width forms, and the minus sign of typography.
+_SIGNS = str.maketrans("＋－．ｅＥ\u2212", "+-.eE-")
+#: Digits that a number has at most when it is written out.
+_WRITTEN_OUT = 40
+
+
+def normal(name: str) -> str:
+    """Return the normal form of a name: idempotent, "" where nothing of it is visible.
+
+    Unicode NFC without invisible characters (zero-width, soft hyphens, marks of direction, BOM), single spaces between
+    words and none around them. A number in any script's digits is one way of writing it: "1.0", "+1", "01" and "1e0"
+    are "1". Case is kept.
+    """
+    plain = name if name.isascii() else unicodedata.normalize("NFC", INVISIBLE.sub("", name))
+    plain = " ".join(plain.split())
+    return _number(plain) or plain
+
+
+def folded(name: str) -> str:
+    """Return the normal form of a name without its case and Unicode's compatibility forms ("Ａｎｎａ", "ANNA"): names
+    of one folded form may be one name, which no rule can tell."""
+    if name.isascii():
+        return normal(name).casefold()
+    plain = unicodedata.normalize("NFKC", normal(name)).casefold()
+    return normal(unicodedata.normalize("NFKC", plain).casefold())
+
+
+def alike(names: Iterable[str], form: Callable[[str], str]) -> list[tuple[str, ...]]:
+    """Return the distinct names that share a form with another, in groups, in the order given."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        groups.setdefault(form(name), []).append(name)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def spelled(name: str) -> str:
+    """Return a name as an error shows it, in quotes: with escapes where it is not as it looks, and cut at 60
+    characters."""
+    clear = unicodedata.normalize("NFC", name) == name and INVISIBLE.search(name) is None and name.isprintable()
+    shown = name if clear else ascii(name)[1:-1]
+    return f'"{shown if len(shown) <= 60 else f"{shown[:57]}..."}"'
+
+
+def _number(name: str) -> str:
+    """The one way of writing a number; "" where the name is none."""
+    if not name.isascii():
+        name = "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in name).translate(_SIGNS)
+    found = _NUMBER.fullmatch(name)
+    if found is None:
+        return ""
+    sign, whole, fraction, exponent = (part or "" for part in found.groups())
+    if not whole + fraction:
+        return ""
+    written = (whole + fraction).lstrip("0")
+    digits = written.rstrip("0")
+    if not digits:
+        return "0"
+    power = int(exponent or 0) - len(fraction) + len(written) - len(digits)
+    if power >= 0:
+        value = digits + "0" * power if len(digits) + power <= _WRITTEN_OUT else f"{digits}e{power}"
+    elif -power <= _WRITTEN_OUT:
+        padded = digits.rjust(1 - power, "0")
+        value = f"{padded[:power]}.{padded[power:]}"
+    else:
+        value = f"{digits}e{power}"
+    return ("-" if sign == "-" else "") + value
