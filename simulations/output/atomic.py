@@ -143,8 +143,11 @@ def _through(path: Path, mode: int) -> Iterator[BinaryIO]:
     with tempfile.TemporaryFile() as held:
         yield held
         held.seek(0)
-        with _named(path), os.fdopen(os.open(path, os.O_WRONLY), "wb") as there:
-            shutil.copyfileobj(held, there)
+        try:
+            with _named(path), os.fdopen(os.open(path, os.O_WRONLY), "wb") as there:
+                shutil.copyfileobj(held, there)
+        except BrokenPipeError:
+            raise UserError(f"{path}: whoever read it has ended before all was written") from None
 
 
 def _status(path: Path) -> os.stat_result | None:

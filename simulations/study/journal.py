@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.messages.request import Request
-from simulations.errors import Interrupted, Terminated, UserError
+from simulations.errors import Interrupted, Terminated, UserError, comes_again
 from simulations.experiment import RELEASE_ONCE, Experiment, load, to_toml
 from simulations.output.atomic import followed, refuse_taken, whole
 
@@ -287,7 +287,8 @@ def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
             raise Interrupted(f"interrupted; what users have released is kept: {hint}", by=error) from error
         if isinstance(error, ValueError):
             raise UserError(f"{error}; what users have released is kept in {part}") from error
-        error.add_note(f"What users have released is kept; {hint}")
+        again = f"kept in {part}; resumed, the run would fail so again: run the experiment anew into another folder"
+        error.add_note(f"What users have released is {again if comes_again(error) else f'kept; {hint}'}")
         raise
 
 
