@@ -80,7 +80,7 @@ def keep_question(node: Node, request: Request) -> None:
     try:
         if path.exists():
             return
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         waiting = kept_questions(node)
         for old in waiting[: max(0, len(waiting) - MOST + 1)]:
             old.unlink(missing_ok=True)

@@ -183,7 +183,7 @@ def write_node(
         values["simulation"] = {"seed": seed, "arms": {arm: p.to_dict() for arm, p in arms.items()}}
     else:
         raise ValueError("node: give a policy (a device), or a seed and arms (a simulation)")
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     with replacing(Path(folder) / NODE) as (draft,):
         draft.write_text(json.dumps(values, indent=1) + "\n")
 

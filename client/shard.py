@@ -20,7 +20,7 @@ from client.models.embeddings import (
     write_embeddings,
 )
 from client.policy import Refused
-from client.store.durable import replacing
+from client.store.durable import private_file, replacing
 from client.store.text_column import Text, TextColumn
 
 _RECORDS = 2**32  # a random stream's counter has 32 bits for the record
@@ -116,7 +116,7 @@ def write_shard(
     shard = Shard(users, records, labels, column, Path(folder), split)
     if embeddings is not None and (identity is None or len(embeddings) != len(shard)):
         raise ValueError("shard: embeddings must be one for each text, with the encoder's hash")
-    shard.folder.mkdir(parents=True, exist_ok=True)
+    shard.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     forget_embeddings(folder, split)
     column.save(_texts_path(folder, split))
     if embeddings is not None and identity is not None:
@@ -157,7 +157,8 @@ def extend_shard(
 
 def _save_records(shard: Shard, path: Path) -> None:
     numbers = [shard.users, shard.records] + ([] if shard.labels is None else [shard.labels])
-    np.save(path, np.stack(numbers), allow_pickle=False)
+    with private_file(path) as file:
+        np.save(file, np.stack(numbers), allow_pickle=False)
 
 
 def _repeats(users: NDArray[np.int64], records: NDArray[np.int64]) -> bool:

@@ -18,6 +18,18 @@ def no_file(path: Path) -> UserError:
     return UserError(f"{path}: {'is a folder; name a file in it' if path.is_dir() else 'there is no such file'}")
 
 
+#: What a program does wrong whenever it comes to the same place: errors of libraries and the system are others.
+_BUGS = (
+    AssertionError, TypeError, AttributeError, LookupError, NameError, ArithmeticError, NotImplementedError,
+    RecursionError, SyntaxError,
+)  # fmt: skip
+
+
+def comes_again(error: BaseException) -> bool:
+    """Whether the same work would meet this error again: a fault of the program, or a mistake of its user's."""
+    return isinstance(error, (*_BUGS, ValueError))
+
+
 class Terminated(SystemExit):
     """SIGTERM, as KeyboardInterrupt is Ctrl-C: where nobody catches it, the process ends with 143."""
 

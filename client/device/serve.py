@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flwr.app import Error, Message
+from flwr.common.logger import update_console_handler
 from flwr.supercore.heartbeat import HeartbeatSender
 
 from client.app import respond
@@ -71,6 +73,7 @@ def serve(
             "users, and it has no key to seal them to; install a bundle that holds one"
         )
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    update_console_handler(colored=sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
     fleet = Fleet(superlink, root_certificates, key)
     with _alone(node) as mark:
         encode_records(device)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models.encoder import Encoder
-from client.store.durable import replacing
+from client.store.durable import private_file, replacing
 from client.store.tables import Tables
 from client.store.text_column import Text
 
@@ -89,8 +89,10 @@ def write_embeddings(
         except OSError:
             values = values.take(np.arange(len(values)))
         else:
-            path.with_suffix(".json").write_text(json.dumps(named), encoding="utf-8")
-            np.save(path, values.rows, allow_pickle=False)
+            with private_file(path.with_suffix(".json")) as file:
+                file.write(json.dumps(named).encode())
+            with private_file(path) as file:
+                np.save(file, values.rows, allow_pickle=False)
             return
     if values.dtype != np.float32 or values.ndim != 2:
         raise ValueError("embeddings: they must be float32 (n, width)")

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def sync(path: Path) -> None:
@@ -20,6 +21,13 @@ def sync(path: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def private_file(path: Path) -> BinaryIO:
+    """Open a file to write it anew: nobody but its owner may read it, from its creation on, whatever the umask."""
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+    os.fchmod(file.fileno(), 0o600)  # one that is there keeps its mode
+    return file
 
 
 @contextmanager
@@ -34,7 +42,7 @@ def replacing(*paths: Path) -> Iterator[tuple[Path, ...]]:
     drafts = tuple(path.with_name(f".draft.{path.name}") for path in paths)
     try:
         for draft in drafts:
-            draft.touch(mode=0o600)
+            private_file(draft).close()
         yield drafts
         for draft in drafts:
             sync(draft)
@@ -53,7 +61,7 @@ def creating(path: Path, *, durable: bool) -> Iterator[Path]:
 
     durable: for good: a power cut leaves all of it or none. For the eyes of its owner alone. Raises OSError.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".draft.{path.name}.")
     os.close(opened)
     draft = Path(name)

@@ -12,6 +12,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from client.store.durable import private_file
+
 Text = str | tuple[str, str]
 
 #: Texts that are copied or read at once.
@@ -76,10 +78,15 @@ class TextColumn(Sequence[Text]):
             raise ValueError(f"texts: {path} does not hold a column of texts") from None
 
     def save(self, path: Path | str) -> None:
-        """Writes path, the bytes, and {path}.starts.npy, int64: the starts (1, n + 1), and the second starts below."""
-        self.data.tofile(path)
+        """Write path, the bytes, and {path}.starts.npy, int64: the starts (1, n + 1), and the second starts below.
+
+        Both are for the eyes of their owner alone.
+        """
+        with private_file(Path(path)) as file:
+            self.data.tofile(file)
         rows = [self.starts] if self.second_starts is None else [self.starts, np.append(self.second_starts, -1)]
-        np.save(f"{path}.starts.npy", np.stack(rows), allow_pickle=False)
+        with private_file(Path(f"{path}.starts.npy")) as file:
+            np.save(file, np.stack(rows), allow_pickle=False)
 
     def take(self, rows: NDArray[Any]) -> TextColumn:
         """The texts of some rows (k,), in that order. Takes no more memory than they do: rows in a row are one copy."""

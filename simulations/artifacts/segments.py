@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from client.store.durable import private_file
 from client.store.tables import Tables
 from simulations.artifacts.checksums import ASIDE, set_aside, sound, write_sums
 from simulations.output.atomic import made_once
@@ -105,7 +106,7 @@ class Segments:
         segment = self.folder / hashlib.sha256(np.ascontiguousarray(keys).tobytes()).hexdigest()[:32]
         if not segment.is_dir() or not self._sound(segment):
             with made_once(segment) as part:
-                with open(part / "values.npy", "wb") as file:
+                with private_file(part / "values.npy") as file:  # nodes link to it
                     header = {"descr": "<f4", "fortran_order": False, "shape": (len(keys), self.width)}
                     np.lib.format.write_array_header_1_0(file, header)
                     for piece in pieces:

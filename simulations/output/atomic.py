@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,22 +17,26 @@ from simulations.errors import UserError
 
 
 @contextmanager
-def staged(out: Path) -> Iterator[Path]:
+def staged(out: Path, *, private: bool = False) -> Iterator[Path]:
     """A temporary folder beside `out` that becomes `out` when the block ends well, and vanishes otherwise.
 
+    Where `out` is a symbolic link, the folder is made where it leads. private: only the owner may enter it; otherwise
+    an empty folder that is there keeps its mode, and the umask decides on a new one.
     Raises UserError where `out` is there already and is not an empty folder, before anything is done.
     """
-    out = Path(os.path.abspath(out))
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out}: is there already and not an empty folder; name another one")
+    out = followed(out)
+    refuse_taken(out)
     made = [p for p in out.parents if not p.exists()]
+    part = out.with_name(f".{out.name}.{secrets.token_hex(8)}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+        mode = stat.S_IMODE(out.stat().st_mode) if out.exists() else 0o777
+        part.mkdir(mode=0o700 if private else mode)
+        if out.exists() and not private:
+            part.chmod(mode)  # the umask counts for new folders only
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
     try:
-        part.chmod(out.stat().st_mode & 0o777 if out.exists() else 0o755)
         yield part
         part.replace(out)
     except BaseException:
@@ -39,6 +45,18 @@ def staged(out: Path) -> Iterator[Path]:
             if not any(parent.iterdir()):
                 parent.rmdir()
         raise
+
+
+def followed(out: Path) -> Path:
+    """The absolute path of what is to be written: where `out` is a symbolic link, of the place where that leads."""
+    path = os.path.abspath(out)
+    return Path(os.path.realpath(path) if os.path.islink(path) else path)
+
+
+def refuse_taken(out: Path) -> None:
+    """Raise UserError unless the folder is new or empty."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out {out}: is there already and not an empty folder; name another one")
 
 
 def check_writable(folder: Path) -> None:
@@ -72,23 +90,79 @@ def made_once(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole(path: Path, *, synced: bool = False) -> Iterator[BinaryIO]:
-    """A file to write to that appears, or takes the place of one that is there, when the block ends well; who may read
-    it is for the process' umask to say. synced: and lies on the disk by then. An OSError that names a file names the
-    one that was to be, and not the one beside it."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+def whole(path: Path, *, synced: bool = False, private: bool = False) -> Iterator[BinaryIO]:
+    """A file to write to that appears, or takes the place of one that is there, when the block ends well.
+
+    A symbolic link is followed, and stays. A file that is there keeps its mode, and its owner where the system allows
+    it; the umask decides who reads a new one. A character device or FIFO gets all bytes when the block ends well.
+
+    Args:
+        path: The file.
+        synced: Whether it must lie on the disk when the block has ended.
+        private: Whether it holds private texts: from its creation on nobody but its owner may read it.
+
+    Raises:
+        UserError: `path` is a block device or a socket.
+        OSError: It cannot be written; the error names `path`, and not the file beside it.
+    """
     with _named(path):
-        file = open(part, "xb")  # noqa: SIM115 - closed below
+        there = _status(path)
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        with _through(path, there.st_mode) as file:
+            yield file
+        return
+    target = followed(path)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    mode = 0o600 if private else 0o666 if there is None else there.st_mode & 0o777
+    with _named(path):
+        file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
     try:
         with file:
+            if there is not None:
+                _keep_owner(file.fileno(), there)
+                os.fchmod(file.fileno(), mode)  # which the umask has narrowed
             yield file
             if synced:
                 file.flush()
                 os.fsync(file.fileno())
         with _named(path):
-            os.replace(part, path)
+            os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _through(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """Bytes that go to a device or FIFO when the block ends well: a rename would put a file in its place."""
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
+        raise UserError(f"{path}: is a {'socket' if stat.S_ISSOCK(mode) else 'block device'}; name a file")
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    with tempfile.TemporaryFile() as held:
+        yield held
+        held.seek(0)
+        try:
+            with _named(path), os.fdopen(os.open(path, os.O_WRONLY), "wb") as there:
+                shutil.copyfileobj(held, there)
+        except BrokenPipeError:
+            raise UserError(f"{path}: whoever read it has ended before all was written") from None
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _keep_owner(number: int, there: os.stat_result) -> None:
+    """Give an open file the owner and group of the one it replaces, where they differ and this process may."""
+    now = os.fstat(number)
+    if (now.st_uid, now.st_gid) != (there.st_uid, there.st_gid):
+        with suppress(PermissionError):
+            os.fchown(number, there.st_uid, there.st_gid)
 
 
 @contextmanager

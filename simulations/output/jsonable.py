@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import numpy as np
+
+from simulations.output import streams
+
+
+def print_json(answer: Any) -> None:
+    """Print one JSON object, as --json promises it; in ASCII where standard output has no other characters."""
+    print(json.dumps(json_ready(answer), ensure_ascii=not streams.in_unicode(), allow_nan=False))
 
 
 def json_ready(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from simulations.errors import UserError
+from simulations.output.atomic import whole
 
 #: Would be gone with this process, or cannot be written to.
 _NOT_KEPT = ("memory", "http", "https", "data")
@@ -27,8 +29,11 @@ class Remote:
     """
 
     def __init__(self, url: str) -> None:
+        from fsspec.implementations.local import LocalFileSystem
+
         self.url = url.rstrip("/")
         self._system, self._root = _opened(self.url)
+        self._here = isinstance(self._system, LocalFileSystem)
 
     def exists(self, name: str) -> bool:
         """Whether there is a file, or a folder with something in it."""
@@ -47,28 +52,43 @@ class Remote:
             return None
         return held
 
-    def write(self, name: str, content: bytes) -> None:
-        """A file, in the place of one that is there."""
-        self._put(name, lambda file: file.write(content))
+    def write(self, name: str, content: bytes, *, private: bool = False) -> None:
+        """A file, in the place of one that is there. private: it may be a user's; where the URL leads to a folder of
+        this machine, only its owner may read it. Who reads what lies elsewhere is for that system to say."""
+        self._put(name, lambda file: file.write(content), private)
 
-    def upload(self, name: str, path: Path) -> None:
+    def upload(self, name: str, path: Path, *, private: bool = False) -> None:
         """As `write`, of a file of this machine's."""
         with open(path, "rb") as source:
-            self._put(name, lambda file: shutil.copyfileobj(source, file))
+            self._put(name, lambda file: shutil.copyfileobj(source, file), private)
 
     def download(self, name: str, path: Path) -> None:
-        """A file, to a path whose folders are made. FileNotFoundError where there is none."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._asked(lambda: self._fresh().get_file(self._path(name), str(path)))
+        """A file, to a path whose folders are made. FileNotFoundError where there is none.
+
+        It may be a user's: nobody but its owner may read it, from its creation on.
+        """
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        try:
+            self._asked(lambda: self._fresh().get_file(self._path(name), str(path)))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     def delete(self, folder: str) -> None:
         """A folder with all that is in it; nothing where there is none."""
         if self.exists(folder):
             self._asked(lambda: self._system.rm(self._path(folder), recursive=True))
 
-    def _put(self, name: str, write: Callable[[BinaryIO], Any]) -> None:
+    def _put(self, name: str, write: Callable[[BinaryIO], Any], private: bool) -> None:
         def put() -> None:
             path = self._path(name)
+            if self._here:
+                for folder in reversed([p for p in Path(path).parents if not p.exists()]):
+                    folder.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
+                with whole(Path(path), private=private) as file:
+                    write(file)
+                return
             self._system.makedirs(str(PurePosixPath(path).parent), exist_ok=True)
             with self._system.transaction, self._system.open(path, "wb") as file:
                 write(file)

@@ -160,11 +160,11 @@ def write_answers(path: Path, held: Held, answers: Answers) -> None:
     """A line of tab-separated values for each distinct test text, whole or not at all: the first test sentence that has
     it, counted from 0, and its class; how many sentences have it and how many of them the model gets right on the
     device; how many sanitized ones were answered, and how many of these rightly. The texts themselves are users'."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     first = np.unique(held.test_texts, return_index=True)[1]
     names = [" ".join(held.test.classes[label].split()) for label in held.test.labels[first]]
     columns = (answers.device.guesses, answers.device.right, answers.sanitized.guesses, answers.sanitized.right)
-    with whole(path) as file:
+    with whole(path, private=True) as file:
         file.write(("\t".join(_HEADINGS) + "\n").encode())
         for row in zip(first.tolist(), names, *(column.tolist() for column in columns), strict=True):
             file.write(("\t".join(map(str, row)) + "\n").encode())

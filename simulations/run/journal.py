@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.messages.request import Request
-from simulations.errors import Interrupted, Terminated, UserError
+from simulations.errors import Interrupted, Terminated, UserError, comes_again
 from simulations.experiment import RELEASE_ONCE, Experiment, load, to_toml
-from simulations.output.atomic import whole
+from simulations.output.atomic import followed, refuse_taken, whole
 
 if TYPE_CHECKING:
     from server.protocols.protocol import Public
@@ -154,10 +154,9 @@ def started(
     raised says how to go on. Raises UserError where `out` is there already and is not an empty folder, or a run into
     it is at work or unfinished.
     """
-    out = Path(os.path.abspath(out))
+    out = followed(out)
     part = out if in_place else _part(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out}: is there already and not an empty folder; name another one")
+    refuse_taken(out)
     if part != out and part.exists():
         if _locked(part):
             raise UserError(f"--out {out}: another run into it is at work; wait for it, or name another folder")
@@ -189,7 +188,7 @@ def resumed(out: Path, *, hint: str | None = None) -> Iterator[tuple[Path, Exper
     The block runs in the working folder of the command that started the run, where its data's relative paths lead
     somewhere. Raises UserError, one line, where there is nothing to go on with.
     """
-    out = Path(os.path.abspath(out))
+    out = followed(out)
     if out.suffix == ".part" and out.is_dir():
         out = out.with_suffix("")
     part = out if (out / UNFINISHED).is_dir() else _part(out)
@@ -221,7 +220,7 @@ def resumed(out: Path, *, hint: str | None = None) -> Iterator[tuple[Path, Exper
 def begun(out: Path) -> bool:
     """Whether a run into `out` was stopped after it had begun, so that it can be resumed. What one has left that was
     stopped before that, with nothing in it, is deleted. UserError where one is at work."""
-    part = _part(Path(os.path.abspath(out)))
+    part = _part(followed(out))
     if not part.is_dir():
         return False
     if (part / UNFINISHED / "code.json").is_file():
@@ -234,7 +233,7 @@ def begun(out: Path) -> bool:
 
 def refuse_unfinished(folder: Path) -> None:
     """Raises UserError where the folder is of a run that is not finished, or will be."""
-    folder = Path(os.path.abspath(folder))
+    folder = followed(folder)
     out = folder.with_suffix("") if folder.suffix == ".part" else folder
     if (folder / UNFINISHED).is_dir() or (not folder.exists() and (_part(folder) / UNFINISHED).is_dir()):
         raise UserError(f"{folder}: the run is not finished; {_continue(out)}")
@@ -288,7 +287,8 @@ def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
             raise Interrupted(f"interrupted; what users have released is kept: {hint}", by=error) from error
         if isinstance(error, ValueError):
             raise UserError(f"{error}; what users have released is kept in {part}") from error
-        error.add_note(f"What users have released is kept; {hint}")
+        again = f"kept in {part}; resumed, the run would fail so again: run the experiment anew into another folder"
+        error.add_note(f"What users have released is {again if comes_again(error) else f'kept; {hint}'}")
         raise
 
 

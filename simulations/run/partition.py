@@ -42,9 +42,10 @@ def hand_out(
     if isinstance(public.rewriter, StudyRewriter):
         installed = {"vocabulary": public.rewriter.folder, "masked_lm": public.rewriter.masked_lm}
     policies = {slug(arm.name): client_policy(experiment, arm) for arm in experiment.arms}
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for node, (mine, theirs) in enumerate(cohorts(experiment, held, nodes)):
         place = folder / str(node)
-        place.mkdir(parents=True)
+        place.mkdir(mode=0o700)
         write_shard(
             place, "train", held.holders.users[mine], held.holders.records[mine], train.texts.take(mine),
             train.labels[mine], embeddings=_rows(held.train_embeddings, mine), identity=identity,

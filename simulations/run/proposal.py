@@ -10,6 +10,7 @@ import csv
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from simulations.errors import UserError
 from simulations.experiment import CENTRALISED, Arm, Experiment, load, slug
 from simulations.experiment.commented import commented
 from simulations.experiment.sections import Data, Encoder, Population, Public, Shuffle
-from simulations.output.atomic import staged
+from simulations.output.atomic import staged, whole
 
 #: Shares of the rows: asked about at the end, and public of the rest. Of fewer rows than LEAST nothing can be learned
 #: that a figure would show.
@@ -65,7 +66,7 @@ def propose(
     lengths = token_lengths(Encoder().model, table.texts)
     cut = next((most for most in CUTS if np.mean(lengths > most) <= CUT), CUTS[-1])
     found = (*_seen(file, columns, table, lengths), *table.notes)
-    with staged(out) as part:
+    with staged(out, private=True) as part:
         _write(part / TESTED, columns, table, np.flatnonzero(tested))
         _write(part / TRAIN, columns, table, np.flatnonzero(~tested))
         experiment = _experiment(out, part, columns, seed, cut, int(tested.sum()))
@@ -96,7 +97,7 @@ def _tested(file: Path, table: Cleaned, seed: int) -> NDArray[np.bool_]:
 
 
 def _write(path: Path, columns: Chosen, table: Cleaned, rows: NDArray[np.int64]) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as opened:
+    with whole(path, private=True) as file, TextIOWrapper(file, encoding="utf-8", newline="") as opened:
         writer = csv.writer(opened, lineterminator="\n")
         writer.writerow([name for name in columns if name is not None])
         for row in rows.tolist():

@@ -56,9 +56,9 @@ class Published:
             path = self._part / name
             about = path.stat()
             if path.suffix == ".sqlite":
-                self._remote.write(name, _as_committed(path))
+                self._remote.write(name, _as_committed(path), private=True)
             else:
-                self._remote.upload(name, path)
+                self._remote.upload(name, path, private=name.startswith("answers/"))
             self._there[name] = (about.st_size, about.st_mtime_ns)
 
     def finish(self) -> None:
@@ -68,7 +68,7 @@ class Published:
         self()
         for node in sorted(self._part.glob("nodes/*")):
             for name, content in packed(node).items():
-                self._remote.write(f"nodes/{node.name}/{name}", content.tobytes())
+                self._remote.write(f"nodes/{node.name}/{name}", content.tobytes(), private=True)
         self._remote.upload(_RESULTS, self._part / _RESULTS)
         self._remote.delete(UNFINISHED)
 
@@ -186,6 +186,7 @@ def _fetched(remote: Remote, part: Path) -> None:
     """What the URL has of an unfinished run. The folder where the command runs takes the place of the one where it ran
     before."""
     draft = part.with_name(f".{part.name}.{secrets.token_hex(4)}")
+    draft.mkdir(mode=0o700, parents=True)
     for name in remote.files():
         remote.download(name, draft / name)
     code = json.loads((draft / _CODE).read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from simulations.corpora.classes import listed
 from simulations.experiment import STATISTICS
-from simulations.output.jsonable import json_ready
+from simulations.output.jsonable import json_ready, print_json
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import count, epsilon, is_finite, plain, share
 from simulations.run import measures, trust
@@ -56,7 +56,7 @@ def say(results: Results, out: Path | str, holds: str, *, as_json: bool) -> None
     """What a command says of its results on stdout: one JSON object, or the table and where to find the rest. holds:
     what there is in the folder `out`."""
     if as_json:
-        print(json.dumps(json_ready(results), ensure_ascii=False, allow_nan=False))
+        print_json(results)
         print(f"results: {out}", file=sys.stderr)
         return
     console = Console(highlight=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from client.node import NODE
+from client.store.durable import private_file
 from simulations.errors import UserError
 from simulations.experiment import load
 
@@ -50,8 +50,9 @@ def main(grid: Grid, context: Context) -> None:
 
     def engine(job: Any, *, nodes: int, folder: Path) -> Any:
         for node in range(nodes, started):  # cohorts of equal size may leave nodes over: nobody lives there
-            (folder / str(node)).mkdir()
-            shutil.copy(folder / "0" / NODE, folder / str(node))
+            (folder / str(node)).mkdir(mode=0o700)
+            with private_file(folder / str(node) / NODE) as file:
+                file.write((folder / "0" / NODE).read_bytes())
         return job(grid)
 
     def progress(line: str) -> None:

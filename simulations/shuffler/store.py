@@ -120,7 +120,7 @@ class Store:
         self._origins = origins
         self._lock = threading.Lock()
         with _store_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._connection = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
             try:
@@ -341,8 +341,8 @@ def _stage(row: tuple[Any, ...]) -> Stage:
 
 def _write_origins(folder: Path, name: str, pairs: NDArray[np.int64]) -> None:
     """STAGE.npy, whole and on the disk, in the place of one that a kill has left without its batch."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with whole(folder / f"{name}.npy", synced=True) as file:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with whole(folder / f"{name}.npy", synced=True, private=True) as file:
         np.save(file, pairs)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +22,7 @@ from simulations.experiment import to_toml
 from simulations.output.atomic import whole
 from simulations.output.remote import Remote
 from simulations.progress import Progress
-from simulations.sweep import tables
+from simulations.sweep import tables, worker
 from simulations.sweep.definition import Study
 
 #: What a run takes of memory, about (`simulations.run.forecast`), and seconds between two looks at the processes.
@@ -28,6 +30,10 @@ MEMORY, _LOOK = 2 * 2**30, 0.2
 #: Seconds that a run which is told to end has to write down how far it is, and seconds between two lines on what runs
 #: are at.
 _END, _SAY = 60.0, 15.0
+#: Lines of a log: of `simulations.progress.progress_lines`, of an exception at the end of its traceback, and warnings.
+_PROGRESS = re.compile(r" *\d+\.\d s  (.+)")
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
+_NOISE = re.compile(r"\b\w*Warning: ")
 
 
 class Job(NamedTuple):
@@ -174,7 +180,7 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
                     if code == 0:
                         yield name
                     else:
-                        failed[name] = _last_line(next(job for job in jobs if job.name == name), code)
+                        failed[name] = _failure(next(job for job in jobs if job.name == name), code)
             if time.monotonic() - said > _SAY:
                 now = "; ".join(f"{job.name}: {at}" for job in jobs if job.name in working and (at := _at(job)))
                 if now and now != last:
@@ -188,7 +194,7 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
         _end(working.values())
         raise
     for name, line in failed.items():
-        raise UserError(f"runs/{name}: {line}; the others are kept: run it again to go on")
+        raise UserError(f"runs/{name}: {line}")
 
 
 def _started(job: Job, actors: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -202,14 +208,28 @@ def _log(job: Job) -> Path:
     return job.out.with_name(f"{job.name}.log")
 
 
-def _last_line(job: Job, code: int) -> str:
-    said = _log(job).read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line for line in reversed(said) if line.strip()), f"ended with {code}").strip()
+def _failure(job: Job, code: int) -> str:
+    """Why a run has ended with this exit code, and what to do. A process that a signal has ended said nothing of it."""
+    kept = "the others are kept"
+    if code < 0:
+        memory = " (is memory short?)" if -code == signal.SIGKILL else ""
+        return f"was ended by signal {signal.Signals(-code).name}{memory}; {kept}: run it again to go on"
+    lines = [line.strip() for line in _said(job) if line.strip() and not _NOISE.search(line)]
+    told = [line.removeprefix(worker.WHY) for line in lines if line.startswith(worker.WHY)]
+    raised = [line for line in lines if _RAISED.match(line)]
+    why = [f"ended with exit code {code}", *lines[-1:], *raised[-1:], *told[-1:]][-1]
+    if code == worker.BUG:
+        return f"{why}; {kept}; run again, it would fail so again: its log is {_log(job)}"
+    return f"{why}; {kept}: {'mend it, then ' * (code == worker.MISTAKE)}run it again to go on"
 
 
 def _at(job: Job) -> str:
     """What a run that is at work has said last, without its clock; "" where it has said nothing yet."""
-    return _last_line(job, 0).partition(" s  ")[2]
+    return next((found[1] for line in reversed(_said(job)) if (found := _PROGRESS.fullmatch(line))), "")
+
+
+def _said(job: Job) -> list[str]:
+    return _log(job).read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def _end(working: Iterable[subprocess.Popen[bytes]]) -> None:

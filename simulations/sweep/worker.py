@@ -3,7 +3,8 @@
 HOST:PORT behind it: of a Ray cluster that the run joins; then ACTORS says how many runs share it.
 
 It begins the run or goes on with it, and ends with the process PARENT that started it: Ray, signals and a library that
-dies concern one run alone. What it says goes to stderr; its last line, where it ends with another code than 0, is why.
+dies concern one run alone. What it says goes to stderr; where it ends with another code than 0, the last line that
+begins with `WHY` says why.
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ import ctypes
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
-from simulations.errors import TERMINATED, Interrupted, Terminated
+from simulations.errors import TERMINATED, Interrupted, Terminated, comes_again
+from simulations.output import streams
 from simulations.progress import progress_lines
 from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
 
 _SIGNAL_OF_PARENTS_DEATH = 1  # prctl(2)
+#: Exit codes: something that the run would meet again, a user's mistake, and something that may have passed by then.
+BUG, MISTAKE, FAILURE = 1, 2, 3
+#: How the line begins that says why a run has ended: libraries have their own last words.
+WHY = "sottovoce: "
 
 
 def main(arguments: list[str]) -> int:
@@ -30,15 +37,17 @@ def main(arguments: list[str]) -> int:
     if os.getppid() != int(parent):  # it has ended already, and another may be at work on its runs
         return TERMINATED
     os.environ.update(QUIET)
+    streams.prepare()
     with handling({signal.SIGTERM: _terminate, signal.SIGINT: signal.SIG_IGN}):
         try:
             _run(Path(file), out, int(actors), *cluster)
         except (Interrupted, Terminated, KeyboardInterrupt) as error:
             return _say(str(error) or "interrupted", TERMINATED)
         except ValueError as error:
-            return _say(str(error), 2)
+            return _say(str(error), MISTAKE)
         except Exception as error:  # a run that fails must not take the study with it
-            return _say(f"{type(error).__name__}: {error}", 1)
+            traceback.print_exc()
+            return _say(f"{type(error).__name__}: {error}", BUG if comes_again(error) else FAILURE)
     return 0
 
 
@@ -55,7 +64,7 @@ def _terminate(number: int, frame: Any) -> None:
 
 
 def _say(line: str, code: int) -> int:
-    print(" ".join(line.split()), file=sys.stderr, flush=True)
+    print(f"{WHY}{' '.join(line.split())}", file=sys.stderr, flush=True)
     return code
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 import warnings
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from simulations.errors import Terminated, UserError
-from simulations.transport.quiet import QUIET
+from simulations.transport.quiet import QUIET, hush_flower
 from simulations.transport.signals import handling
 
 T = TypeVar("T")
@@ -29,6 +31,9 @@ _SETTINGS = b"\x04"
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS + b"\0" * 5
 #: Seconds to wait for every machine of a cluster to say what it sees: its first worker may have to start.
 _LOOK = 60.0
+#: The longest name of a folder that Ray's sockets can be under: Linux takes 107 bytes of their names. And a short one.
+_LONGEST = 107 - len("/ray/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.10")
+_SHORT = "/tmp"
 #: What a release's bits depend on, on the machine that draws it.
 _CLIENT_PACKAGES = ("sottovoce", "flwr", "numpy", "scipy", "onnxruntime", "tokenizers")
 
@@ -130,7 +135,8 @@ def run_on_flower(
         # which the ledgers make safe: what was charged before is sent again, and not drawn anew.
         "client_resources": {"num_cpus": float(share), "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1},
     }
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    # Of a worker that dies or is stopped Flower logs two tracebacks a node. What came of it is in the results.
+    hush_flower(logging.ERROR if os.environ.get("SOTTOVOCE_DEBUG") else logging.CRITICAL + 1)
     with warnings.catch_warnings(), _ray(environment, actors, address), _interrupting(thread):
         warnings.simplefilter("ignore")
         if address is not None:
@@ -141,7 +147,7 @@ def run_on_flower(
     if failure:
         raise failure[0]
     if not outcome:
-        raise RuntimeError("Flower ended before the server had finished; its log says why")
+        raise RuntimeError("Flower ended before the server had finished; its log says why (SOTTOVOCE_DEBUG=1)")
     return outcome[0]
 
 
@@ -155,11 +161,13 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
     import ray
 
     options: dict[str, Any] = {"address": address or "local", "runtime_env": {"env_vars": environment}}
+    ours, folder = signal.getsignal(signal.SIGTERM), None
     if address is None:
         # No workers before somebody asks for one: Flower's actors have an environment, and start others.
         own = {"prestart_worker_first_driver": False}
         options |= {"include_dashboard": False, "num_cpus": actors, "_system_config": own}
-    ours = signal.getsignal(signal.SIGTERM)
+        if (folder := _short_folder()) is not None:
+            options["_temp_dir"] = folder
     try:
         ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, RuntimeError) as error:
@@ -172,6 +180,23 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
         yield
     finally:
         ray.shutdown()  # Flower has done so already, unless it failed before it began
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _short_folder() -> str | None:
+    """A folder for Ray's sockets where the one for temporary files is too long for their names; None where it is not.
+    Raises UserError where there is none."""
+    usual = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or _SHORT
+    if len(os.fsencode(usual)) <= _LONGEST:
+        return None
+    try:
+        return tempfile.mkdtemp(prefix="sv-", dir=_SHORT)
+    except OSError as error:
+        raise UserError(
+            f"TMPDIR: {usual} is too long for Ray's sockets, and {_SHORT} cannot be written ({error.strerror}); name a "
+            f"folder of at most {_LONGEST} bytes"
+        ) from error
 
 
 def _stop_actors() -> None:

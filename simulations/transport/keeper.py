@@ -29,7 +29,7 @@ from client.app import respond
 from client.models.embeddings import read_embeddings
 from client.node import NODE, Node, load_node
 from client.shard import Shard
-from client.store.durable import creating_folder
+from client.store.durable import creating_folder, private_file
 from client.store.ledger import Charge, Ledger, LedgerError
 
 #: The keeper's name among the actors of a run.
@@ -104,7 +104,8 @@ class Keeper:
             return "overtaken"
         draft = self._folder / node / f".draft.{name}.{secrets.token_hex(8)}"
         try:
-            draft.write_bytes(ledger)
+            with private_file(draft) as file:
+                file.write(ledger)
             draft.replace(self._folder / node / name)
         except OSError:
             return "full"
@@ -174,10 +175,12 @@ def answer(message: Message, node: str, keeper: Source, shared: Path) -> Message
         def load(folder: Path, overtaken: list[bool] = overtaken) -> Node:
             lent = keeper.lend(node)
             for name, content in keeper.fetch(lent.files).items():
-                content.tofile(folder / name)
+                with private_file(folder / name) as file:
+                    content.tofile(file)
             public = {name: str(_unpacked(shared, *held, keeper)) for name, held in lent.public.items()}
             said = json.loads((folder / NODE).read_text(encoding="utf-8"))
-            (folder / NODE).write_text(json.dumps(said | public), encoding="utf-8")
+            with private_file(folder / NODE) as file:
+                file.write(json.dumps(said | public).encode())
             read = load_node(folder)
             values = {field.name: getattr(read, field.name) for field in fields(read)}
             return LentNode(**values, name=node, keeper=keeper, overtaken=overtaken)
@@ -219,7 +222,8 @@ class LentNode(Node):
         path, keeper, overtaken = self.ledger_path(arm), self.keeper, self.overtaken
         there = keeper.ledger(self.name, path.name)
         if there is not None:
-            path.write_bytes(there)
+            with private_file(path) as file:
+                file.write(there)
         before = None if there is None else _hash(there)
 
         def keep() -> None:

@@ -1,5 +1,11 @@
 """What Flower, Ray and other libraries are told before they start."""
 
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
 #: Set before any of them is imported: a privacy tool phones nobody, not even to ask for updates.
 QUIET = {
     "ORT_DISABLE_TELEMETRY": "1",
@@ -9,4 +15,13 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_COLOR_PREFIX": "0",
 }
+
+
+def hush_flower(level: int) -> None:
+    """Let Flower log what is of this level or above, in colours on a terminal alone, and nowhere under NO_COLOR."""
+    from flwr.common.logger import update_console_handler
+
+    logging.getLogger("flwr").setLevel(level)
+    update_console_handler(colored=sys.stderr.isatty() and not os.environ.get("NO_COLOR"))

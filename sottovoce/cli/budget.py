@@ -340,6 +340,7 @@ def plan_(
     """The largest local ε within a central budget; without --label-epsilon, how the budget can be split."""
     from simulations.analysis import plan
     from simulations.analysis.budget import TextToPlan
+    from simulations.output.atomic import whole
 
     _check_delta(delta)
     if out is not None and out.exists():
@@ -355,7 +356,8 @@ def plan_(
     if out is not None:
         written = plan.experiment_file(answer, name=out.stem)
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(written, encoding="utf-8")
+        with whole(out) as file:
+            file.write(written.encode())
         answer["file"] = str(out)
     if as_json:
         return print_json(answer)

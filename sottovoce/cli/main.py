@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated
+from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated, UserError
+from simulations.output import streams
 from simulations.progress import progress_lines
 from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
@@ -160,8 +161,8 @@ def schema(
     """Every key of an experiment file, as JSON Schema for editors."""
     from simulations.experiment import schema as keys
 
-    text = keys.page() if markdown else json.dumps(keys.schema(), indent=1, ensure_ascii=False) + "\n"
-    print(text, end="")
+    text = keys.page() if markdown else json.dumps(keys.schema(), indent=1, ensure_ascii=not streams.in_unicode())
+    print(text.rstrip("\n"))
 
 
 @app.callback(invoke_without_command=True)
@@ -231,6 +232,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0, 1 where what was found is bad news, 2 after a user's mistake, 130
     after Ctrl-C, 143 after SIGTERM."""
     os.environ.update(QUIET)
+    try:
+        streams.prepare()
+    except UserError as error:
+        return _complain(str(error), 2)
     with handling({signal.SIGTERM: _terminate}):
         return _run(arguments)
 
@@ -251,6 +256,7 @@ def _run(arguments: list[str] | None) -> int:
         command = _command()
         refuse_repeats(sys.argv[1:] if arguments is None else arguments, command)
         code = command(args=arguments, prog_name="sottovoce", standalone_mode=False)
+        sys.stdout.flush()  # where it fails, that is said like any other mistake
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             return _complain("interrupted; nothing was kept", INTERRUPTED)
         return code if isinstance(code, int) else 0
@@ -270,6 +276,8 @@ def _run(arguments: list[str] | None) -> int:
         if (command := install_command(error.name)) is None:
             raise
         return _complain(f"{error.name} is not installed; this command needs: {command}", 2)
+    except BrokenPipeError:  # as click does while a command runs: whoever read our output has seen enough
+        return 1
     except OSError as error:
         # Without a file name it is no mistake of the user's.
         if error.filename is None:

@@ -73,10 +73,10 @@ def refuse_repeats(arguments: Sequence[str], root: Any) -> None:
 
 
 def print_json(answer: Any) -> None:
-    """One JSON object, as --json promises it; infinity is "inf"."""
-    from simulations.output.jsonable import json_ready
+    """As `simulations.output.jsonable.print_json`, which needs NumPy."""
+    from simulations.output import jsonable
 
-    print(json.dumps(json_ready(answer), ensure_ascii=False, allow_nan=False))
+    jsonable.print_json(answer)
 
 
 def overrides(set_: Sequence[str] | None, data: Path | None) -> list[str]:

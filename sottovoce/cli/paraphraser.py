@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ def command(
         raise UserError(f"{pairs}: pairs stand in columns; give a TSV, CSV, JSONL or Parquet file")
     if len(set(column)) != 2 or len(column) != 2:
         raise UserError(f"--column: give two, of the texts and of their paraphrases; got {', '.join(column)}")
-    read = [cells for block in blocks(pairs, sys.stdin.buffer, column, 1024) for cells in block.texts]
+    read = [cells for block in blocks(pairs, BytesIO(), column, 1024) for cells in block.texts]
     with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
         from server.training.paraphrase import finetune_paraphraser
 

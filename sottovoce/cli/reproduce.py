@@ -46,6 +46,7 @@ def command(
 ) -> None:
     """Run what can be run here of a paper, and print its numbers beside ours, with why they differ."""
     from simulations.errors import UserError
+    from simulations.output.atomic import whole
     from simulations.papers.definition import USERS, chosen, load_paper
     from simulations.papers.run import reproduce, text
     from simulations.run.simulate import gone_on
@@ -65,7 +66,8 @@ def command(
     )  # fmt: skip
     written = text(paper, items, found, quick=quick, users=users)
     if page is not None:
-        (page / f"{paper.name}.md").write_text(written, encoding="utf-8")
+        with whole(page / f"{paper.name}.md") as file:
+            file.write(written.encode())
     if as_json:
         keys = ("arm", "paper", "ours", "error")
         shown = {each.item: [dict(zip(keys, row, strict=True)) for row in each.rows] for each in found}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulations.errors import UserError
+from simulations.output.streams import standard_input
 
 if TYPE_CHECKING:
     from client.rewrite import Rewriter, Token
@@ -111,14 +112,10 @@ def command(
     spec = _spec(mechanism, numbers, length, mode, set_ or [])
     models = _Models(masked_lm, generator, prompt)
     spec, rewriter = _rewriter(spec, words, public, columns, models, spans)
-    try:
-        if folder is not None:
-            counts = _to_folder(folder, spec, rewriter, in_, columns, seed, explain)
-        else:
-            counts = _to_file(out, rewriter, in_, columns, seed, explain)
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
+    if folder is not None:
+        counts = _to_folder(folder, spec, rewriter, in_, columns, seed, explain)
+    else:
+        counts = _to_file(out, rewriter, in_, columns, seed, explain)
     _report(rewriter, counts)
 
 
@@ -273,7 +270,7 @@ def _texts(path: Path, columns: tuple[str, ...]) -> Iterator[str]:
     """The texts of a public file, one column behind the other in each row."""
     from simulations.corpora.rewriting import blocks
 
-    for block in blocks(path, sys.stdin.buffer, columns, 1024):
+    for block in blocks(path, BytesIO(), columns, 1024):
         for cells in block.texts:
             yield from cells
 
@@ -325,7 +322,7 @@ def _stream(
     if seed is not None:
         _say(f"--seed {seed}: the output is reproducible, and not private: whoever knows the seed knows the noise")
     streams = None if seed is None else SimulationStreams(seed)
-    stdin = sys.stdin.buffer
+    stdin = BytesIO() if in_ is not None else standard_input("name a file with --in")
     at_once = 1 if in_ is None and sys.stdin.isatty() else rewriter.batch_size
     sample: list[str] = []  # of which words are outside the vocabulary
     rows = tokens = 0
@@ -396,5 +393,4 @@ def _report(rewriter: Rewriter, counts: tuple[int, int]) -> None:
 
 
 def _say(line: str) -> None:
-    encoding = sys.stderr.encoding or "utf-8"
-    print(line.encode(encoding, "replace").decode(encoding), file=sys.stderr, flush=True)
+    print(line, file=sys.stderr, flush=True)

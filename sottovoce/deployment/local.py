@@ -153,8 +153,8 @@ def folder_of(out: Path) -> Iterator[Path]:
         raise UserError(f"{out}: is there already and not an empty folder; name another one")
     made = [p for p in (out, *out.parents) if not p.exists()]
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        out.chmod(0o700)
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        out.chmod(0o700)  # one that is there
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}") from error
     before = os.umask(0o077)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.errors import UserError
-from simulations.transport.quiet import QUIET
+from simulations.transport.quiet import QUIET, hush_flower
 
 # Flower is imported where it is used: the command line must answer at once.
 
@@ -163,7 +163,7 @@ def acquire_grid(address: str, ca: Path, secret: Path, *, run_id: int, seconds: 
     """
     from flwr.common.constant import SubStatus
 
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    hush_flower(logging.ERROR)
     end = time.monotonic() + seconds
     while True:
         task, token = _acquire(address, ca, secret)

@@ -98,7 +98,7 @@ def _draft(out: Path) -> Iterator[TextIO]:
         raise UserError(f"{out}: is there already; name another file with --out")
     outcome = "nothing was charged"
     try:
-        with whole(out, synced=True) as file:
+        with whole(out, synced=True, private=True) as file:  # it quotes the sentences
             draft = TextIOWrapper(file, encoding="utf-8", newline="\n")
             outcome = "the sentences were charged, and cost nothing when they are asked about again"
             yield draft

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
 from simulations.errors import UserError
-from simulations.output.atomic import check_writable, whole
+from simulations.output.atomic import check_writable, staged, whole
+from simulations.output.remote import Remote
+from simulations.run.journal import started
+from tests.support.modes import nothing_narrowed, wider
+from tests.support.studies import PURKAYASTHA, experiment
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
@@ -52,3 +58,113 @@ def test_an_error_names_the_file_that_was_to_be(tmp_path: Path) -> None:
         check_writable(tmp_path / "file")
         check_writable(tmp_path / "file")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def null_device(folder: Path) -> Path:
+    """A device of one's own that is what /dev/null is."""
+    path = folder / "null"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        path.write_bytes(b"")
+    except OSError:
+        pytest.skip("needs a superuser who may make devices")
+    return path
+
+
+def test_a_device_stays_one(tmp_path: Path) -> None:
+    path = null_device(tmp_path)
+    (tmp_path / "link").symlink_to(path)
+    for name in (path, tmp_path / "link"):
+        with whole(name) as file:
+            file.write(b"all of it")
+    assert stat.S_ISCHR(path.lstat().st_mode) and (tmp_path / "link").is_symlink()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "null"]
+
+
+def test_a_fifo_gets_all_or_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with pytest.raises(RuntimeError), whole(path) as file:  # nobody reads, and nobody is waited for
+        file.write(b"half")
+        raise RuntimeError
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(path.read_bytes()))
+    reader.start()
+    with whole(path, private=True) as file:
+        file.write(b"all " * 50_000)
+        file.seek(0)
+        file.write(b"ALL ")
+    reader.join(timeout=60)
+    assert read == [b"ALL " + b"all " * 49_999] and stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_what_is_neither_file_nor_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+        with pytest.raises(UserError, match=r"^socket: is a socket; name a file$"), whole(Path("socket")):
+            raise AssertionError
+    assert [p.name for p in tmp_path.iterdir()] == ["socket"]
+
+
+def test_a_symbolic_link_is_followed_and_stays(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("file", "run", "study"):
+        (tmp_path / name).symlink_to(there / name)  # dangling
+    for _ in range(2):
+        with whole(tmp_path / "file") as file:
+            file.write(b"content")
+    with staged(tmp_path / "run") as part:
+        (part / "a").write_text("1")
+    (there / "study").mkdir()  # empty
+    with started(tmp_path / "study", experiment({"name": "a", "embedding": PURKAYASTHA})):
+        pass
+    assert all((tmp_path / name).is_symlink() for name in ("file", "run", "study"))
+    assert sorted(p.name for p in there.iterdir()) == ["file", "run", "study"]
+    assert (there / "file").read_bytes() == b"content" and (there / "run" / "a").exists()
+    assert (there / "study" / "experiment.toml").exists()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(OSError, match="loop") as caught, whole(tmp_path / "loop"):
+        raise AssertionError
+    assert caught.value.filename == str(tmp_path / "loop")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_a_file_that_is_there_keeps_its_mode_and_its_owner(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+    path.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(path, 12_345, 12_346)
+    was = path.stat()
+    with whole(path) as file:
+        file.write(b"after")
+        (draft,) = {*tmp_path.iterdir()} - {path}
+        assert stat.S_IMODE(draft.stat().st_mode) == mode
+    now = path.stat()
+    assert path.read_bytes() == b"after"
+    assert (now.st_mode, now.st_uid, now.st_gid) == (was.st_mode, was.st_uid, was.st_gid)
+
+
+def test_what_is_private_is_its_owners_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_bytes(b"a user's")
+    with nothing_narrowed(monkeypatch):
+        with staged(tmp_path / "private", private=True) as part:
+            with whole(part / "file", private=True) as file:
+                file.write(b"a user's")
+            Remote((tmp_path / "there").as_uri()).download("file", part / "nodes" / "file")
+        put = Remote((tmp_path / "url").as_uri())
+        put.write("results.json", b"{}")
+        put.write("nodes/0/texts", b"a user's", private=True)
+        put.upload("answers/arm.tsv", tmp_path / "private" / "file", private=True)
+        with staged(tmp_path / "public"):
+            pass
+    assert wider(tmp_path / "private") == {}
+    assert wider(tmp_path / "url") == {".": "0o777", "results.json": "0o666"}
+    assert wider(tmp_path / "public") == {".": "0o777"}, "the umask is 0 here, and decides"
+    (tmp_path / "file").write_bytes(b"")
+    with whole(tmp_path / "file", private=True):
+        pass
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600, "wider before"

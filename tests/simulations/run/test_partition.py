@@ -18,6 +18,8 @@ from simulations.run import partition as handing
 from simulations.run.collect import FlowerUsers
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Holders, Prepared
+from simulations.transport.keeper import Keeper
+from tests.support.modes import nothing_narrowed, wider
 from tests.support.studies import (
     CLASSES,
     ENCODER,
@@ -127,3 +129,19 @@ def test_users_who_have_dropped_out_are_on_no_node(tmp_path: Path) -> None:
         shard = Shard.load(tmp_path / str(node), "train")
         values = np.load(embeddings_path(tmp_path / str(node), "train", ENCODER))
         assert len(values) == len(shard)
+
+
+def test_nodes_are_for_their_owner_alone_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records, texts, embeddings of their own and in linked tables, settings, ledgers, also those that come back."""
+    part = study(16)
+    made = prepared(part)
+    shared = in_tables(made, tmp_path / "tables")
+    (tmp_path / "tables" / "table.npy").chmod(0o600)  # as the cache's are
+    with nothing_narrowed(monkeypatch):
+        use_folder(tmp_path / "own", monkeypatch)
+        batches(part, made, tmp_path / "own")
+        hand_out(part, shared.public, shared.held, tmp_path / "linked")
+        keeper = Keeper(str(tmp_path / "own"), put=lambda files: files)
+        assert keeper.keep("0", "ledger-b.sqlite", None, b"a ledger") == "kept"
+    assert wider(tmp_path / "own") == wider(tmp_path / "linked") == {}
+    assert list((tmp_path / "own").rglob("*.sqlite")) and list((tmp_path / "linked").rglob("*.table-0.npy"))

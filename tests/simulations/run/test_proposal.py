@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from simulations.run.prepare import parts
 from simulations.run.proposal import propose
 from simulations.sweep.definition import load_study
 from sottovoce.cli import main as cli
+from tests.support.modes import nothing_narrowed
 
 _WORDS = "good bad fine awful film book plot story actor scene long short dull bright sharp loud calm warm cold plain"
 
@@ -196,3 +198,10 @@ def test_other_kinds_of_tables(tmp_path: Path) -> None:
     assert load("mine/study.toml").data.label == "label" and "labels by label: 0 130, 1 130." in made.found[1]
     with pytest.raises(UserError, match="unknown kind of file"):
         propose(Path("mine/study.toml"), Path("no"))
+
+
+def test_the_copies_are_for_their_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nothing_narrowed(monkeypatch):
+        propose(table(tmp_path), Path("mine"))
+    modes = {name: stat.S_IMODE(Path("mine", name).stat().st_mode) for name in (".", "train.csv", "test.csv")}
+    assert modes == {".": 0o700, "train.csv": 0o600, "test.csv": 0o600}

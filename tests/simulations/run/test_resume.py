@@ -228,6 +228,14 @@ def test_a_bug_keeps_what_was_released_too(place: Path) -> None:
     assert any(HINT in note for note in stopped.value.__notes__)
 
 
+@pytest.mark.parametrize("error", [AssertionError(), KeyError("x"), TypeError("x"), ZeroDivisionError("x")])
+def test_a_bug_that_comes_again_is_not_told_to_be_resumed(error: Exception, place: Path) -> None:
+    with pytest.raises(type(error)) as stopped:
+        begin(place / "run", lambda nodes: Failing(nodes, error))
+    (note,) = stopped.value.__notes__
+    assert "--resume" not in note and f"is kept in {place / 'run.part'}; resumed, the run would fail so again" in note
+
+
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
 def test_before_anything_is_released_nothing_is_left(
     error: BaseException, place: Path, monkeypatch: pytest.MonkeyPatch

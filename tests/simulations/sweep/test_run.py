@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from simulations.run.frontier import pareto
 from simulations.run.journal import begun, resumed, started
 from simulations.run.run import run
 from simulations.sweep import run as running
+from simulations.sweep import worker
 from simulations.sweep.definition import load_study
 from simulations.sweep.run import Job, processes, run_study
 from sottovoce.cli import main as cli
@@ -250,11 +252,61 @@ def test_where_a_run_fails_those_at_work_are_waited_for_and_no_other_is_begun(mo
     wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nopen('{}', 'w')"
     fail = "import sys\nsys.stderr.write('a line\\nwhat is wrong\\n')\nsys.exit(2)"
     jobs = programs(monkeypatch, wait.format("first"), fail, "open('third', 'w')")
-    said = running._last_line
-    monkeypatch.setattr(running, "_last_line", lambda job, code: Path("go").touch() or said(job, code))
+    said = running._failure
+    monkeypatch.setattr(running, "_failure", lambda job, code: Path("go").touch() or said(job, code))
     with pytest.raises(UserError, match="runs/j1: what is wrong; the others are kept"):
         list(processes(jobs, 2, lambda line: None))
     assert Path("first").exists() and not Path("third").exists()
+
+
+_NOISE = "sys:1: DeprecationWarning: builtin type swigvarlink has no __module__ attribute\\n"
+_KEPT = "; the others are kept"
+
+
+@pytest.mark.parametrize(
+    ("said", "ending", "failure"),
+    [
+        ("sottovoce: data.train: is no file\\n", "sys.exit(2)",
+         f"data.train: is no file{_KEPT}: mend it, then run it again to go on"),
+        ("Traceback (most recent call last):\\n  File\\nsottovoce: KeyError: 3\\n", "sys.exit(1)",
+         f"KeyError: 3{_KEPT}; run again, it would fail so again: its log is runs/j0.log"),
+        ("sottovoce: ActorError: it died\\n", "sys.exit(3)", f"ActorError: it died{_KEPT}: run it again to go on"),
+        ("Traceback (most recent call last):\\n  File\\nray.exceptions.RaySystemError: no\\n", "os._exit(9)",
+         f"ray.exceptions.RaySystemError: no{_KEPT}: run it again to go on"),
+        ("    3.2 s  at work\\n", "os.kill(os.getpid(), 9)",
+         f"was ended by signal SIGKILL (is memory short?){_KEPT}: run it again to go on"),
+        ("", "os.kill(os.getpid(), 11)", f"was ended by signal SIGSEGV{_KEPT}: run it again to go on"),
+        ("", "os._exit(9)", f"ended with exit code 9{_KEPT}: run it again to go on"),
+    ],
+)  # fmt: skip
+def test_what_a_run_ends_with_is_its_cause_and_no_last_words_of_a_library(
+    said: str, ending: str, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"import os, sys\nsys.stderr.write('{said}{_NOISE}')\nsys.stderr.flush()\n{ending}"
+    with pytest.raises(UserError) as failed:
+        list(processes(programs(monkeypatch, source), 1, lambda line: None))
+    assert str(failed.value) == f"runs/j0: {failure}"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (UserError("name it"), 2, "sottovoce: name it"), (KeyError("x"), 1, "sottovoce: KeyError: 'x'"),
+        (RuntimeError("no\nroom"), 3, "sottovoce: RuntimeError: no room"),
+        (OSError(5, "no disk"), 3, "sottovoce: OSError: [Errno 5] no disk"),
+    ],
+)  # fmt: skip
+def test_a_worker_says_why_it_ends(
+    error: Exception, code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(worker, "_run", fail)
+    monkeypatch.setattr(worker.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *_: None))
+    assert worker.main(["small.toml", "out", "1", str(os.getppid())]) == code
+    told = capsys.readouterr().err
+    assert told.splitlines()[-1] == words and ("Traceback" in told) == (code != 2)
 
 
 def test_what_runs_are_at_is_said_at_once_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
