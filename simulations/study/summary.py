@@ -67,6 +67,8 @@ def summarize(folders: Sequence[Path | str]) -> str:
         )
     if any(trust.unprotected(arm) for run in runs for arm in run["arms"]):
         lines += ["", f"† {trust.UNPROTECTED}"]
+    for line in trust.several(runs):
+        lines += ["", line]
     lines += ["", trust.NOTE] if trusted else []
     if runs[0].get("way_sentence"):
         lines += ["", runs[0]["way_sentence"]]

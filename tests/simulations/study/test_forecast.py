@@ -72,6 +72,79 @@ def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(bert: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+def table(path: Path, owned: dict[str, int], seed: int) -> None:
+    """Texts with a class and a user; owned: how many rows each user has."""
+    words, rng = ["bad", "bright", "cold", "film", "good", "plot", "quick", "slow"], np.random.default_rng(seed)
+    lines = ["text,label,user"]
+    for user, rows in owned.items():
+        lines += [f"{' '.join(rng.choice(words, 9))} {user} {i},{(len(lines) + i) % 2},{user}" for i in range(rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def by_people(bert: Path, train: dict[str, int], test: dict[str, int], **sections: Any) -> Experiment:
+    table(Path("train.csv"), train, 1)
+    table(Path("test.csv"), test, 2)
+    arm = {
+        "name": "one vector", "statistic": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
+        "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
+    }  # fmt: skip
+    data = {
+        "source": "files", "path": ".", "train": "train.csv", "test": "test.csv", "text": "text", "label": "label",
+        "user": "user", "public": {"fraction": 0.25, "labels": False},
+    }  # fmt: skip
+    made: dict[str, Any] = {
+        "name": "owned", "data": data, "population": {"users": 30}, "encoder": {"model": str(bert), "max-length": 24},
+        "training": {"way": "statistics"}, "shuffle": {"minimum-users": 20}, "arm": [arm],
+        "policy": {"statistic": 8.0, "answer": 4.0},
+    }  # fmt: skip
+    for name, values in sections.items():
+        made[name] = made.get(name, {}) | values
+    return from_table(made)
+
+
+@pytest.mark.parametrize(("most", "others"), [(50, 2), (1, 7)])
+def test_each_kind_of_user_is_priced_with_their_own_records(most: int, others: int, bert: Path) -> None:
+    """One test user of 50 rows pays 200 beside training users of 2; and of one row each 4, beside training users of 7.
+    """
+    experiment = by_people(
+        bert, {f"u{i}": others for i in range(40)}, {"heavy": most} | {f"t{i}": 1 for i in range(24)},
+        population={"late": 0.2},
+    )  # fmt: skip
+    found = said(experiment)
+    (arm,) = found["arms"]
+    users = {
+        key: next(rung for rung in arm[key] if rung["rung"] == "user") for key in ("ladder", "test_ladder")
+    }  # fmt: skip
+    assert users["ladder"]["worst_case"] == pytest.approx(6.0)
+    assert users["test_ladder"]["worst_case"] == pytest.approx(4.0 * most)
+    assert found["crowds"]["test"]["users"] == 20
+    shuffled = next(rung for rung in arm["test_ladder"] if rung["rung"] == "shuffled")
+    assert shuffled["crowd"] == (20 if shuffled["epsilon"] is not None else None)
+    assert f" a test user, ε = {4 * most} at worst:" in check.lines(found)
+
+
+def test_no_more_test_users_hide_one_than_the_data_have(bert: Path) -> None:
+    """`test-limit` is no number of users: the test part may have fewer rows."""
+    answer = {"mechanism": "randomized-response", "epsilon": 1.0}
+    arm = {"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED, "answer": answer}
+    table(Path("train.csv"), {f"u{i}": 1 for i in range(90)}, 1)
+    table(Path("test.csv"), {f"t{i}": 1 for i in range(30)}, 2)
+    data = {
+        "source": "files", "path": ".", "train": "train.csv", "test": "test.csv", "text": "text", "label": "label",
+        "test-limit": 500, "public": {"fraction": 0.25},
+    }  # fmt: skip
+    experiment = from_table({
+        "name": "few", "data": data, "population": {"users": 60}, "encoder": {"model": str(bert), "max-length": 24},
+        "shuffle": {"minimum-users": 20}, "policy": {"embedding": 40.0, "label": 5.0, "answer": 1.0},
+        "arm": [arm],
+    })  # fmt: skip
+    (line,) = said(experiment)["arms"]
+    assert [rung["crowd"] for rung in line["test_ladder"] if rung["rung"] == "shuffled"] == [30]
+    (unread,) = of_experiment(experiment)
+    shuffled = unread["test_ladder"][-1]
+    assert shuffled["crowd"] == 500 and "if there are as many as data.test-limit" in shuffled["assumption"]
+
+
 def test_a_text_mechanisms_limit_cuts_what_it_says(bert: Path) -> None:
     arm = {"name": "a", "text": SANTEXT, "label": RANDOMIZED}
     reasons = ["length: of this test"]
