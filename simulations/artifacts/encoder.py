@@ -64,6 +64,15 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
     return folder_once(f"encoders/{name}", make, progress=progress)
 
 
+def width_of(experiment: Experiment) -> int | None:
+    """How wide an embedding is, by what a checkpoint on this machine says of itself; None of one on a hub."""
+    about = Path(resolve(experiment.encoder.model)) / "config.json"
+    if not about.is_file():
+        return None
+    width = json.loads(about.read_text(encoding="utf-8")).get("hidden_size")
+    return width * max(1, len(experiment.encoder.layers)) if isinstance(width, int) else None
+
+
 def check_trained(experiment: Experiment) -> None:
     """UserError, naming the setting, where texts are to train an encoder that has no room for what the experiment says.
 

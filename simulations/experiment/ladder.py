@@ -13,9 +13,10 @@ from mechanisms.accounting.ladder import Rung, ladder, widest
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
-from server.training.statistic_head import CANDIDATES
+from server.training.statistic_head import CANDIDATES, code_length, features_allowed
 from simulations.experiment.arm import (
     CENTRALISED,
+    DEFAULT_DIM,
     PUBLIC_ONLY,
     Arm,
     answer_of,
@@ -100,15 +101,16 @@ def of_run(
 
 def of_experiment(
     experiment: Experiment, *, texts: Mapping[str, TextMechanism] | None = None, records: int | None = None,
-    test_records: int | None = None, tests: int | None = None, classes: int | None = None,
+    test_records: int | None = None, tests: int | None = None, public: int | None = None, classes: int | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """For each arm {"arm", "reference", "way", "ladder", "test_ladder"}, before anything has run; rungs as dicts.
 
     Users are those expected to be delivered: users × (1 - dropout) × (1 - late), divided by label-stages; a run's own
     results say what was delivered. texts: by the names of the arms that release texts, their mechanisms with their
     vocabularies, for which whoever asks has read the data. records, test_records: most of one training user and of one
-    test user, where the data's users hold several; tests: how many test users there are, where the data have been read;
-    classes: where no task names them. Several m' to choose from: each rung is the largest of theirs. Raises UserError.
+    test user, where the data's users hold several; tests, public: how many test users and public texts there are, where
+    the data have been read; classes: where no task names them. Several m' to choose from: each rung is the largest of
+    theirs. Raises UserError.
     """
     people = experiment.population
     if test_records is None:
@@ -131,7 +133,7 @@ def of_experiment(
         if arm.way not in (PUBLIC_ONLY, CENTRALISED):
             train = _train(
                 experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
-                _statistics(experiment, arm, classes),
+                _statistics(experiment, arm, classes, public),
             )
         answer = answer_of(arm, classes)
         if any((arm.embedding, asked, answer)) and experiment.training.way != "paper":
@@ -171,13 +173,15 @@ def _train(
     )  # fmt: skip
 
 
-def _statistics(experiment: Experiment, arm: Arm, classes: int) -> list[Mechanism]:
+def _statistics(experiment: Experiment, arm: Arm, classes: int, public: int | None) -> list[Mechanism]:
     """The mechanism of an arm's statistics at each number of features that it chooses from; none where it has none."""
-    statistic = experiment.statistic_of(arm)
+    statistic, length = experiment.statistic_of(arm), code_length(classes, shared=experiment.shared_codes)
     if statistic is None:
         return []
-    features = CANDIDATES if arm.features is None else (arm.features,)
-    return [statistic((classes - 1) * (d + 1)) for d in features]
+    chosen = features_allowed(length, rows=public, candidates=CANDIDATES) if arm.features is None else (arm.features,)
+    # whoever asks by an embedding asks by as many features at the least
+    least = 0 if arm.embedding is None else max(arm.dims or (DEFAULT_DIM,))
+    return [statistic(length * (d + 1)) for d in dict.fromkeys(max(d, least) for d in chosen)]
 
 
 def _test(

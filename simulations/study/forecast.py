@@ -68,8 +68,9 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
         },
         "cut": _cuts(experiment, lengths, split, texts),
         "arms": of_experiment(
-            experiment, texts=texts, records=holders.most, test_records=asked.most, tests=asked.people, classes=classes
-        ),
+            experiment, texts=texts, records=holders.most, test_records=asked.most, tests=asked.people,
+            public=len(split.public), classes=classes,
+        ),  # fmt: skip
         "estimate": None if lengths is None else _estimate(experiment, lengths, len(split.public), len(split.test)),
     }  # fmt: skip
     return found | {"warnings": _warnings(found)}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from server.protocols.protocol import Public
 from simulations.artifacts.cache import CachedEmbeddings
+from simulations.artifacts.encoder import width_of
 from simulations.artifacts.public import CachedEncoder, prepare_public
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.overlap import compared, normalized
@@ -84,6 +85,8 @@ def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders
         rows = stratified(split.test.labels, data.test_limit, experiment.seed)
         split = Split(split.public, split.train, split.test.take(rows))
     _check_test_classes(split.test)
+    for arm in experiment.arms:
+        experiment.check_requests(arm, classes=len(split.train.classes), width=width_of(experiment))
     progress("looking for what public, train and test have in common")
     return split, holders, about | _in_common(experiment, split)
 
