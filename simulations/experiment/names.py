@@ -9,7 +9,6 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-
 #: Characters of a slug: what a request takes as the name of an arm (`mechanisms.checks.is_slug`).
 LONGEST = 64
 

@@ -227,11 +227,21 @@ def _notes(points: Sequence[Point]) -> list[str]:
     every = [arm for point in points for same in point.arms for arm in same]
     lines = ["* on the Pareto front of accuracy on the device against central ε."]
     lines += ["† a reference: not private."] if any(arm["reference"] for arm in every) else []
+    lines += ["", _chance(points)]
     for line in remarked(points):
         lines += ["", line]
     local = "Local ε: what a training user, or a test user, who asks, releases at worst, trusting nobody."
     lines += ["", f"{local} {trust.NOTE}"]
     return [*lines, "", "![Accuracy against ε](accuracy.png)"]
+
+
+def _chance(points: Sequence[Point]) -> str:
+    """What always guessing the commonest class of the test texts gives."""
+    every = [(results["chance"], len(results["classes"])) for point in points for results in point.results]
+    least, most = (pick(chance for chance, _ in every) for pick in (min, max))
+    classes = sorted({count for _, count in every})
+    said = f"{least:.3f}" if f"{least:.3f}" == f"{most:.3f}" else f"{least:.3f} to {most:.3f}"
+    return f"Chance is {said}, of {' or '.join(map(str, classes))} classes: always guessing the commonest."
 
 
 def remarked(points: Sequence[Point]) -> list[str]:

@@ -70,7 +70,7 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
         "arms": of_experiment(
             experiment, texts=texts, records=holders.most, test_records=asked.most, tests=asked.people,
             public=len(split.public), classes=classes,
-        ),  # fmt: skip
+        ),
         "estimate": None if lengths is None else _estimate(experiment, lengths, len(split.public), len(split.test)),
     }  # fmt: skip
     return found | {"warnings": _warnings(found)}

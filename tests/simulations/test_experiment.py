@@ -405,8 +405,9 @@ def test_slugs_are_plain() -> None:
 
 
 NAMES = (
-    "高斯, ε = 4", "拉普拉斯, ε = 4", "مرحبا", "سلام", "한국어", "हिन्दी", "да 1", "нет 1", "🙂", "🚀", "🙂 a", "ελληνικά", "ß", "x" * 300,
-    "x" * 301, "Purkayastha, ε = 10 for each radian, label by randomized response, ε = 2", "κ",
+    "高斯, ε = 4", "拉普拉斯, ε = 4", "مرحبا", "سلام", "한국어", "हिन्दी", "да 1", "нет 1", "🙂", "🚀", "🙂 a",
+    "ελληνικά", "ß", "x" * 300, "x" * 301, "κ",
+    "Purkayastha, ε = 10 for each radian, label by randomized response, ε = 2",
 )  # fmt: skip
 
 
