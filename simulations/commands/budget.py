@@ -13,6 +13,7 @@ import typer
 
 from simulations.commands.ladder_table import LEGEND, assumptions, number, table
 from simulations.commands.options import AsJson, Set, print_json
+from simulations.commands.options import overrides as once
 from simulations.commands.plan_table import lines as plan_lines
 from simulations.errors import UserError
 
@@ -195,7 +196,7 @@ def ladder_(
         release = Release(mechanism, epsilon, sigma, dim, classes or 2, raw, label_epsilon, delta or 1e-6)
         _ladder_of_release(release, users, records, stages, as_json)
     else:
-        overrides = list(set_ or []) + ([] if delta is None else [f"shuffle.delta={delta!r}"])
+        overrides = once(set_, None) + ([] if delta is None else [f"shuffle.delta={delta!r}"])
         _ladder_of_file(str(file), overrides, records, classes, as_json)
 
 
@@ -269,7 +270,7 @@ def report_(
     """What an experiment would cost its users, for who has to judge it before it runs: one HTML file, and a label."""
     from simulations.report.write import report_of_plan
 
-    _print([str(path) for path in report_of_plan(file, out, overrides=set_ or ())])
+    _print([str(path) for path in report_of_plan(file, out, overrides=once(set_, None))])
 
 
 CentralEpsilon = Annotated[float, typer.Option("--epsilon", help="The central ε that one user may spend.")]

@@ -134,13 +134,13 @@ class Experiment:
                 f"users of {'a stage' if stages > 1 else 'the population'}, so every batch would be discarded"
             )
         if self.data.source == "built-in" and self.shuffle.enabled:
-            tested = (
-                min(self.data.test_size, self.data.test_limit or self.data.test_size) * self.data.test_repeats
-            )
+            limit = self.data.test_limit or self.data.test_size
+            tested = min(self.data.test_size, limit) * self.data.test_repeats
             if self.shuffle.minimum_users > tested:
+                key = "data.test-size" if self.data.test_size <= limit else "data.test-limit"
                 raise UserError(
                     f"shuffle.minimum-users: {self.shuffle.minimum_users} is more than the {tested} test "
-                    "users, so their batch would be discarded; raise data.test-size"
+                    f"users, so their batch would be discarded; lower it, or raise {key} or data.test-repeats"
                 )
 
     def _check_arms(self) -> None:

@@ -18,7 +18,7 @@ from client.models.tokens import padded_word_ids
 from mechanisms.vocabulary import NOTHING
 from simulations.analysis.budget import texts_to_price
 from simulations.commands import check, cli
-from simulations.experiment import Experiment, from_table
+from simulations.experiment import Experiment, from_table, to_toml
 from simulations.experiment.ladder import of_experiment
 from simulations.study import forecast as forecasts
 from simulations.study.forecast import forecast, operations
@@ -193,12 +193,10 @@ def test_what_is_worth_a_look_is_said(bert: Path) -> None:
     warnings = "\n".join(said(late)["warnings"])
     assert "30 train users are expected in a batch" in warnings and "25 test users are expected" in warnings
     assert "of the texts are longer than 8 tokens" in warnings
-    assert said(study(bert, encoder={"max-length": 128}))["warnings"] == []
+    assert said(study(bert, encoder={"max-length": 64}))["warnings"] == []
 
 
 def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from simulations.experiment import to_toml
-
     Path("study.toml").write_text(to_toml(study(bert)), encoding="utf-8")
     assert cli.main(["check", "study.toml", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -210,3 +208,22 @@ def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "study.toml", "--set", "data.test-repeats=0"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert "NOT met" in "\n".join(check.lines(found | {"crowds": {"train": {"users": 1, "least": 2}}}))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--set", "seed=1", "--set", "seed = 2"], "seed is set twice, by seed=1 too"),
+        (["--set", "data.path=x", "--data", "y"], "data.path is set twice, by --data too"),
+        (["--set", "encoder.max-length=65"], "encoder.max-length: must be from 3 to the encoder's 64 places"),
+        (["--set", "encoder.layers=[3]"], "encoder.layers: 3 is above the encoder's 2 layers"),
+        (["--set", "arm.0.embedding.dim=33"], "embedding.dim: 33 is above the encoder's width 32"),
+    ],
+)
+def test_what_a_run_refuses_is_refused_before_it_in_one_line(
+    options: list[str], said: str, bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("study.toml").write_text(to_toml(study(bert)), encoding="utf-8")
+    assert cli.main(["check", "study.toml", *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error
