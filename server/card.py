@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 WAYS = {
     "release-once": "every user released a sanitized embedding and label once; the rest is post-processing",
@@ -46,6 +46,58 @@ release too, and that release costs the user who asks; on the user's own device,
 """
 
 
+#: Who pays what a ladder says, by its key.
+PAYERS = {"ladder": "training user", "test_ladder": "test user"}
+
+
+class Price(NamedTuple):
+    """(ε, δ) of all that one user releases, trusting nobody; whose: of PAYERS, "" where nobody releases anything.
+
+    epsilon: inf where nothing is promised, None where it is not known, or nobody releases anything; why: in words,
+    where it is None.
+    """
+
+    epsilon: float | None
+    delta: float = 0.0
+    whose: str = ""
+    why: str = ""
+
+
+def price_of(about: Mapping[str, Any], key: str) -> Price | None:
+    """Return what the users of one ladder pay: the theorems' worst case, or ε at the ladder's δ where these have none.
+
+    about: as `model_card` takes it; key: of PAYERS. None where the arm has no such ladder: nobody released anything,
+    or what they released is not said.
+    """
+    rungs, whose = about.get(key), PAYERS[key]
+    if not rungs:
+        return None
+    user = next((rung for rung in rungs if rung["rung"] == "user"), None)
+    if user is None:
+        return Price(None, whose=whose, why="the results do not say")
+    if user["epsilon"] is None:
+        return Price(None, whose=whose, why=str(user.get("assumption") or "").partition(";")[0])
+    worst, proved = float(user["worst_case"]), float(user["epsilon"])
+    return Price(worst, whose=whose) if math.isfinite(worst) else Price(proved, user["delta"], whose)
+
+
+def dearest(about: Mapping[str, Any]) -> Price:
+    """Return what the user pays who pays most, training user or test user, whoever it is.
+
+    What is not known of one of them is not known of the dearest, unless the other is promised nothing. The δ is the
+    largest of them, so that (ε, δ) holds of everybody.
+    """
+    prices = [price for key in PAYERS if (price := price_of(about, key)) is not None]
+    if not prices:
+        return Price(None, why="nothing is released")
+    infinite = [price for price in prices if price.epsilon == math.inf]
+    unknown = [price for price in prices if price.epsilon is None]
+    if infinite or unknown:
+        return (infinite or unknown)[0]
+    most = max(prices, key=lambda price: price.epsilon or 0.0)
+    return most._replace(delta=max(price.delta for price in prices))
+
+
 def model_card(about: Mapping[str, Any]) -> str:
     """README.md of a saved model, Markdown. Keys that are missing or None are left out.
 
@@ -63,7 +115,8 @@ def model_card(about: Mapping[str, Any]) -> str:
         "Metric guarantee of one user's release": budget.get("statement"),
         f"Its worst case over all texts (ε, at δ = {budget.get('delta') or 0:g})": budget.get("worst_case_epsilon"),
         "Label ε (at δ = 0)": budget.get("label_epsilon"),
-        "Worst case of a user who asks (ε)": budget.get("asking_epsilon"),
+        "Worst case of one question of a user who asks (ε)": budget.get("asking_epsilon"),
+        "All that one user releases, at most, trusting nobody": _most(about),
         "Coordinates of a release (m')": about.get("dim"),
         "Classes": classes if isinstance(classes, int) or classes is None else ", ".join(map(str, classes)),
         "Encoder": about.get("encoder"),
@@ -86,6 +139,17 @@ tags: [text-classification, local-differential-privacy]
 {table}
 {_ladders(about)}
 {ON_TEXT if about.get("released") == "text" else ON_EMBEDDINGS}"""
+
+
+def _most(about: Mapping[str, Any]) -> str | None:
+    """The price of the user who pays most, and whose it is; None where no ladder is known."""
+    price = dearest(about)
+    if not price.whose:
+        return None
+    if price.epsilon is None:
+        return f"not known of a {price.whose}: {price.why}"
+    delta = f" at δ = {price.delta:.3g}" if price.delta and math.isfinite(price.epsilon) else ""
+    return f"ε = {_epsilon(price.epsilon)}{delta} (a {price.whose})"
 
 
 def _ladders(about: Mapping[str, Any]) -> str:

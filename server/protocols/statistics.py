@@ -104,7 +104,7 @@ def _frame(
         features = best_features(
             embeddings, own,
             lambda size: _noise(channels, max(answers, 1), size // own.shape[1] * codes.shape[1]) / said,
-            users=max(answers, 1),
+            users=max(answers, 1), length=codes.shape[1],
         )  # fmt: skip
     if channels.asking:
         features = max(features, dim_of(channels.embedding[0]))

@@ -7,7 +7,7 @@ Bayes): nothing is tuned, on no labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,19 +243,39 @@ def _shares(codes: FloatArray, users: Evidence | None, labels: Evidence | None) 
     return share / share.sum()
 
 
+def code_length(classes: int, *, shared: bool) -> int:
+    """Return c, the coordinates of a code of so many classes: one more where all classes share one (`shared_codes`)."""
+    return classes if shared else classes - 1
+
+
+def features_allowed(
+    length: int, *, width: int | None = None, rows: int | None = None, candidates: Sequence[int] = CANDIDATES
+) -> tuple[int, ...]:
+    """Return the numbers of features that may be chosen, for codes of so many coordinates: never none.
+
+    A vector has at most MAX_DIM coordinates. width: of the encoder, rows: of public text; None where nobody knows yet,
+    and then they set no limit.
+    """
+    limits = [MAX_DIM // length - 1, *([] if width is None else [width])]
+    limits += [] if rows is None else [rows // ROWS_PER_FEATURE]
+    most = max(min(limits), 2)
+    return tuple(d for d in candidates if d <= most) or (min(most, max(candidates)),)
+
+
 def best_features(
-    embeddings: NDArray[Any], codes: NDArray[np.float32], noise: Callable[[int], float], *, users: int
-) -> int:
+    embeddings: NDArray[Any], codes: NDArray[np.float32], noise: Callable[[int], float], *, users: int,
+    length: int | None = None,
+) -> int:  # fmt: skip
     """d, the number of principal components that is expected to teach most, before anyone is asked.
 
     It is that of the largest expected share of a label's variance that shrunk estimates explain, if the directions of
     public text (N, m) go with labels as DECAY and EXPLAINED have it, under a noise of variance `noise(D)` in each
-    coordinate of so many users' mean. At least the smallest candidate that the encoder's width allows.
+    coordinate of so many users' mean. At least the smallest candidate that the encoder's width allows. length: of the
+    codes that users send, where these are longer than `codes`.
     """
     h = np.asarray(embeddings, np.float64)
     c = codes.shape[1]
-    most = max(min(h.shape[1], MAX_DIM // c - 1, len(h) // ROWS_PER_FEATURE), 2)
-    allowed = [d for d in CANDIDATES if d <= most] or [most]
+    allowed = features_allowed(length or c, width=h.shape[1], rows=len(h))
     maps = pca_maps(h, dim=allowed[-1], classes=len(codes))
     components = (h - maps.mean) @ maps.m1
     own = np.maximum(components.var(axis=0), 1e-12) ** (DECAY - 1)

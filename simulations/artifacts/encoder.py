@@ -64,20 +64,29 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
     return folder_once(f"encoders/{name}", make, progress=progress)
 
 
-def check_trained(experiment: Experiment) -> None:
-    """UserError, naming the setting, where texts are to train an encoder that has no room for what the experiment says.
+def width_of(experiment: Experiment) -> int | None:
+    """How wide an embedding is, by what a checkpoint on this machine says of itself; None of one on a hub."""
+    about = Path(resolve(experiment.encoder.model)) / "config.json"
+    if not about.is_file():
+        return None
+    width = json.loads(about.read_text(encoding="utf-8")).get("hidden_size")
+    return width * max(1, len(experiment.encoder.layers)) if isinstance(width, int) else None
 
-    Of a checkpoint on this machine; what a hub has, the protocol looks at before it asks anybody
-    (`server.training.end_to_end.check`). It is known without torch, by what the checkpoint says of itself.
+
+def check_trained(experiment: Experiment) -> None:
+    """Raise UserError, naming the setting, where an encoder has no room for what the experiment says.
+
+    Of a checkpoint on this machine; what a hub has, is looked at before anybody is asked (`server.export`,
+    `server.training.end_to_end.check`). It is known without torch, by what the checkpoint says of itself.
     """
-    if experiment.training.way not in TEXT_WAYS:
-        return
     about = Path(resolve(experiment.encoder.model)) / "config.json"
     if not about.is_file():
         return
     said = json.loads(about.read_text(encoding="utf-8"))
-    width, places = said.get("hidden_size"), said.get("max_position_embeddings")
-    asked = {"training.bottleneck": experiment.training.bottleneck}
+    width, places, depth = (
+        said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers")
+    )  # fmt: skip
+    asked = {"training.bottleneck": experiment.training.bottleneck} if experiment.training.way in TEXT_WAYS else {}
     if experiment.training.way == HALVES:
         asked = {f'arm "{arm.name}": embedding.dim': (arm.dims or (DEFAULT_DIM,))[0] for arm in experiment.arms}
     for where, dim in asked.items():
@@ -86,6 +95,10 @@ def check_trained(experiment: Experiment) -> None:
     if isinstance(places, int) and not 3 <= experiment.encoder.max_length <= places:
         raise UserError(
             f"encoder.max-length: must be from 3 to the encoder's {places} places, got {experiment.encoder.max_length}"
+        )
+    if isinstance(depth, int) and max(experiment.encoder.layers, default=0) > depth:
+        raise UserError(
+            f"encoder.layers: {max(experiment.encoder.layers)} is above the encoder's {depth} layers; choose from these"
         )
 
 

@@ -26,6 +26,7 @@ from simulations.experiment.arm import (
 )
 from simulations.experiment.names import either, slug
 from simulations.experiment.pricing import check_arm, check_text
+from simulations.experiment.requests import check_requests
 from simulations.experiment.sections import (
     HALVES,
     RELEASE_ONCE,
@@ -133,13 +134,13 @@ class Experiment:
                 f"users of {'a stage' if stages > 1 else 'the population'}, so every batch would be discarded"
             )
         if self.data.source == "built-in" and self.shuffle.enabled:
-            tested = (
-                min(self.data.test_size, self.data.test_limit or self.data.test_size) * self.data.test_repeats
-            )
+            limit = self.data.test_limit or self.data.test_size
+            tested = min(self.data.test_size, limit) * self.data.test_repeats
             if self.shuffle.minimum_users > tested:
+                key = "data.test-size" if self.data.test_size <= limit else "data.test-limit"
                 raise UserError(
                     f"shuffle.minimum-users: {self.shuffle.minimum_users} is more than the {tested} test "
-                    "users, so their batch would be discarded; raise data.test-size"
+                    f"users, so their batch would be discarded; lower it, or raise {key} or data.test-repeats"
                 )
 
     def _check_arms(self) -> None:
@@ -174,6 +175,7 @@ class Experiment:
                     'population.assignment = "record"'
                 )
             check_arm(client_policy(self, arm), arm, self.data.classes, self.statistic_of(arm))
+            self.check_requests(arm)
             if arm.smallest_crowd is not None and not _in_clear(arm):
                 raise UserError(
                     f'arm "{arm.name}": smallest-crowd: nothing leaves in clear beside what is released here, so its '
@@ -241,6 +243,11 @@ class Experiment:
         users = self.answering(arm) if self.shuffle.enabled else None
         return statistic_of(arm, users=users, delta=self.shuffle.delta)
 
+    @property
+    def shared_codes(self) -> bool:
+        """Whether users' statistics say where their texts are, too, beside public text of another domain."""
+        return self.data.elsewhere and not self.training.self_training
+
     def way_of(self, arm: Arm) -> str:
         """How the arm is trained, a key of `server.protocols.WAYS` or "paper"; without users in a public-only arm."""
         return self.training.way if arm.way in (None, PUBLIC_ONLY) else arm.way
@@ -267,6 +274,17 @@ class Experiment:
             raise UserError(
                 f'arm "{arm.name}": answer: whoever asks releases an answer or an embedding; remove one of the two'
             )
+
+    def check_requests(self, arm: Arm, *, classes: int | None = None, width: int | None = None) -> None:
+        """Raise UserError where a request of the arm would be refused, or could not be made.
+
+        classes: of the data; width: of the encoder; None where nobody has looked.
+        """
+        if arm.way != CENTRALISED and self.training.way != "paper":
+            check_requests(
+                arm, self.way_of(arm), classes=classes or self.data.classes, width=width, stages=self.training.stages,
+                least=self.shuffle.least, statistic=self.statistic_of(arm), shared=self.shared_codes,
+            )  # fmt: skip
 
     def check_text(self, arm: Arm, text: TextMechanism) -> None:
         """Raise UserError where the arm's users would refuse its text, the mechanism as it is with its vocabulary."""

@@ -13,9 +13,10 @@ from mechanisms.accounting.ladder import Rung, ladder, widest
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
-from server.training.statistic_head import CANDIDATES
+from server.training.statistic_head import CANDIDATES, code_length, features_allowed
 from simulations.experiment.arm import (
     CENTRALISED,
+    DEFAULT_DIM,
     PUBLIC_ONLY,
     Arm,
     answer_of,
@@ -100,16 +101,20 @@ def of_run(
 
 def of_experiment(
     experiment: Experiment, *, texts: Mapping[str, TextMechanism] | None = None, records: int | None = None,
-    classes: int | None = None,
+    test_records: int | None = None, tests: int | None = None, public: int | None = None, classes: int | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """For each arm {"arm", "reference", "way", "ladder", "test_ladder"}, before anything has run; rungs as dicts.
 
     Users are those expected to be delivered: users × (1 - dropout) × (1 - late), divided by label-stages; a run's own
     results say what was delivered. texts: by the names of the arms that release texts, their mechanisms with their
-    vocabularies, for which whoever asks has read the data. records: of a user, where the data's users hold several;
-    classes: where no task names them. Several m' to choose from: each rung is the largest of theirs. Raises UserError.
+    vocabularies, for which whoever asks has read the data. records, test_records: most of one training user and of one
+    test user, where the data's users hold several; tests, public: how many test users and public texts there are, where
+    the data have been read; classes: where no task names them. Several m' to choose from: each rung is the largest of
+    theirs. Raises UserError.
     """
     people = experiment.population
+    if test_records is None:
+        test_records = 1 if experiment.data.user is None else records
     records = records or (1 if people.assignment == "record" else None)
     classes = classes or experiment.data.classes
     assumed = f"expected: {people.users:,} users × (1 - dropout {people.dropout:g})"
@@ -128,13 +133,12 @@ def of_experiment(
         if arm.way not in (PUBLIC_ONLY, CENTRALISED):
             train = _train(
                 experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
-                _statistics(experiment, arm, classes),
+                _statistics(experiment, arm, classes, public),
             )
         answer = answer_of(arm, classes)
         if any((arm.embedding, asked, answer)) and experiment.training.way != "paper":
             test = _test(
-                experiment, arm, embeddings, *_test_users(experiment), asked, answer,
-                records=1 if experiment.data.user is None else records,
+                experiment, arm, embeddings, *_test_users(experiment, tests), asked, answer, records=test_records,
             )  # fmt: skip
         lines.append({
             "arm": arm.name, "reference": arm.reference, "way": arm.way or experiment.training.way,
@@ -169,13 +173,15 @@ def _train(
     )  # fmt: skip
 
 
-def _statistics(experiment: Experiment, arm: Arm, classes: int) -> list[Mechanism]:
+def _statistics(experiment: Experiment, arm: Arm, classes: int, public: int | None) -> list[Mechanism]:
     """The mechanism of an arm's statistics at each number of features that it chooses from; none where it has none."""
-    statistic = experiment.statistic_of(arm)
+    statistic, length = experiment.statistic_of(arm), code_length(classes, shared=experiment.shared_codes)
     if statistic is None:
         return []
-    features = CANDIDATES if arm.features is None else (arm.features,)
-    return [statistic((classes - 1) * (d + 1)) for d in features]
+    chosen = features_allowed(length, rows=public, candidates=CANDIDATES) if arm.features is None else (arm.features,)
+    # whoever asks by an embedding asks by as many features at the least
+    least = 0 if arm.embedding is None else max(arm.dims or (DEFAULT_DIM,))
+    return [statistic(length * (d + 1)) for d in dict.fromkeys(max(d, least) for d in chosen)]
 
 
 def _test(
@@ -229,22 +235,25 @@ def _noted(rung: Rung, note: str | None) -> Rung:
     return rung if note is None or rung.epsilon is None else replace(rung, assumption=f"{rung.assumption}; {note}")
 
 
-def _test_users(experiment: Experiment) -> tuple[int | None, Mapping[str, str]]:
-    """How many test users there will be, where that stands in the experiment, and a note on it."""
+def _test_users(experiment: Experiment, tests: int | None) -> tuple[int | None, Mapping[str, str]]:
+    """How many test users will be delivered, where that is known or stands in the experiment, and a note on it."""
     data = experiment.data
     if not experiment.shuffle.enabled:
         return None, {}
-    if data.source == "built-in":
-        sentences = min(data.test_size or 0, data.test_limit or data.test_size or 0)
+    late, rows = experiment.population.late, "test sentences"
+    if tests is not None:
+        asked = tests
+    elif data.source == "built-in":
+        asked = min(data.test_size or 0, data.test_limit or data.test_size or 0) * data.test_repeats
     elif data.test_limit is not None and data.user is None:
-        sentences = data.test_limit
+        asked, rows = data.test_limit * data.test_repeats, "test sentences, if there are as many as data.test-limit,"
     else:
         return experiment.shuffle.minimum_users, {
             "shuffled": "at the least that the shuffler delivers, as the number of test sentences is in the data"
         }
-    late = experiment.population.late
-    note = "expected: test sentences × test-repeats" + (f" × (1 - late {late:g})" if late else "")
-    return int(sentences * data.test_repeats * (1 - late) + 1e-9), {"shuffled": note}
+    what = "test users" if data.user is not None else f"{rows} × test-repeats"
+    note = f"expected: {what}" + (f" × (1 - late {late:g})" if late else "")
+    return int(asked * (1 - late) + 1e-9), {"shuffled": note}
 
 
 def _plain(rungs: tuple[Rung, ...] | None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -35,7 +35,8 @@ class ArmResult:
     released. budget: what one user's release promises. ladder, test_ladder: what a training user and a test user
     spent, rung by rung; None where they released nothing. model: the trained model's folder, in the run's. measures:
     those that the experiment asks for beside accuracy, "sanitized" and "on_device", each a value and its error.
-    perturbed: of released texts, by the split, how many "words" users wrote and how many are "perturbed".
+    perturbed: of released texts, by the split, how many "words" users wrote and how many are "perturbed". guessed: how
+    often each class was guessed, in the order of the run's classes, "sanitized" and "on_device".
     """
 
     name: str
@@ -63,6 +64,7 @@ class ArmResult:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     measures: Mapping[str, Any] = field(default_factory=dict)
     perturbed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    guessed: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def scored(self, sanitized: Score | None, clean: Score | None) -> ArmResult:
         """The same with accuracies; None where there is nothing to score."""

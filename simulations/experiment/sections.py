@@ -118,7 +118,7 @@ class Data(Section):
     user: str | int | None = setting(values.column)
     overlap: str | None = setting(values.text)
     task: str | None = setting(values.choice(*CLASSES))
-    public_size: int | None = setting(values.whole(1))
+    public_size: int | None = setting(values.whole(2))
     test_size: int | None = setting(values.whole(1))
     test_limit: int | None = setting(values.whole(1))
     held_out: float | None = setting(values.number(above=True, below=1.0))
@@ -261,7 +261,7 @@ class Encoder(Section):
     place: ClassVar[str] = "encoder"
     model: str = setting(values.text, "minilm")
     pooling: str = setting(values.choice("mean", "cls"), "mean")
-    max_length: int = setting(values.whole(2), 128)
+    max_length: int = setting(values.whole(3), 128)
     layers: tuple[int, ...] = setting(values.wholes(1), ())
     precision: str = setting(values.choice("fp32", "int8"), "fp32")
     fine_tune_on_public: bool = setting(values.flag, False)

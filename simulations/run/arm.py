@@ -18,7 +18,16 @@ from simulations.experiment.ladder import of_run
 from simulations.experiment.result import ArmResult, arm_result
 from simulations.progress import Progress
 from simulations.run.collect import FlowerUsers
-from simulations.run.evaluation import Answers, asked, beside, on_device, sanitized, score
+from simulations.run.evaluation import (
+    Answers,
+    asked,
+    beside,
+    guessed,
+    measures_of,
+    on_device,
+    sanitized,
+    score,
+)
 from simulations.run.journal import Journal
 from simulations.run.perturbed import CountedUsers
 from simulations.run.prepare import Prepared
@@ -86,13 +95,18 @@ class ArmRun:
         )  # fmt: skip
         result = result.scored(score(answers.sanitized), score(answers.device))
         measures = self._measures(scores, origin, clean)
-        return Finished(replace(result, **rungs, measures=measures, perturbed=counted.counts), model, answers)
+        said = {
+            "sanitized": guessed(self._held, _classes(scores)), "on_device": guessed(self._held, _classes(clean))
+        }  # fmt: skip
+        result = replace(result, **rungs, measures=measures, perturbed=counted.counts, guessed=said)
+        return Finished(result, model, answers)
 
     def _measures(self, scores: Any, origin: Origin | None, clean: Any) -> dict[str, Any]:
         held, data, seed = self._held, self.experiment.data, self.experiment.seed
+        names = measures_of(data, held.test)
         there = np.zeros(0, np.int64) if scores is None or origin is None else asked(held, origin)
         return {
-            where: beside(data.measures, held, rated, rows, seed=seed, numbers=data.numbers)
+            where: beside(names, held, rated, rows, seed=seed, numbers=data.numbers)
             for where, rated, rows in (("sanitized", scores, there), ("on_device", clean, np.arange(len(held.test))))
         }
 

@@ -22,7 +22,7 @@ from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import ArmResult
 from simulations.progress import Progress
 from simulations.run.arm import Finished
-from simulations.run.evaluation import Answers, beside, on_device, score
+from simulations.run.evaluation import Answers, beside, guessed, measures_of, on_device, score
 from simulations.run.prepare import Held, Prepared
 
 FloatArray = NDArray[np.float64]
@@ -115,13 +115,16 @@ class CentralisedArm:
         with threadpool_limits(1, user_api="blas"):
             model = logistic_regression(h, y, classes=len(public.classes), seed=self.experiment.seed)
             scores = model.scores(np.asarray(held.test_embeddings))
-        answers = Answers(on_device(held, None), on_device(held, scores.argmax(axis=1)))
-        names, rows = self.experiment.data.measures, np.arange(len(held.test))
+        classes = scores.argmax(axis=1)
+        said = {"sanitized": [], "on_device": guessed(held, classes)}
+        answers = Answers(on_device(held, None), on_device(held, classes))
+        data, rows, seed = self.experiment.data, np.arange(len(held.test)), self.experiment.seed
+        names = measures_of(data, held.test)
         measures = {
-            "sanitized": beside(names, held, None, rows[:0], seed=self.experiment.seed),
-            "on_device": beside(names, held, scores, rows, seed=self.experiment.seed),
+            where: beside(names, held, rated, there, seed=seed, numbers=data.numbers)
+            for where, rated, there in (("sanitized", None, rows[:0]), ("on_device", scores, rows))
         }
-        result = replace(self._result(h.shape[1], time.perf_counter() - start), measures=measures)
+        result = replace(self._result(h.shape[1], time.perf_counter() - start), measures=measures, guessed=said)
         return Finished(result.scored(None, score(answers.device)), None, answers)
 
     def _result(self, width: int, seconds: float) -> ArmResult:

@@ -15,8 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment.result import Score
+from simulations.experiment.sections import Data
 from simulations.output.atomic import whole
 from simulations.run.measures import measured
 from simulations.run.prepare import Held
@@ -83,6 +85,28 @@ def beside(
     rated = None if scores is None else scores[known]
     truth, texts = held.test.labels[sentences], held.test_texts[sentences]
     return measured(names, rated, truth, texts, seed=seed, numbers=numbers)
+
+
+def measures_of(data: Data, test: Corpus) -> tuple[str, ...]:
+    """Return what is measured beside accuracy: what the experiment asks for, and macro F1 where one class dominates."""
+    wanted = dominates(chance(test.labels), len(test.classes)) and data.numbers is None
+    return tuple(dict.fromkeys([*data.measures, *(["macro-f1"] if wanted else [])]))
+
+
+def dominates(share: float, classes: int) -> bool:
+    """Return whether a class of this share makes accuracy say little: more than halfway from an equal share to all.
+
+    That is .75 of two classes, .67 of three, and .54 of twelve.
+    """
+    return share > (1 + 1 / classes) / 2
+
+
+def guessed(held: Held, guesses: IntArray | None) -> list[int]:
+    """Return how often each class is guessed, of guesses (n,); nothing where there are none."""
+    if guesses is None or not len(guesses):
+        return []
+    counts: list[int] = np.bincount(guesses, minlength=len(held.test.classes)).tolist()
+    return counts
 
 
 def on_device(held: Held, guesses: IntArray | None, *, repeats: int = 1) -> Counts:

@@ -158,7 +158,7 @@ def spent_figure(results: Results) -> Figure:
     axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_xlim(0, edge)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("worst-case ε that one user spent")
+    axes.set_xlabel("worst-case ε of one release")
     axes.set_title(_heading(results), loc="left", fontsize=9)
     figure.legend(loc="outside lower right", ncols=3, fontsize=8, frameon=False)
     return figure

@@ -60,17 +60,20 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
     progress("counting tokens")
     lengths = _lengths(experiment, split)
     shown = {name: getattr(split, name) for name in ("public", "train", "test")}
-    tested = check_asked(experiment, split.test)[1].people
+    asked, least = check_asked(experiment, split.test)[1], experiment.shuffle.least
     found: dict[str, Any] = {
         "name": experiment.name, "way": experiment.training.way,
         "parts": {name: {"rows": len(part), "classes": _classes(part)} for name, part in shown.items()},
         "repeated": about["repeated"], "untested": about.get("untested", []),
         "crowds": {
-            "train": {"users": min(map(experiment.answering, experiment.arms)), "least": experiment.shuffle.least},
-            "test": {"users": int(tested * (1 - experiment.population.late)), "least": experiment.shuffle.least},
+            "train": {"users": min(map(experiment.answering, experiment.arms)), "least": least},
+            "test": {"users": int(asked.people * (1 - experiment.population.late) + 1e-9), "least": least},
         },
         "cut": _cuts(experiment, lengths, split, texts), "unknown": unknown_words(experiment, split, texts),
-        "arms": of_experiment(experiment, texts=texts, records=holders.most, classes=classes),
+        "arms": of_experiment(
+            experiment, texts=texts, records=holders.most, test_records=asked.most, tests=asked.people,
+            public=len(split.public), classes=classes,
+        ),
         "estimate": None if lengths is None else _estimate(experiment, lengths, len(split.public), len(split.test)),
     }  # fmt: skip
     return found | {"warnings": [*data_warnings(experiment, split, about), *_warnings(found)]}

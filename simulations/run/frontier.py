@@ -43,7 +43,7 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
 Panel = tuple[Callable[..., float | None], float, str]
 _PANELS: tuple[Panel, ...] = (
     (lambda *same: trust.central(*same)[0], _APART, "central ε (whom users trust, is said below)"),
-    (trust.local, 1.0, "local ε (users trust nobody)"),
+    (trust.local, 1.0, "local ε of a training user, trusting nobody"),
 )
 _OF_THE_METRIC: Panel = (trust.metric, 1.0, "metric ε (each in its own metric)")
 _FRONT = "Pareto front"

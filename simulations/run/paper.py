@@ -29,7 +29,7 @@ from simulations.experiment.ladder import Spent, of_run
 from simulations.experiment.result import ArmResult
 from simulations.progress import Progress
 from simulations.run.arm import Finished
-from simulations.run.evaluation import Answers, beside, on_device, score
+from simulations.run.evaluation import Answers, beside, guessed, measures_of, on_device, score
 from simulations.run.prepare import Held, Prepared
 
 
@@ -72,10 +72,12 @@ class PaperArm:
         z = maps.project(pipeline.embed(test.texts))
         noisy = sanitize_public(self.mechanism, np.tile(z, (repeats, 1)), seed=experiment.seed, stage="paper-test")
         seen, clean = maps.logits(noisy), maps.logits(z)
+        classes = {"sanitized": seen.argmax(axis=1), "on_device": clean.argmax(axis=1)}
         answers = Answers(
-            on_device(self.held, seen.argmax(axis=1), repeats=repeats), on_device(self.held, clean.argmax(axis=1))
+            on_device(self.held, classes["sanitized"], repeats=repeats), on_device(self.held, classes["on_device"])
         )
         rows, data = np.arange(len(test)), experiment.data
+        names = measures_of(data, test)
         result = ArmResult(
             name=arm.name,
             mechanism=self.mechanism.name,
@@ -97,10 +99,9 @@ class PaperArm:
             way="paper",
             budget=self._promise(label),
             parameters=arm.parameters,
+            guessed={where: guessed(self.held, said) for where, said in classes.items()},
             measures={
-                where: beside(
-                    data.measures, self.held, rated, there, seed=experiment.seed, numbers=data.numbers
-                )
+                where: beside(names, self.held, rated, there, seed=experiment.seed, numbers=data.numbers)
                 for where, rated, there in (("sanitized", seen, np.tile(rows, repeats)), ("on_device", clean, rows))
             },
         )

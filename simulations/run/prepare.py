@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from server.protocols.protocol import Public
 from simulations.artifacts.cache import CachedEmbeddings
+from simulations.artifacts.encoder import width_of
 from simulations.artifacts.public import CachedEncoder, prepare_public
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.overlap import compared, normalized
 from simulations.corpora.parts import load_split
 from simulations.corpora.splits import stratified
 from simulations.errors import UserError
-from simulations.experiment import Experiment
+from simulations.experiment import RELEASE_ONCE, STATISTICS, Experiment
 from simulations.progress import Progress
 from simulations.run import population
 
@@ -86,6 +87,9 @@ def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders
         if lost := np.setdiff1d(whole.labels, split.test.labels).tolist():
             about["untested"] = [whole.classes[label] for label in lost]
     _check_test_classes(split.test)
+    _check_public(experiment, split.public)
+    for arm in experiment.arms:
+        experiment.check_requests(arm, classes=len(split.train.classes), width=width_of(experiment))
     progress("looking for what public, train and test have in common")
     return split, holders, about | _in_common(experiment, split)
 
@@ -121,9 +125,16 @@ def check_asked(experiment: Experiment, test: Corpus) -> tuple[NDArray[np.int64]
     if experiment.shuffle.enabled and tests < least:
         raise UserError(
             f"shuffle.minimum-users: {least} is more than the {tests} test users, whose batch would be discarded; "
-            "lower it, or raise data.test-repeats"
+            f"lower it, or {_more_tests(experiment)}"
         )
     return rows, holders
+
+
+def _more_tests(experiment: Experiment) -> str:
+    """Advise how there are more test users, in a way that the experiment would not refuse."""
+    if experiment.data.user is not None:
+        return "raise data.test-limit" if experiment.data.test_limit is not None else "give texts of more test users"
+    return "raise data.test-repeats"
 
 
 def _in_common(experiment: Experiment, split: Split) -> dict[str, Any]:
@@ -165,6 +176,13 @@ def _check_test_classes(test: Corpus) -> None:
     if len(there) < 2:
         said = f'all {len(test):,} test texts are of class "{test.classes[there[0]]}", and always guessing it is right'
         raise UserError(f"data.test: {said if len(there) else 'there are none'}; give test texts of two classes")
+
+
+def _check_public(experiment: Experiment, public: Corpus) -> None:
+    """Raise UserError where there are too few public texts for maps to be learned on."""
+    if experiment.training.way in (RELEASE_ONCE, STATISTICS) and len(public) < 2:
+        texts = f"{len(public)} public text{'s' * (len(public) != 1)}"
+        raise UserError(f"data.public: there is {texts}, and maps are learned on two or more; make more texts public")
 
 
 def _hand_out(experiment: Experiment, split: Split) -> tuple[Split, Holders]:

@@ -1,4 +1,5 @@
-"""What must be remarked of references before anything is read off them: that they do not say what noise costs."""
+"""What must be remarked of arms before anything is read off them: references that do not say what noise costs, and
+models that have learned nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +19,14 @@ Arm = Mapping[str, Any]
 
 def remarks(runs: Sequence[Results]) -> list[str]:
     """A line for each reference without noise that private arms beat, on the device, by more than the error of the
-    difference, and for each that lies so far below a centralised one. runs: of the same arms, one for each seed."""
+    difference, and for each that lies so far below a centralised one; and for each model that says one class of all
+    texts, or is right less often than that would be. runs: of the same arms, one for each seed."""
     arms = runs[0]["arms"]
+    each = zip(*(run["arms"] for run in runs), strict=True)
+    return [*_of_references(runs, arms), *(line for same in each for line in _of_model(runs, same))]
+
+
+def _of_references(runs: Sequence[Results], arms: Sequence[Arm]) -> list[str]:
     private = [arm["name"] for arm in arms if not trust.unprotected(arm)]
     centralised = [arm["name"] for arm in arms if arm.get("way") == CENTRALISED]
     lines = []
@@ -59,3 +66,52 @@ def _below(runs: Sequence[Results], name: str, other: str) -> dict[str, float] |
     by_text = [pair["error"] for pair in known if is_finite(pair["error"])]
     error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
     return {"difference": fmean(values), "error": error} if fmean(values) > error else None
+
+
+#: Share of the test texts from which on a model is said to know one class only; and standard errors of an accuracy
+#: beyond which it lies below chance, once in 44 times by chance alone where a model guesses at random.
+ONE_CLASS, _BELOW_CHANCE = 0.99, 2.0
+_WHERE = {"on_device": "on the device", "sanitized": "of sanitized texts"}
+_ACCURACY = {"on_device": "accuracy_clean_test", "sanitized": "accuracy"}
+
+
+def _of_model(runs: Sequence[Results], found: Sequence[Arm]) -> list[str]:
+    """Lines on an arm's model, one at the most for each way of asking it. found: the arm in each run."""
+    lines = []
+    for where, said in _WHERE.items():
+        line = _one_class(runs, found, where) or _below_chance(runs, found, where)
+        lines += [f"{found[0]['name']}: {said} {line}."] if line else []
+    return lines
+
+
+def _one_class(runs: Sequence[Results], found: Sequence[Arm], where: str) -> str:
+    """Say of a model in which runs it says one class of (nearly) all texts; "" where it does so in none."""
+    classes = []
+    for run, arm in zip(runs, found, strict=True):
+        counts = (arm.get("guessed") or {}).get(where) or []
+        if counts and max(counts) >= ONE_CLASS * sum(counts):
+            most = counts.index(max(counts))
+            of = "every text" if counts[most] == sum(counts) else f"{counts[most]:,} of {sum(counts):,} texts"
+            classes.append(f'of {of} "{run["classes"][most]}"')
+    if not classes:
+        return ""
+    often = "" if len(runs) == 1 else f" with {len(classes)} of {len(runs)} seeds"
+    return f"its model says {' and '.join(dict.fromkeys(classes))}{often}: it tells no classes apart"
+
+
+def _below_chance(runs: Sequence[Results], found: Sequence[Arm], where: str) -> str:
+    """Say of a model that it is right less often than whoever always says the commonest class; "" where it is not, and
+    of labels that are numbers, where being near counts."""
+    key = _ACCURACY[where]
+    values, errors = [arm.get(key) for arm in found], [arm.get(f"{key}_se") for arm in found]
+    if not all(map(is_finite, [*values, *(run.get("chance") for run in runs)])) or runs[0].get("label_range"):
+        return ""
+    chance, accuracy = fmean(run["chance"] for run in runs), fmean(values)
+    by_text = [error for error in errors if is_finite(error)]
+    error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
+    if not by_text or accuracy >= chance - _BELOW_CHANCE * error:
+        return ""
+    return (
+        f"its accuracy, {accuracy:.3f} ± {error:.3f}, lies below chance, {chance:.3f}, which always saying the "
+        "commonest class gives"
+    )

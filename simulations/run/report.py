@@ -174,6 +174,7 @@ def notes(results: Results) -> list[str]:
             f"{_METRIC['text' if on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
             "at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: delivered and validated."
         )
+    lines += trust.several([results])
     lines += [trust.NOTE] if trust.anybody(results["arms"]) else []
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
@@ -278,7 +279,7 @@ def markdown(results: Results) -> str:
     if beside := measures.rows([results]):
         lines += ["", f"## {_BESIDE}", "", markdown_table(beside[0], beside[1:])]
     lines += ["", *(f"{note}\n" for note in notes(results)), *_differences(results), *_ladders(results["arms"])]
-    lines += ["![Accuracy against ε](accuracy.png)", "", "![What each user spent](spent.png)"]
+    lines += ["![Accuracy against ε](accuracy.png)", "", "![Worst-case ε of one release](spent.png)"]
     return "\n".join(lines) + "\n"
 
 

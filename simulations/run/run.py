@@ -18,7 +18,7 @@ from simulations.run.arm import ArmRun
 from simulations.run.centralised import CentralisedArm
 from simulations.run.collect import FlowerUsers
 from simulations.run.comparison import differences
-from simulations.run.evaluation import Answers, chance, read_answers, write_answers
+from simulations.run.evaluation import Answers, chance, measures_of, read_answers, write_answers
 from simulations.run.journal import Journal, trained_on, versions
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Held, Prepared, prepare
@@ -151,7 +151,8 @@ def results(
         "classes": list(public.classes),
         "arms": lines,
         "differences": differences(experiment, answers),
-        "measures": list(experiment.data.measures),
+        "label_range": experiment.data.label_range,
+        "measures": list(measures_of(experiment.data, held.test)),
         "seconds": seconds,
         "corpus": prepared.about,
         "encoder": {

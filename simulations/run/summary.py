@@ -59,14 +59,17 @@ def summarize(folders: Sequence[Path | str]) -> str:
     ]
     for arms in zip(*(run["arms"] for run in runs), strict=True):
         first = arms[0]
+        name = first["name"].replace("|", "\\|") + (" †" if trust.unprotected(*arms) else "")
         lines.append(
-            f"| {first['name']}{' †' if trust.unprotected(*arms) else ''} | {mean_accuracy(arms, 'accuracy')} | "
+            f"| {name} | {mean_accuracy(arms, 'accuracy')} | "
             f"{_added(runs, first['name'])} | {mean_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
             f"{_worst(arms)} | {_label(arms)} | "
             f"{_trust(arms) if trusted else ''}{_range(arms, 'delivered')} |"
         )
     if any(trust.unprotected(arm) for run in runs for arm in run["arms"]):
         lines += ["", f"† {trust.UNPROTECTED}"]
+    for line in trust.several(runs):
+        lines += ["", line]
     lines += ["", trust.NOTE] if trusted else []
     if runs[0].get("way_sentence"):
         lines += ["", runs[0]["way_sentence"]]

@@ -142,8 +142,8 @@ def _settings(results: Results, arm: Mapping[str, Any]) -> dict[str, str]:
 def _figures(arm: Mapping[str, Any]) -> dict[str, float]:
     """Those that are finite; an ε that is infinite is none, and `protected` says so."""
     prices = {
-        "local_epsilon": trust.local(arm), "central_epsilon": trust.central(arm)[0],
-        "metric_epsilon": trust.metric(arm),
+        "local_epsilon": trust.local(arm), "local_epsilon_test_user": trust.asking(arm),
+        "central_epsilon": trust.central(arm)[0], "metric_epsilon": trust.metric(arm),
     }  # fmt: skip
     names = (
         "accuracy", "accuracy_se", "accuracy_clean_test", "accuracy_clean_test_se", "users", "delivered",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from server.card import PAYERS, price_of
+from simulations.output.numbers import epsilon as shown
 from simulations.output.numbers import is_finite
 
 Arm = Mapping[str, Any]
@@ -41,6 +43,48 @@ def central(*runs: Arm) -> tuple[float | None, str]:
     return max(map(_central, runs), key=lambda said: math.inf if said[0] is None else said[0])
 
 
+def asking(*runs: Arm) -> float | None:
+    """The ε of a test user of the arm who trusts nobody, of all their questions; None where nobody asks, a reference
+    does, or nobody knows how many questions they have. Of one arm in several runs, the dearest's."""
+    found = [None if arm.get("reference") else price_of(arm, "test_ladder") for arm in runs]
+    known = [price.epsilon for price in found if price is not None and is_finite(price.epsilon)]
+    return max(known) if len(known) == len(found) else None
+
+
+def several(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line on users who pay for several records, which tables' columns, of one release, do not show; none where every
+    user has one. runs: of the same arms, one for each seed."""
+    said = []
+    for same in zip(*(run["arms"] for run in runs), strict=True):
+        if (found := _of_several(*same)) and not unprotected(*same):
+            said.append(f"{same[0]['name']}: {found}")
+    if not said:
+        return []
+    return [f"Columns of ε are of one release. For all of one user's records, at most: {'; '.join(said)}."]
+
+
+def _of_several(*runs: Arm) -> str:
+    """Who of an arm's users pays for several records, and what for all of them: "ε = 200 (a test user)". "" where
+    every user has one record, or one release for all of them. Of one arm in several runs, the dearest's."""
+    found = []
+    for key, whose in PAYERS.items():
+        prices = [price for arm in runs if _several(arm, key) and (price := price_of(arm, key)) is not None]
+        if prices:
+            most = max(prices, key=lambda price: math.inf if price.epsilon is None else price.epsilon)
+            at = f" at δ = {most.delta:.3g}" if most.delta and is_finite(most.epsilon) else ""
+            found.append(f"{'not known' if most.epsilon is None else f'ε = {shown(most.epsilon)}{at}'} (a {whose})")
+    return ", ".join(found)
+
+
+def _several(arm: Arm, key: str) -> bool:
+    """Whether one user of a ladder pays more than one record does, or nobody knows."""
+    rungs = {rung["rung"]: rung for rung in arm.get(key) or []}
+    record, user = rungs.get("record"), rungs.get("user")
+    if record is None or user is None or record["epsilon"] is None:
+        return False
+    return bool(user["epsilon"] is None or user["worst_case"] != record["worst_case"])
+
+
 def metric(*runs: Arm) -> float | None:
     """The ε of one unit of the metric that an arm's training users' release is private in; None of a reference, and
     where there is none. Of one arm in several runs, the dearest's."""
@@ -73,10 +117,8 @@ def _local(arm: Arm) -> float | None:
     budget = arm.get("budget") or {}
     if budget.get("simulated_epsilon") is not None:
         return float(budget["simulated_epsilon"])
-    user = _rung(arm, "user")
-    if arm.get("reference") or user is None:
-        return None
-    return next((float(epsilon) for epsilon in (user["worst_case"], user["epsilon"]) if is_finite(epsilon)), None)
+    price = None if arm.get("reference") else price_of(arm, "ladder")
+    return None if price is None or not is_finite(price.epsilon) else price.epsilon
 
 
 def _central(arm: Arm) -> tuple[float | None, str]:

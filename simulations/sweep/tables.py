@@ -33,7 +33,8 @@ Row = dict[str, Any]
 #: The two metrics that have an error by test text beside them.
 _ACCURACIES = tuple(KINDS.values())
 METRICS = (
-    *_ACCURACIES, "local_epsilon", "central_epsilon", "metric_epsilon", "delivered", "bytes_per_user", "dim", "seconds",
+    *_ACCURACIES, "local_epsilon", "local_epsilon_test_user", "central_epsilon", "metric_epsilon", "delivered",
+    "bytes_per_user", "dim", "seconds",
 )
 _FIGURES = ("accuracy.pdf", "accuracy.png")
 ABOUT = "study.json"
@@ -152,8 +153,8 @@ def tidy(study: Finished) -> Iterator[Row]:
 
 def _metrics(arm: Mapping[str, Any]) -> Iterator[tuple[str, float, float | None]]:
     values = {
-        **arm, "local_epsilon": trust.local(arm), "central_epsilon": trust.central(arm)[0],
-        "metric_epsilon": trust.metric(arm),
+        **arm, "local_epsilon": trust.local(arm), "local_epsilon_test_user": trust.asking(arm),
+        "central_epsilon": trust.central(arm)[0], "metric_epsilon": trust.metric(arm),
     }  # fmt: skip
     for metric in METRICS:
         if (value := values.get(metric)) is not None:
@@ -196,12 +197,15 @@ def differences(points: Sequence[Point]) -> Iterator[Row]:
 def overview(study: Finished) -> list[list[str]]:
     """Headings, and a row for each point and arm: accuracies with their errors, and what users pay."""
     axes = [axis for axis in study.axes if not axis.startswith("arm.")]  # those are in the arms' prices
-    rows = [[*axes, "arm", "accuracy, sanitized", "on device", "local ε", "central ε", "metric ε"]]
+    asked = any(trust.asking(*same) is not None for point in study.points for same in point.arms)
+    to_ask = ["local ε, test user"] if asked else []
+    rows = [[*axes, "arm", "accuracy, sanitized", "on device", "local ε", *to_ask, "central ε", "metric ε"]]
     best = _front(study.points)
     for point in study.points:
         for same in point.arms:
             shown = [mean_said(moments([arm.get(key) for arm in same])) for key in _ACCURACIES]
-            prices = (trust.local(*same), trust.central(*same)[0], trust.metric(*same))
+            local = (trust.local(*same), trust.asking(*same))[: 1 + asked]
+            prices = (*local, trust.central(*same)[0], trust.metric(*same))
             mark = " †" if same[0]["reference"] else " *" if (id(point), same[0]["name"]) in best else ""
             at = [str(point.point.get(axis, "–")) for axis in axes]
             rows.append([*at, same[0]["name"] + mark, *shown, *map(epsilon_said, prices)])
@@ -223,10 +227,21 @@ def _notes(points: Sequence[Point]) -> list[str]:
     every = [arm for point in points for same in point.arms for arm in same]
     lines = ["* on the Pareto front of accuracy on the device against central ε."]
     lines += ["† a reference: not private."] if any(arm["reference"] for arm in every) else []
+    lines += ["", _chance(points)]
     for line in remarked(points):
         lines += ["", line]
-    lines += ["", "Local ε: what a training user releases at worst, trusting nobody. " + trust.NOTE]
+    local = "Local ε: what a training user, or a test user, who asks, releases at worst, trusting nobody."
+    lines += ["", f"{local} {trust.NOTE}"]
     return [*lines, "", "![Accuracy against ε](accuracy.png)"]
+
+
+def _chance(points: Sequence[Point]) -> str:
+    """What always guessing the commonest class of the test texts gives."""
+    every = [(results["chance"], len(results["classes"])) for point in points for results in point.results]
+    least, most = (pick(chance for chance, _ in every) for pick in (min, max))
+    classes = sorted({count for _, count in every})
+    said = f"{least:.3f}" if f"{least:.3f}" == f"{most:.3f}" else f"{least:.3f} to {most:.3f}"
+    return f"Chance is {said}, of {' or '.join(map(str, classes))} classes: always guessing the commonest."
 
 
 def remarked(points: Sequence[Point]) -> list[str]:

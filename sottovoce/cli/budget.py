@@ -14,6 +14,7 @@ import typer
 from simulations.errors import UserError
 from sottovoce.cli.ladder_table import LEGEND, assumptions, number, table
 from sottovoce.cli.options import AsJson, Set, print_json
+from sottovoce.cli.options import overrides as once
 from sottovoce.cli.plan_table import lines as plan_lines
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def ladder_(
         release = Release(mechanism, epsilon, sigma, dim, classes or 2, raw, label_epsilon, delta or 1e-6)
         _ladder_of_release(release, users, records, stages, as_json)
     else:
-        overrides = list(set_ or []) + ([] if delta is None else [f"shuffle.delta={delta!r}"])
+        overrides = once(set_, None) + ([] if delta is None else [f"shuffle.delta={delta!r}"])
         _ladder_of_file(str(file), overrides, records, classes, as_json)
 
 
@@ -271,7 +272,7 @@ def report_(
     """What an experiment would cost its users, for who has to judge it before it runs: one HTML file, and a label."""
     from sottovoce.report.write import report_of_plan
 
-    _print([str(path) for path in report_of_plan(file, out, overrides=set_ or ())])
+    _print([str(path) for path in report_of_plan(file, out, overrides=once(set_, None))])
 
 
 CentralEpsilon = Annotated[float, typer.Option("--epsilon", help="The central ε that one user may spend.")]

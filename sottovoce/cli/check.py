@@ -34,8 +34,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     """What `forecast` has found, for people."""
     said = [f"{found['name']}, way {found['way']}", ""]
     for name, part in found["parts"].items():
-        classes = ", ".join(f"{label} {n:,} ({n / max(1, part['rows']):.0%})" for label, n in part["classes"].items())
-        said.append(f"{name:<8} {part['rows']:>9,} texts: {classes}")
+        said.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")
     for who, crowd in found["crowds"].items():
         met = "met" if crowd["users"] >= crowd["least"] else "NOT met"
         said.append(f"{who} users in a batch: {crowd['users']:,} expected, of at least {crowd['least']:,}: {met}")
@@ -55,6 +54,20 @@ def lines(found: Mapping[str, Any]) -> list[str]:
                 said += [f" {who}, ε = {worst} at worst:", *table(rungs)]
     said += [*LEGEND, "", *_estimate(found["estimate"])]
     return [*said, *(["", *(f"Look at: {line}." for line in found["warnings"])] if found["warnings"] else [])]
+
+
+#: Classes that are listed one by one.
+_LISTED = 12
+
+
+def _classes(part: Mapping[str, Any]) -> str:
+    """How many texts each class has; of many classes, the most and the fewest."""
+    counts = part["classes"]
+    said = {label: f"{label} {n:,} ({n / max(1, part['rows']):.0%})" for label, n in counts.items()}
+    if len(said) <= _LISTED:
+        return ", ".join(said.values())
+    most, fewest = (said[pick(counts, key=counts.get)] for pick in (max, min))
+    return f"{len(said)} classes, from {most} to {fewest}"
 
 
 def _estimate(estimate: Mapping[str, Any] | None) -> list[str]:

@@ -80,8 +80,15 @@ def print_json(answer: Any) -> None:
 
 
 def overrides(set_: Sequence[str] | None, data: Path | None) -> list[str]:
-    """What --set and --data override in a study."""
+    """What --set and --data override in a study. UserError for a key that is set twice."""
+    from simulations.errors import UserError
+
     found = list(set_ or ())
+    keys = [each.partition("=")[0].strip() for each in found]
+    for i, key in enumerate(keys):
+        if key in keys[:i] or (key == "data.path" and data is not None):
+            other = "--data" if key not in keys[:i] else found[keys.index(key)].strip()
+            raise UserError(f"--set {found[i]}: {key} is set twice, by {other} too; leave one of them")
     if data is not None:
         # A JSON string is a TOML string: a folder called "1" stays a text.
         found.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")

@@ -17,7 +17,7 @@ from simulations.artifacts.model_folder import classify, read_about
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, slug
 from simulations.experiment.result import ArmResult
-from simulations.run.evaluation import Answers, on_device, sanitized, score
+from simulations.run.evaluation import Answers, guessed, on_device, sanitized, score
 from simulations.run.prepare import Prepared
 from simulations.run.run import results
 from simulations.shuffler.shuffle import Origin
@@ -58,8 +58,10 @@ def scored(
             f"{model}: its classes are {', '.join(called)}, and those of the study's data "
             f"{', '.join(prepared.public.classes)}, in these orders; score it with the data that it was made for"
         )
-    answers = Answers(asked, on_device(held, classify(model, prepared.public, held.test.texts)))
-    result = replace(result.scored(score(answers.sanitized), score(answers.device)), dropped=dropped)
+    clean = classify(model, prepared.public, held.test.texts)
+    answers = Answers(asked, on_device(held, clean))
+    said = {"sanitized": guessed(held, guesses), "on_device": guessed(held, clean)}
+    result = replace(result.scored(score(answers.sanitized), score(answers.device)), dropped=dropped, guessed=said)
     found = results(experiment, prepared, [result.to_dict()], {arm.name: answers}, seconds=result.seconds)
     return found | {"randomness": RANDOMNESS}
 

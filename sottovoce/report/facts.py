@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from server.card import PAYERS, Price, dearest, price_of
 from simulations.experiment import CENTRALISED, PUBLIC_ONLY
 from simulations.output.numbers import is_finite
 from simulations.run import trust
@@ -112,16 +113,18 @@ def kept(arm: Arm) -> list[str]:
 @dataclass(frozen=True)
 class Cost:
     """(ε, δ) of everything one user releases; epsilon: inf where nothing is promised, None where there is nothing or it
-    is not known; why: in words, where there is no finite ε."""
+    is not known; why: in words, where there is no finite ε. whose: which user pays that, "training user" or "test
+    user"; "" where it is nobody's in particular."""
 
     epsilon: float | None
     delta: float
     why: str = ""
+    whose: str = ""
 
 
 def worst(arm: Arm) -> Cost:
-    """What a training user pays at worst, trusting nobody: the theorems' ε, or at the ladder's δ where these have none
-    at δ = 0."""
+    """What the user pays at worst who pays most, whoever teaches or asks, trusting nobody: the theorems' ε, or at the
+    ladder's δ where these have none at δ = 0."""
     budget = arm.get("budget") or {}
     if (spent := budget.get("simulated_epsilon")) is not None:
         return Cost(math.inf, 0.0, f"none: simulated in clear; devices that did it would spend ε = {spent:.4g}")
@@ -129,29 +132,46 @@ def worst(arm: Arm) -> Cost:
         return Cost(math.inf, 0.0, "none: the server has to be trusted with everything")
     if unprotected(arm):
         return Cost(math.inf, 0.0, "none: something leaves without protection")
-    if arm["way"] == PUBLIC_ONLY:
-        return Cost(None, 0.0, "nothing is released to teach")
-    user = next((rung for rung in arm.get("ladder") or [] if rung["rung"] == "user"), None)
-    if user is None:
+    if arm["way"] != PUBLIC_ONLY and not arm.get("ladder"):
         return Cost(None, 0.0, "the results do not say")
-    if is_finite(user["worst_case"]):
-        return Cost(user["worst_case"], 0.0)
-    if is_finite(user["epsilon"]):
-        return Cost(user["epsilon"], user["delta"])
-    if user["epsilon"] is None:
-        return Cost(None, 0.0, user["assumption"].partition(";")[0])
-    return Cost(math.inf, 0.0, "none: something leaves without protection")
+    return _priced(dearest(arm))
+
+
+def _priced(price: Price) -> Cost:
+    if price.epsilon == math.inf:
+        return Cost(math.inf, 0.0, "none: something leaves without protection", price.whose)
+    return Cost(price.epsilon, price.delta, price.why, price.whose)
 
 
 def central(arm: Arm) -> tuple[Cost, str]:
-    """What holds if somebody is trusted, and who that is: "the shuffler", "the server", "nobody"."""
+    """What holds of everybody if somebody is trusted, and who that is: "the shuffler", "the server", "nobody"."""
     epsilon, who = trust.central(arm)
-    if epsilon is None or not is_finite(epsilon):
+    if who == "the server" and epsilon is not None and is_finite(epsilon):
+        return Cost(epsilon, (arm.get("budget") or {}).get("central_delta") or 0.0, whose=PAYERS["ladder"]), who
+    costs = [cost for key in PAYERS if (cost := _among(arm, key, epsilon)) is not None]
+    hidden = who == "the shuffler" or any(_shuffled(arm, key) for key in PAYERS)
+    if not costs or not hidden or arm.get("reference") or not all(is_finite(cost.epsilon) for cost in costs):
         return Cost(None, 0.0, "no further promise"), "nobody"
-    shuffled = next((rung for rung in arm.get("ladder") or [] if rung["rung"] == "shuffled"), None)
+    most = max(costs, key=lambda cost: cost.epsilon or 0.0)
+    return replace(most, delta=max(cost.delta for cost in costs)), "the shuffler"
+
+
+def _shuffled(arm: Arm, key: str) -> Mapping[str, Any] | None:
+    """The shuffled rung of a ladder, where something is amplified."""
+    rung = next((rung for rung in arm.get(key) or [] if rung["rung"] == "shuffled"), None)
+    return rung if rung is not None and is_finite(rung["epsilon"]) else None
+
+
+def _among(arm: Arm, key: str, simulated: float | None) -> Cost | None:
+    """What one user of a ladder pays if the shuffler is honest; their own ε where they are not hidden. None where there
+    is no such user. simulated: of training users who are simulated in clear."""
     budget = arm.get("budget") or {}
-    delta = budget.get("central_delta")
-    return Cost(epsilon, delta if delta is not None else shuffled["delta"] if shuffled else 0.0), who
+    if key == "ladder" and budget.get("simulated_epsilon") is not None:
+        return Cost(simulated, budget.get("central_delta") or 0.0, whose=PAYERS[key])
+    if (rung := _shuffled(arm, key)) is not None:
+        return Cost(float(rung["epsilon"]), rung["delta"], whose=PAYERS[key])
+    price = price_of(arm, key)
+    return None if price is None else _priced(price)
 
 
 def best_guess(cost: Cost) -> float | None:

@@ -16,7 +16,11 @@ FORMAT = "sottovoce privacy label, version 1"
 
 
 def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, Any]:
-    """JSON-ready. An ε that is infinite, or of which nothing is known, is null: `protected` and `unprotected` say."""
+    """JSON-ready. An ε that is infinite, or of which nothing is known, is null: `protected` and `unprotected` say.
+
+    Of an arm, trust.nobody and trust.with_trust hold of everybody, and say whose ε is the largest: a training user's or
+    a test user's.
+    """
     said: dict[str, Any] = json_ready(
         {"format": FORMAT, "after": "NIST SP 800-226", "studies": [told(study) for study in studies],
          "runs": [_run(run) for run in runs]}
@@ -73,7 +77,10 @@ def _roles(arm: dict[str, Any]) -> list[str]:
 
 def _cost(cost: facts.Cost) -> dict[str, Any]:
     known = is_finite(cost.epsilon)
-    return {"epsilon": cost.epsilon if known else None, "delta": cost.delta if known else None, "why": cost.why or None}
+    return {
+        "epsilon": cost.epsilon if known else None, "delta": cost.delta if known else None, "why": cost.why or None,
+        "whose": cost.whose or None,
+    }  # fmt: skip
 
 
 def _side(side: facts.Side) -> dict[str, Any]:

@@ -140,8 +140,12 @@ def _paid(private: Sequence[Any]) -> str:
                    key=lambda found: found[0])  # fmt: skip
     if not known:
         return "No arm promises a finite ε for everything that one user has."
-    said = [f"{parts.price(cost).shown} (“{name}”: {parts.guess(cost)})" for _, name, cost in (known[0], known[-1])]
-    return "For everything one user has, with nobody trusted: " + ", up to ".join(dict.fromkeys(said)) + "."
+    said = [
+        f"{parts.price(cost).shown} (“{name}”, a {cost.whose}: {parts.guess(cost)})"
+        for _, name, cost in (known[0], known[-1])
+    ]
+    most = ", up to ".join(dict.fromkeys(said))
+    return f"For everything one user has, with nobody trusted, of the user who pays most: {most}."
 
 
 def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
@@ -181,18 +185,19 @@ def _overview(runs: Sequence[Finished]) -> Markup:
             cost, (central, whom) = facts.worst(arm), facts.central(arm)
             strongest = None if entries is None else facts.strongest(entries, arm["name"])
             best = "not tried" if strongest is None else _strongest(strongest)
-            trusted = "nothing further" if whom == "nobody" else f"{parts.price(central).shown}, trusting {whom}"
+            trusted = f"{parts.price(central).shown}, trusting {whom} (a {central.whose})"
             rows.append([
                 parts.named(arm), *([_title(run, runs)] if len(runs) > 1 else []), parts.price(cost),
-                parts.guess(cost), Cell(trusted, central.epsilon),
+                cost.whose or "–", parts.guess(cost),
+                Cell("nothing further" if whom == "nobody" else trusted, central.epsilon),
                 *([Cell(share(arm.get("accuracy")), arm.get("accuracy")), best] if run.has_run else []),
             ])  # fmt: skip
     headings = [
         term("arm"), *(["run"] if len(runs) > 1 else []), term("worst case", "worst case ε of one user"),
-        "at worst, which of two a user has", term("central ε", "ε if somebody is trusted"),
+        "of which user", "at worst, which of two a user has", term("central ε", "ε if somebody is trusted"),
         *(["accuracy", "strongest attack"] if all(run.has_run for run in runs) else []),
     ]  # fmt: skip
-    return table("All arms: what one user who teaches risks, and what it gives", headings, rows, sorts=True,
+    return table("All arms: what the user risks who pays most, and what it gives", headings, rows, sorts=True,
                  marked=marked)  # fmt: skip
 
 
@@ -225,7 +230,7 @@ def _figures(run: Finished) -> Markup:
     accuracy = frontier_figure([results]) if trust.anybody(run.arms) else accuracy_figure(results)
     return joined([
         _figure(run, accuracy, "accuracy", "Accuracy against ε; numbers are in the table above."),
-        _figure(run, spent_figure(results), "spent", "Worst-case ε of one user, arm by arm."),
+        _figure(run, spent_figure(results), "spent", "Worst-case ε of one release, arm by arm."),
     ])  # fmt: skip
 
 

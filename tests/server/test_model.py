@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,23 @@ def test_a_card_states_what_protects_nobody() -> None:
     budget = {"statement": "∞", "worst_case_epsilon": float("inf"), "label_epsilon": None}
     card = model_card({"name": "no noise", "reference": True, "budget": budget, "classes": ["a", "b"], "dim": 4})
     assert "Not private" in card and "∞ (no protection)" in card and "Label ε" not in card
+
+
+def test_a_card_says_what_the_user_pays_who_pays_most() -> None:
+    def users(epsilon: float | None, **more: object) -> list[dict[str, object]]:
+        return [{
+            "rung": "user", "epsilon": epsilon, "delta": 0.0, "worst_case": epsilon, "neighbours": "any two",
+            "assumption": "unknown how many; say it", **more,
+        }]  # fmt: skip
+
+    row = "| All that one user releases, at most, trusting nobody | "
+    about = {"name": "a", "ladder": users(6.0), "test_ladder": users(200.0)}
+    assert f"{row}ε = 200 (a test user) |" in model_card(about)
+    assert f"{row}ε = 6 (a training user) |" in model_card({"ladder": users(6.0), "test_ladder": users(4.0)})
+    noise = users(3.0, worst_case="inf", delta=1e-5)
+    assert f"{row}ε = 3 at δ = 1e-05 (a training user) |" in model_card({"ladder": noise})
+    assert f"{row}not known of a test user: unknown how many |" in model_card(about | {"test_ladder": users(None)})
+    assert f"{row}ε = ∞ (a training user) |" in model_card({"ladder": users(math.inf)}) and row not in model_card({})
 
 
 def test_fine_tuning_gives_a_better_checkpoint_that_exports(bert, tmp_path) -> None:

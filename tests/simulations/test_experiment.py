@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from client.policy import Policy as ClientPolicy
 from client.policy import Refused
 from client.sanitizer import Sanitizer
 from mechanisms import Identity, Purkayastha
+from mechanisms.checks import is_slug
 from simulations.errors import UserError
 from simulations.experiment import (
     Arm,
@@ -25,7 +27,9 @@ from simulations.experiment import (
     slug,
     to_toml,
 )
+from simulations.experiment.names import LONGEST
 from tests.support.clients import make_node, request
+from tests.support.studies import PURKAYASTHA
 
 MINIMAL = """
 name = "small"
@@ -152,6 +156,9 @@ def test_overrides(tmp_path: Path) -> None:
         ("population.alpha=1.0", "dirichlet"),
         ("population.users=50", "shuffle.minimum-users: 100 is more than the 50"),
         ("data.test-size=10", "shuffle.minimum-users"),
+        ("data.test-limit=10", "lower it, or raise data.test-limit or data.test-repeats"),
+        ("data.public-size=1", "data.public-size: must be a whole number of at least 2"),
+        ("encoder.max-length=2", "encoder.max-length: must be a whole number of at least 3"),
         ("data.source=file", 'did you mean "files"'),
         ("data.source=files", "data.path: is missing"),
         ("data.text=sentence", 'source = "built-in"'),
@@ -398,6 +405,53 @@ def test_the_file_is_priced_as_the_client_prices_it(
 def test_slugs_are_plain() -> None:
     assert slug("Purkayastha, ε = 0.5") == "purkayastha-eps-0-5"
     assert slug("naïve/../m'=16") == "naive-m-16"
+
+
+NAMES = (
+    "高斯, ε = 4", "拉普拉斯, ε = 4", "مرحبا", "سلام", "한국어", "हिन्दी", "да 1", "нет 1", "🙂", "🚀", "🙂 a",
+    "ελληνικά", "ß", "x" * 300, "x" * 301, "κ",
+    "Purkayastha, ε = 10 for each radian, label by randomized response, ε = 2",
+)  # fmt: skip
+
+
+def test_every_name_has_a_slug_of_its_own_that_a_request_takes() -> None:
+    slugs = {slug(name) for name in NAMES}
+    assert len(slugs) == len(NAMES) and all(is_slug(each) and len(each) <= LONGEST for each in slugs)
+    for name in (*NAMES, "né"):
+        assert slug(unicodedata.normalize("NFC", name)) == slug(unicodedata.normalize("NFD", name))
+    assert slug("高斯, ε = 4") == "eps-4-4522b6b4"  # run folders are called so
+    assert slug("--") == slug("\u200b") == slug("") == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_arm_of_any_name_is_one_that_requests_can_be_made_of(name: str) -> None:
+    arm = {"name": name, "embedding": PURKAYASTHA, "label": {"mechanism": "randomized-response", "epsilon": 2.0}}
+    made = from_table({"name": "a", "policy": {"embedding": 40.0, "label": 2.0}, "arm": [arm]})
+    assert made.arms[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ["data.label-range=[0.0, 1.0]", "data.levels=40000",
+             'arm=[{name="a", reference=true, embedding={mechanism="identity"}}]'],
+            "40,000 classes, and a request takes 32,767 at most",
+        ),
+        (["training.label-stages=3000000000", "shuffle.enabled=false"], "part is out of range; its users would refuse"),
+        (
+            ["training.way=statistics", "data.label-range=[0.0, 1.0]", "data.levels=500",
+             'arm=[{name="a", statistic={mechanism="privunit", epsilon=2.0, dim=32}}]', "policy.statistic=2.0"],
+            "statistic: 32 features of 500 classes take 16,467 coordinates, and a vector has 8,192 at most",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_request_refuses_is_refused_when_the_file_is_read(
+    overrides: list[str], words: str, tmp_path: Path
+) -> None:
+    """Before any data are read: `check` and `simulate` say it, and no user has released anything."""
+    text = MINIMAL + ("" if "training.label-stages=3000000000" in overrides else FILES)
+    assert words in complaint(tmp_path, text, *overrides)
 
 
 @pytest.mark.parametrize(

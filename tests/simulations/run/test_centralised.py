@@ -9,14 +9,17 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from simulations.analysis.attack_results import below
+from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import Experiment
+from simulations.experiment import Experiment, from_table
 from simulations.experiment.ladder import of_experiment
+from simulations.experiment.sections import Data
 from simulations.run import centralised, trust
 from simulations.run.centralised import CentralisedArm, logistic_regression
+from simulations.run.evaluation import measures_of
 from simulations.run.references import remarks
 from sottovoce.report import facts, parts
-from tests.support.studies import PURKAYASTHA, experiment, prepared
+from tests.support.studies import PURKAYASTHA, USERS, experiment, prepared
 
 READS_ALL = {"name": "centralised, not private", "way": "centralised", "reference": True}
 
@@ -76,6 +79,17 @@ def test_learns_from_users_and_releases_nothing() -> None:
     assert spent["ladder"] is None and spent["test_ladder"] is None and spent["reference"]
 
 
+def test_a_label_that_is_a_number_has_its_correlation() -> None:
+    data = {
+        "source": "files", "path": ".", "train": "a", "test": "b", "text": "text", "label": "label",
+        "label-range": [1.0, 3.0], "levels": 3, "measures": ["pearson", "spearman"],
+    }  # fmt: skip
+    table = {"name": "small", "seed": 3, "arm": [READS_ALL], "data": data, "population": {"users": USERS}}
+    result, _, _ = ran(from_table(table | {"shuffle": {"minimum-users": 10}}))
+    assert result.measures["sanitized"] == {"pearson": None, "spearman": None}
+    assert all(result.measures["on_device"][name]["value"] > 0.9 for name in data["measures"])
+
+
 @pytest.mark.parametrize(
     ("arm", "said"),
     [
@@ -125,3 +139,30 @@ def test_an_attack_below_its_baseline_is_remarked() -> None:
     row = {"baseline": 0.5, "interval": [0.2, 0.4]}
     assert below(row) and not below(row | {"interval": [0.2, 0.6]})
     assert not below(row | {"baseline": None})
+
+
+def taught(chance: float, accuracy: float, guesses: list[int], **more: object) -> dict[str, object]:
+    arm = {
+        "name": "a", "way": "statistics", "budget": {}, "accuracy": None, "accuracy_clean_test": accuracy,
+        "accuracy_clean_test_se": 0.02, "guessed": {"sanitized": [], "on_device": guesses},
+    }  # fmt: skip
+    return {"arms": [arm], "differences": [], "chance": chance, "classes": ["no", "yes"]} | more
+
+
+def test_a_model_that_knows_one_class_and_one_below_chance_are_remarked() -> None:
+    (one,) = remarks([taught(0.97, 0.97, [200, 0])])
+    assert one == 'a: on the device its model says of every text "no": it tells no classes apart.'
+    (most,) = remarks([taught(0.5, 0.5, [1, 199]), taught(0.5, 0.6, [90, 110])])
+    assert 'says of 199 of 200 texts "yes" with 1 of 2 seeds' in most
+    (below,) = remarks([taught(0.7, 0.6, [90, 110])])
+    assert below.startswith("a: on the device its accuracy, 0.600 ± 0.020, lies below chance, 0.700")
+    assert remarks([taught(0.7, 0.67, [90, 110])]) == []  # within two standard errors
+    assert remarks([taught(0.7, 0.6, [90, 110], label_range=[0.0, 1.0])]) == []
+
+
+@pytest.mark.parametrize(("share", "classes", "said"), [(0.74, 2, False), (0.76, 2, True), (0.55, 12, True)])
+def test_macro_f1_stands_beside_accuracy_where_one_class_dominates(share: float, classes: int, said: bool) -> None:
+    labels = np.r_[np.zeros(round(100 * share), np.int64), np.arange(100 - round(100 * share)) % (classes - 1) + 1]
+    test = Corpus([str(i) for i in range(100)], labels, tuple(map(str, range(classes))))
+    assert measures_of(Data(), test) == (("macro-f1",) if said else ())
+    assert measures_of(Data(measures=("macro-f1", "auroc")), test) == ("macro-f1", "auroc")

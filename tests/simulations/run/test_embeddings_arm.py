@@ -35,7 +35,7 @@ __all__ = ["folder"]  # a fixture
 FIELDS = {
     "name", "mechanism", "label_mechanism", "epsilon", "label_epsilon", "dim", "accuracy", "accuracy_se",
     "accuracy_clean_test", "accuracy_clean_test_se", "users", "delivered", "dropped", "errors", "bytes_per_user",
-    "seconds", "reference", "way", "budget", "ladder", "test_ladder", "model", "parameters", "measures",
+    "seconds", "reference", "way", "budget", "ladder", "test_ladder", "model", "parameters", "measures", "guessed",
     "perturbed",
 }  # fmt: skip
 BUDGET = {

@@ -17,7 +17,7 @@ from transformers import AutoModel
 from client.models.tokens import padded_word_ids
 from mechanisms.vocabulary import NOTHING
 from simulations.analysis.budget import texts_to_price
-from simulations.experiment import Experiment, from_table
+from simulations.experiment import Experiment, from_table, to_toml
 from simulations.experiment.ladder import of_experiment
 from simulations.run import forecast as forecasts
 from simulations.run.forecast import forecast, operations
@@ -73,6 +73,79 @@ def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(bert: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+def table(path: Path, owned: dict[str, int], seed: int) -> None:
+    """Texts with a class and a user; owned: how many rows each user has."""
+    words, rng = ["bad", "bright", "cold", "film", "good", "plot", "quick", "slow"], np.random.default_rng(seed)
+    lines = ["text,label,user"]
+    for user, rows in owned.items():
+        lines += [f"{' '.join(rng.choice(words, 9))} {user} {i},{(len(lines) + i) % 2},{user}" for i in range(rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def by_people(bert: Path, train: dict[str, int], test: dict[str, int], **sections: Any) -> Experiment:
+    table(Path("train.csv"), train, 1)
+    table(Path("test.csv"), test, 2)
+    arm = {
+        "name": "one vector", "statistic": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
+        "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
+    }  # fmt: skip
+    data = {
+        "source": "files", "path": ".", "train": "train.csv", "test": "test.csv", "text": "text", "label": "label",
+        "user": "user", "public": {"fraction": 0.25, "labels": False},
+    }  # fmt: skip
+    made: dict[str, Any] = {
+        "name": "owned", "data": data, "population": {"users": 30}, "encoder": {"model": str(bert), "max-length": 24},
+        "training": {"way": "statistics"}, "shuffle": {"minimum-users": 20}, "arm": [arm],
+        "policy": {"statistic": 8.0, "answer": 4.0},
+    }  # fmt: skip
+    for name, values in sections.items():
+        made[name] = made.get(name, {}) | values
+    return from_table(made)
+
+
+@pytest.mark.parametrize(("most", "others"), [(50, 2), (1, 7)])
+def test_each_kind_of_user_is_priced_with_their_own_records(most: int, others: int, bert: Path) -> None:
+    """One test user of 50 rows pays 200 beside training users of 2; and of one row each 4, beside training users of 7.
+    """
+    experiment = by_people(
+        bert, {f"u{i}": others for i in range(40)}, {"heavy": most} | {f"t{i}": 1 for i in range(24)},
+        population={"late": 0.2},
+    )  # fmt: skip
+    found = said(experiment)
+    (arm,) = found["arms"]
+    users = {
+        key: next(rung for rung in arm[key] if rung["rung"] == "user") for key in ("ladder", "test_ladder")
+    }  # fmt: skip
+    assert users["ladder"]["worst_case"] == pytest.approx(6.0)
+    assert users["test_ladder"]["worst_case"] == pytest.approx(4.0 * most)
+    assert found["crowds"]["test"]["users"] == 20
+    shuffled = next(rung for rung in arm["test_ladder"] if rung["rung"] == "shuffled")
+    assert shuffled["crowd"] == (20 if shuffled["epsilon"] is not None else None)
+    assert f" a test user, ε = {4 * most} at worst:" in check.lines(found)
+
+
+def test_no_more_test_users_hide_one_than_the_data_have(bert: Path) -> None:
+    """`test-limit` is no number of users: the test part may have fewer rows."""
+    answer = {"mechanism": "randomized-response", "epsilon": 1.0}
+    arm = {"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED, "answer": answer}
+    table(Path("train.csv"), {f"u{i}": 1 for i in range(90)}, 1)
+    table(Path("test.csv"), {f"t{i}": 1 for i in range(30)}, 2)
+    data = {
+        "source": "files", "path": ".", "train": "train.csv", "test": "test.csv", "text": "text", "label": "label",
+        "test-limit": 500, "public": {"fraction": 0.25},
+    }  # fmt: skip
+    experiment = from_table({
+        "name": "few", "data": data, "population": {"users": 60}, "encoder": {"model": str(bert), "max-length": 24},
+        "shuffle": {"minimum-users": 20}, "policy": {"embedding": 40.0, "label": 5.0, "answer": 1.0},
+        "arm": [arm],
+    })  # fmt: skip
+    (line,) = said(experiment)["arms"]
+    assert [rung["crowd"] for rung in line["test_ladder"] if rung["rung"] == "shuffled"] == [30]
+    (unread,) = of_experiment(experiment)
+    shuffled = unread["test_ladder"][-1]
+    assert shuffled["crowd"] == 500 and "if there are as many as data.test-limit" in shuffled["assumption"]
+
+
 def test_a_text_mechanisms_limit_cuts_what_it_says(bert: Path) -> None:
     arm = {"name": "a", "text": SANTEXT, "label": RANDOMIZED}
     reasons = ["length: of this test"]
@@ -121,12 +194,10 @@ def test_what_is_worth_a_look_is_said(bert: Path) -> None:
     warnings = "\n".join(said(late)["warnings"])
     assert "30 train users are expected in a batch" in warnings and "25 test users are expected" in warnings
     assert "of the texts are longer than 8 tokens" in warnings
-    assert said(study(bert, encoder={"max-length": 128}))["warnings"] == []
+    assert said(study(bert, encoder={"max-length": 64}))["warnings"] == []
 
 
 def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from simulations.experiment import to_toml
-
     Path("study.toml").write_text(to_toml(study(bert)), encoding="utf-8")
     assert cli.main(["check", "study.toml", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -138,3 +209,22 @@ def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "study.toml", "--set", "data.test-repeats=0"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert "NOT met" in "\n".join(check.lines(found | {"crowds": {"train": {"users": 1, "least": 2}}}))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--set", "seed=1", "--set", "seed = 2"], "seed is set twice, by seed=1 too"),
+        (["--set", "data.path=x", "--data", "y"], "data.path is set twice, by --data too"),
+        (["--set", "encoder.max-length=65"], "encoder.max-length: must be from 3 to the encoder's 64 places"),
+        (["--set", "encoder.layers=[3]"], "encoder.layers: 3 is above the encoder's 2 layers"),
+        (["--set", "arm.0.embedding.dim=33"], "embedding.dim: 33 is above the encoder's width 32"),
+    ],
+)
+def test_what_a_run_refuses_is_refused_before_it_in_one_line(
+    options: list[str], said: str, bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("study.toml").write_text(to_toml(study(bert)), encoding="utf-8")
+    assert cli.main(["check", "study.toml", *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error

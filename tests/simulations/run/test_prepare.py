@@ -171,7 +171,8 @@ def test_a_column_of_users_makes_users(tmp_path: Path) -> None:
     for assignment in ({"assignment": "record"}, {"assignment": "dirichlet", "alpha": 1.0}):
         with pytest.raises(UserError, match=r"population\.assignment: .* data\.user says whose they are"):
             replace(table, population=replace(table.population, **assignment))
-    with pytest.raises(UserError, match="minimum-users: 11 is more than the 10 test users"):
+    # no more test-repeats, which data of people refuse
+    with pytest.raises(UserError, match=r"minimum-users: 11 is more than the 10 test users.*more test users$"):
         prepare(replace(table, population=replace(table.population, users=12), shuffle=Shuffle(minimum_users=11)),
                 progress=print)  # fmt: skip
 
@@ -278,3 +279,10 @@ def test_what_is_wrong_with_data_is_said_by_itself(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r't\.csv.*"txt"'):
         simulate(experiment, tmp_path / "out", progress=said.append)
     assert said == []
+
+
+@pytest.mark.usefixtures("unencoded")
+def test_one_public_text_is_too_few_for_maps(tmp_path: Path) -> None:
+    few = files(tmp_path, rows(40, seed=1), rows(30, seed=2), public={"fraction": 0.01})
+    with pytest.raises(UserError, match="there is 1 public text, and maps are learned on two or more"):
+        prepare(few, progress=print)

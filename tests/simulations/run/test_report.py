@@ -302,3 +302,23 @@ def test_users_who_release_nothing_but_noise_are_said_to_teach_nothing() -> None
     for change, said in (({}, 1), *((other, 0) for other in others)):
         lines = [each for each in notes(results | {"arms": [first | none | change, *rest]}) if "no model" in each]
         assert len(lines) == said and all("1,924 users" in line for line in lines)
+
+
+def rungs(epsilon: float, records: int) -> list[dict[str, Any]]:
+    return [
+        {"rung": name, "epsilon": epsilon * k, "delta": 0.0, "worst_case": epsilon * k, "assumption": "drawn once"}
+        for name, k in (("record", 1), ("user", records))
+    ]
+
+
+def test_what_a_user_of_several_records_pays_is_said_beside_what_a_release_costs() -> None:
+    results = demo()
+    several = "For all of one user's records"
+    assert several not in "\n".join(notes(results))
+    results["arms"][2] |= {"ladder": rungs(6.0, 1), "test_ladder": rungs(4.0, 50)}
+    results["arms"][4] |= {"ladder": rungs(2.5, 3), "test_ladder": None}
+    said = next(line for line in notes(results) if several in line)
+    one, other = (results["arms"][i]["name"] for i in (2, 4))
+    assert said.endswith(f"at most: {one}: ε = 200 (a test user); {other}: ε = 7.5 (a training user).")
+    assert several in markdown(results) and several in " ".join(printed(results).split())
+    assert trust.asking(results["arms"][2]) == 200.0 and trust.asking(results["arms"][4]) is None

@@ -166,6 +166,25 @@ def test_killed_while_it_forgets_how_it_was_made_it_is_finished(place: Path) -> 
     assert "is finished already" in refusal(place / "run")
 
 
+def test_arms_of_any_name_run_and_go_on(place: Path) -> None:
+    """Names longer than a request's, and in other scripts: a file that is accepted runs to its end."""
+    long = "Purkayastha, ε = 10 for each radian, label by randomized response, ε = 3"
+    arms = [ARMS[0] | {"name": name} for name in ("p", long, f"{long}, again", "高斯", "مرحبا", "🙂")]
+    study = experiment(*arms)
+    out = place / "run"
+
+    def begun(out: Path) -> None:
+        begin(out, study=study)
+
+    killed_at(out, "tests.support.studies.release", NODES * 5 + 1, begun)
+    with resumed(out) as (part, again):
+        assert again == study
+        at_work(part, study)
+    for arm in study.arms:
+        assert len(charges(out, arm.name)) == 2 * USERS + TEST
+        assert (out / "models" / slug(arm.name) / "maps.safetensors").is_file()
+
+
 def test_it_may_be_killed_again_and_again(whole: dict[str, Any], place: Path) -> None:
     out = place / "run"
     killed_at(out, "tests.support.studies.release", 3)

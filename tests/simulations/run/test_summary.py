@@ -163,3 +163,8 @@ def test_whom_users_trust_stands_where_the_server_is_trusted(tmp_path):
     assert table[4].endswith("| – | – | nobody | 2,000 |") and table[5].endswith("| – | 1 | the server | 2,000 |")
     assert len({line.count("|") for line in table[2:6]}) == 1
     assert "trusts" not in summarize([run(tmp_path, 1, 0.5)])
+
+
+def test_a_bar_in_a_name_is_no_column(tmp_path):
+    lines = summarize([run(tmp_path, 1, 0.7, arms=[arm("a | b", 0.7)])]).splitlines()
+    assert lines[4].startswith("| a \\| b | 0.700")

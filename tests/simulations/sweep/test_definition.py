@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mechanisms.checks import is_slug
 from simulations.errors import UserError
-from simulations.experiment import load, trial_text_of
+from simulations.experiment import load, slug, trial_text_of
 from simulations.experiment.ladder import of_experiment
 from simulations.sweep.definition import bundled, load_study
 
@@ -65,6 +66,20 @@ def test_a_key_of_an_arm_makes_arms_of_one_run() -> None:
         (1.0, 0.5), (1.0, 5.0), (2.0, 0.5), (2.0, 5.0)
     ]  # fmt: skip
     assert run.point == {}
+
+
+def test_the_names_that_a_grid_makes_are_ones_that_requests_take() -> None:
+    """However long they become, and of whatever script; each arm has a ledger and a model of its own."""
+    long = "Purkayastha, ε for each radian of the mapped embedding, labels by randomized response"
+    base = BASE.replace("a, ε = 10", long).replace('"b"', '"没有噪声"')
+    Path("small.toml").write_text(base, encoding="utf-8")
+    (run,) = load_study(written(
+        f'[grid]\n"arm.{long}.embedding.epsilon" = [1.25, 2.5]\n"arm.没有噪声.embedding.dim" = [4, 8]\n'
+    )).runs  # fmt: skip
+    slugs = [slug(arm.name) for arm in run.experiment.arms]
+    assert len(set(slugs)) == 4 and all(map(is_slug, slugs))
+    study = load_study(written(f'[grid]\ntext.prompt = ["{"请" * 200} {{text}}"]\ntext.generator = ["m"]\n'))
+    assert len(study.runs[0].name) < 100 and study.runs[0].name.isascii()
 
 
 def test_keys_that_go_together_and_arms_of_the_studys_own() -> None:

@@ -29,7 +29,7 @@ from simulations.run.frontier import pareto
 from simulations.run.journal import begun, resumed, started
 from simulations.run.run import run
 from simulations.sweep import run as running
-from simulations.sweep import worker
+from simulations.sweep import tables, worker
 from simulations.sweep.definition import load_study
 from simulations.sweep.run import Job, processes, run_study
 from sottovoce.cli import main as cli
@@ -463,3 +463,20 @@ def _free(out: Path) -> bool:
     from simulations.run.journal import _locked
 
     return not any(_locked(part) for part in (out / "runs").glob("*.part"))
+
+
+def test_what_a_test_user_pays_has_a_column_of_its_own_where_somebody_asks(tmp_path: Path) -> None:
+    def ladder(epsilon: float) -> list[dict[str, Any]]:
+        return [{"rung": "user", "epsilon": epsilon, "delta": 0.0, "worst_case": epsilon}]
+
+    def study(**ladders: Any) -> tables.Finished:
+        arm = {"name": "a", "reference": False, "way": "statistics", "budget": {}, "accuracy": 0.8} | ladders
+        results = {"seed": 1, "arms": [arm], "differences": [], "classes": ["a", "b"], "chance": 0.5}
+        return tables.Finished("s", [], [tables.Point({}, [tmp_path], [results])])
+
+    asked = study(ladder=ladder(6.0), test_ladder=ladder(200.0))
+    headings, row = tables.overview(asked)
+    found = dict(zip(headings, row, strict=True))
+    assert (found["local ε"], found["local ε, test user"]) == ("6", "200")
+    assert {each["metric"]: each["value"] for each in tables.tidy(asked)}["local_epsilon_test_user"] == 200.0
+    assert "local ε, test user" not in tables.overview(study(ladder=ladder(6.0)))[0]

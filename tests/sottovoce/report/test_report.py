@@ -36,7 +36,8 @@ def results(name: str = "demo") -> dict[str, Any]:
     bare, one, text = made["arms"][1:4]
     bare |= {"ladder": [rung("embedding", math.inf), rung("user", math.inf), rung("shuffled", math.inf)]}
     shuffled = rung("shuffled", 0.5, 4.0, delta=1e-6, crowd=2000, assumption="a trusted shuffler")
-    one |= {"ladder": [rung("statistic", 4.0), rung("user", 4.0), shuffled], "test_ladder": [rung("answer", 2.0)]}
+    asked = [rung("answer", 2.0), rung("user", 2.0), shuffled | {"epsilon": 0.25, "worst_case": 2.0}]
+    one |= {"ladder": [rung("statistic", 4.0), rung("user", 4.0), shuffled], "test_ladder": asked}
     one["budget"] |= {"worst_case_epsilon": 4.0}
     agree = "any two users' data, the same label (public), that agree in the number of tokens (public)"
     label = rung("label", None, assumption="declared public: sent in clear (why not)")
@@ -139,7 +140,9 @@ def test_an_infinite_epsilon_is_no_number(plain: tuple[str, Page, dict[str, Any]
     bare, one, _ = told["runs"][0]["arms"]
     assert not bare["protected"] and bare["reference"] and bare["trust"]["nobody"]["epsilon"] is None
     assert all(each["epsilon"] is None and each["unprotected"] for each in bare["users"]["teaching"]["rungs"])
-    assert one["protected"] and one["trust"]["nobody"] == {"epsilon": 4.0, "delta": 0.0, "why": None}
+    assert one["protected"] and one["trust"]["nobody"] == {
+        "epsilon": 4.0, "delta": 0.0, "why": None, "whose": "training user",
+    }  # fmt: skip
     assert "Infinity" not in json.dumps(told) and '"inf"' not in json.dumps(told)
 
 
@@ -154,6 +157,43 @@ def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, 
     assert one["users"]["teaching"]["amplification"]["crowd"] == 2000 and one["attacks"] is None
     assert third["users"]["teaching"]["exposed"][-1] == "the number of tokens of each text, declared public"
     assert "the true labels" not in " ".join(third["stays_on_device"])
+
+
+def test_the_headline_is_of_who_pays_most_and_says_who_that_is(tmp_path: Path) -> None:
+    content = results()
+    content["arms"][1]["test_ladder"] = [
+        rung("answer", 4.0), rung("record", 4.0), rung("user", 200.0), rung("shuffled", None),
+    ]  # fmt: skip
+    text, _, told = made(folder(tmp_path / "run", content))
+    one, third = told["runs"][0]["arms"][1:]
+    paid = {"epsilon": 200.0, "delta": 0.0, "why": None, "whose": "test user"}
+    assert one["trust"]["nobody"] == paid
+    # the shuffler hides the training users, and no test user
+    assert one["trust"]["with_trust"] == paid | {"whom": "the shuffler", "delta": 1e-6}
+    assert third["trust"]["nobody"]["whose"] == "training user"
+    assert "up to ε = 200 (“Purkayastha, ε = 10”, a test user: practically every guess may be right)" in text
+
+
+def test_what_is_not_known_of_one_user_is_not_known_of_the_dearest(tmp_path: Path) -> None:
+    content = results()
+    unknown = rung("user", None, assumption="unknown how many records a user holds; say how many")
+    content["arms"][1]["test_ladder"] = [rung("answer", 2.0), unknown]
+    _, _, told = made(folder(tmp_path / "run", content))
+    found = told["runs"][0]["arms"][1]["trust"]
+    assert found["nobody"]["epsilon"] is None and found["nobody"]["whose"] == "test user"
+    assert found["nobody"]["why"] == "unknown how many records a user holds" and found["with_trust"] is None
+
+
+def test_a_delta_that_one_user_needs_holds_of_all(tmp_path: Path) -> None:
+    noise = rung("user", 3.0, math.inf, delta=1e-5)
+    arm = results()["arms"][1] | {"test_ladder": [rung("embedding", 3.0, math.inf, delta=1e-5), noise]}
+    assert facts.worst(arm) == facts.Cost(4.0, 1e-5, whose="training user")
+
+
+def test_a_public_arm_is_of_those_who_ask_alone() -> None:
+    arm = results()["arms"][1] | {"way": "public-only", "ladder": None}
+    assert facts.worst(arm) == facts.Cost(2.0, 0.0, whose="test user")
+    assert facts.worst(arm | {"test_ladder": None}) == facts.Cost(None, 0.0, "nothing is released")
 
 
 @pytest.mark.parametrize("how", ["paper", "trusted", "simulated"])
