@@ -6,16 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-WAYS = {
-    "release-once": "every user released a sanitized embedding and label once; the rest is post-processing",
-    "statistics": "every user released one vector, of how features go with labels; the server learnt from their mean, "
-    "and the rest is post-processing",
-    "sanitized-text": "every user released a sanitized text and label once; the rest is post-processing",
-    "text-then-embeddings": "half of the users released a sanitized text, the others a sanitized embedding under the "
-    "encoder trained on these, each with a label; the rest is post-processing",
-    "public-only": "public data alone; no user took part",
-    "paper": "a trusted simulation of the published procedure; gradients depend on raw text: NOT private",
-}
+from server.protocols import PROTOCOLS
+
 NOT_PRIVATE = "\n**Not private: a reference.** Nothing protects the users of this model.\n"
 
 ON_EMBEDDINGS = """The maps and the head are in `maps.safetensors`. They predict from *sanitized embeddings*, without
@@ -178,7 +170,7 @@ def _epsilon(value: Any) -> str:
 
 
 def _way(way: str | None) -> str | None:
-    return None if way is None else f"{way}: {WAYS[way]}" if way in WAYS else way
+    return f"{way}: {PROTOCOLS[way].summary}" if way in PROTOCOLS else way
 
 
 def _text(value: Any) -> str:

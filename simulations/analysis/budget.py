@@ -137,10 +137,10 @@ def ladder_of_release(
 def ladders_of_experiment(experiment: Experiment, *, records: int | None, classes: int | None) -> dict[str, Any]:
     """{"name", "way", "delta", "arms"}, arms as `simulations.experiment.ladder.of_experiment` describes them; and
     "way_sentence" where the way is not private. Reads the data where arms release texts. Raises UserError."""
-    way = experiment.training.way
+    protocol = experiment.training.protocol
     arms = of_experiment(experiment, texts=texts_to_price(experiment), records=records, classes=classes)
-    ladders = {"name": experiment.name, "way": way, "delta": experiment.shuffle.delta, "arms": arms}
-    return ladders | ({"way_sentence": f"{PAPER}: NOT private"} if way == "paper" else {})
+    ladders = {"name": experiment.name, "way": protocol.name, "delta": experiment.shuffle.delta, "arms": arms}
+    return ladders | ({"way_sentence": f"{PAPER}: NOT private"} if not protocol.private else {})
 
 
 def texts_to_price(experiment: Experiment) -> dict[str, TextMechanism]:

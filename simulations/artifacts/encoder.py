@@ -14,7 +14,7 @@ from simulations.artifacts.provenance import made_by
 from simulations.corpora import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import DEFAULT_DIM, HALVES, TEXT_WAYS, Experiment
+from simulations.experiment import DEFAULT_DIM, Experiment
 from simulations.experiment import Encoder as EncoderSettings
 from simulations.progress import Progress
 
@@ -86,8 +86,8 @@ def check_trained(experiment: Experiment) -> None:
     width, places, depth = (
         said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers")
     )  # fmt: skip
-    asked = {"training.bottleneck": experiment.training.bottleneck} if experiment.training.way in TEXT_WAYS else {}
-    if experiment.training.way == HALVES:
+    asked = {"training.bottleneck": experiment.training.bottleneck} if experiment.training.protocol.releases_text else {}
+    if experiment.training.protocol.in_halves:
         asked = {f'arm "{arm.name}": embedding.dim': (arm.dims or (DEFAULT_DIM,))[0] for arm in experiment.arms}
     for where, dim in asked.items():
         if isinstance(width, int) and isinstance(dim, int) and dim > width:

@@ -20,7 +20,7 @@ from simulations.artifacts.encoder import check_trained, checkpoint_of, encoder_
 from simulations.artifacts.text_channel import prepare_rewriter, saved_rewriter
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import CENTRALISED, STATISTICS, TEXT_WAYS, Experiment
+from simulations.experiment import Experiment
 from simulations.output.atomic import staged
 from simulations.progress import Progress
 
@@ -64,7 +64,7 @@ def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress
     line."""
     check_trained(experiment)
     encoder = None
-    if experiment.training.way not in TEXT_WAYS:
+    if not experiment.training.protocol.releases_text:
         encoder = CachedEncoder(encoder_folder(experiment, corpus, progress=progress), progress=progress)
     rewriter = prepare_rewriter(experiment, corpus.texts, progress=progress)
     return _with_maps(experiment, Public(
@@ -149,7 +149,7 @@ def _with_maps(experiment: Experiment, public: Public) -> Public:
     if public.encoder is None:
         return public
     embeddings = public.encoder.embed(public.texts)
-    if all(experiment.way_of(arm) in (STATISTICS, CENTRALISED) for arm in experiment.arms):
+    if all(arm.centralised or experiment.protocol_of(arm).releases_vector for arm in experiment.arms):
         return replace(public, embeddings=embeddings)
     maps = PublicMaps(
         embeddings, public.labels, classes=len(public.classes), learned=experiment.training.maps == "learned",

@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechanisms.mechanism import Mechanism
-from server.protocols import way_of_training
 from server.protocols.protocol import Channels, Conversation, Public, Training
 from simulations.artifacts.encoder import export_settings
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.experiment import (
     DEFAULT_DIM,
-    HALVES,
-    PUBLIC_ONLY,
-    TEXT_WAYS,
     Arm,
     Experiment,
     answer_of,
@@ -33,7 +29,7 @@ def protocol_of(
 
     Raises ValueError, in one line, where the arm's parameters do not fit the data or the encoder.
     """
-    protocol: Conversation = way_of_training(experiment.way_of(arm))(
+    protocol: Conversation = experiment.protocol_of(arm).conversation()(
         public, channels_of(experiment, arm, public), training_of(experiment), folder=folder,
         progress=lambda line: progress(f"{arm.name}: {line}"),
     )  # fmt: skip
@@ -42,7 +38,7 @@ def protocol_of(
 
 def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
     """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
-    texts = experiment.training.way in TEXT_WAYS
+    texts = experiment.training.protocol.releases_text
     text = taught = None
     if texts:
         assert isinstance(public.rewriter, StudyRewriter)
@@ -60,7 +56,7 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         curator=curator_of(arm, users=experiment.answering(arm)),
         features=arm.features,
         users=experiment.answering(arm),
-        teaching=arm.way != PUBLIC_ONLY,
+        teaching=not arm.public_only,
         asking=texts or (arm.embedding is not None and arm.answer is None),
         minimum_users=experiment.shuffle.least,
     )
@@ -71,10 +67,10 @@ def embeddings_of(experiment: Experiment, arm: Arm, public: Public) -> tuple[Mec
 
     Raises ValueError for one above the encoder's width.
     """
-    way = experiment.training.way
-    if way in TEXT_WAYS and way != HALVES:
+    protocol = experiment.training.protocol
+    if protocol.only_texts:
         return ()
-    if way == HALVES:
+    if protocol.in_halves:
         assert arm.embedding is not None
         return (embedding_mechanism(arm.embedding, arm.dims[0] if arm.dims else DEFAULT_DIM),)
     assert public.embeddings is not None

@@ -11,9 +11,7 @@ What an arm costs is in `simulations.experiment.ladder`, which is not loaded her
 from simulations.experiment.arm import (
     ANY_MODEL,
     BOTH,
-    CENTRALISED,
     DEFAULT_DIM,
-    PUBLIC_ONLY,
     Arm,
     answer_of,
     curator_of,
@@ -29,19 +27,14 @@ from simulations.experiment.names import slug
 from simulations.experiment.sections import (
     BUNDLED_LM,
     CHECKPOINT,
-    HALVES,
     NONE,
-    RELEASE_ONCE,
-    STATISTICS,
-    TEXT_WAYS,
     Encoder,
     Policy,
 )
 from simulations.experiment.toml import bundled, from_table, load, to_toml
 
 __all__ = [
-    "ANY_MODEL", "BOTH", "BUNDLED_LM", "CENTRALISED", "CHECKPOINT", "DEFAULT_DIM", "HALVES", "NONE", "PUBLIC_ONLY",
-    "RELEASE_ONCE", "STATISTICS", "TEXT_WAYS", "Arm", "Encoder", "Experiment", "Policy", "answer_of",
+    "ANY_MODEL", "BOTH", "BUNDLED_LM", "CHECKPOINT", "DEFAULT_DIM", "NONE", "Arm", "Encoder", "Experiment", "Policy", "answer_of",
     "bundled", "client_policy", "curator_of", "embedding_mechanism", "from_table", "label_of", "load", "released_text",
     "slug", "stand_in", "text_mechanism", "to_toml", "trial_text_of",
 ]  # fmt: skip

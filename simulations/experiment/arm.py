@@ -16,13 +16,13 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words.text import KEPT, TextMechanism
 from mechanisms.words.verbatim import Verbatim
+from server.protocols import CENTRALISED, PUBLIC_ONLY, RELEASE_ONCE
 from server.training.descent import DESCENTS, Descent, LocalDPSGD
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import either, key, slug
-from simulations.experiment.sections import RELEASE_ONCE, Section, setting
+from simulations.experiment.sections import Section, setting
 
-PUBLIC_ONLY, CENTRALISED = "public-only", "centralised"
 #: Whose texts are perturbed: those of all users.
 BOTH = "both"
 #: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
@@ -65,7 +65,7 @@ class Arm(Section):
     perturb: str = setting(values.choice(BOTH, "train", "test"), BOTH)
     reference: bool = setting(values.flag, False)
     smallest_crowd: int | None = setting(values.whole(1))
-    way: str | None = setting(values.choice(PUBLIC_ONLY, RELEASE_ONCE, CENTRALISED))
+    way: str | None = setting(values.choice(PUBLIC_ONLY.name, RELEASE_ONCE.name, CENTRALISED.name))
 
     def _where(self, name: str) -> str:
         return f'arm "{self.name}": {key(name)}'
@@ -74,15 +74,15 @@ class Arm(Section):
         super().__post_init__()
         if not slug(self.name):
             raise UserError(f'arm "{self.name}": name: must contain a letter or a digit')
-        if self.way == CENTRALISED:
+        if self.centralised:
             self._check_centralised()
             return
         for taught in ("label", "statistic"):
-            if self.way == PUBLIC_ONLY and getattr(self, taught) is not None:
+            if self.public_only and getattr(self, taught) is not None:
                 raise UserError(
                     f'{self._where(taught)}: a "{PUBLIC_ONLY}" arm takes no {taught} from users; remove it'
                 )
-        if self.way != PUBLIC_ONLY and self.embedding is None and self.text is None and self.statistic is None:
+        if not self.public_only and self.embedding is None and self.text is None and self.statistic is None:
             raise UserError(
                 f'{self._where("embedding")}: is missing; name a mechanism, or way = "{PUBLIC_ONLY}"'
             )
@@ -96,7 +96,7 @@ class Arm(Section):
             raise UserError(f"{self._where('statistic')}.dim: give one number of features, or none to have it chosen")
 
     def _check_perturb(self) -> None:
-        if self.text is None or self.embedding is not None or self.way == PUBLIC_ONLY:
+        if self.text is None or self.embedding is not None or self.public_only:
             raise UserError(
                 f'{self._where("perturb")}: goes with users who teach by texts, and ask by texts; remove it'
             )
@@ -114,6 +114,16 @@ class Arm(Section):
             raise UserError(
                 f'{self._where(given[0])}: a "{CENTRALISED}" arm releases nothing: its server has the texts; remove it'
             )
+
+    @property
+    def public_only(self) -> bool:
+        """Whether no training user takes part."""
+        return self.way == PUBLIC_ONLY.name
+
+    @property
+    def centralised(self) -> bool:
+        """Whether a trusted server has all texts and labels as they are."""
+        return self.way == CENTRALISED.name
 
     @property
     def features(self) -> int | None:

@@ -12,12 +12,12 @@ from mechanisms.catalogue import CATALOGUE, admit
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.release import CHANNELS
 from mechanisms.words.text import TextMechanism
+from server.protocols import CENTRALISED, PROTOCOLS, PUBLIC_ONLY, RELEASE_ONCE, STATISTICS
+from server.protocols.declaration import TrainingProtocol
 from server.training.descent import Descent
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.arm import (
-    CENTRALISED,
-    PUBLIC_ONLY,
     Arm,
     curator_of,
     released_text,
@@ -28,10 +28,7 @@ from simulations.experiment.names import either, slug
 from simulations.experiment.pricing import check_arm, check_text
 from simulations.experiment.requests import check_requests
 from simulations.experiment.sections import (
-    HALVES,
-    RELEASE_ONCE,
-    STATISTICS,
-    TEXT_WAYS,
+    WAYS,
     Data,
     Encoder,
     Policy,
@@ -78,10 +75,11 @@ class Experiment:
             object.__setattr__(self, "arms", tuple(_with_sides(arm) for arm in self.arms))
 
     def _check_public(self) -> None:
-        public, way = self.data.public, self.training.way
-        if way in (RELEASE_ONCE, STATISTICS) and public.fraction == 0:
-            raise UserError(f'data.public.fraction: must be above 0; way = "{way}" learns its maps on public data')
-        if public.labelled is not None and (way != STATISTICS or not public.labels or self.encoder.fine_tune_on_public):
+        public, protocol = self.data.public, self.training.protocol
+        if protocol.fits_maps and public.fraction == 0:
+            raise UserError(f'data.public.fraction: must be above 0; way = "{protocol}" learns its maps on public data')
+        by_vector = protocol.releases_vector and public.labels and not self.encoder.fine_tune_on_public
+        if public.labelled is not None and not by_vector:
             raise UserError(
                 f'data.public.labelled: goes with training.way = "{STATISTICS}", labels = true and '
                 "encoder.fine-tune-on-public = false; remove it"
@@ -92,23 +90,24 @@ class Experiment:
             )
         if not public.labels and self.training.maps == "learned":
             raise UserError('training.maps: "learned" needs public labels; use "principal-components"')
-        if self.training.way in TEXT_WAYS and self.encoder.fine_tune_on_public:
+        if self.training.protocol.releases_text and self.encoder.fine_tune_on_public:
             raise UserError(
                 f'encoder.fine-tune-on-public: does not go with training.way = "{self.training.way}", where labelled '
                 "public text joins the users', sanitized like theirs; remove it"
             )
-        if self.training.way in (*TEXT_WAYS, "paper") and self.encoder.layers:
+        if not protocol.fits_maps and self.encoder.layers:
             raise UserError(
                 f'encoder.layers: does not go with training.way = "{self.training.way}", which trains the last one\'s '
                 "states; remove it"
             )
-        if self.training.way in ("sanitized-text", "paper") and self.encoder.precision != "fp32":
+        encode = protocol.private and protocol.trains_on & {"embedding", "statistic"}
+        if not encode and self.encoder.precision != "fp32":
             raise UserError(
                 f'encoder.precision: "{self.encoder.precision}" is of what users encode, and with training.way = '
                 f'"{self.training.way}" they encode nothing; remove it'
             )
-        if self.text.pretrain and self.training.way not in TEXT_WAYS:
-            raise UserError(f"text.pretrain: needs training.way = {either(TEXT_WAYS)}")
+        if self.text.pretrain and not self.training.protocol.releases_text:
+            raise UserError(f"text.pretrain: needs training.way = {either(_named('text'))}")
         if self.text.pretrain and public.fraction == 0:
             raise UserError("text.pretrain: needs public text, and data.public.fraction is 0")
         for arm in self.arms if self.text.pretrain else ():
@@ -153,16 +152,18 @@ class Experiment:
             taken[slug(arm.name)] = arm.name
             if self.data.second_text is None and (arm.text or {}).get("sides", 1) != 1:
                 raise UserError(f'arm "{arm.name}": text.sides: goes with pairs of texts, data.second-text; remove it')
-            if arm.way == PUBLIC_ONLY and self.training.way == "paper":
+            if arm.public_only and not self.training.protocol.private:
                 raise UserError(
                     f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "paper", which trains '
                     "on users' texts; put this arm into a study of another way"
                 )
-            if arm.way == CENTRALISED:
+            if arm.centralised:
                 self._check_centralised(arm)
                 continue
             self._check_channels(arm)
-            chosen = self.way_of(arm) == RELEASE_ONCE and self.data.public.labels and self.data.public.labelled is None
+            public = self.data.public
+            way = self.protocol_of(arm)
+            chosen = way.fits_maps and way.releases_embedding and public.labels and public.labelled is None
             if len(arm.dims) > 1 and not chosen:
                 raise UserError(
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
@@ -183,16 +184,17 @@ class Experiment:
                 )
 
     def _check_centralised(self, arm: Arm) -> None:
-        if self.training.way not in (RELEASE_ONCE, STATISTICS):
+        if not self.training.protocol.fits_maps:
             raise UserError(
                 f'arm "{arm.name}": way: "{CENTRALISED}" reads embeddings, and training.way = "{self.training.way}" '
-                f"has none at first; it goes with {either((RELEASE_ONCE, STATISTICS))}"
+                f"has none at first; it goes with {either([name for name in WAYS if PROTOCOLS[name].fits_maps])}"
             )
 
     def _check_channels(self, arm: Arm) -> None:
         """Which channels an arm releases goes with the way of training."""
-        way, texts = self.way_of(arm), self.training.way in TEXT_WAYS
-        if arm.way == RELEASE_ONCE and (self.training.way != STATISTICS or self.data.public.labelled is not None):
+        way, texts = self.protocol_of(arm), self.training.protocol.releases_text
+        beside = self.training.protocol.releases_vector and self.data.public.labelled is None
+        if arm.way == RELEASE_ONCE.name and not beside:
             raise UserError(
                 f'arm "{arm.name}": way: "{RELEASE_ONCE}" stands beside training.way = "{STATISTICS}" alone, and not '
                 "with data.public.labelled; remove it"
@@ -203,11 +205,12 @@ class Experiment:
             )
         if arm.text is not None and not texts:
             raise UserError(
-                f'arm "{arm.name}": text: does not go with training.way = "{way}", but with {either(TEXT_WAYS)}'
+                f'arm "{arm.name}": text: does not go with training.way = "{way}", but with '
+                f"{either(_named('text'))}"
             )
-        if way == "sanitized-text" and arm.embedding is not None:
+        if way.only_texts and arm.embedding is not None:
             raise UserError(f'arm "{arm.name}": embedding: none is released with training.way = "{way}"; remove it')
-        if way == STATISTICS:
+        if way.releases_vector:
             self._check_statistic(arm)
         elif arm.statistic is not None:
             raise UserError(
@@ -215,19 +218,19 @@ class Experiment:
             )
         if arm.answer is not None:
             self._check_answer(arm)
-        if way == HALVES:
-            if arm.way == PUBLIC_ONLY:
+        if way.in_halves:
+            if arm.public_only:
                 raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "{way}"')
             if arm.embedding is None:
                 raise UserError(f'arm "{arm.name}": embedding: is missing; half of the users release one')
             if len(arm.dims) > 1:
                 raise UserError(f'arm "{arm.name}": embedding.dim: give one number with training.way = "{way}"')
-        if texts and arm.way == PUBLIC_ONLY and (not self.data.public.labels or self.data.public.fraction == 0):
+        if texts and arm.public_only and (not self.data.public.labels or self.data.public.fraction == 0):
             raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
         needs_prior = arm.label is not None and arm.label["mechanism"] == "randomized-response-prior"
-        if needs_prior and (arm.embedding is None or texts) and arm.way != PUBLIC_ONLY:
+        if needs_prior and (arm.embedding is None or texts) and not arm.public_only:
             raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
-        if needs_prior and way == "paper":
+        if needs_prior and not way.private:
             raise UserError(
                 f'arm "{arm.name}": label: randomized-response-prior takes its prior from a model that users were '
                 'sent, and training.way = "paper" sends none; use randomized-response'
@@ -235,7 +238,7 @@ class Experiment:
 
     def answering(self, arm: Arm) -> int:
         """How many users are expected to answer together: all, or those of one stage."""
-        people, stages = self.population, self.training.stages if self.way_of(arm) == self.training.way else 1
+        people, stages = self.population, self.training.stages if self.protocol_of(arm) is self.training.protocol else 1
         return int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages
 
     def statistic_of(self, arm: Arm) -> Callable[[int], Mechanism] | None:
@@ -248,12 +251,12 @@ class Experiment:
         """Whether users' statistics say where their texts are, too, beside public text of another domain."""
         return self.data.elsewhere and not self.training.self_training
 
-    def way_of(self, arm: Arm) -> str:
-        """How the arm is trained, a key of `server.protocols.WAYS` or "paper"; without users in a public-only arm."""
-        return self.training.way if arm.way in (None, PUBLIC_ONLY) else arm.way
+    def protocol_of(self, arm: Arm) -> TrainingProtocol:
+        """Return the protocol that trains the arm; without users in a public-only arm."""
+        return self.training.protocol if arm.way is None or arm.public_only else PROTOCOLS[arm.way]
 
     def _check_statistic(self, arm: Arm) -> None:
-        if arm.way == PUBLIC_ONLY:
+        if arm.public_only:
             if not self.data.public.labels:
                 raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
         elif arm.statistic is None:
@@ -264,13 +267,13 @@ class Experiment:
             raise UserError(f'arm "{arm.name}": label: is part of what a statistic says, under its ε; remove it')
 
     def _check_answer(self, arm: Arm) -> None:
-        way = self.way_of(arm)
-        if way not in (RELEASE_ONCE, STATISTICS):
+        way = self.protocol_of(arm)
+        if not way.answers:
             raise UserError(
                 f'arm "{arm.name}": answer: does not go with training.way = "{way}", but with '
-                f"{either((RELEASE_ONCE, STATISTICS))}"
+                f"{either([name for name in WAYS if PROTOCOLS[name].answers])}"
             )
-        if way == STATISTICS and arm.embedding is not None:
+        if way.releases_vector and arm.embedding is not None:
             raise UserError(
                 f'arm "{arm.name}": answer: whoever asks releases an answer or an embedding; remove one of the two'
             )
@@ -280,9 +283,9 @@ class Experiment:
 
         classes: of the data; width: of the encoder; None where nobody has looked.
         """
-        if arm.way != CENTRALISED and self.training.way != "paper":
+        if not arm.centralised and self.training.protocol.private:
             check_requests(
-                arm, self.way_of(arm), classes=classes or self.data.classes, width=width, stages=self.training.stages,
+                arm, self.protocol_of(arm), classes=classes or self.data.classes, width=width, stages=self.training.stages,
                 least=self.shuffle.least, statistic=self.statistic_of(arm), shared=self.shared_codes,
             )  # fmt: skip
 
@@ -291,9 +294,14 @@ class Experiment:
         check_text(client_policy(self, arm), arm, self.data.classes, text)
 
 
+def _named(channel: str) -> list[str]:
+    """Return the protocols whose training users release a channel."""
+    return [name for name in WAYS if channel in PROTOCOLS[name].trains_on]
+
+
 def _in_clear(arm: Arm) -> bool:
     """Whether something in clear splits an arm's users into crowds: labels, or what texts expose."""
-    labels = arm.label is None and arm.statistic is None and arm.way != PUBLIC_ONLY
+    labels = arm.label is None and arm.statistic is None and not arm.public_only
     return labels or (arm.text is not None and bool(trial_text_of(arm).guarantee.exposes))
 
 

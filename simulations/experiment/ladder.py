@@ -15,9 +15,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from server.training.statistic_head import CANDIDATES, code_length, features_allowed
 from simulations.experiment.arm import (
-    CENTRALISED,
     DEFAULT_DIM,
-    PUBLIC_ONLY,
     Arm,
     answer_of,
     embeddings_of,
@@ -25,7 +23,6 @@ from simulations.experiment.arm import (
     released_text,
 )
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.sections import HALVES
 
 PAPER = "trusted simulation, not a protocol"
 _OF_STATISTICS = "the largest of all numbers of features that are chosen from, or of all stages"
@@ -75,7 +72,7 @@ def of_run(
     of users that the smallest of them delivered, and at the smallest crowd in any. Test users are no
     training users. The way `paper` draws an embedding afresh in every epoch, and its gradients are unprotected.
     """
-    shuffled = experiment.shuffle.enabled and experiment.training.way != "paper"
+    shuffled = experiment.shuffle.enabled and experiment.training.protocol.private
     train = min(spent.train) if spent.train else None
     crowd = spent.crowd(stated=arm.smallest_crowd, records=records or 1)
     notes = {}
@@ -122,21 +119,21 @@ def of_experiment(
     lines = []
     for arm in experiment.arms:
         train = test = None
-        stages = experiment.training.stages if experiment.way_of(arm) == experiment.training.way else 1
-        hidden = experiment.shuffle.enabled and experiment.training.way != "paper"
+        stages = experiment.training.stages if experiment.protocol_of(arm) is experiment.training.protocol else 1
+        hidden = experiment.shuffle.enabled and experiment.training.protocol.private
         users = experiment.answering(arm) if hidden else None
         split = f" / {stages} stages of disjoint users" if stages > 1 else ""
         notes = {"shuffled": assumed + split, "label": f"{classes} classes"}
         embeddings: list[Mechanism | None] = [*embeddings_of(arm)] or [None]
         whole = None if arm.text is None else (texts or {})[arm.name]
         text, asked = (None if whole is None else released_text(arm, whole, split) for split in ("train", "test"))
-        if arm.way not in (PUBLIC_ONLY, CENTRALISED):
+        if not (arm.public_only or arm.centralised):
             train = _train(
                 experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
                 _statistics(experiment, arm, classes, public),
             )
         answer = answer_of(arm, classes)
-        if any((arm.embedding, asked, answer)) and experiment.training.way != "paper":
+        if any((arm.embedding, asked, answer)) and experiment.training.protocol.private:
             test = _test(
                 experiment, arm, embeddings, *_test_users(experiment, tests), asked, answer, records=test_records,
             )  # fmt: skip
@@ -158,14 +155,14 @@ def _train(
             for mechanism in statistics
         ]
         return tuple(_noted(rung, notes.get(rung.name)) for rung in widest(each, _OF_STATISTICS))
-    paper = experiment.training.way == "paper"
+    paper = not experiment.training.protocol.private
     public = _exposed(experiment, text)
     reason = experiment.policy.declared.get("label")
     if arm.label is None and reason is not None:
         label, public = None, {"label": reason} | public
     elif label is None:
         label = Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
-    price = _halves if experiment.training.way == HALVES else _widest
+    price = _halves if experiment.training.protocol.in_halves else _widest
     return price(
         embeddings, notes, label=label, text=text, records=records, users=users, delta=experiment.shuffle.delta,
         crowd=crowd, public=public,
@@ -193,7 +190,7 @@ def _test(
         return _widest(
             [None], notes, label=None, answer=answer, records=records, users=users, delta=experiment.shuffle.delta
         )
-    text = None if experiment.training.way == HALVES else text  # test users release embeddings there
+    text = None if experiment.training.protocol.in_halves else text  # test users release embeddings there
     public = _exposed(experiment, text)
     return _widest(
         embeddings, notes, label=None, text=text, records=records, users=users, delta=experiment.shuffle.delta,

@@ -16,7 +16,7 @@ from mechanisms.guarantee import EXPOSURES
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
-from simulations.experiment.arm import PUBLIC_ONLY, Arm, answer_of, embeddings_of, label_of, trial_text_of
+from simulations.experiment.arm import Arm, answer_of, embeddings_of, label_of, trial_text_of
 
 #: Coordinates of a statistic whose price is asked for: it does not depend on them.
 _ANY = 8
@@ -48,7 +48,7 @@ def _costs(policy: Policy, arm: Arm, classes: int) -> dict[str, Cost]:
     """By channel, what one record is charged by the arm's dearest mechanism; its ε is inf where it is sent in clear."""
     released = {
         "embedding": embeddings_of(arm),
-        "label": [] if arm.way == PUBLIC_ONLY or arm.statistic is not None else [label_of(arm, classes)],
+        "label": [] if arm.public_only or arm.statistic is not None else [label_of(arm, classes)],
     }
     return {
         channel: max((policy.cost(m.guarantee) for m in mechanisms), key=lambda cost: cost.sums)

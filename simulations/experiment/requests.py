@@ -14,11 +14,11 @@ from mechanisms.privunit import MAX_DIM
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
 from server.maps import Maps
+from server.protocols.declaration import TrainingProtocol
 from server.protocols.protocol import Channels
 from simulations.errors import UserError
 from simulations.experiment.arm import (
     DEFAULT_DIM,
-    PUBLIC_ONLY,
     Arm,
     answer_of,
     embeddings_of,
@@ -27,14 +27,13 @@ from simulations.experiment.arm import (
     trial_text_of,
 )
 from simulations.experiment.names import slug
-from simulations.experiment.sections import STATISTICS
 
 #: Stands for the hash of an encoder and of a language model.
 _HASH = "0" * 64
 
 
 def check_requests(
-    arm: Arm, way: str, *, classes: int, width: int | None, stages: int, least: int,
+    arm: Arm, way: TrainingProtocol, *, classes: int, width: int | None, stages: int, least: int,
     statistic: Callable[[int], Mechanism] | None, shared: bool,
 ) -> None:  # fmt: skip
     """Raise UserError, which names the arm, where one of its requests would be refused.
@@ -72,7 +71,7 @@ def check_requests(
         text=None if text is None else released_text(arm, text, "test"),
         taught=None if text is None else released_text(arm, text, "train"),
         statistic=statistic, answer=answer_of(arm, classes), features=features, minimum_users=least,
-        teaching=arm.way != PUBLIC_ONLY,
+        teaching=not arm.public_only,
     )  # fmt: skip
     try:
         for _ in _requests(channels, width or max(widest, 2), stages, way, shared):
@@ -81,7 +80,7 @@ def check_requests(
         raise UserError(f'arm "{arm.name}": {str(error).removeprefix("request: ")}; its users would refuse') from error
 
 
-def _requests(channels: Channels, width: int, stages: int, way: str, shared: bool) -> Iterator[Request]:
+def _requests(channels: Channels, width: int, stages: int, way: TrainingProtocol, shared: bool) -> Iterator[Request]:
     """Make what the arm's users would be asked, at its last stage."""
     part = (stages - 1, stages)
     if channels.text is not None:
@@ -92,7 +91,7 @@ def _requests(channels: Channels, width: int, stages: int, way: str, shared: boo
     for mechanism in channels.embedding:
         maps = _maps(width, getattr(mechanism, "dim", None) or getattr(mechanism, "size", 2), channels.classes)
         prior = maps.folded() if getattr(channels.label, "needs_prior", False) and channels.teaching else None
-        if channels.teaching and way != STATISTICS:
+        if channels.teaching and not way.releases_vector:
             yield channels.embeddings(
                 _HASH, maps, mechanism, stage="train", split="train", label=True, part=part, prior=prior
             )

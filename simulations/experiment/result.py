@@ -9,7 +9,7 @@ from typing import Any
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
 from server.protocols.public_maps import dim_of
-from simulations.experiment.arm import DEFAULT_DIM, PUBLIC_ONLY, Arm
+from simulations.experiment.arm import DEFAULT_DIM, Arm
 from simulations.experiment.experiment import Experiment, client_policy
 from simulations.experiment.guarantees import Promise, Released, promise, released
 
@@ -105,7 +105,7 @@ def arm_result(
         accuracy_se=None,
         accuracy_clean_test=None,
         accuracy_clean_test_se=None,
-        users=0 if arm.way == PUBLIC_ONLY else experiment.population.users,
+        users=0 if arm.public_only else experiment.population.users,
         delivered=teaching.users,
         dropped=dict(teaching.dropped) | {f"test: {reason}": n for reason, n in asking.dropped.items()},
         errors=dict(teaching.errors + asking.errors),

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from client import policy as client
-from server import protocols
+from server.protocols import ASKING, PAPER, PROTOCOLS, RELEASE_ONCE
+from server.protocols.declaration import TrainingProtocol
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import key
 
-HALVES = "text-then-embeddings"
-STATISTICS = "statistics"
-RELEASE_ONCE = "release-once"
-TEXT_WAYS = ("sanitized-text", HALVES)
-WAYS = (*protocols.WAYS, "paper")
+#: The protocols that an experiment may name; others are of single arms.
+WAYS = (*ASKING, PAPER.name)
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
 #: Tasks of the built-in corpus, and how many classes each has.
 CLASSES = {"sentiment": 2, "genre": 12}
@@ -290,7 +288,7 @@ class Training(Section):
     """
 
     place: ClassVar[str] = "training"
-    way: str = setting(values.choice(*WAYS), RELEASE_ONCE)
+    way: str = setting(values.choice(*WAYS), RELEASE_ONCE.name)
     epochs: int = setting(values.whole(1), 5)
     batch_size: int = setting(values.whole(1), 32)
     lr: float = setting(values.number(above=True, below=1.0), 5e-5)
@@ -314,26 +312,33 @@ class Training(Section):
     @property
     def stages(self) -> int:
         """In how many stages users release, each user in one of them."""
-        return 2 if self.way == HALVES else self.rounds if self.way == STATISTICS else self.label_stages
+        return self.protocol.stages(self)
+
+    @property
+    def protocol(self) -> TrainingProtocol:
+        """Protocol that `way` names."""
+        return PROTOCOLS[self.way]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.way == "paper" and not self.acknowledge_not_private:
+        if not self.protocol.private and not self.acknowledge_not_private:
             raise UserError(
-                'training.way: "paper" is not private (its gradients depend on raw text), only a trusted '
+                f'training.way: "{self.way}" is not private (its gradients depend on raw text), only a trusted '
                 "simulation; set training.acknowledge-not-private = true to run it"
             )
-        if self.way != RELEASE_ONCE and self.label_stages > 1:
-            raise UserError(f'training.label-stages: must be 1 with way = "{self.way}"')
-        if self.way != "sanitized-text" and self.bottleneck != _BOTTLENECK:
-            raise UserError('training.bottleneck: goes with way = "sanitized-text"; remove it')
-        if self.way != STATISTICS and (self.self_training or self.rounds > 1):
-            name = "self-training" if self.self_training else "rounds"
-            raise UserError(f'training.{name}: goes with way = "{STATISTICS}"; remove it')
+        self._check_options()
         if self.rounds > 1 and not self.self_training:
             raise UserError(
                 "training.rounds: must be 1 without self-training: with one encoder, all users in one round tell more"
             )
+
+    def _check_options(self) -> None:
+        """Raise UserError where an option of another protocol is set."""
+        usual = {each.name: each.default for each in fields(self)}
+        for other in map(PROTOCOLS.__getitem__, WAYS):
+            for option in sorted(other.options - self.protocol.options, reverse=True):
+                if getattr(self, option) != usual[option]:
+                    raise UserError(f'training.{key(option)}: goes with way = "{other.name}"; remove it')
 
 
 #: Where the private text stands in a prompt.

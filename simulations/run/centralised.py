@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
+from server.protocols import CENTRALISED
 from server.protocols.protocol import Public
-from simulations.experiment import CENTRALISED, Arm, Experiment
+from simulations.experiment import Arm, Experiment
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import ArmResult
 from simulations.progress import Progress
@@ -135,7 +136,7 @@ class CentralisedArm:
         people = self.prepared.held.holders.people
         return ArmResult(
             **none, name=self.arm.name, dim=width, users=people, delivered=people, dropped={}, errors={},
-            seconds=seconds, reference=True, way=CENTRALISED,
+            seconds=seconds, reference=True, way=CENTRALISED.name,
             budget=Promise(math.inf, None, STATEMENT, math.inf, math.inf),
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
-from simulations.experiment import PUBLIC_ONLY, Arm, Experiment
+from simulations.experiment import Arm, Experiment
 from simulations.output.numbers import is_finite
 from simulations.run.evaluation import Answers, difference
 
@@ -23,9 +23,9 @@ _HEADINGS = {"sanitized": "on sanitized test sentences", "on_device": "on the de
 def baseline(experiment: Experiment, arm: Arm) -> Arm | None:
     """The public-only arm whose test users ask in the same way, down to the last parameter: what its accuracy lacks is
     what users added. None where there is none, and of a public-only arm."""
-    if arm.way == PUBLIC_ONLY:
+    if arm.public_only:
         return None
-    alone = (other for other in experiment.arms if other.way == PUBLIC_ONLY)
+    alone = (other for other in experiment.arms if other.public_only)
     return next((other for other in alone if _asks(other) == _asks(arm)), None)
 
 

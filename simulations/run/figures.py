@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulations.experiment import PUBLIC_ONLY, STATISTICS
+from server.protocols import PROTOCOLS, PUBLIC_ONLY
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 from simulations.output.numbers import epsilon, is_finite, plain, share
 from simulations.run import trust
@@ -37,7 +37,7 @@ def over_seeds(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def on_text(results: Results) -> bool:
     """Whether users release texts."""
-    return results["way"] == "sanitized-text"
+    return PROTOCOLS[results["way"]].only_texts
 
 
 def worst_said(budget: dict[str, Any]) -> str:
@@ -54,7 +54,7 @@ def accuracy_figure(results: Results) -> Figure:
     arms, channel = results["arms"], _varied(results["arms"])
     figure, axes = new_figure(7.2, 4.0)
     points = [a for a in arms if _is_point(a, channel)]
-    if len(public := [a for a in points if a.get("way") == PUBLIC_ONLY]) == 1:
+    if len(public := [a for a in points if a.get("way") == PUBLIC_ONLY.name]) == 1:
         points.remove(public[0])  # what public data achieve alone is a line to compare with
     series: dict[str, list[Arm]] = {}
     for arm in points:
@@ -100,7 +100,7 @@ def accuracy_figure(results: Results) -> Figure:
     axes.axhline(results["chance"], color="#999999", linewidth=2.2, linestyle=(0, (1, 2)), label="chance")
     of = "a text's words" if on_text(results) else "the embedding"
     axis = f"metric ε of {of} (each in its own metric)"
-    if results["way"] == STATISTICS:
+    if PROTOCOLS[results["way"]].releases_vector:
         axis = "ε of a user's one vector (any two users' data)"
     axes.set_xlabel("label ε" if channel == "label" else axis)
     axes.set_ylabel("test accuracy")
@@ -119,7 +119,7 @@ def spent_figure(results: Results) -> Figure:
     first = "text" if on_text(results) else "embedding"
     channels = (("embedding", f"{first} (worst case)", COLOURS[0]), ("label", "label", COLOURS[1]))
     to_ask = "asking", "to ask (worst case)"
-    if results["way"] == STATISTICS:
+    if PROTOCOLS[results["way"]].releases_vector:
         channels = (("embedding", "one vector, to teach", COLOURS[0]), (*to_ask, COLOURS[1]))
     elif any(_worst(arm)["asking"] is not None for arm in arms):
         channels += ((*to_ask, COLOURS[2]),)
@@ -232,7 +232,7 @@ def _kind(arm: Arm, channel: str) -> str:
     spent = _spent(arm)
     if channel == "label":
         return str(arm.get("label_mechanism") or f"randomized labels, {arm['mechanism']}")
-    public = "public-only, " if arm.get("way") == PUBLIC_ONLY else ""
+    public = "public-only, " if arm.get("way") == PUBLIC_ONLY.name else ""
     labels = f", label ε = {epsilon(spent['label'])}" if is_finite(spent["label"]) else ""
     return f"{public}{arm['mechanism']}{labels}"
 

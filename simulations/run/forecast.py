@@ -19,7 +19,7 @@ from simulations.artifacts.encoder import check_trained
 from simulations.artifacts.lengths import MANY_UNKNOWN, token_lengths
 from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.corpora.corpus import Corpus, Split
-from simulations.experiment import PUBLIC_ONLY, STATISTICS, TEXT_WAYS, Experiment
+from simulations.experiment import Experiment
 from simulations.experiment.ladder import of_experiment
 from simulations.progress import Progress
 from simulations.run.data_warnings import data_warnings, unknown_words
@@ -135,7 +135,7 @@ def _estimate(experiment: Experiment, lengths: NDArray[np.int64], public: int, t
     known = np.minimum(lengths, experiment.encoder.max_length).astype(np.float64)
     work = operations(known, layers, width, inner)
     rate = FLOPS * cores() * (INT8 if experiment.encoder.precision == "int8" else 1)
-    encode = 0.0 if experiment.training.way in TEXT_WAYS else float(work.sum()) / rate
+    encode = 0.0 if experiment.training.protocol.releases_text else float(work.sum()) / rate
     passes = _trained(experiment, work, public, tests)
     train = _BACKWARDS * TORCH * passes / (FLOPS * cores())
     asked = sum(experiment.population.users + tests for _ in experiment.arms)
@@ -146,7 +146,7 @@ def _estimate(experiment: Experiment, lengths: NDArray[np.int64], public: int, t
         "encoding": encode, "training": train,
         "memory": BASE + USER * experiment.population.users + 12 * columns * (public + tests)
         + (WEIGHT * weights if passes else 0),
-        "disk": 0 if experiment.training.way in TEXT_WAYS else 4 * columns * len(lengths),
+        "disk": 0 if experiment.training.protocol.releases_text else 4 * columns * len(lengths),
         "how": HOW.format(flops=FLOPS / 1e9, cores="one core" if cores() == 1 else f"{cores()} cores"),
     }  # fmt: skip
 
@@ -164,11 +164,11 @@ def _trained(experiment: Experiment, work: NDArray[np.float64], public: int, tes
     training, total = experiment.training, 0.0
     if experiment.encoder.fine_tune_on_public:
         total += experiment.encoder.fine_tune_epochs * float(work[:public].sum())
-    if training.way in (*TEXT_WAYS, "paper"):
-        arms = sum(arm.way != PUBLIC_ONLY for arm in experiment.arms)
+    if not training.protocol.fits_maps:
+        arms = sum(not arm.public_only for arm in experiment.arms)
         total += arms * training.epochs * float(work[: len(work) - tests].sum())
     if training.self_training:
-        taught = sum(experiment.way_of(arm) == STATISTICS and arm.way != PUBLIC_ONLY for arm in experiment.arms)
+        taught = sum(experiment.protocol_of(arm).releases_vector and not arm.public_only for arm in experiment.arms)
         total += taught * training.rounds * EPOCHS * float(work[:public].sum())
     return total
 

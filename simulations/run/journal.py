@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechanisms.messages.request import Request
 from simulations.errors import Interrupted, Terminated, UserError, comes_again
-from simulations.experiment import RELEASE_ONCE, Experiment, load, to_toml
+from simulations.experiment import Experiment, load, to_toml
 from simulations.output.atomic import followed, refuse_taken, whole
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def trained_on(experiment: Experiment) -> str | None:
     from server.accelerator import device  # torch
 
     here = device().type
-    return here if experiment.training.way != RELEASE_ONCE or experiment.encoder.fine_tune_on_public else None
+    return here if experiment.training.protocol.trains_encoder or experiment.encoder.fine_tune_on_public else None
 
 
 class Journal:
@@ -332,7 +332,7 @@ def _data(experiment: Experiment, public: Public, held: Held) -> dict[str, Any]:
         about["public embeddings"] = hashlib.sha256(public.embeddings.tobytes()).hexdigest()
     about["the encoder"] = None if public.encoder is None else public.encoder.identity
     about["the vocabulary"] = None if public.rewriter is None else public.rewriter.vocabulary.identity
-    if experiment.training.way != "release-once":
+    if experiment.training.protocol.trains_encoder:
         import torch
 
         about["the number of threads (OMP_NUM_THREADS)"] = torch.get_num_threads()

@@ -18,7 +18,7 @@ from simulations.corpora.overlap import compared, normalized
 from simulations.corpora.parts import load_split
 from simulations.corpora.splits import stratified
 from simulations.errors import UserError
-from simulations.experiment import RELEASE_ONCE, STATISTICS, Experiment
+from simulations.experiment import Experiment
 from simulations.progress import Progress
 from simulations.run import population
 
@@ -180,7 +180,7 @@ def _check_test_classes(test: Corpus) -> None:
 
 def _check_public(experiment: Experiment, public: Corpus) -> None:
     """Raise UserError where there are too few public texts for maps to be learned on."""
-    if experiment.training.way in (RELEASE_ONCE, STATISTICS) and len(public) < 2:
+    if experiment.training.protocol.fits_maps and len(public) < 2:
         texts = f"{len(public)} public text{'s' * (len(public) != 1)}"
         raise UserError(f"data.public: there is {texts}, and maps are learned on two or more; make more texts public")
 

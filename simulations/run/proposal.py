@@ -18,12 +18,13 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
+from server.protocols import CENTRALISED
 from simulations.artifacts.lengths import token_lengths
 from simulations.corpora.cleaned import Chosen, Cleaned, chosen, cleaned
 from simulations.corpora.parts import load_split
 from simulations.corpora.splits import stratified
 from simulations.errors import UserError
-from simulations.experiment import CENTRALISED, Arm, Experiment, load, slug
+from simulations.experiment import Arm, Experiment, load, slug
 from simulations.experiment.commented import commented
 from simulations.experiment.sections import Data, Encoder, Population, Public, Shuffle
 from simulations.output.atomic import staged, whole
@@ -109,7 +110,7 @@ def _experiment(out: Path, part: Path, columns: Chosen, seed: int, cut: int, tes
     """The demo's arms with a centralised one, and its policy, on the rows in `part`, which will be `out`."""
     demo = load("demo")
     first, *others = demo.arms
-    arms = (Arm(name="centralised, not private", way=CENTRALISED, reference=True), first, *others)
+    arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), first, *others)
     data = Data(
         source="files", path=str(part), train=TRAIN, test=TESTED, text=columns.text, label=columns.label,
         user=columns.user, public=Public(fraction=PUBLIC, labels=False),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simulations.experiment import PUBLIC_ONLY
+from server.protocols import PUBLIC_ONLY
 from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.markdown import table as markdown_table
 from simulations.run import trust
@@ -70,7 +70,7 @@ def labels_figure(groups: Groups) -> Figure:
 
 
 def _alone(run: Results) -> str | None:
-    return next((arm["name"] for arm in run["arms"] if arm.get("way") == PUBLIC_ONLY), None)
+    return next((arm["name"] for arm in run["arms"] if arm.get("way") == PUBLIC_ONLY.name), None)
 
 
 def _number(number: int | None) -> str:

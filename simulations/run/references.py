@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from simulations.experiment import CENTRALISED
+from server.protocols import CENTRALISED
 from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import gap, shown
@@ -28,10 +28,10 @@ def remarks(runs: Sequence[Results]) -> list[str]:
 
 def _of_references(runs: Sequence[Results], arms: Sequence[Arm]) -> list[str]:
     private = [arm["name"] for arm in arms if not trust.unprotected(arm)]
-    centralised = [arm["name"] for arm in arms if arm.get("way") == CENTRALISED]
+    centralised = [arm["name"] for arm in arms if arm.get("way") == CENTRALISED.name]
     lines = []
     for arm in filter(_without_noise, arms):
-        name, other = arm["name"], arm.get("way") != CENTRALISED
+        name, other = arm["name"], arm.get("way") != CENTRALISED.name
         if above := [each for each in private if _below(runs, name, each)]:
             why = _MAPS if other else _HEAD
             lines.append(f"{name}: lies below {', '.join(above)}, which are private: {why}.")

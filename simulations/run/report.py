@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from server.protocols import STATISTICS
 from simulations.corpora.classes import listed
-from simulations.experiment import STATISTICS
 from simulations.output.jsonable import json_ready, print_json
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import count, epsilon, is_finite, plain, share
@@ -165,7 +165,7 @@ def notes(results: Results) -> list[str]:
     if added(results):
         lines.append("Users added: less the public-only arm that asks in the same way, paired by test text.")
     lines += data_notes(results.get("corpus") or {})
-    statistics = [arm for arm in results["arms"] if arm.get("way") == STATISTICS]
+    statistics = [arm for arm in results["arms"] if arm.get("way") == STATISTICS.name]
     lines += [_STATISTICS] if statistics else []
     if any(rung["rung"] == "answer" for arm in results["arms"] for rung in arm.get("test_ladder") or []):
         lines.append(_ANSWERS)

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from server.protocols.protocol import Public
 from simulations.artifacts.model_folder import save_model
-from simulations.experiment import CENTRALISED, Arm, Experiment, slug, to_toml
+from simulations.experiment import Arm, Experiment, slug, to_toml
 from simulations.progress import Progress
 from simulations.run.arm import ArmRun
 from simulations.run.centralised import CentralisedArm
@@ -79,21 +79,21 @@ def _run_arms(
             shutil.rmtree(place, ignore_errors=True)  # what a run that was killed has left of it
             result, model, answers = each.run(users)
             line = result.to_dict()
-            if each.arm.way != CENTRALISED:  # which is a line to measure by: no model of it is left to be handed on
+            if not each.arm.centralised:  # which is a line to measure by: no model of it is left to be handed on
                 line |= {"model": str(place.relative_to(out))}
                 save_model(place, model, prepared.public, line)
             write_answers(_answers(out, each.arm), prepared.held, answers)
             lines[each.arm.name] = journal.finish(slug(each.arm.name), line)
         return lines
 
-    if experiment.training.way == "paper":
+    if not experiment.training.protocol.private:
         from simulations.run.paper import paper_arms  # torch
 
         runs: Any = paper_arms(experiment, arms, prepared, progress=progress)
         return job(None)
     nodes = _handed_out(experiment, prepared.public, prepared.held, folder, journal)
     runs = [
-        CentralisedArm(experiment, arm, prepared, progress) if arm.way == CENTRALISED
+        CentralisedArm(experiment, arm, prepared, progress) if arm.centralised
         else ArmRun(experiment, arm, prepared, models=models, journal=journal, progress=progress)
         for arm in arms
     ]  # fmt: skip
@@ -136,16 +136,16 @@ def results(
     """The results object: what `--json` prints and results.json keeps. answers: of every arm, by its name. seconds:
     since the run began, or went on."""
     public, held = prepared.public, prepared.held
-    way, rewriter = experiment.training.way, public.rewriter
+    protocol, rewriter = experiment.training.protocol, public.rewriter
     sentence = None
-    if way == "paper":
+    if not protocol.private:
         from server.training.paper import SENTENCE
 
         sentence = SENTENCE
     return {
         "name": experiment.name,
         "seed": experiment.seed,
-        "way": way,
+        "way": protocol.name,
         "way_sentence": sentence,
         "chance": chance(held.test.labels),
         "classes": list(public.classes),

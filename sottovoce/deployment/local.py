@@ -33,10 +33,11 @@ from client.device.bundle import Bundle, Keys, open_bundle
 from client.device.roles import MODEL
 from client.device.serve import MARK as SERVED
 from client.shard import write_shard
+from server.protocols import PROTOCOLS
 from server.protocols.models import QUESTION
 from simulations.artifacts.public import save_public
 from simulations.errors import Interrupted, Terminated, UserError
-from simulations.experiment import RELEASE_ONCE, STATISTICS, Arm, Experiment, slug, to_toml
+from simulations.experiment import Arm, Experiment, slug, to_toml
 from simulations.progress import Progress
 from simulations.run.partition import cohorts
 from simulations.run.prepare import Held, prepare
@@ -132,11 +133,10 @@ def up(
 def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
     """The arm to deploy. Raises UserError where the study is none that can be."""
     arm = chosen(experiment, name)
-    way, people = experiment.training.way, experiment.population
-    if way not in (RELEASE_ONCE, STATISTICS, "sanitized-text"):
-        raise UserError(
-            f'training.way: "{way}" cannot be deployed; "{RELEASE_ONCE}", "{STATISTICS}" and "sanitized-text" can'
-        )
+    protocol, people = experiment.training.protocol, experiment.population
+    if not protocol.deployable:
+        can = ", ".join(f'"{name}"' for name, other in PROTOCOLS.items() if other.deployable)
+        raise UserError(f'training.way: "{protocol}" cannot be deployed; these can: {can}')
     if experiment.training.self_training:
         raise UserError("training.self-training: a deployment has one encoder; set it to false")
     if people.late:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mechanisms.accounting.ladder import ladder
 from mechanisms.vocabulary import Vocabulary
+from server.protocols import PROTOCOLS
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml
@@ -103,10 +104,9 @@ class Protocol:
         if not base and last.users > LIMIT - _PUBLIC - _TEST:
             raise UserError(f"the built-in reviews are of at most {LIMIT - _PUBLIC - _TEST:,} users; choose fewer")
         least = base.get("shuffle", {}).get("minimum-users", _TEST // 2)
-        ways = {"embedding": "release-once", "text": "sanitized-text", "statistic": "statistics"}
         table |= {
             "name": "explored", "population": table.get("population", {}) | {"users": last.users},
-            "training": {"way": ways[self._first.channel]},
+            "training": {"way": _trained_on(self._first.channel)},
             "shuffle": {"minimum-users": max(1, min(last.users // 2, least)), "delta": last.delta},
             "policy": self._policy(declared, worst), "arm": [arm],
         }  # fmt: skip
@@ -144,6 +144,11 @@ class Protocol:
         if self.label_epsilon is None and self._first.channel != "statistic":
             public.append("label: nobody has said on the page how it leaves")
         return limits | ({"accept-unprotected": public} if public else {})
+
+
+def _trained_on(channel: str) -> str:
+    """Return the first protocol whose training users release a channel."""
+    return next(name for name, protocol in PROTOCOLS.items() if channel in protocol.trains_on and protocol.private)
 
 
 def _up(value: float) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from server.card import PAYERS, Price, dearest, price_of
-from simulations.experiment import CENTRALISED, PUBLIC_ONLY
+from server.protocols import CENTRALISED, PAPER, PUBLIC_ONLY
 from simulations.output.numbers import is_finite
 from simulations.run import trust
 
@@ -84,22 +84,22 @@ def _side(who: str, rungs: Rungs) -> Side:
 def unprotected(arm: Arm) -> bool:
     """As `trust.unprotected`; or the ladder says so of a user, or the way itself does."""
     clear = any(rung["rung"] == "user" and rung["epsilon"] == math.inf for side in sides(arm) for rung in side.rungs)
-    return trust.unprotected(arm) or clear or arm["way"] == "paper"
+    return trust.unprotected(arm) or clear or arm["way"] == PAPER.name
 
 
 def server_is_trusted(arm: Arm) -> bool:
     """Whether an arm's users send the server everything, and only what it publishes is protected, or not even that."""
     budget = arm.get("budget") or {}
-    if arm["way"] == CENTRALISED:
+    if arm["way"] == CENTRALISED.name:
         return True
     return budget.get("central_epsilon") is not None and budget.get("simulated_epsilon") is None
 
 
 def kept(arm: Arm) -> list[str]:
     """What stays on the device."""
-    if arm["way"] == PUBLIC_ONLY and not arm.get("test_ladder"):
+    if arm["way"] == PUBLIC_ONLY.name and not arm.get("test_ladder"):
         return ["everything: no user took part, the model has learnt from public texts alone"]
-    if arm["way"] == "paper" or server_is_trusted(arm):
+    if arm["way"] == PAPER.name or server_is_trusted(arm):
         return ["nothing that this report could vouch for"]
     bare = {text for side in sides(arm) for text in (*side.bare, *side.exposed)}
     said = [] if any(text.startswith(_TRUE["text"]) for text in bare) else ["the texts as they were written"]
@@ -132,7 +132,7 @@ def worst(arm: Arm) -> Cost:
         return Cost(math.inf, 0.0, "none: the server has to be trusted with everything")
     if unprotected(arm):
         return Cost(math.inf, 0.0, "none: something leaves without protection")
-    if arm["way"] != PUBLIC_ONLY and not arm.get("ladder"):
+    if arm["way"] != PUBLIC_ONLY.name and not arm.get("ladder"):
         return Cost(None, 0.0, "the results do not say")
     return _priced(dearest(arm))
 

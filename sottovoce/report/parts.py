@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from server.protocols import CENTRALISED, PAPER
 from simulations.analysis.attack_results import ALLOWED, BELOW, below
-from simulations.experiment import CENTRALISED
 from simulations.output.numbers import count, is_finite, share
 from sottovoce.report import facts
 from sottovoce.report.glossary import term
@@ -61,14 +61,14 @@ def released(run: Finished) -> Markup:
 
 #: Why a server has to be trusted with everything, by the way.
 _TRUSTED = {
-    "paper": "gradients depend on the raw text",
-    CENTRALISED: "it learns from the texts and labels as they are, and adds no noise",
+    PAPER.name: "gradients depend on the raw text",
+    CENTRALISED.name: "it learns from the texts and labels as they are, and adds no noise",
 }
 
 
 def _leaves(arm: Arm) -> list[Markup]:
     said = [element("p", element("strong", "Leaves the device"))]
-    if arm["way"] == "paper" or facts.server_is_trusted(arm):
+    if arm["way"] == PAPER.name or facts.server_is_trusted(arm):
         why = _TRUSTED.get(arm["way"], "the server adds the noise")
         return [*said, element("p", f"Everything, to a server that has to be trusted with it: {why}.", class_="warn")]
     sides = facts.sides(arm)

@@ -8,7 +8,7 @@ from typing import Any
 
 from server.training.descent import LocalDPSGD
 from simulations.analysis.budget import ladders_of_experiment
-from simulations.experiment import PUBLIC_ONLY, Arm, Experiment, load
+from simulations.experiment import Arm, Experiment, load
 from simulations.experiment.arm import curator_of
 from simulations.output.jsonable import json_ready
 from simulations.run.journal import versions
@@ -42,5 +42,5 @@ def _line(experiment: Experiment, arm: Arm, told: dict[str, Any]) -> dict[str, A
         "name": arm.name, "way": told["way"], "reference": arm.reference, "ladder": told["ladder"],
         "test_ladder": told["test_ladder"], "budget": budget, "mechanism": spec.get("mechanism"),
         "label_mechanism": (arm.label or {}).get("mechanism"),
-        "users": 0 if arm.way == PUBLIC_ONLY else experiment.population.users,
+        "users": 0 if arm.public_only else experiment.population.users,
     }  # fmt: skip

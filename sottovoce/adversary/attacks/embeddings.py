@@ -18,7 +18,7 @@ from client.models import texts
 from mechanisms.streams import SimulationStreams
 from simulations.artifacts.text_channel import as_lines
 from simulations.corpora.corpus import Text
-from simulations.experiment import HALVES, embedding_mechanism
+from simulations.experiment import embedding_mechanism
 from simulations.progress import Progress
 from sottovoce.adversary.attacks import attributes, releases, scores
 from sottovoce.adversary.attacks.knowledge import Knowledge, knowledge, prepared, values
@@ -63,7 +63,7 @@ def entries(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """See Target. UserError, one line, where the arm has released no embeddings, or an attribute does not exist."""
     rows = releases.of_arm(target, "embedding")
-    if target.study.training.way != HALVES:  # nobody releases a text
+    if not target.study.training.protocol.in_halves:  # nobody releases a text
         names = [name for name in names if name != "linkage-channels"]
     rows = releases.attacked(target, rows, "embeddings")
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]

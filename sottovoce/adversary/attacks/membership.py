@@ -23,7 +23,6 @@ from mechanisms.words.text import TextMechanism
 from server.protocols.decoding import log_transition
 from server.protocols.protocol import Public
 from simulations.errors import UserError
-from simulations.experiment import CENTRALISED, HALVES, PUBLIC_ONLY
 from simulations.progress import Progress
 from sottovoce.adversary.attacks import membership_scores as scores
 from sottovoce.adversary.attacks.knowledge import prepared
@@ -92,12 +91,12 @@ class _Membership:
     @classmethod
     def opened(cls, target: Target, progress: Progress) -> _Membership:
         study, arm = target.study, target.arm
-        if arm.way == PUBLIC_ONLY:
+        if arm.public_only:
             raise Skipped("no user takes part in it")
-        if arm.way == CENTRALISED:
+        if arm.centralised:
             raise Skipped("nothing is released: its server has every text")
-        if study.training.way == HALVES:
-            raise Skipped(f'of the way "{HALVES}" only a half of the users trains each model; attack the other ways')
+        if study.training.protocol.in_halves:
+            raise Skipped(f'of the way "{study.training.way}" only a half of the users trains each model; attack the other ways')
         from sottovoce.adversary.attacks.shadow_models import AttackedRecords, model_of
 
         delivered = delivered_to(target)

@@ -73,7 +73,7 @@ def delivered(target: Target) -> Delivered | None:
     """The training users' releases that reached the server; None where the way has none. Raises Skipped, with what
     they released where it is nothing that membership attacks read."""
     study, arm = target.study, target.arm
-    if study.training.way == "paper":
+    if not study.training.protocol.private:
         return None
     channel = "embedding" if arm.text is None else "text"
     rows = arrived(target, channel)

@@ -35,7 +35,7 @@ from sottovoce.adversary.attacks.target import Target
 KINDS = (
     (attack_words, lambda study, arm: arm.text is not None),
     (attack_word_attributes, lambda study, arm: arm.text is not None),
-    (attack_embeddings, lambda study, arm: arm.embedding is not None and study.training.way != "paper"),
+    (attack_embeddings, lambda study, arm: arm.embedding is not None and study.training.protocol.private),
     (attack_statistics, lambda study, arm: arm.statistic is not None),
     (attack_membership, lambda study, arm: True),
 )
@@ -127,7 +127,7 @@ def _checked(attack: Attack) -> tuple[Experiment, list[Node], list[Arm]]:
         if name not in known:
             raise UserError(f"--arm {name}: the run has none of that name; {nearest(name, known)}")
     nodes = [load_node(path.parent) for path in sorted(attack.run.glob(f"nodes/*/{NODE}"))]
-    if not nodes and study.training.way != "paper":
+    if not nodes and study.training.protocol.private:
         raise UserError(f"{attack.run}: holds no releases: it has no nodes; run an experiment first")
     return study, nodes, [known[name] for name in attack.arms] or list(study.arms)
 

@@ -240,9 +240,9 @@ def model_of(
 ) -> _OnReleases | _OnTexts | _AsPublished:
     """The arm's model in the run folder. Raises ValueError, in one line, where it cannot be loaded or made again."""
     folder = run / "models" / slug(arm.name)
-    if study.training.way == "sanitized-text":
+    if study.training.protocol.only_texts:
         return _OnTexts(study, arm, public, records, folder=folder)
-    if study.training.way == "paper":
+    if not study.training.protocol.private:
         return _AsPublished(study, arm, public, records, folder=folder)
     return _OnReleases(study, arm, public, records, folder=folder, progress=progress)
 

@@ -25,9 +25,6 @@ from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import (
-    HALVES,
-    PUBLIC_ONLY,
-    STATISTICS,
     Arm,
     Experiment,
     answer_of,
@@ -64,7 +61,7 @@ def bundle_of_run(
     arm = chosen(experiment, arm_name)
     model = run / "models" / slug(arm.name)
     _check_precision(experiment, precision, known=model / ENCODER)
-    if experiment.training.way == "sanitized-text":
+    if experiment.training.protocol.only_texts:
         public = prepare_public(experiment, _public(experiment), progress=progress)
         assert public.rewriter is not None
         _same(run, "vocabulary", (results.get("vocabulary") or {}).get("sha256"), public.rewriter.vocabulary.identity)
@@ -92,7 +89,7 @@ def bundle_of_run(
     elif arm.embedding is not None:
         request = channels.embeddings(
             encoder.identity, maps, embedding_mechanism(arm.embedding, maps.dim), stage="train", split="train",
-            label=arm.way != PUBLIC_ONLY and arm.statistic is None,
+            label=not arm.public_only and arm.statistic is None,
             prior=maps.folded() if getattr(label, "needs_prior", False) else None,
         )  # fmt: skip
     else:
@@ -115,9 +112,9 @@ def bundle_of_experiment(
     Raises UserError where the study has no such arm, or its way of training asks for what a bundle does not hold.
     """
     arm = chosen(experiment, arm_name)
-    if experiment.training.way == HALVES:
+    if experiment.training.protocol.in_halves:
         raise UserError(
-            f'training.way: "{HALVES}" trains the encoder of its second half; run it first, and give --run RUN_DIR'
+            f'training.way: "{experiment.training.way}" trains the encoder of its second half; run it first, and give --run RUN_DIR'
         )
     _check_precision(experiment, precision)
     study = _at(experiment, precision)
@@ -125,14 +122,14 @@ def bundle_of_experiment(
         public = prepare_public(study, _public(study), progress=progress)
     request = _first_request(study, arm, public, progress)
     return _write(
-        study, arm, request, public, out, records=records, teaching=arm.way != PUBLIC_ONLY,
-        asking=arm.way == PUBLIC_ONLY, keys=keys, window=window,
+        study, arm, request, public, out, records=records, teaching=not arm.public_only,
+        asking=arm.public_only, keys=keys, window=window,
     )  # fmt: skip
 
 
 def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: Progress) -> Request:
     """What the arm's protocol asks of users first; of those who are asked nothing, what they ask its model by."""
-    texts = arm.way == PUBLIC_ONLY and arm.text is not None  # whose question is the same, and its model takes an hour
+    texts = arm.public_only and arm.text is not None  # whose question is the same, and its model takes an hour
     asking = replace(arm, way=None) if texts else arm
     if isinstance(public.rewriter, StudyRewriter):  # what is asked does not wait for the training that comes of it
         public = replace(public, rewriter=replace(public.rewriter, pretrain=None))
@@ -179,7 +176,7 @@ def _write(
 
 def chosen(experiment: Experiment, name: str | None) -> Arm:
     """The arm of that name, or the only one that a device can be made for."""
-    if experiment.training.way == "paper":
+    if not experiment.training.protocol.private:
         raise UserError('training.way: "paper" is a trusted simulation; a device has no part in it')
     fit = [arm for arm in experiment.arms if not arm.reference and _released(experiment, arm)]
     names = ", ".join(f'"{arm.name}"' for arm in fit)
@@ -199,7 +196,7 @@ def chosen(experiment: Experiment, name: str | None) -> Arm:
 
 def _released(experiment: Experiment, arm: Arm) -> bool:
     """Whether users of the arm release what a bundle can hold the question of."""
-    return bool(arm.statistic if experiment.way_of(arm) == STATISTICS else arm.embedding or arm.text)
+    return bool(arm.statistic if experiment.protocol_of(arm).releases_vector else arm.embedding or arm.text)
 
 
 def _at(experiment: Experiment, precision: str | None) -> Experiment:
@@ -213,10 +210,10 @@ def _check_precision(experiment: Experiment, precision: str | None, known: Path 
     """known: the encoder that a run has trained, if it has."""
     if precision is None:
         return
-    if experiment.training.way == "sanitized-text":
+    if experiment.training.protocol.only_texts:
         raise UserError("--precision: is the encoder's, and users of this study release texts, which need none")
     _at(experiment, precision)  # says what it may be
-    if experiment.training.way == HALVES and known is not None and Encoder(known).precision != precision:
+    if experiment.training.protocol.in_halves and known is not None and Encoder(known).precision != precision:
         raise UserError(f"--precision {precision}: this run has trained and exported its encoder itself; leave it out")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.randomized_response import RandomizedResponse
 from server import protocols
-from server.protocols import WAYS, way_of_training
+from server.protocols import ASKING, PROTOCOLS
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Publish
 from simulations.artifacts.ways import channels_of, protocol_of, training_of
@@ -98,7 +99,8 @@ def test_a_new_way_costs_one_file(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(lines) <= 40
     imported = {n.module for n in ast.walk(ast.parse("\n".join(lines))) if isinstance(n, ast.ImportFrom)}
     assert all(name.split(".")[0] in ("__future__", "pathlib", "server") for name in imported), "no user, no truth"
-    monkeypatch.setitem(protocols.WAYS, "release-once", "tests.server.protocols.nearest_mean:nearest_mean")
+    mine = replace(protocols.RELEASE_ONCE, steps="tests.server.protocols.nearest_mean:nearest_mean")
+    monkeypatch.setitem(protocols.PROTOCOLS, "release-once", mine)
     study = experiment(ARM)
     line = run_arms(study, LocalGrid(make_nodes(study, folder)))["a"].line
     assert line["delivered"] == USERS and line["dropped"] == line["errors"] == {}
@@ -107,13 +109,15 @@ def test_a_new_way_costs_one_file(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_experiments_name_the_ways_that_there_are() -> None:
-    assert (*WAYS, "paper") == sections.WAYS
-    for name in WAYS:
-        names = list(inspect.signature(way_of_training(name)).parameters)
-        assert names == ["public", "channels", "training", "folder", "progress"]
-        assert inspect.isgeneratorfunction(way_of_training(name))
-    with pytest.raises(KeyError):
-        way_of_training("paper")
+    assert (*ASKING, "paper") == sections.WAYS
+    for name in ASKING:
+        steps = PROTOCOLS[name].conversation()
+        assert list(inspect.signature(steps).parameters) == ["public", "channels", "training", "folder", "progress"]
+        assert inspect.isgeneratorfunction(steps)
+    with pytest.raises(ValueError, match="sends no requests"):
+        PROTOCOLS["paper"].conversation()
+    options = {field.name for field in fields(sections.Training)}
+    assert all(protocol.options <= options for protocol in PROTOCOLS.values())
 
 
 def test_nothing_happens_before_the_first_question_is_wanted() -> None:
