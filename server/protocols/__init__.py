@@ -1,11 +1,13 @@
-"""Ways of training, one file each: a generator that knows public data and what it is sent, and nothing else.
+"""Protocols, one file each: generators that know public data and the batches they receive, and nothing else.
+
+A protocol is a function with the following signature.
 
     def way(public, channels, training, *, folder, progress) -> Protocol
 
-It yields requests and is sent the shuffled batch that came of each; it yields `Publish` where users need an encoder
-that it has trained, and is sent that encoder as they run it; it returns a model, or None where nothing came to train
-one on. It is deterministic in what it is sent. Whoever drives it (`server.protocols.drive`) has the users: a
-simulation, a deployment, an attack's shadow models, a test.
+It yields requests, and receives the shuffled batch of each request. It yields `Publish` if users need an encoder that
+it has trained, and receives that encoder in the form that users run. It returns a model, or None if nothing arrived to
+train one on. It is deterministic in what it receives. The driver of a protocol (`server.protocols.drive`) has the
+users: a simulation, a deployment, an attack's shadow models, a test.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-#: The ways by the name that experiments give them: "module:function", imported when one is run.
+#: Protocols by the name that experiments use: "module:function", imported when one runs.
 WAYS = {
     "release-once": "server.protocols.release_once:release_once",
     "sanitized-text": "server.protocols.sanitized_text:sanitized_text",
@@ -23,6 +25,10 @@ WAYS = {
 
 
 def way_of_training(name: str) -> Any:
-    """The generator function of a way. KeyError for a name that is not in WAYS."""
+    """Return the generator function of a protocol.
+
+    Raises:
+        KeyError: The name is not in WAYS.
+    """
     module, _, function = WAYS[name].partition(":")
     return getattr(import_module(module), function)
