@@ -263,7 +263,7 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
         return (values[1::2] == values[::2]).all(axis=1).astype(np.int64)
 
     def ratio(x: FloatArray) -> Fit:
-        """Of a vector's direction against the opposite one."""
+        """Return the log-likelihood ratio of a vector's direction against the opposite one."""
         inputs = np.vstack([x, -x]) / np.linalg.norm(x)
 
         def score(z: NDArray[Any]) -> FloatArray:
