@@ -1,4 +1,4 @@
-"""How the report looks and sorts. Without scripts it is the same page, and nothing is fetched."""
+"""Style and sorting of the report. Without scripts the page is the same, and it loads nothing from elsewhere."""
 
 from __future__ import annotations
 
