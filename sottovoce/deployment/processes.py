@@ -243,7 +243,7 @@ class _Log:
         return last if len(last) <= 300 else f"{last[:299]}…"
 
 
-# --- found again, and stopped
+# --- finding and stopping
 
 
 def mark_of(folder: Path) -> str:
@@ -389,7 +389,7 @@ def _holds(pid: int, file: Path) -> bool:
         return False
 
 
-# --- what a deployment needs beside
+# --- other needs of a deployment
 
 
 def free_port() -> int:

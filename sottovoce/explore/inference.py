@@ -81,7 +81,7 @@ def _curve(mechanism: Any) -> FloatArray:
     return allowed.curve(mechanism)
 
 
-# --- which sentence
+# --- sentences
 
 
 def candidates(world: World, request: Request, truth: Truth) -> FloatArray:
@@ -198,7 +198,7 @@ def _values(
     return {"listed": listed, "prior": float(before.max()), "limit": most}
 
 
-# --- which words
+# --- words
 
 
 @lru_cache(maxsize=4)
@@ -276,7 +276,7 @@ def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any
     return [known[y] for y in released.tolist()]
 
 
-# --- what could have left as well
+# --- simulated releases
 
 
 def others(request: Request, channel: str, truth: Truth, count: int) -> NDArray[Any]:

@@ -95,7 +95,7 @@ ENTRIES = {
     ),
 }
 
-#: What the report calls them, where that is not the heading.
+#: Headings of the report's names, where they differ.
 _CALLED = {
     "ε": "ε (epsilon)", "δ": "δ (delta)", "crowd": "shuffler, crowd", "shuffler": "shuffler, crowd",
     "shuffled ε": "shuffler, crowd", "arm": "arm, study", "ledger": "charge, ledger, policy",

@@ -98,7 +98,7 @@ _COST = element(
 )  # fmt: skip
 
 
-# --- at a glance
+# --- summary
 
 _ASKED = "What left each device?", "What does it cost at worst?", "What did an attacker get?"
 _ASKED_BEFORE = "What would leave each device?", "What would it cost at worst?", "What would an attacker get?"
@@ -254,7 +254,7 @@ def _notes(run: Finished) -> Markup:
     return joined(element("p", note, class_="warn" if note in warned else "soft") for note in said)
 
 
-# --- how it was made
+# --- origin
 
 
 def _to_run(plan: Finished) -> Markup:

@@ -92,7 +92,7 @@ for (const table of document.querySelectorAll("table.sorts")) {
 }
 """
 
-#: What the page may do: its own style, this one script, and nothing from anywhere.
+#: Content security policy of the page: its own style, this one script, and nothing from elsewhere.
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-"
     + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()

@@ -129,7 +129,7 @@ class _Embeddings:
         empty = {"tokens": None, "best": None, "expected": None, "texts": len(self.texts)}
         return [{"attack": name, "arm": self.name} | self.about | empty | e for e in found]
 
-    # --- what attacks learn on
+    # --- data that attacks learn on
 
     @cached_property
     def public(self) -> NDArray[Any]:

@@ -176,7 +176,7 @@ class _Membership:
             scored[np.flatnonzero(kind)[::2]] = True
         return scored
 
-    # --- what the model says
+    # --- evidence from the model
 
     @cached_property
     def _outputs(self) -> FloatArray:
@@ -234,7 +234,7 @@ class _Membership:
             texts.append(trained)
         return inside, outputs, min(texts)
 
-    # --- what was released
+    # --- evidence from the releases
 
     def _by_releases(self) -> FloatArray:
         delivered, model = self.delivered, self.model
@@ -268,7 +268,7 @@ class _Membership:
         except ValueError as error:
             raise Skipped(str(error)) from error
 
-    # --- what the theorem allows
+    # --- bounds of the theorem
 
     @cached_property
     def _allowed(self) -> dict[str, Any]:

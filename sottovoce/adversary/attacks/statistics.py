@@ -139,7 +139,7 @@ class _Vectors:
         empty = {"tokens": None, "best": None, "expected": None, "stage": self.stage}
         return [{"attack": name, "arm": self.target.arm.name} | empty | e for e in found]
 
-    # --- whose
+    # --- identification
 
     def _text(self, chosen: bool) -> dict[str, Any]:
         who = np.sort(releases.shuffled(self.target, len(self.seen))[: self.target.limit])
@@ -159,7 +159,7 @@ class _Vectors:
             "auc_error": auc.error,
         }  # fmt: skip
 
-    # --- what
+    # --- attributes
 
     @property
     def _attributes(self) -> list[str]:
@@ -199,7 +199,7 @@ class _Vectors:
         pool = Pool(self._public[found.auxiliary], labels[found.auxiliary], found.labels)
         return pool, alone[found.attacked], found.truth, len(found.classes)
 
-    # --- whether
+    # --- membership
 
     def _member(self, chosen: bool) -> dict[str, Any]:
         held = self.ready.held
@@ -229,7 +229,7 @@ class _Vectors:
             "auc": auc.success, "auc_error": auc.error, "found_at_1_percent": at,
         }  # fmt: skip
 
-    # --- what is known
+    # --- knowledge of the adversary
 
     @property
     def _seed(self) -> int:

@@ -115,7 +115,7 @@ class _Attributes:
             + ("" if relative is None else "; relative gain {:+.3f} ± {:.3f}".format(*relative)),
         }  # fmt: skip
 
-    # --- what is known
+    # --- knowledge of the adversary
 
     @cached_property
     def _texts(self) -> list[Text]:
@@ -156,7 +156,7 @@ class _Attributes:
         folder = encoder_folder(study, load_split(study)[0].public, progress=self.progress)
         return CachedEncoder(folder, progress=self.progress)
 
-    # --- guesses, and those from the texts as they were written
+    # --- guesses, with those from the texts as written
 
     def _exact(self, found: attributes.Collected) -> tuple[str, IntArray, IntArray]:
         table, public, count = self._table, self._public[found.auxiliary], len(found.classes)

@@ -333,7 +333,7 @@ def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
     )  # fmt: skip
 
 
-# --- a device
+# --- device
 
 DEVICE = "device"
 #: Share of the draws: rows are sealed and opened one by one.
@@ -355,7 +355,7 @@ def device_games(clients: Clients, delta: float) -> list[Game]:
     ]
 
 
-# --- the shuffler
+# --- shuffler
 
 _SENDERS = 6
 _CROWD, _LOCAL = 100, 2.0

@@ -469,7 +469,7 @@ def length_game(mechanism: Length, delta: float) -> Game:
     )  # fmt: skip
 
 
-# --- which
+# --- catalogue
 
 
 def words(size: int = 24) -> Vocabulary:

@@ -218,7 +218,7 @@ def _spread(x: FloatArray) -> FloatArray:
     return np.where(wide > 0, wide, 1.0)
 
 
-# --- written down, and read again
+# --- saving and reading scores
 
 _KINDS: dict[str, Callable[..., Any]] = {"trees": Trees, "neighbours": Neighbours, "network": Network}
 

@@ -1,7 +1,7 @@
 """Audit of training in one run: many canaries, each in or out by its own coin, and guesses of which are in.
 
 Of m canaries an adversary guesses r and abstains from the others; v guesses are right. A claim about a change of one
-canary bounds the probability of so many right guesses:
+canary bounds the probability of v right guesses or more:
 
 - (ε, δ): Pr[right >= v] <= β + 2mδ·max_i Pr[v > W >= v − i]/i, with W binomial of r trials at 1/(1 + e^(−ε)) and β =
   Pr[W >= v] (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
@@ -50,7 +50,7 @@ def right_guesses(scores: FloatArray, included: NDArray[np.bool_], guesses: int)
 
 
 def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Return the largest probability, at most 1, with which an (ε, δ)-private training gives so many right guesses."""
+    """Return the largest probability, at most 1, of at least `right` right guesses under (ε, δ)-private training."""
     p = 1 / (1 + math.exp(-epsilon))
     beta = float(binom.sf(right - 1, guesses, p))
     if not delta or not right:
@@ -66,7 +66,7 @@ def lower_epsilon(canaries: int, guesses: int, right: int, delta: float, alpha: 
 
 
 def refuted(canaries: int, guesses: int, right: int, mu: float, alpha: float) -> bool:
-    """Return True if no μ-GDP training gives so many right guesses or more with probability alpha."""
+    """Return True if under every μ-GDP training this number of right guesses or more is less likely than alpha."""
     won, lost = right * alpha / canaries, (guesses - right) * alpha / canaries
     for i in range(right - 1, -1, -1):
         more = max(0.0, float(ndtr(ndtri(min(won, 1.0)) - mu)) - lost)

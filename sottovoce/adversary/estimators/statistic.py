@@ -117,7 +117,7 @@ def matching(question: VectorQuestion, released: FloatArray, means: FloatArray) 
     return log_likelihood_of_means(question.mechanism, released, means)
 
 
-# --- questions of the server's choice
+# --- requests of a malicious server
 
 
 def for_texts(embeddings: NDArray[Any], epsilon: float, *, classes: int, among: int, seed: int) -> VectorQuestion:

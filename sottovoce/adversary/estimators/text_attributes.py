@@ -151,7 +151,7 @@ def _likeliest(evidence: FloatArray, values: IntArray, count: int) -> IntArray:
     return found
 
 
-# --- by learning from texts that are read
+# --- by learning from readings of texts
 
 
 @dataclass(frozen=True, eq=False)

@@ -178,7 +178,7 @@ def guessed(released: IntArray, guesses: IntArray) -> IntArray:
     return np.where(there.reshape(there.shape + (1,) * (guesses.ndim - 1)), answers, NOTHING)
 
 
-# --- what the theorem allows
+# --- bounds of the theorem
 
 
 def most_frequent(draws: IntArray) -> IntArray:
