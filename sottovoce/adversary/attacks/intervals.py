@@ -3,8 +3,8 @@
 Success is Σ w_i·x_i / Σ w_i of n texts (users, records) whose x_i lie between 0 and 1. If all weights are equal and x_i
 is a right or wrong guess, its tail is the binomial one (Clopper and Pearson 1934). It holds also for guesses with
 different probabilities (Hoeffding 1956). Otherwise let a_i = w_i / max w and c their mean. If the mean is b < s,
-success is s with probability at most exp(-n·KL(c·s, c·b)). For e^(λ·a·x) <= 1 + a·x·(e^λ - 1), whose geometric mean
-over i is below the arithmetic one, with Chernoff's choice of λ. Neither needs a large sample.
+success is s with probability at most exp(-n·KL(c·s, c·b)). This follows from e^(λ·a·x) <= 1 + a·x·(e^λ - 1), whose
+geometric mean over i is below the arithmetic one, with Chernoff's choice of λ. Neither bound needs a large sample.
 
 A row *alarms* if its success, under its theorem, would have a probability below FAMILY, divided by the rows that have a
 bound (Bonferroni). So a run of a sound mechanism alarms at all with probability at most FAMILY.
