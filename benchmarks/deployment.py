@@ -1,6 +1,8 @@
-"""What a deployment carries on this machine: rows a second through each of its parties and through all of them, what a
-million rows take, and how many nodes one SuperLink held. SuperLink, gateway and shuffler are real processes with TLS
-and node authentication; nodes are simulated (`benchmarks.nodes`), some hundreds in a process.
+"""Benchmark of a deployment on this machine.
+
+It measures rows a second through each party and through all of them, the resources for a million rows, and the number
+of nodes that one SuperLink holds. SuperLink, gateway and shuffler are real processes with TLS and node authentication.
+Nodes are simulated (`benchmarks.nodes`), some hundreds in a process.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from sottovoce.deployment.party_keys import make_keys
 from sottovoce.deployment.processes import Parties, answers, command_of, free_port
 from sottovoce.deployment.shuffler_client import Shuffler
 
-#: Processes of simulated nodes, and the stages that all nodes answer: how many rows each of them sends.
+#: Processes of simulated nodes, and stages that all nodes answer, with the rows that each node sends.
 _PROCESSES, _STAGES = 2, {"one-row": 1, "many-rows": 100}
-#: Seconds that a party may take to be up, and nodes to answer.
+#: Seconds for a party to start, and for nodes to answer.
 _STARTING, _TIMEOUT = 120.0, 600.0
 _HOST = "127.0.0.1"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -39,8 +41,15 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured. Rows of each step in a process of its own, less and more; nodes that are asked for rows;
-    and nodes that are held and not asked."""
+    """Size of the benchmark.
+
+    Args:
+        sealing: Rows of the sealing step, each size in its own process, less and more.
+        shuffling: Rows of the shuffling step.
+        opening: Rows of the opening step.
+        asked: Nodes that receive requests for rows.
+        held: Nodes that are connected and receive no request.
+    """
 
     sealing: tuple[int, int] = (10_000, 50_000)
     shuffling: tuple[int, int] = (50_000, 500_000)
@@ -49,13 +58,20 @@ class Size:
     held: int = 1000
 
 
-#: To see that it works.
+#: Small size, to see that it works.
 QUICK = Size(sealing=(500, 1000), shuffling=(2000, 4000), opening=(500, 1000), asked=10, held=20)
 
 
 def run(size: Size, *, counted: float = 10.0, seed: int, folder: Path, progress: Progress) -> dict[str, Any]:
-    """{"steps": {step: see `bench_rows.measured`}, "asked", "held": see `links`}. counted: seconds for which what
-    nodes ask is counted. folder: an empty one."""
+    """Return {"steps": {step: `bench_rows.measured`}, "asked", "held": `links`}.
+
+    Args:
+        size: Size of the benchmark.
+        counted: Seconds for which the nodes' calls are counted.
+        seed: Seed of the rows.
+        folder: Empty folder.
+        progress: Function that receives lines of progress.
+    """
     steps = {}
     for step in bench_rows.STEPS:
         progress(f"bench: deployment: {step}")
@@ -68,11 +84,20 @@ def run(size: Size, *, counted: float = 10.0, seed: int, folder: Path, progress:
 def links(
     folder: Path, nodes: int, seed: int, *, stages: bool, counted: float, progress: Progress
 ) -> dict[str, Any]:
-    """So many nodes on one SuperLink, behind a gateway; and stages that all of them answer, or none.
+    """Measure nodes on one SuperLink, behind a gateway, with or without stages that all of them answer.
 
-    {"nodes", "held": how many of them were answered within the last minute, "register", "come": nodes a second,
-    "polls": their questions a second that are answered, "memory": bytes of each node, by party,
-    "busy": {"polls" or stage: {party: share of a core}}, "stages": {stage: rows a second}}
+    Args:
+        folder: Folder to make.
+        nodes: Number of nodes.
+        seed: Seed of the rows.
+        stages: Whether nodes receive requests.
+        counted: Seconds for which the nodes' calls are counted.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        {"nodes", "held": nodes answered within the last minute, "register", "come": nodes a second, "polls": answered
+        calls a second, "memory": bytes of each node, by party, "busy": {"polls" or stage: {party: share of a core}},
+        "stages": {stage: rows a second}}
     """
     folder.mkdir()
     parties = Parties(folder, show=lambda _line: None, progress=lambda _line: None)
@@ -137,7 +162,7 @@ class _Links:
         self._up("gateway")
 
     def _registered(self) -> float:
-        """Makes a key for each node and registers it; how many seconds the SuperLink took for all."""
+        """Make and register a key for each node, and return the seconds of all registrations."""
         enrolled, seconds = {}, 0.0
         for i in range(self._nodes):
             certificates.node_keys(self._node(i))
@@ -168,7 +193,7 @@ class _Links:
 
     @contextmanager
     def _crowd(self) -> Iterator[list[subprocess.Popen[str]]]:
-        """The nodes' processes."""
+        """Run the nodes' processes."""
         share = -(-self._nodes // _PROCESSES)
         with ExitStack() as block:
             crowds = []
@@ -189,7 +214,7 @@ class _Links:
     # -- the work
 
     def _stage(self, stage: str) -> int:
-        """A stage from its question to its batch; how many rows there are."""
+        """Run a stage from its request to its batch, and return its number of rows."""
         asked, server = bench_rows.request(stage, self._seed, users=self._nodes), self._folder / "server"
         with Shuffler(
             f"{_HOST}:{self._ports['shuffler']}", root_certificates=self._ca, certificate=server / "cert.pem",
@@ -203,7 +228,7 @@ class _Links:
 
     @contextmanager
     def _busy(self, found: dict[str, Any], what: str) -> Iterator[None]:
-        """Takes down which share of a core each party used while the block ran."""
+        """Record each party's share of a core during the context."""
         start, before = time.perf_counter(), {name: _seconds(pids) for name, pids in self._pids.items()}
         yield
         wall = time.perf_counter() - start
@@ -211,7 +236,7 @@ class _Links:
 
 
 def _told(crowds: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
-    """What each of the nodes' processes has done."""
+    """Return the counts of each of the nodes' processes."""
     for process in crowds:
         assert process.stdin is not None
         process.stdin.write("\n")
@@ -220,19 +245,19 @@ def _told(crowds: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
 
 
 def _seconds(pids: Sequence[int]) -> float:
-    """Of a core's time that processes have used."""
+    """Return the CPU seconds that processes have used."""
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
     return sum(int(of[11]) + int(of[12]) for of in fields) / _TICKS
 
 
 def _memory(pids: Sequence[int]) -> int:
-    """Bytes of their own that processes have."""
+    """Return the bytes of private memory of processes."""
     lines = [line for pid in pids for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     lines = ["| step | rows | rows/s | rows for a second of a core's work |", "| --- | ---: | ---: | ---: |"]
     for step in found["steps"].values():
         for name, (speed, work) in step["per_second"].items():
@@ -258,7 +283,7 @@ def table(found: dict[str, Any]) -> list[str]:
 
 
 def _megabytes(size: float | None) -> str:
-    """Growth that is less than what is loaded before the first row is not seen."""
+    """Return a size as text; growth below the memory before the first row is not seen."""
     return "–" if size is None else f"{size / 1e6:,.0f} MB" if size else "not seen"
 
 
@@ -267,6 +292,12 @@ def _shares(of: dict[str, float]) -> str:
 
 
 def in_a_folder(*, quick: bool, seed: int, progress: Progress) -> dict[str, Any]:
-    """`run` in a folder that is gone afterwards."""
+    """Call `run` in a temporary folder.
+
+    Args:
+        quick: Whether to use the small size.
+        seed: Seed of the rows.
+        progress: Function that receives lines of progress.
+    """
     with tempfile.TemporaryDirectory(prefix="sottovoce-bench-") as folder:
         return run(QUICK if quick else Size(), seed=seed, folder=Path(folder), progress=progress)

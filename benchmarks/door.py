@@ -1,6 +1,7 @@
 """Seconds that a fresh interpreter takes for an import: `python -m benchmarks.door`.
 
-The door alone may take 50 ms more than NumPy; a name takes what it needs. Medians of repeated runs.
+`import sottovoce` alone may take 50 ms more than NumPy; a name takes what it needs. Figures are medians of repeated
+runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STATEMENTS = (
 
 
 def milliseconds(statement: str) -> float:
-    """Median over REPEATS interpreters after one that warms the disk's caches."""
+    """Return the median over REPEATS interpreters, after one that warms the disk's caches."""
     times = []
     for _ in range(REPEATS + 1):
         start = time.perf_counter()
@@ -34,6 +35,7 @@ def milliseconds(statement: str) -> float:
 
 
 def main() -> None:
+    """Print the figures."""
     nothing = milliseconds(STATEMENTS[0])
     print(f"{'an interpreter that does nothing':<62}{nothing:>8,.0f} ms")
     for statement in STATEMENTS[1:]:

@@ -1,8 +1,7 @@
 """Tokens a minute of DP-MLM with the bundled MiniLM, one thread: `python -m benchmarks.dp_mlm [texts]`.
 
-Against one forward pass for each token at batch 1, as the published program does it: torch, the logits of every
-position. And, for what batches alone give, against this client's own graph at batch 1. The head is an untrained one;
-it costs the same.
+The baseline is the published program: one forward pass for each token at batch 1, in torch, with the logits of every
+position. The client's own graph at batch 1 shows the gain of batches alone. The head is untrained; it costs the same.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ EPSILON, ALONE = 50.0, 20
 
 
 def published(model, about, pieces, x, vocabulary, low, high, most):
-    """Seconds for each of at most `most` tokens of the first texts."""
+    """Return the seconds for each of at most `most` tokens of the first texts."""
     special = about["mask"]
     temperature = 2 * (high - low) / EPSILON
     torch.manual_seed(0)
@@ -52,7 +51,7 @@ def published(model, about, pieces, x, vocabulary, low, high, most):
 
 
 def ours(model, text, x):
-    """Seconds for each token."""
+    """Return the seconds for each token."""
     rng = SimulationStreams(1).rows(np.arange(len(x)), np.zeros(len(x), np.int64), stage="bench", channel="text")
     start = time.perf_counter()
     text.sample(x, rng=rng, scores=model.scores(x, text.vocabulary))
@@ -60,6 +59,7 @@ def ours(model, text, x):
 
 
 def main() -> None:
+    """Print the figures."""
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 64
     torch.set_num_threads(1)
     public = builtin(task="sentiment", public=max(n, 100), train=1, test=1, seed=1).public.texts

@@ -1,5 +1,8 @@
-"""Sentences a second of the encoder, in float32 and int8, beside plain transformers on the same cores in one run; and
-of a whole round whose users encode their own texts, beside the encoder alone."""
+"""Sentences a second of the encoder, and of a round whose users encode their own texts.
+
+The encoder runs in float32 and int8, beside plain transformers on the same cores in one run. The round runs beside the
+encoder alone.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,13 @@ Embeddings = NDArray[np.float32]
 
 
 def phrases(data: Path | None, n: int, *, seed: int) -> tuple[list[str], str]:
-    """n distinct texts at random, and where they are from: SST-2 in the folder `data`, or the built-in corpus."""
+    """Return n distinct random texts, and their source: SST-2 in the folder `data`, or the built-in corpus.
+
+    Args:
+        data: Folder of SST-2; None for the built-in corpus.
+        n: Number of texts.
+        seed: Seed of the choice.
+    """
     if data is None:
         corpus, source = builtin.builtin(task="sentiment", public=1, train=n, test=1, seed=seed).train, "built-in"
     else:
@@ -45,18 +54,28 @@ def phrases(data: Path | None, n: int, *, seed: int) -> tuple[list[str], str]:
 
 
 def exported(precision: str, *, progress: Progress) -> Path:
-    """The bundled model as clients run it, from the cache."""
+    """Return the bundled model in client form, from the cache."""
     experiment = from_table({
         "name": "bench", "encoder": {"model": MODEL, "max-length": MAX_LENGTH, "precision": precision},
         "arm": [{"name": "bench", "reference": True, "embedding": {"mechanism": "identity", "dim": 16}}],
     })  # fmt: skip
-    nothing = Corpus((), np.zeros(0, np.int64), ("negative", "positive"))  # what it would be fine-tuned on
+    nothing = Corpus((), np.zeros(0, np.int64), ("negative", "positive"))  # data for fine-tuning, which is off
     return encoder_folder(experiment, nothing, progress=progress)
 
 
 def run(texts: Sequence[str], *, seed: int, repeats: int = REPEATS, progress: Progress) -> dict[str, Any]:
-    """{"texts", "cores", "plain" | "fp32" | "int8": {"per_second": of each repeat, "median", "ratio" to plain, "cosine"
-    and "least_cosine" to plain, "sha256"}}. The ways take turns, so that what else the machine does strikes all."""
+    """Measure the encoders; they take turns, so that other load on the machine affects all of them.
+
+    Args:
+        texts: Texts to encode.
+        seed: Seed of the baseline's batches.
+        repeats: Number of repeats.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        {"texts", "cores", "plain" | "fp32" | "int8": {"per_second" of each repeat, "median", "ratio" to plain, "cosine"
+        and "least_cosine" to plain, "sha256"}}.
+    """
     encoders = {p: Encoder(exported(p, progress=progress)) for p in ("fp32", "int8")}
     ways: dict[str, Callable[[], Embeddings]] = {"plain": _plain(texts, seed=seed)}
     ways |= {p: (lambda e=e: e.encode(texts)) for p, e in encoders.items()}  # type: ignore[misc]
@@ -81,11 +100,19 @@ def run(texts: Sequence[str], *, seed: int, repeats: int = REPEATS, progress: Pr
 
 
 def round_with_encoding(texts: Sequence[str], *, seed: int, folder: Path, progress: Progress) -> dict[str, Any]:
-    """One release-once round of len(texts) users through Flower on Ray, each with one text and no embedding of it:
-    nodes encode in their actors, one thread each. Beside it, the same texts by the encoder alone on all cores, before
-    and after; "share" is the round's rate over the mean of both.
+    """Measure one release-once round through Flower on Ray, whose users have one text each without an embedding.
 
-    {"users", "delivered", "round_per_second", "encoder_per_second": [before, after], "share", "seconds"}.
+    Nodes encode in their actors, one thread each. The encoder alone encodes the same texts on all cores, before and
+    after. "share" is the round's rate over the mean of both.
+
+    Args:
+        texts: One text for each user.
+        seed: Seed of the round.
+        folder: Folder of the round.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        {"users", "delivered", "round_per_second", "encoder_per_second": [before, after], "share", "seconds"}.
     """
     where = exported("fp32", progress=progress)
     alone = [_rate(where, texts)]
@@ -108,7 +135,7 @@ def _rate(folder: Path, texts: Sequence[str]) -> float:
 
 
 def _plain(texts: Sequence[str], *, seed: int) -> Callable[[], Embeddings]:
-    """What one writes with transformers at first: random batches, padded to their longest, mean pooling."""
+    """Return a simple baseline with transformers: random batches, padded to their longest, mean pooling."""
     import torch
 
     from server.checkpoint import load

@@ -1,10 +1,10 @@
 """Milliseconds until the page of `sottovoce explore` has answered a slide: `python -m benchmarks.explore`.
 
-In headless Chromium, of the built-in reviews, for each mechanism: from the event of the slider to the picture of what
-it changed, each at an ε that was not asked for before. *Slide*: twenty, one as soon as the last is answered. *Drag*:
-sixty events a second for a second; from the last event to its answer. *Rest*: of five, from the event until all figures
-of the page are there, the shuffled ε and the theorem's curve among them. What else is at work on the machine counts, so
-that the least is given beside the median. --slides: nothing but slides.
+It runs in headless Chromium on the built-in reviews, for each mechanism. The time is from the slider's event to the
+changed picture, each at a new ε. *Slide* is the time of twenty events, one as soon as the last is answered. *Drag* is
+sixty events a second for a second; the time is from the last event to its answer. *Rest* is the time of five events
+until all figures of the page are there, with the shuffled ε and the theorem's curve. Other load on the machine counts,
+so the least time is given beside the median. --slides measures slides only.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ ANSWERED = "performance.getEntriesByName('slide')"
 
 
 def begin(browser: Browser, channel: str, mechanism: str) -> None:
+    """Choose a channel and a mechanism on the page."""
     browser.evaluate(f"document.querySelector('input[value={channel}]').click()")
     if len(MECHANISMS[channel]) > 1:
         browser.evaluate(
@@ -53,13 +54,13 @@ def begin(browser: Browser, channel: str, mechanism: str) -> None:
 
 
 def rest(browser: Browser) -> None:
-    """Until nothing is on its way any more."""
+    """Wait until all answers have arrived."""
     browser.wait("performance.getEntriesByName('whole').length > 0")
     browser.evaluate("performance.clearMarks('whole')")
 
 
 def after(browser: Browser, script: str) -> float:
-    """What the last slide of a script took, in milliseconds."""
+    """Return the time of the last slide of a script, in milliseconds."""
     browser.evaluate("performance.clearMeasures()")
     browser.evaluate(script)
     browser.wait(f"{ANSWERED}.length > 0 && !document.getElementById('words').ariaBusy")
@@ -67,10 +68,12 @@ def after(browser: Browser, script: str) -> float:
 
 
 def line(name: str, times: list[float]) -> str:
+    """Return times as one line."""
     return f"{name} {min(times):4.0f} least {statistics.median(times):4.0f} median {max(times):4.0f} most"
 
 
 def measure(browser: Browser, name: str, *, slides_alone: bool) -> str:
+    """Return the figures of a mechanism as one line."""
     most = float(browser.evaluate("document.getElementById('s-epsilon').max"))
     browser.evaluate("document.getElementById('s-epsilon').step = 'any'")
     places = [most * (0.21 + 0.023 * i) for i in range(SLIDES)]
@@ -95,6 +98,7 @@ def measure(browser: Browser, name: str, *, slides_alone: bool) -> str:
 
 
 def main() -> None:
+    """Print the figures."""
     if CHROMIUM is None:
         print("skipped: chromium is not installed (Debian's package of that name)")
         return

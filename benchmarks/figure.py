@@ -1,4 +1,4 @@
-"""How a round grows with its users, as a figure."""
+"""Figure of a round's time against its users."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from simulations.output.figures import COLOURS, new_figure
 
 
 def growth(found: dict[str, Any]) -> Figure:
-    """Seconds of a round against users, both on logarithmic axes, with the fitted power of `bench_round.exponent`.
+    """Draw seconds of a round against users, on logarithmic axes, with the fitted power of `bench_round.exponent`.
 
-    found: the section "round" of `bench.run`, of two sizes or more.
+    Args:
+        found: The section "round" of `bench.run`, of two sizes or more.
     """
     users = np.array([r["users"] for r in found["rounds"]], dtype=float)
     seconds = np.array([r["seconds"]["round"] for r in found["rounds"]], dtype=float)

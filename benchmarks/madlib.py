@@ -1,11 +1,12 @@
-"""MADLIB, words a second on one core: `OMP_NUM_THREADS=1 python -m benchmarks.madlib [PYTHON]`.
+"""Words a second of MADLIB on one core: `OMP_NUM_THREADS=1 python -m benchmarks.madlib [PYTHON]`.
 
-33,860 words of 300 dimensions, against two baselines on the same vectors, medians of repeated runs, in CPU seconds of
-one thread (others may be at work on the machine):
-- the published algorithm, one word at a time: noise, then the distances to all words (float32), brute force;
-- `mldp-text` 0.1.2 (MultivariateCalibrated, an approximate index of faiss), which needs NumPy below 2 and so an
-  environment of its own: PYTHON is that environment's interpreter. Without it the peer is left out, and the vectors
-  are made: standard normal ones whose spectrum falls as GloVe's does.
+33,860 words of 300 dimensions, against two baselines on the same vectors. Figures are medians of repeated runs, in CPU
+seconds of one thread, because other processes may use the machine.
+
+- The published algorithm, one word at a time: noise, then the distances to all words (float32), brute force.
+- `mldp-text` 0.1.2 (MultivariateCalibrated, an approximate index of faiss). It needs NumPy below 2, and so its own
+  environment: PYTHON is that environment's interpreter. Without it the peer is left out, and the vectors are generated:
+  standard normal ones with a spectrum that falls like GloVe's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from mechanisms.words.madlib_syntax import MadlibSyntax
 
 WORDS, WIDTH, EPSILON, ROWS, SLOW_ROWS, REPEATS = 33_860, 300, 10.0, 8192, 100, 3
 
-# Runs in the peer's environment: prints the words a second of each repeat, and leaves its vectors behind.
+# Runs in the peer's environment: prints the words a second of each repeat, and saves its vectors.
 PEER = """
 import json, sys, time
 import faiss, numpy as np
@@ -51,7 +52,7 @@ print(json.dumps({"speeds": speeds[1:], "kept": kept / rows}))
 
 
 def peer(python: str, vectors: Path) -> dict | None:
-    """What the peer's environment measures; None, with a message, where it cannot run."""
+    """Return the measurements in the peer's environment; None, with a message, if it cannot run."""
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
     arguments = [python, "-c", PEER, str(EPSILON), str(SLOW_ROWS), str(REPEATS), str(vectors)]
     try:
@@ -66,12 +67,13 @@ def peer(python: str, vectors: Path) -> dict | None:
 
 
 def made_up() -> np.ndarray:
+    """Return generated vectors."""
     rng = np.random.default_rng(0)
     return (rng.normal(size=(WORDS, WIDTH)) * 0.6 * (1 + np.arange(WIDTH)) ** -0.15).astype(np.float32)
 
 
 def speed(work: Callable[[], object], rows: int) -> float:
-    """Median words a second of REPEATS runs after one that warms caches."""
+    """Return the median words a second of REPEATS runs after one that warms caches."""
     work()
     speeds = []
     for _ in range(REPEATS):
@@ -82,7 +84,7 @@ def speed(work: Callable[[], object], rows: int) -> float:
 
 
 def one_at_a_time(vectors: np.ndarray, x: np.ndarray, epsilon: float) -> float:
-    """The published algorithm for each word of x. Returns the share that stays."""
+    """Run the published algorithm for each word of x, and return the share of unchanged words."""
     rng = np.random.default_rng(0)
     width, kept = vectors.shape[1], 0
     for word in x:
@@ -93,6 +95,7 @@ def one_at_a_time(vectors: np.ndarray, x: np.ndarray, epsilon: float) -> float:
 
 
 def main(python: str | None) -> None:
+    """Print the figures."""
     with tempfile.TemporaryDirectory() as folder, threadpool_limits(1):
         file = Path(folder) / "vectors.npy"
         theirs = peer(python, file) if python else None

@@ -1,7 +1,7 @@
-"""Sentences a second on one core, streams included: `python -m benchmarks.mechanisms`.
+"""Sentences a second on one core, with random streams: `python -m benchmarks.mechanisms`.
 
-Purkayastha at m' = 16, ε = 10, against a plain baseline that treats one row at a time: a NumPy generator,
-bisection of the tabulated distribution function of the angle, Gram-Schmidt. Medians of repeated runs.
+Purkayastha at m' = 16, ε = 10, against a plain baseline that treats one row at a time: a NumPy generator, bisection of
+the tabulated distribution function of the angle, Gram-Schmidt. Figures are medians of repeated runs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.streams import SimulationStreams
 
 DIM, EPSILON, ROWS, SLOW_ROWS, REPEATS = 16, 10.0, 100_000, 1_000, 7
-#: Coordinates of one vector a user, and a local ε that is usual there.
+#: Coordinates of a user vector, and a usual local ε for it.
 WIDE, LOCAL = 64, 5.0
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Median wall time of REPEATS runs after one that warms caches."""
+    """Return the median wall time of REPEATS runs after one that warms caches."""
     work()
     times = []
     for _ in range(REPEATS):
@@ -34,7 +34,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def baseline(x: np.ndarray, epsilon: float) -> np.ndarray:
-    """Purkayastha draws for the rows of x, one at a time."""
+    """Return Purkayastha draws for the rows of x, one at a time."""
     rng = np.random.default_rng(0)
     angles = np.linspace(0.0, np.pi, 10_001)
     cdf = cumulative_trapezoid(
@@ -54,6 +54,7 @@ def baseline(x: np.ndarray, epsilon: float) -> np.ndarray:
 
 
 def main() -> None:
+    """Print the figures."""
     x = np.random.default_rng(1).normal(size=(ROWS, DIM))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     labels = np.arange(ROWS) % 12

@@ -1,9 +1,9 @@
-"""Many nodes in one process, for a benchmark: each with a key of its own and the Fleet API's calls as a device makes
-them (`client.device.fleet`), and no work in its answer.
+"""Many nodes in one process, for a benchmark: each makes the Fleet API's calls of a device, without real work.
 
-`python -m benchmarks.nodes` reads a `Crowd` as JSON on stdin's first line, and has all of its nodes come;
-then says on a line for each line of stdin what it has done, {"up", "seconds", "polls", "held", "answered"}, until stdin
-ends. held: how many of the nodes the SuperLink has answered within the last minute.
+Each node has its own key, and calls as `client.device.fleet` does. `python -m benchmarks.nodes` reads a `Crowd` as JSON
+on stdin's first line, and connects all of its nodes. It then answers each line of stdin with a line of counts, {"up",
+"seconds", "polls", "held", "answered"}, until stdin ends. held is the number of nodes that the SuperLink has answered
+within the last minute.
 """
 
 from __future__ import annotations
@@ -25,16 +25,23 @@ from client.device.fleet import Fleet, Lost
 from mechanisms.messages.sealed import Sealed, sealed_bytes
 from mechanisms.messages.wire import request_from_record, sealed_to_record
 
-#: Nodes are asked in turn by so many threads, and each tells every so many seconds that it is there.
+#: Threads that work for the nodes in turn, and seconds between a node's heartbeats.
 _THREADS, _BEAT = 8, 20.0
-#: Seconds after which a node that was not answered is held no more: Flower's own patience with one that is silent.
+#: Seconds after which a node without an answer counts as lost: Flower's own limit for a silent node.
 _HELD = 60.0
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """nodes: their folders, each with node.key; node i is that of user `first` + i. superlink: HOST:PORT. rows: of one
-    node's answer, by stage."""
+    """Nodes of one process.
+
+    Args:
+        superlink: HOST:PORT.
+        root_certificates: Certificates of the authority.
+        nodes: Their folders, each with node.key.
+        first: Number of the first node's user; node i has user `first` + i.
+        rows: Rows in one node's answer, by stage.
+    """
 
     superlink: str
     root_certificates: str
@@ -44,7 +51,11 @@ class Crowd:
 
 
 class Nodes:
-    """The nodes, at work until the process ends."""
+    """Nodes that work until the process ends.
+
+    Args:
+        crowd: The nodes.
+    """
 
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd
@@ -57,12 +68,12 @@ class Nodes:
 
     @property
     def held(self) -> int:
-        """Of how many the SuperLink has answered a question within the last minute, or their coming."""
+        """Return the number of nodes whose call the SuperLink has answered within the last minute."""
         with self._lock:
             return sum(time.monotonic() - at < _HELD for at in self._heard.values())
 
     def start(self) -> None:
-        """Has all of them come, and then ask for messages, one after another."""
+        """Connect all nodes, and then poll for messages."""
         start = time.perf_counter()
         coming = list(enumerate(self._crowd.nodes))
         self._together(lambda: self._come(coming))
@@ -113,7 +124,7 @@ class Nodes:
         fleet.confirm(about)
         request = request_from_record(message.content)
         n, width = self._crowd.rows[request.stage], sealed_bytes(request)
-        rows = np.frombuffer(os.urandom(n * width), np.uint8).reshape(n, width)  # nobody opens them on the way
+        rows = np.frombuffer(os.urandom(n * width), np.uint8).reshape(n, width)  # nobody opens them
         users, records = np.full(n, self._crowd.first + i, np.int64), np.arange(n, dtype=np.int64)
         reply = Message(sealed_to_record(Sealed(users, records, rows)), reply_to=message)
         announced, objects = fleet.parts(reply)
@@ -125,6 +136,7 @@ class Nodes:
 
 
 def main() -> None:
+    """Run the nodes."""
     nodes = Nodes(Crowd(**json.loads(sys.stdin.readline())))
     nodes.start()
     for _ in sys.stdin:

@@ -1,7 +1,7 @@
-"""A round of pfl-research's simulated backend: users without work, a statistic of m' numbers each.
+"""Round of pfl-research's simulated backend: users without work, a statistic of m' numbers each.
 
-Run as a program in an environment that has pfl, and nothing of ours: `python pfl_peer.py USERS REPEATS DIM` prints
-users a second, of each repeat, and the version.
+Run it as a program in an environment with pfl, and without our packages: `python pfl_peer.py USERS REPEATS DIM` prints
+users a second of each repeat, and the version.
 """
 
 import json
@@ -25,13 +25,18 @@ value = np.zeros(dim, np.float32)
 
 
 class Idle(FederatedAlgorithm):
+    """Algorithm whose users do no work."""
+
     def get_next_central_contexts(self, *args, **kwargs):
+        """Return no further context."""
         return None
 
     def process_aggregated_statistics(self, context, metrics, model, statistics):
+        """Return the model unchanged."""
         return model, Metrics()
 
     def simulate_one_user(self, model, user_dataset, central_context):
+        """Return the same statistic for each user."""
         return MappedVectorStatistics({"z": value}), Metrics()
 
 

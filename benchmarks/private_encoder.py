@@ -1,12 +1,13 @@
-"""What a trusted server would gain by training the encoder itself by DP-SGD, and not a head alone, on SST-2 or another
-folder of its form, in a quarter of an hour to an hour:
+"""Gain of a trusted server that trains the encoder itself by DP-SGD, instead of a head alone.
+
+The data are SST-2 or another folder of its form. A run takes a quarter of an hour to an hour:
 
     python -m benchmarks.private_encoder FOLDER [--seed 1] [--users 20000] [--epsilon 1] [--rank 4]
 
-Half of ε and δ make a linear head (`server/training/descent.py: DPSGD`). Under that head, which then stays, the other
-half trains low-rank changes (LoRA, Hu et al. 2022) of MiniLM's queries and values by Opacus, which has each user's own
-gradient: clipped, summed over a Poisson sample, noised. The noise is what those steps cost where a record is replaced.
---epsilon inf is the same without noise. Trusts the server with every record.
+Half of ε and δ make a linear head (`server/training/descent.py: DPSGD`). Under that fixed head, the other half trains
+low-rank changes (LoRA, Hu et al. 2022) of MiniLM's queries and values by Opacus. Opacus computes each user's own
+gradient, which is clipped, summed over a Poisson sample, and noised. The noise is calibrated for the replacement of a
+record. --epsilon inf is the same without noise. Users trust the server with every record.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from server.training.principal import pca_maps
 from server.training.sharpen import factored
 
 DELTA, BATCH, FEATURES = 1e-6, 64, 64
-#: The steps that train the encoder: a user's share of them, their number, the clip, and Adam's learning rate, which is
-#: usual for LoRA. Nothing of it was tuned.
+#: Steps that train the encoder: a user's share of them, their number, the clip, and Adam's usual learning rate for
+#: LoRA. None of it was tuned.
 STEPS = DPSGD(epsilon=1.0, delta=DELTA, clip=0.1, learning_rate=1e-3, rate=0.05, steps=25)
 Array = np.ndarray
 
 
 class Lora(torch.nn.Module):
-    """A linear map as it is, and a change of low rank beside it, 0 at first: x ↦ W·x + 2·B·A·x."""
+    """Linear map with a low-rank change, 0 at first: x ↦ W·x + 2·B·A·x."""
 
     def __init__(self, frozen: torch.nn.Linear, rank: int) -> None:
         super().__init__()
@@ -50,12 +51,13 @@ class Lora(torch.nn.Module):
         torch.nn.init.zeros_(self.up.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the changed map of x."""
         change: torch.Tensor = self.frozen(x) + 2.0 * self.up(self.down(x))
         return change
 
 
 class Headed(torch.nn.Module):
-    """Logits (n, K) of texts: a linear head, which stays, on the last layer's mean over tokens, mapped, of length 1."""
+    """Logits (n, K) of texts: a fixed linear head on the last layer's mean over tokens, mapped to length 1."""
 
     def __init__(self, checkpoint: str, maps: Maps, rank: int) -> None:
         super().__init__()
@@ -69,6 +71,7 @@ class Headed(torch.nn.Module):
             self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return logits (n, K) of tokenized inputs."""
         there = inputs["attention_mask"].unsqueeze(-1).float()
         pooled = (self.model(**inputs).last_hidden_state * there).sum(1) / there.sum(1)
         logits: torch.Tensor = normalize((pooled - self.mean) @ self.m1) @ self.weight + self.bias
@@ -76,17 +79,18 @@ class Headed(torch.nn.Module):
 
 
 def rows_of(model: Headed, texts: Sequence[Any]) -> list[Any]:
+    """Return the tokenized texts."""
     return list(tokenize(model.tokenizer, texts, 128))
 
 
 def batches(rows: Sequence[Any], chosen: Array) -> list[Array]:
-    """Of the chosen rows, the shortest first."""
+    """Return the chosen rows in batches, the shortest first."""
     order = chosen[np.argsort([len(rows[i]["input_ids"]) for i in chosen], kind="stable")]
     return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
 
 
 def right(model: Any, tokenizer: Any, rows: Sequence[Any], labels: Array) -> float:
-    """Share of the rows whose label is guessed."""
+    """Return the share of rows whose label is predicted."""
     found = np.empty(len(rows), dtype=bool)
     with torch.no_grad():
         for at in batches(rows, np.arange(len(rows))):
@@ -97,8 +101,17 @@ def right(model: Any, tokenizer: Any, rows: Sequence[Any], labels: Array) -> flo
 def noisy_steps(
     steps: DPSGD, model: Headed, rows: Sequence[Any], labels: Array, *, noise: float, seed: int
 ) -> Iterator[int]:
-    """Trains the low-rank changes of `model`, in place; yields the number of each step. noise: in units of the clip."""
-    from opacus import GradSampleModule  # which takes seconds to import
+    """Train the low-rank changes of `model`, in place, and yield the number of each step.
+
+    Args:
+        steps: Settings of the steps.
+        model: Model to train.
+        rows: Tokenized texts.
+        labels: Their labels.
+        noise: Noise in units of the clip.
+        seed: Seed of samples and noise.
+    """
+    from opacus import GradSampleModule  # slow to import
     from opacus.optimizers import DPOptimizer
 
     module = GradSampleModule(model)
@@ -115,7 +128,7 @@ def noisy_steps(
             optimizer.zero_grad()
             logits = module(collate(model.tokenizer, [rows[j] for j in at]))
             loss = torch.nn.functional.cross_entropy(logits, target[at])
-            with warnings.catch_warnings():  # of hooks, since token ids have no gradients
+            with warnings.catch_warnings():  # about hooks, because token ids have no gradients
                 warnings.simplefilter("ignore", UserWarning)
                 loss.backward()
             optimizer.step()
@@ -123,6 +136,7 @@ def noisy_steps(
 
 
 def main() -> None:
+    """Print the accuracy of the head alone, and after every fifth step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     for name, kind, default in (("seed", int, 1), ("users", int, 20_000), ("epsilon", float, 1.0), ("rank", int, 4)):

@@ -1,5 +1,6 @@
-"""How fast a round is and what memory it takes: one round of made-up users through Flower on Ray, each of whom releases
-an embedding and a label, or one statistic.
+"""Time and memory of one round of simulated users through Flower on Ray.
+
+Each user releases an embedding and a label, or one user vector.
 
     python -m benchmarks.round 10000 100000 1000000
     python -m benchmarks.round statistic 10000 100000 1000000
@@ -58,7 +59,7 @@ STATISTIC = "statistic"
 _ROWS = 1 << 14  # rows of the table that are made at once
 _SAMPLE_SECONDS = 0.5
 
-#: A client with no work at all: what is left is Flower's own cost of a message.
+#: Client without any work, which leaves Flower's own cost of a message.
 idle = ClientApp()
 
 
@@ -72,16 +73,24 @@ def run(
     users: int, *, nodes: int | None = None, seed: int, folder: Path, texts: Sequence[str] | None = None,
     encoder: Path | None = None, statistic: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """One round of so many users, one record each, on so many nodes ("auto" where None), in a folder that is empty.
+    """Run one round of users with one record each, in an empty folder.
 
-    texts, encoder: one for each user, and the folder of the encoder with which nodes embed them in the round; else
-    embeddings are there already. statistic: each user releases one vector of 64 coordinates, in place of an embedding
-    and a label.
+    "round" is the time from the request to the shuffled batch. Before it, "warm-up" sends every node an empty request,
+    so that "round" includes no actor's imports. Memory is the proportional set size of this process, Ray's and the
+    actors' together; "before" is that of set-up.
 
-    {"users", "nodes", "delivered", "seconds": {phase: s}, "users_per_second", "bytes_per_user" (on the wire, of the
-    round's answers), "memory": {"before", "peak", "after"} in bytes}. "round" is the time between the request and the
-    shuffled batch; before it, "warm-up" asks every node about nothing, so that no actor's imports are in it. Memory is
-    the proportional set size of this process, Ray's and the actors' together; "before" is that of set-up.
+    Args:
+        users: Number of users.
+        nodes: Number of nodes; None for "auto".
+        seed: Seed of the round.
+        folder: Empty folder.
+        texts: One text for each user, if nodes embed them in the round.
+        encoder: Folder of their encoder. Without it, embeddings exist already.
+        statistic: Whether each user releases one vector of 64 coordinates, in place of an embedding and a label.
+
+    Returns:
+        {"users", "nodes", "delivered", "seconds": {phase: s}, "users_per_second", "bytes_per_user" (on the wire, of the
+        round's answers), "memory": {"before", "peak", "after"} in bytes}.
     """
     seconds: dict[str, float] = {}
     clock = time.perf_counter()
@@ -131,7 +140,7 @@ def run(
 
 
 def _hand_out(experiment: Experiment, held: Held, folder: Path, encoder: Path | None) -> int:
-    """Nodes' folders, with an encoder where they are to embed; how many there are."""
+    """Write nodes' folders, with an encoder if they embed texts, and return the number of nodes."""
     placed = hand_out(experiment, Public((), None, _NAMES, _Shared() if encoder is None else None), held, folder)
     for node in range(placed if encoder is not None else 0):
         policies = {slug(arm.name): client_policy(experiment, arm) for arm in experiment.arms}
@@ -140,8 +149,10 @@ def _hand_out(experiment: Experiment, held: Held, folder: Path, encoder: Path | 
 
 
 def flower_per_user_rate(nodes: int, *, folder: Path) -> float:
-    """Answers a second of Flower on Ray with one node for each user and no work in the client: a second round of
-    `nodes` messages, so that nothing is counted that happens once."""
+    """Return Flower's answers a second on Ray, with one node for each user and no work in the client.
+
+    It is that of a second round of `nodes` messages, so that one-time costs do not count.
+    """
     rate = 0.0
 
     def job(grid: Any) -> None:
@@ -158,19 +169,21 @@ def flower_per_user_rate(nodes: int, *, folder: Path) -> float:
 
 
 def exponent(users: Sequence[float], seconds: Sequence[float]) -> float:
-    """The slope of time over users on a log-log plot, by least squares: 1 where time is linear."""
+    """Return the slope of time over users on a log-log plot, by least squares: 1 if time is linear."""
     return float(np.polyfit(np.log(users), np.log(seconds), 1)[0])
 
 
 def growth(results: Sequence[dict[str, Any]]) -> float:
-    """Bytes of peak memory that each further user takes, between the two largest runs: in smaller ones, what a cohort
-    is worked on in is still growing too."""
+    """Return the bytes of peak memory for each further user, between the two largest runs.
+
+    In smaller runs, the working memory of a cohort still grows too.
+    """
     least, most = sorted(results, key=lambda r: r["users"])[-2:]
     return (most["memory"]["peak"] - least["memory"]["peak"]) / (most["users"] - least["users"])
 
 
 class Memory:
-    """Samples the memory of this process and all that it has started, while it is open. Linux alone; 0 elsewhere."""
+    """Context that samples the memory of this process and its descendants. It needs Linux, and reads 0 elsewhere."""
 
     def __init__(self) -> None:
         self.before = self.peak = self.now()
@@ -187,10 +200,10 @@ class Memory:
         self.peak = max(self.peak, self.now())
 
     def now(self) -> int:
-        """Bytes, each page that k processes share counted as a k-th for each."""
+        """Return the bytes now, with a page that k processes share counted as a k-th for each."""
         children: dict[int, list[int]] = {}
         for entry in Path("/proc").glob("[0-9]*/stat"):
-            try:  # the name in brackets may hold anything; after it, the state and the parent
+            try:  # the name in brackets may hold any character; after it come the state and the parent
                 parent = int(entry.read_text().rpartition(")")[2].split()[1])
             except (OSError, ValueError, IndexError):
                 continue  # it has ended
@@ -215,7 +228,7 @@ def _proportional(process: int) -> int:
 
 
 def _table(users: int, seed: int, path: Path) -> Tables:
-    """Random unit vectors, one for each user, written in pieces."""
+    """Write random unit vectors, one for each user, in pieces."""
     rng = np.random.default_rng([seed, 7])
     with open(path, "wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (users, WIDTH)}
@@ -226,7 +239,7 @@ def _table(users: int, seed: int, path: Path) -> Tables:
     return Tables((path,))
 
 
-#: The sections of a round's experiment that differ: what is released, and what policies allow.
+#: Sections of a round's experiment that differ: the releases, and the policies' limits.
 _RECORDS: dict[str, Any] = {
     "policy": {"embedding": _EMBEDDING.guarantee.worst_case(), "label": 2.0},
     "arm": [{
@@ -256,13 +269,13 @@ def _experiment(users: int, nodes: int | None, seed: int, sections: dict[str, An
 
 @dataclass(frozen=True)
 class _Shared:
-    """An encoder that nobody runs: users have its embeddings."""
+    """Encoder that never runs: users have its embeddings."""
 
     identity: str = _IDENTITY
 
 
 def _held(users: int, tables: Tables | None, seed: int) -> Held:
-    """One record to a user, whose embedding lies anywhere in the table; nobody is asked in the end."""
+    """Return one record for each user, with a random row of the table, and no test users."""
     places = np.random.default_rng([seed, 8]).permutation(users)
     none = np.zeros(0, np.int64)
     train = Corpus(TextColumn.of(str(i) for i in range(users)), np.arange(users, dtype=np.int64) % CLASSES, _NAMES)
@@ -277,7 +290,7 @@ def _held(users: int, tables: Tables | None, seed: int) -> Held:
 
 
 def _with_texts(held: Held, texts: Sequence[str]) -> Held:
-    """The same users with these texts, which their nodes embed themselves."""
+    """Return the same users with these texts, which their nodes embed."""
     return replace(held, train=replace(held.train, texts=TextColumn.of(texts)))
 
 
@@ -291,7 +304,7 @@ def _request(experiment: Experiment, split: str, identity: str) -> Request:
 
 
 def _of_means(experiment: Experiment, split: str, identity: str) -> Request:
-    """Of one vector of each user."""
+    """Return a request for one user vector."""
     codes = simplex_codes(CLASSES)
     size = _STATISTIC.dim // codes.shape[1] - 1
     m1 = np.random.default_rng([experiment.seed, 9]).standard_normal((WIDTH, size), dtype=np.float32)
@@ -307,7 +320,13 @@ def _say(line: str) -> None:
 
 
 def in_a_process(users: int, *, seed: int, statistic: bool = False) -> dict[str, Any]:
-    """`run` in a process of its own, so that memory is that of one round."""
+    """Call `run` in its own process, so that memory is that of one round.
+
+    Args:
+        users: Number of users.
+        seed: Seed of the round.
+        statistic: As in `run`.
+    """
     command = [sys.executable, "-m", "benchmarks.round", "one", str(users), str(seed)]
     command += [STATISTIC] * statistic
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
@@ -316,7 +335,7 @@ def in_a_process(users: int, *, seed: int, statistic: bool = False) -> dict[str,
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs a round for each number of users, each in a process of its own, and prints one JSON object."""
+    """Run a round for each number of users, each in its own process, and print one JSON object."""
     if arguments[0] == "one":
         with tempfile.TemporaryDirectory(prefix="sottovoce-round-") as folder:
             statistic = STATISTIC in arguments

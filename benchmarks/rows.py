@@ -1,5 +1,6 @@
-"""What a sealed row costs each of the parties that it passes: sealed on a device, kept and permuted by the shuffler's
-store, opened by the training server. Each in a process of its own, so that its memory is its own:
+"""Cost of a sealed row for each party: sealing on a device, storing in the shuffler, opening in the server.
+
+Each step runs in its own process, so that its memory is its own:
 
     python -m benchmarks.rows STEP ROWS SEED
 """
@@ -31,14 +32,20 @@ from server.sealed_batches import open_batch
 from simulations.shuffler.store import Store
 
 WIDTH, DIM, CLASSES = 384, 16, 2
-#: Rows of one device's reply where a device has many users' records; a phone's has one.
+#: Rows of one device's reply if a device has many users' records; a phone's has one.
 MANY = 1000
-#: How many replies of one row are taken in.
+#: Number of replies of one row that the shuffler stores.
 ALONE = 500
 
 
 def request(stage: str, seed: int, *, users: int) -> Request:
-    """Of an embedding of 16 coordinates and a label, as in a round of `sottovoce bench round`: 112 bytes sealed."""
+    """Return a request for an embedding of 16 coordinates and a label, as in `sottovoce bench round`: 112 bytes sealed.
+
+    Args:
+        stage: Name of the stage.
+        seed: Seed of the maps.
+        users: Smallest batch.
+    """
     m1 = np.random.default_rng([seed, 9]).standard_normal((WIDTH, DIM), dtype=np.float32)
     return Request(
         arm="", stage=stage, split="train", encoder="be" * 32, mean=np.zeros(WIDTH, np.float32), m1=m1,
@@ -48,14 +55,14 @@ def request(stage: str, seed: int, *, users: int) -> Request:
 
 
 def sealing(rows: int, seed: int) -> dict[str, Any]:
-    """A reply of so many rows, sealed, as a device does; drawing is no part of it."""
+    """Measure the sealing of a reply, as on a device, without its draws."""
     asked = request("rows", seed, users=0)
     reply, (_, public) = _reply(asked, rows, seed), generate_keys()
     return _timed("seal", lambda: seal(reply, asked, public), rows)
 
 
 def opening(rows: int, seed: int) -> dict[str, Any]:
-    """A batch of so many rows, opened and validated, as a training server does."""
+    """Measure the opening and validation of a batch, as in a training server."""
     asked = request("rows", seed, users=0)
     private, public = generate_keys()
     sealed = seal(_reply(asked, rows, seed), asked, public).rows
@@ -63,9 +70,11 @@ def opening(rows: int, seed: int) -> dict[str, Any]:
 
 
 def shuffling(rows: int, seed: int) -> dict[str, Any]:
-    """A stage in the shuffler's store: taken in, closed (permuted), and given. Rows are random bytes: it reads none.
+    """Measure a stage in the shuffler's store: storing, closing (permuting), and sending.
 
-    A commit is on the disk before the next: of `MANY` rows, and, at first, of one row each."""
+    Rows are random bytes, because the store reads none. Each commit is on disk before the next. Commits have `MANY`
+    rows, and one row each at first.
+    """
     width = sealed_bytes(request("rows", seed, users=0))
     singles = min(rows // 10, ALONE)
 
@@ -114,8 +123,17 @@ STEPS = {"sealing": sealing, "shuffling": shuffling, "opening": opening}
 
 
 def measured(step: str, sizes: tuple[int, int], seed: int) -> dict[str, Any]:
-    """A step at the larger size, {"rows", "per_second": {part: [rows a second, rows a second of a core's work]}}; and
-    "memory", "disk": what each million rows take between the two sizes, in bytes."""
+    """Return a step's speed at the larger size, and its memory and disk for each million rows.
+
+    Args:
+        step: Name of the step.
+        sizes: Smaller and larger number of rows.
+        seed: Seed of the rows.
+
+    Returns:
+        {"rows", "per_second": {part: [rows a second, rows a second of a core's work]}}; and "memory", "disk" in bytes,
+        from the difference of both sizes.
+    """
     less, more = (_apart(step, rows, seed) for rows in sizes)
     millions = (sizes[1] - sizes[0]) / 1e6
     speeds = {name: value for name, value in more.items() if name not in ("memory", "disk")}

@@ -1,8 +1,7 @@
-"""How fast this is on the machine at hand, with peers beside it in the same run: `sottovoce bench`.
+"""Speed on this machine, with peers beside it in the same run: `sottovoce bench`.
 
-Each section runs in a process of its own: `python -m benchmarks.run SECTION` reads its question as JSON on
-stdin and prints its answer as the last line on stdout. Figures are medians over repeats; a ratio is of two medians of
-one run.
+Each section runs in its own process: `python -m benchmarks.run SECTION` reads its options as JSON on stdin, and prints
+its answer as the last line on stdout. Figures are medians over repeats; a ratio is of two medians of one run.
 """
 
 from __future__ import annotations
@@ -48,9 +47,16 @@ PFL = Path(__file__).with_name("pfl_peer.py")
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """sections: names, all that can run where there are none. users: of the largest round. data: SST-2's folder, else
-    the built-in corpus. pfl: the interpreter of an environment that has pfl. quick: little of everything, to see that
-    it works; its figures are rough."""
+    """Options of the benchmark.
+
+    Args:
+        sections: Names of sections; () for all that can run.
+        users: Users of the largest round.
+        seed: Root seed.
+        data: Folder of SST-2; None for the built-in corpus.
+        pfl: Interpreter of an environment with pfl.
+        quick: Whether to run small sizes, to see that it works; its figures are rough.
+    """
 
     sections: tuple[str, ...] = ()
     users: int = 1_000_000
@@ -61,7 +67,11 @@ class BenchOptions:
 
 
 def check(options: BenchOptions) -> None:
-    """Raises UserError for what cannot be measured, before anything is."""
+    """Check the options before any measurement.
+
+    Raises:
+        UserError: They cannot be measured.
+    """
     for name in options.sections:
         if name not in SECTIONS:
             raise UserError(f"bench: {name!r} is no section; {nearest(name, SECTIONS)}")
@@ -74,7 +84,7 @@ def check(options: BenchOptions) -> None:
 
 
 def run(options: BenchOptions, *, progress: Progress) -> dict[str, Any]:
-    """{"machine", "seed", "quick", "sections": {name: what it measured}}."""
+    """Return {"machine", "seed", "quick", "sections": {name: measurements}}."""
     names = options.sections or tuple(n for n in SECTIONS if n != "pfl" or options.pfl is not None)
     about, sections = machine(), {}
     for name in names:
@@ -84,7 +94,7 @@ def run(options: BenchOptions, *, progress: Progress) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on, apart from what else was at work."""
+    """Return the facts about the machine that figures depend on, with its load before."""
     return {
         "cores": os.cpu_count(),
         "processor": processor(),
@@ -96,7 +106,7 @@ def machine() -> dict[str, Any]:
 
 
 def mechanisms(options: BenchOptions) -> dict[str, Any]:
-    """Draws a second, random streams included."""
+    """Measure draws a second, with random streams."""
     import numpy as np
 
     from mechanisms.catalogue import build
@@ -126,7 +136,7 @@ def mechanisms(options: BenchOptions) -> dict[str, Any]:
 
 
 def encoder(options: BenchOptions) -> dict[str, Any]:
-    """See `bench_encoder`."""
+    """Measure the encoder: see `bench_encoder`."""
     from benchmarks import encoder as bench_encoder
 
     progress = progress_lines()
@@ -141,7 +151,7 @@ def encoder(options: BenchOptions) -> dict[str, Any]:
 
 
 def rounds(options: BenchOptions, *, statistic: bool = False) -> dict[str, Any]:
-    """See `bench_round`: a process for each number of users, so that memory is that of one round."""
+    """Measure rounds, in a process for each number of users, so that memory is that of one round: see `bench_round`."""
     from benchmarks import round as bench_round
 
     found = [bench_round.in_a_process(users, seed=options.seed, statistic=statistic) for users in sizes(options)]
@@ -153,7 +163,7 @@ def rounds(options: BenchOptions, *, statistic: bool = False) -> dict[str, Any]:
 
 
 def sizes(options: BenchOptions) -> list[int]:
-    """10,000 users and ten times as many, and so on up to the largest round."""
+    """Return 10,000 users, ten times as many, and so on up to the largest round."""
     if options.quick:
         return [min(options.users, FIRST)]
     found = [FIRST]
@@ -163,6 +173,7 @@ def sizes(options: BenchOptions) -> list[int]:
 
 
 def flower(options: BenchOptions) -> dict[str, Any]:
+    """Measure plain Flower: see `bench_round.flower_per_user_rate`."""
     from benchmarks import round as bench_round
 
     nodes = 50 if options.quick else 1000
@@ -171,14 +182,14 @@ def flower(options: BenchOptions) -> dict[str, Any]:
 
 
 def deployment(options: BenchOptions) -> dict[str, Any]:
-    """See `bench_deployment`."""
+    """Measure a deployment: see `bench_deployment`."""
     from benchmarks import deployment as bench_deployment
 
     return bench_deployment.in_a_folder(quick=options.quick, seed=options.seed, progress=progress_lines())
 
 
 def pfl(options: BenchOptions) -> dict[str, Any]:
-    """In the peer's own environment."""
+    """Measure pfl-research in its own environment."""
     assert options.pfl is not None
     users = min(options.users, 1000 if options.quick else FIRST)
     try:
@@ -200,7 +211,7 @@ _WORK: dict[str, Callable[[BenchOptions], dict[str, Any]]] = {
 
 
 def _apart(module: Sequence[str], options: BenchOptions) -> Any:
-    """What a module answers in a process of its own; its last line of complaint as a UserError."""
+    """Return a module's answer from its own process; raise its last error line as a UserError."""
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-m", *module], input=json.dumps(asdict(options)), stdout=subprocess.PIPE, text=True,
@@ -214,19 +225,19 @@ def _apart(module: Sequence[str], options: BenchOptions) -> Any:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """One section; see this module's first lines."""
+    """Run one section: see this module's docstring."""
     options = json.load(sys.stdin)
     options["sections"] = tuple(options["sections"])
     try:
         print(json.dumps(_WORK[arguments[0]](BenchOptions(**options))))
-    except ValueError as error:  # what a user can mend
+    except ValueError as error:  # an error that a user can correct
         print(json.dumps({"error": str(error)}))
         return 2
     return 0
 
 
 def table(results: dict[str, Any]) -> str:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     about, sections = results["machine"], results["sections"]
     versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
     lines = [
@@ -298,7 +309,7 @@ _TABLES = {
 
 
 def _peers(sections: dict[str, Any]) -> list[str]:
-    """The round's rate over that of each peer."""
+    """Return the round's rate over that of each peer."""
     if "round" not in sections:
         return []
     ours = sections["round"]["rounds"][0]["users_per_second"]

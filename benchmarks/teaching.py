@@ -1,15 +1,16 @@
-"""What was tried beside one vector and left out, on SST-2 or another folder of its form, in seconds to an hour:
+"""Experiments beside one user vector that were left out, on SST-2 or another folder of its form.
+
+They take seconds to an hour:
 
     python -m benchmarks.teaching draws FOLDER [--seed 1] [--users 20000] [--draws 12]
     python -m benchmarks.teaching gradients FOLDER [--seed 1] [--users 37000] [--sample 2000] [--dim 64]
 
-draws: users of the folder beside labelled built-in reviews (the experiment sst2-statistics-other-domain): how far the
-accuracy of one vector, ε = 3, goes up and down with its noise alone, and with the threshold put where it would be best.
+draws: users of the folder beside labelled built-in reviews (the experiment sst2-statistics-other-domain). It measures
+how the accuracy of one vector, ε = 3, varies with its noise alone, and with the best threshold.
 
-gradients: a head that 20,000 users have taught, and then rounds of other users, each of whom sends one PrivUnit vector
-of the gradient of the loss by the weights of MiniLM's layers 4 to 6, in the span of the principal gradients of public
-text. Of a round's users a sample's gradients are computed, and as much less noise is added as that makes their mean
-uncertain.
+gradients: a head trained on 20,000 users, and then rounds of other users. Each sends one PrivUnit vector of the loss
+gradient by the weights of MiniLM's layers 4 to 6, in the span of the principal gradients of public text. Only a sample
+of a round's users is computed. Its uncertainty replaces an equal part of the noise.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ from simulations.experiment import Experiment, load
 from simulations.run.prepare import Prepared, prepare
 
 LAYERS, GRADIENTS, ROUNDS, RIDGES, BATCH = (3, 4, 5), 256, 4, (0.003, 0.01, 0.03, 0.1, 0.3), 16
-#: The local ε at which 20,000 users, and a quarter of 37,000, are at a central ε of 1 (64 features, δ = 1e-6).
+#: Local ε at which 20,000 users, and a quarter of 37,000, have a central ε of 1 (64 features, δ = 1e-6).
 FIRST, ROUND = 6.34, 5.57
 Array = np.ndarray
 
 
 def prepared(name: str, folder: str, seed: int, *overrides: str) -> tuple[Experiment, Prepared]:
+    """Return an experiment with its data."""
     experiment = load(name, [f"data.path={folder}", f"seed={seed}", *overrides])
     return experiment, prepare(experiment, progress=print)
 
@@ -56,14 +58,17 @@ def prepared(name: str, folder: str, seed: int, *overrides: str) -> tuple[Experi
 def noisy_mean(
     features: Array, labels: Array, codes: Array, epsilon: float, seed: Sequence[int]
 ) -> tuple[Array, float]:
-    """The mean of the statistics of users of one record each under PrivUnit's noise, and its variance: drawn from the
-    normal law to which that of so many users comes near."""
+    """Return the mean of users' vectors, of one record each, under PrivUnit's noise, and the variance of the noise.
+
+    The noise is drawn from a normal distribution, which approximates that of many users.
+    """
     mean = statistic_vectors(features, labels, codes).mean(axis=0)
     noise = mean_noise(PrivUnit(len(mean), epsilon), users=len(labels))
     return mean + np.random.default_rng(list(seed)).normal(scale=noise**0.5, size=len(mean)), noise
 
 
 def draws(folder: str, seed: int, users: int, times: int) -> None:
+    """Print the accuracy over several draws of the noise."""
     _, (public, held, _) = prepared(
         "sst2-statistics-other-domain", folder, seed, f"population.users={users}", "shuffle.enabled=false"
     )
@@ -94,8 +99,15 @@ def draws(folder: str, seed: int, users: int, times: int) -> None:
 
 
 class Tangent:
-    """MiniLM with a head of two classes: its score of texts, the log-odds of the second, and the score's gradients by
-    the weights of some layers' linear maps, text by text."""
+    """MiniLM with a head of two classes: scores of texts (log-odds of the second class), and gradients of the scores.
+
+    Gradients are by the weights of some layers' linear maps, text by text.
+
+    Args:
+        checkpoint: Checkpoint of the encoder.
+        maps: Maps and head.
+        layers: Numbers of the layers.
+    """
 
     def __init__(self, checkpoint: str, maps: Maps, layers: Sequence[int] = LAYERS) -> None:
         self.model, self.tokenizer = load_checkpoint(checkpoint)
@@ -122,7 +134,7 @@ class Tangent:
         return hook
 
     def gradients(self, texts: Sequence[Any]) -> Iterator[tuple[Array, Array, torch.Tensor]]:
-        """Rows (n,), their scores (n,) and gradients (n, size), batch by batch, the shortest texts first."""
+        """Yield rows (n,), their scores (n,) and gradients (n, size), batch by batch, the shortest texts first."""
         rows = tokenize(self.tokenizer, texts, 128)
         order = np.argsort([len(row["input_ids"]) for row in rows], kind="stable")
         for at in (order[start : start + BATCH] for start in range(0, len(rows), BATCH)):
@@ -139,7 +151,7 @@ class Tangent:
             yield at, score.detach().numpy(), torch.cat(each, dim=1)
 
     def subspace(self, texts: Sequence[Any], dim: int) -> torch.Tensor:
-        """(dim, size): an orthonormal basis of the principal gradients of these texts, each of length 1."""
+        """Return an orthonormal basis (dim, size) of the principal gradients of these texts, each of length 1."""
         each = torch.empty(len(texts), self.size)
         for at, _, gradients in self.gradients(texts):
             each[at] = gradients / gradients.norm(dim=1, keepdim=True)
@@ -147,14 +159,14 @@ class Tangent:
         return (vectors[:, -dim:] / values[-dim:].sqrt()).T @ each
 
     def features(self, texts: Sequence[Any], basis: torch.Tensor) -> tuple[Array, Array]:
-        """Gradients along the basis (n, dim), and scores (n,)."""
+        """Return gradients along the basis (n, dim), and scores (n,)."""
         found, scores = np.empty((len(texts), len(basis))), np.empty(len(texts))
         for at, score, gradients in self.gradients(texts):
             found[at], scores[at] = (gradients @ basis.T).numpy(), score
         return found, scores
 
     def move(self, step: torch.Tensor) -> None:
-        """Adds a step (size,) to the weights."""
+        """Add a step (size,) to the weights."""
         with torch.no_grad():
             for part, own in zip(self.linear, step.split([p.weight.numel() for p in self.linear]), strict=True):
                 part.weight += own.view_as(part.weight)
@@ -163,8 +175,18 @@ class Tangent:
 def private_gradient(
     found: Array, scores: Array, labels: Array, *, users: int, epsilon: float, seed: Sequence[int]
 ) -> tuple[Array, Array]:
-    """The mean gradient of the log-loss by steps along unit features (n, d), and the same as so many users' PrivUnit
-    vectors of it have it; n of them are known, whose mean is uncertain already, which is taken off the noise."""
+    """Return the mean gradient of the log loss along unit features (n, d), and its estimate from PrivUnit vectors.
+
+    Only n users are known. The uncertainty of their mean is subtracted from the noise.
+
+    Args:
+        found: Unit features (n, d).
+        scores: Scores (n,).
+        labels: Labels (n,).
+        users: Number of users.
+        epsilon: Local ε.
+        seed: Seed of the noise.
+    """
     gap = labels - 1 / (1 + np.exp(-scores))
     gradient = (gap[:, None] * found).mean(axis=0)
     noise = mean_noise(PrivUnit(found.shape[1], epsilon), users=users)
@@ -173,6 +195,7 @@ def private_gradient(
 
 
 def gradients(folder: str, seed: int, users: int, sample: int, dim: int) -> None:
+    """Print the accuracy after each round of gradients."""
     first = min(20_000, users)
     experiment, (public, held, _) = prepared(
         "sst2-statistics", folder, seed, f"population.users={first + users}", "encoder.layers=[6]",
@@ -215,6 +238,7 @@ def gradients(folder: str, seed: int, users: int, sample: int, dim: int) -> None
 
 
 def main() -> None:
+    """Run one of the experiments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("draws", "gradients"))
     parser.add_argument("folder")

@@ -1,10 +1,11 @@
 """SanText against the published algorithm, on one core in one run: `python -m benchmarks.text [--full]`.
 
-The whole of SST-2 with the GloVe vectors of its vocabulary, both sides from vectors in memory to drawn numbers: the
-published way computes all probabilities, one row of V for each word, and then calls `numpy.random.choice` over the row
-of each token (its tokens a second are measured on 20,000 of them, or on all with --full). Seconds are those of the
-process on its one core, so that others on the machine do not count; of ours the best of three. Before that the
-memory and time of a vocabulary of 88,000 words, in a process of its own. Skips where ../shared/data is missing.
+The data are the whole of SST-2 with the GloVe vectors of its vocabulary. Both sides start from vectors in memory and
+end with drawn numbers. The published way computes all probabilities, one row of V for each word, and then calls
+`numpy.random.choice` over the row of each token. Its tokens a second are measured on 20,000 tokens, or on all with
+--full. Seconds are CPU seconds of the process, so that other load does not count; ours are the best of three. Before
+that, memory and time of a vocabulary of 88,000 words are measured in another process. It skips if ../shared/data is
+missing.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ REPEATS = 3
 
 
 def glove() -> Vocabulary:
+    """Return the GloVe vectors of SST-2's words."""
     return read_vectors(DATA / "glove" / "glove.840B.300d.sst2.txt.gz")
 
 
 def phrases(vocabulary: Vocabulary) -> np.ndarray:
-    """SST-2's training phrases as numbers, (n, longest), NOTHING after the end."""
+    """Return SST-2's training phrases as numbers, (n, longest), NOTHING after the end."""
     lines = (DATA / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     rows = [[vocabulary.word_id(word) for word in line.split("\t")[1].split()] for line in lines]
     x = np.full((len(rows), max(map(len, rows))), NOTHING)
@@ -49,7 +51,7 @@ def phrases(vocabulary: Vocabulary) -> np.ndarray:
 
 
 def published(vectors: np.ndarray, tokens: np.ndarray, epsilon: float) -> tuple[float, float]:
-    """Seconds for the table of probabilities, and tokens drawn in a second, of Yue et al.'s procedure."""
+    """Return the seconds for the table of probabilities, and tokens drawn a second, of Yue et al.'s procedure."""
     from scipy.special import softmax
     from sklearn.metrics.pairwise import euclidean_distances
 
@@ -63,14 +65,15 @@ def published(vectors: np.ndarray, tokens: np.ndarray, epsilon: float) -> tuple[
 
 
 def streams(n: int):
+    """Return random streams of n rows."""
     return SimulationStreams(1).rows(np.arange(n), np.zeros(n, np.int64), stage="bench", channel="text")
 
 
 def seconds(kind: type, vocabulary: Vocabulary, x: np.ndarray, epsilon: float) -> float:
-    """From vectors to drawn numbers, streams included: nothing is remembered from one run to the next."""
+    """Return the seconds from vectors to drawn numbers, with random streams and without caches of earlier runs."""
     best = np.inf
     for repeat in range(REPEATS):
-        # counts of its own make another vocabulary of it, for which no table is remembered
+        # its own counts make it another vocabulary, without a cached table
         fresh = Vocabulary(vocabulary.words, vocabulary.vectors, np.full(len(vocabulary), repeat, dtype=np.int64))
         assert fresh.identity
         start = time.process_time()
@@ -80,7 +83,7 @@ def seconds(kind: type, vocabulary: Vocabulary, x: np.ndarray, epsilon: float) -
 
 
 def large() -> None:
-    """Resident memory of a process that sanitizes with 88,000 words."""
+    """Print the resident memory of a process that sanitizes with 88,000 words."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((LARGE, 300), dtype=np.float32)
     vocabulary = Vocabulary(tuple(f"word{i}" for i in range(LARGE)), vectors)
@@ -97,10 +100,11 @@ def large() -> None:
 
 
 def main() -> None:
+    """Print the figures."""
     if not DATA.exists():
         print(f"skipped: {DATA} is missing (SST-2 and the GloVe vectors of its vocabulary)")
         return
-    # first: a child's peak starts at what its parent holds when it is started
+    # first, because a child's peak starts at its parent's memory
     subprocess.run([sys.executable, "-m", "benchmarks.text", "--large"], check=True, cwd=ROOT)
     vocabulary = glove()
     x = phrases(vocabulary)

@@ -1,10 +1,11 @@
 """TEM and 1-Diffractor against the published algorithms, word by word, on one core: `python -m benchmarks.words`.
 
-The 10,543 GloVe words of SST-2, or as many made-up ones where ../shared/data is missing. The published side is the
-papers' algorithm as their programs have it, a word at a time: TEM measures the distances to all words (float32), draws
-Gumbel noise for each within γ and for the rest, and a word of the rest where that wins; 1-Diffractor draws in every
-list with a scalar generator, and then one of the words. Seconds are those of the process on its one core; of ours the
-best of three, streams included, nothing remembered of what is drawn. What is made once for a vocabulary is shown apart.
+The words are the 10,543 GloVe words of SST-2, or as many generated ones if ../shared/data is missing. The published
+side is the papers' algorithm in the form of their programs, a word at a time. TEM measures the distances to all words
+(float32), draws Gumbel noise for each word within γ and for the rest, and draws a word of the rest if the rest wins.
+1-Diffractor draws in every list with a scalar generator, and then one of the words. Seconds are CPU seconds of the
+process. Ours are the best of three, with random streams and without caches of draws. One-time work for a vocabulary is
+shown separately.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ EPSILON = 3.0
 
 
 def words() -> Vocabulary:
+    """Return the vocabulary."""
     file = DATA / "glove" / "glove.840B.300d.sst2.txt.gz"
     if file.exists():
         return read_vectors(file)
@@ -40,7 +42,7 @@ def words() -> Vocabulary:
 
 
 def published_tem(vectors: np.ndarray, x: np.ndarray, epsilon: float, gamma: float) -> np.ndarray:
-    """Carvalho et al. 2021: one word after the other."""
+    """Return draws of Carvalho et al. 2021, one word after the other."""
     rng = np.random.default_rng(0)
     drawn = np.empty(len(x), dtype=np.int64)
     for i, word in enumerate(x):
@@ -55,7 +57,10 @@ def published_tem(vectors: np.ndarray, x: np.ndarray, epsilon: float, gamma: flo
 
 
 def published_diffractor(order: np.ndarray, place: np.ndarray, x: np.ndarray, epsilon: float) -> np.ndarray:
-    """Meisenbacher et al. 2024: each list draws (two-sided geometric noise, cut at its ends), then one of the words."""
+    """Return draws of Meisenbacher et al. 2024.
+
+    Each list draws (two-sided geometric noise, cut at its ends), then one of the words is drawn.
+    """
     rng = np.random.default_rng(0)
     last = order.shape[1] - 1
     drawn = np.empty(len(x), dtype=np.int64)
@@ -70,13 +75,14 @@ def published_diffractor(order: np.ndarray, place: np.ndarray, x: np.ndarray, ep
 
 
 def streams(n: int):
+    """Return random streams of n rows."""
     return SimulationStreams(1).rows(np.arange(n), np.zeros(n, np.int64), stage="bench", channel="text")
 
 
 def compare(
     name: str, x: np.ndarray, few: int, published: Callable[[np.ndarray], np.ndarray], ours: Callable[[], np.ndarray]
 ) -> None:
-    """Print words a second of both, and how many of the words stay, which must agree."""
+    """Print words a second of both, and the share of unchanged words, which must agree."""
     start = time.process_time()
     drawn = published(x[:few])
     slow = few / (time.process_time() - start)
@@ -92,6 +98,7 @@ def compare(
 
 
 def main() -> None:
+    """Print the figures."""
     vocabulary = words()
     x = np.random.default_rng(1).integers(0, len(vocabulary), ROWS)
     print(f"{len(vocabulary):,} words of {vocabulary.vectors.shape[1]} dimensions, ε = {EPSILON:g}, one core")

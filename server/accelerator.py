@@ -1,14 +1,20 @@
-"""Where torch computes: on a GPU where there is one. Models are lent to it, and are back afterwards.
+"""The device on which torch computes: a GPU where there is one.
 
-What holds weights is lent: the encoder, language models, and heads that are trained with them. What is small stays on
-the CPU, where it is done before a GPU has begun: maps and heads on embeddings that are there (`training.public_maps`,
-`training.head`, `training.descent`, `training.statistic_head`, `attacks.attributes`). So do exports, whose graphs are
-traced there, and the noise of mechanisms. What a client runs is none of this: ONNX Runtime, on its CPU, in a simulation
-as on a device, so that what is released does not depend on the machine that simulates it.
+Models move to the device for one computation, and move back afterwards. The following models move: the encoder,
+language models, and heads that are trained with them.
 
-The same arguments give other results on a GPU than on a CPU: sums there end in other last bits, and dropout follows its
-seed by another generator. Nor are sums there always in the same order, so no two trainings on a GPU are promised to be
-the same, as two on a CPU are.
+Everything else stays on the CPU:
+
+- Maps and heads on existing embeddings are small, and done before a GPU has started (`training.public_maps`,
+  `training.head`, `training.descent`, `training.statistic_head`, `attacks.attributes`).
+- Exports stay there, because their graphs are traced on the CPU.
+- Mechanisms draw their noise there.
+- A client runs ONNX Runtime on its CPU, in a simulation as on a device. So a release does not depend on the machine
+  that simulates it.
+
+The same arguments give different results on a GPU and on a CPU. Sums differ in their last bits, and dropout uses
+another random generator. A GPU does not always sum in the same order, so two trainings on a GPU may differ. Two
+trainings on a CPU are the same.
 """
 
 from __future__ import annotations
@@ -19,14 +25,19 @@ from contextlib import contextmanager
 
 import torch
 
-#: The variable of the environment by which somebody says where; unset or empty, a GPU is taken where there is one.
+#: Environment variable that selects the device. If it is unset or empty, a GPU is used where there is one.
 VARIABLE = "SOTTOVOCE_DEVICE"
 KINDS = ("cpu", "cuda")
 
 
 def device() -> torch.device:
-    """Where models compute here. ValueError, one line, where the environment names something else than KINDS, or a GPU
-    that is not there. Of several GPUs torch's current one: CUDA_VISIBLE_DEVICES chooses."""
+    """Return the device on which models compute.
+
+    Of several GPUs, it is torch's current one: set CUDA_VISIBLE_DEVICES to choose.
+
+    Raises:
+        ValueError: The environment names something other than KINDS, or a GPU that is missing. The message is one line.
+    """
     asked = os.environ.get(VARIABLE, "")
     if asked not in ("", *KINDS):
         raise ValueError(f"{VARIABLE}: {asked!r} is not one of {', '.join(KINDS)}; unset it to take what is there")
@@ -38,11 +49,18 @@ def device() -> torch.device:
 
 @contextmanager
 def lent(*modules: torch.nn.Module) -> Iterator[None]:
-    """Inside, the modules lie on `device()`; afterwards, whatever happens, where they were before: what is saved,
-    exported, or read as arrays is on the CPU, and what is lent already stays so.
+    """Move modules to `device()` inside the context, and back to their places afterwards.
 
-    An optimizer is made inside, or its state would lie elsewhere. ValueError, one line, where `device` raises it, and
-    where the GPU's memory does not do.
+    They move back also after an exception. So anything that is saved, exported, or read as arrays is on the CPU.
+    Modules that are already on the device stay there.
+
+    Create an optimizer inside the context: its state would otherwise lie elsewhere.
+
+    Args:
+        *modules: Modules to move.
+
+    Raises:
+        ValueError: `device` raises it, or the GPU's memory is too small. The message is one line.
     """
     there = device()
     away = [(module, where) for module in modules if (where := place(module)) != there]
@@ -52,13 +70,13 @@ def lent(*modules: torch.nn.Module) -> Iterator[None]:
                 module.to(there)
             yield
     finally:
-        for module, where in away:  # also one of which a part alone had room there
+        for module, where in away:  # includes a module that only partly fitted on the GPU
             module.to(where)
 
 
 @contextmanager
 def memory_said() -> Iterator[None]:
-    """Inside, a GPU whose memory does not do is a ValueError of one line."""
+    """Turn a GPU's out-of-memory error into a ValueError of one line."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
@@ -68,11 +86,16 @@ def memory_said() -> Iterator[None]:
 
 
 def place(module: torch.nn.Module) -> torch.device:
-    """Where a module lies."""
+    """Return the device of a module."""
     return next(module.parameters()).device
 
 
 def beside(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A module's inputs, where it lies."""
+    """Return a module's inputs, moved to the module's device.
+
+    Args:
+        module: Module that will read the inputs.
+        tensors: Inputs by name.
+    """
     where = place(module)
     return {name: tensor.to(where) for name, tensor in tensors.items()}

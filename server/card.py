@@ -1,4 +1,4 @@
-"""The card of a trained model: what it is, and the guarantee its training data were released under."""
+"""Model card of a trained model, with the guarantee of its training data."""
 
 from __future__ import annotations
 
@@ -91,12 +91,14 @@ def dearest(about: Mapping[str, Any]) -> Price:
 
 
 def model_card(about: Mapping[str, Any]) -> str:
-    """README.md of a saved model, Markdown. Keys that are missing or None are left out.
+    """Return the README.md of a saved model, as Markdown.
 
-    about: name, way, mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference
-    (True: not private), released ("text", else embeddings), accuracy, accuracy_clean_test, users, delivered,
-    guarantee (words), and budget: a mapping with statement, worst_case_epsilon, its delta, label_epsilon. ladder and
-    test_ladder: rungs as dicts, of a training user and of a test user (`mechanisms.accounting.ladder`).
+    Args:
+        about: Facts about the model. Missing keys and keys with the value None are left out. Keys: name, way,
+            mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference (True: not private),
+            released ("text", otherwise embeddings), accuracy, accuracy_clean_test, users, delivered, guarantee (in
+            words), and budget (a mapping with statement, worst_case_epsilon, its delta, label_epsilon). ladder and
+            test_ladder hold rungs as dicts, for a training user and for a test user (`mechanisms.accounting.ladder`).
     """
     budget = about.get("budget") or {}
     classes = about.get("classes")
@@ -145,7 +147,7 @@ def _most(about: Mapping[str, Any]) -> str | None:
 
 
 def _ladders(about: Mapping[str, Any]) -> str:
-    """What one user's releases cost, rung by rung, and what each figure rests on; "" where no ladder is known."""
+    """Return the ladders of a training user and a test user as Markdown; "" if no ladder is known."""
     parts = []
     for who, key in (("a training user", "ladder"), ("a user who asks (a test user)", "test_ladder")):
         if rungs := about.get(key):

@@ -1,4 +1,4 @@
-"""BERT-family checkpoints: the one a package carries, a local folder, or a hub name."""
+"""BERT-family checkpoints, from a package, a local folder, or a model hub."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 from server.checkpoint_files import resolve
 from server.hub import reachable
 
-#: Weights that an encoder may lack, since what it gives does not depend on them.
+#: Weights that an encoder may lack: its output does not depend on them.
 _UNUSED = "pooler."
-#: What configurations call their numbers of layers, and the most that are built.
+#: Names of the number of layers in model configurations, and the largest number that is built.
 _DEPTHS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layer", "encoder_layers", "decoder_layers")
 _DEEPEST = 512
-#: A weight of one of an encoder's layers, and of a layer of any model, with its number.
+#: Patterns of weight names: layers of an encoder, and numbered layers of any model.
 _LAYER = re.compile(r"encoder\.(?:layers?|block)\.\d+\.")
 _NUMBERED = re.compile(r"(?:^|\.)(?:layers?|block|h)\.(\d+)\.")
-#: Beside a base model's place, changes to its weights.
+#: File of an adapter: changes to the weights of a base model.
 _ADAPTER = "adapter_config.json"
 
 
 def load(checkpoint: str | Path) -> tuple[Any, Any]:
-    """(model, tokenizer) of a checkpoint, as `read_model` reads it.
+    """Return (model, tokenizer) of a checkpoint, read by `read_model`.
 
-    Raises ValueError, one line, for a folder that cannot be read, for a hub name where no hub answers, and where the
-    checkpoint lacks weights of the encoder.
+    Args:
+        checkpoint: "minilm", a local folder, or the name of a model on a hub.
+
+    Raises:
+        ValueError: The folder cannot be read, no hub answers for the name, or the checkpoint lacks weights of the
+            encoder. The message is one line.
     """
     source = resolve(checkpoint)
     try:
@@ -53,11 +57,19 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
 
 
 def read_model(what: str, checkpoint: str | Path, kind: Any, **given: Any) -> tuple[Any, Any, frozenset[str]]:
-    """(model, tokenizer, names of weights that the checkpoint lacks, which are random), in float32 and evaluation mode
-    (`_weights`).
+    """Return (model, tokenizer, missing), in float32 and evaluation mode.
 
-    what: begins the errors. kind: a class of `transformers`, or a function that gives one for the configuration. given:
-    more for its `from_pretrained`. Raises ValueError, one line, where the checkpoint cannot be read.
+    Args:
+        what: First word of error messages.
+        checkpoint: "minilm", a local folder, or the name of a model on a hub.
+        kind: Class of `transformers`, or a function that returns one for a configuration.
+        **given: More arguments for its `from_pretrained`.
+
+    Returns:
+        The model, its tokenizer, and the names of weights that the checkpoint lacks. These have random values.
+
+    Raises:
+        ValueError: The checkpoint cannot be read. The message is one line.
     """
     source = resolve(checkpoint)
     try:
@@ -68,26 +80,25 @@ def read_model(what: str, checkpoint: str | Path, kind: Any, **given: Any) -> tu
                 kind = kind(given["config"])
             tokenizer = _tokenizer_of(source, cached=cached)
             model, missing = _weights(kind, source, cached=cached, **given)
-    except Exception as error:  # of many kinds: OSError, ValueError, JSON, safetensors, HTTP
+    except Exception as error:  # of many types: OSError, ValueError, JSON, safetensors, HTTP
         raise ValueError(f"{what}: {checkpoint} cannot be read: {_first_line(error)}") from error
     return model.float().eval(), tokenizer, missing
 
 
 def is_fast(tokenizer: Any) -> bool:
-    """Whether a tokenizer is one that a tokenizer.json can be written of."""
+    """Return True if a tokenizer.json can be written from the tokenizer."""
     return bool(getattr(tokenizer, "is_fast", False))
 
 
 def cut_and_pad_nothing(tokenizer: Any) -> None:
-    """Turn a tokenizer's truncation and padding off: they are the client's."""
+    """Turn off a tokenizer's truncation and padding: the client does both."""
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.backend_tokenizer.no_truncation()
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Inside, `transformers` shows no bars, since the caller shows progress, and no warnings: what is missing is ours
-    to report."""
+    """Silence `transformers`: the caller shows progress and reports missing weights."""
     level = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -98,8 +109,11 @@ def _quietly() -> Iterator[None]:
 
 
 def _config_of(source: str, *, cached: bool) -> Any:
-    """The configuration. ValueError where it is of a kind that `transformers` does not have, which code of the
-    checkpoint's own could tell, and that is never run; and of no layers, or too many to build."""
+    """Return the configuration.
+
+    A type unknown to `transformers` is an error: the checkpoint's own code is never run. So is a number of layers that
+    cannot be built.
+    """
     config = AutoConfig.from_pretrained(source, local_files_only=cached, trust_remote_code=False)
     for name in _DEPTHS:
         depth = getattr(config, name, None)
@@ -109,7 +123,7 @@ def _config_of(source: str, *, cached: bool) -> Any:
 
 
 def _tokenizer_of(source: str, *, cached: bool) -> Any:
-    """The tokenizer. ValueError where its vocabulary is missing: `transformers` then makes one that knows no word."""
+    """Return the tokenizer. One without a vocabulary file, which knows no word, is an error."""
     tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached, trust_remote_code=False)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError("its tokenizer knows no word; the file with its vocabulary is missing, or empty")
@@ -119,13 +133,20 @@ def _tokenizer_of(source: str, *, cached: bool) -> Any:
 
 
 def _weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any, frozenset[str]]:
-    """(model, names of weights that the checkpoint lacks, which are random), by a class of `transformers`.
+    """Return (model, names of missing weights, which are random), by a class of `transformers`.
 
-    Weights are read from safetensors, and only where a checkpoint has none of them, as older ones do, from
-    pytorch_model.bin by torch's reader that makes tensors and runs nothing (`weights_only`). Nothing is read from
-    outside a folder. source: of `resolve`. cached: whether a hub's name is looked up on this machine alone. given:
-    more for `from_pretrained`, the `config` where it has been read. Raises whatever `from_pretrained` does, and
-    ValueError for weights that are not finite or of layers that the configuration does not have, and for an adapter.
+    Weights are read from safetensors. Older checkpoints have only pytorch_model.bin, which torch reads with
+    `weights_only`: it makes tensors and runs no code. Nothing outside the folder is read.
+
+    Args:
+        kind: Class of `transformers`.
+        source: Result of `resolve`.
+        cached: Whether a hub name is looked up on this machine alone.
+        **given: More arguments for `from_pretrained`; the `config` if it is already read.
+
+    Raises:
+        ValueError: Weights are not finite, belong to layers that the configuration lacks, or are an adapter. Other
+            errors are those of `from_pretrained`.
     """
     _refuse_what_lies_elsewhere(Path(source))
     given |= {"local_files_only": cached, "output_loading_info": True, "trust_remote_code": False}
@@ -158,7 +179,7 @@ def _weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any
 
 
 def _refuse_what_lies_elsewhere(folder: Path) -> None:
-    """ValueError where weights, in parts or as changes to a base, are to be read from outside a local folder."""
+    """Raise ValueError if a local folder takes weights from outside: from a base model, or parts in other folders."""
     if not folder.is_absolute():
         return
     if (folder / _ADAPTER).is_file():
@@ -176,8 +197,19 @@ def _refuse_what_lies_elsewhere(folder: Path) -> None:
 
 
 def refuse_unknown_token(what: str, name: str | Path, model: Any, tokenizer: Any) -> None:
-    """ValueError, one line that begins with `what` and names a checkpoint, where the tokenizer has a token for which
-    the model has no embedding. A text with it would be one that a device cannot encode."""
+    """Check that the model has an embedding for every token of the tokenizer.
+
+    A device could not encode a text with such a token.
+
+    Args:
+        what: First word of the error message.
+        name: Checkpoint named in the error message.
+        model: Model of `transformers`.
+        tokenizer: Its tokenizer.
+
+    Raises:
+        ValueError: A token has no embedding. The message is one line.
+    """
     known = model.get_input_embeddings().num_embeddings
     beyond = [(number, token) for token, number in tokenizer.get_vocab().items() if number >= known]
     if beyond:
@@ -185,8 +217,10 @@ def refuse_unknown_token(what: str, name: str | Path, model: Any, tokenizer: Any
 
 
 def positions(model: Any) -> int | None:
-    """How many tokens of a text the model has positions for; None where there is no end. RoBERTa's and its kin count
-    from behind their padding token's number, which takes places off the table."""
+    """Return the number of tokens that the model has positions for; None if there is no limit.
+
+    RoBERTa and related models start to count behind the padding token's number, so they have fewer positions than rows.
+    """
     longest = getattr(model.config, "max_position_embeddings", None)
     if longest is None:
         return None
@@ -196,5 +230,5 @@ def positions(model: Any) -> int | None:
 
 
 def _first_line(error: Exception) -> str:
-    """What an error of a library says first, cut at 200 characters; its kind where it says nothing."""
+    """Return the first line of a library's error, at most 200 characters; its type if it has no text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

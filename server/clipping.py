@@ -1,4 +1,4 @@
-"""Where the logits of a language model are clipped before a word is drawn by them."""
+"""Clipping bounds for the logits of a language model that draws words."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from collections.abc import Iterable
 
 
 def clip_bounds(owner: str, moments: Iterable[tuple[int, float, float]]) -> tuple[float, float]:
-    """(mean, mean + 4 standard deviations) of a model's logits on *public* texts (Meisenbacher et al. 2024, 5.1.1).
+    """Return (mean, mean + 4 standard deviations) of a model's logits on *public* texts.
 
-    moments: of each batch of logits, how many there are, their sum, and the sum of their squares. Raises ValueError,
-    which begins with `owner`, where there are none, or all are equal.
+    Args:
+        owner: First word of error messages.
+        moments: For each batch of logits: their number, their sum, and the sum of their squares.
+
+    Raises:
+        ValueError: There are no logits, or all are equal.
+
+    Source: Meisenbacher et al. 2024, section 5.1.1.
     """
     count, total, squares = 0, 0.0, 0.0
     for n, each, square in moments:

@@ -1,4 +1,4 @@
-"""A checkpoint as the three files that a client runs: model.onnx, tokenizer.json, encoder.json."""
+"""Export of a checkpoint as the three files that a client runs: model.onnx, tokenizer.json, encoder.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class _HiddenStates(torch.nn.Module):
-    """Positional tensors in, hidden states out. By keyword: BertModel's order is not the tokenizer's."""
+    """Module from positional tensors to hidden states.
+
+    It passes tensors by keyword: BertModel's order is not the tokenizer's.
+    """
 
     def __init__(self, model: Any, names: tuple[str, ...], layers: Sequence[int]) -> None:
         super().__init__()
@@ -52,15 +55,23 @@ def export_encoder(
 ) -> None:
     """Write model.onnx (opset 17, any batch and length), tokenizer.json and encoder.json.
 
-    The graph takes input_ids, attention_mask and, where the model knows it, token_type_ids, int64 (n,
-    length); it gives last_hidden_state, float32 (n, length, dim). The client pools. The files appear when
-    all are whole.
+    The graph takes input_ids, attention_mask and, if the model knows it, token_type_ids: int64 (n, length). It returns
+    last_hidden_state, float32 (n, length, dim). The client pools. The files appear only when all three are complete.
 
-    layers: whose hidden states stand side by side in it, 1 the first transformer layer's; () the last one's alone.
-    precision: "fp32", or "int8": another public function of a text, with files and so an identity of its own
-        (`server.quantize`). calibration: the public texts from which int8 takes its ranges.
-    Raises ValueError for an unknown pooling or precision, a length or layer that the model has not, int8 without
-    calibration, and where `load` does.
+    Args:
+        checkpoint: "minilm", a local folder, or the name of a model on a hub.
+        out_folder: Folder for the files; it is created if missing.
+        pooling: "mean" or "cls".
+        max_length: Tokens of a text, at most; the client cuts the rest.
+        layers: Layers whose hidden states are concatenated, 1 for the first transformer layer. () takes the last layer
+            alone.
+        precision: "fp32" or "int8". int8 is another public function of a text, with other files and so another identity
+            (`server.quantize`).
+        calibration: Public texts from which int8 takes its ranges.
+
+    Raises:
+        ValueError: The pooling or precision is unknown, the model lacks the length or a layer, int8 has no calibration
+            texts, or `load` raises it.
     """
     for name, value, known in (("pooling", pooling, POOLINGS), ("precision", precision, PRECISIONS)):
         if value not in known:
@@ -80,7 +91,7 @@ def export_encoder(
         scratch = Path(name)
         names = _write_graph(model, scratch / "model.onnx", layers)
         backend = tokenizer.backend_tokenizer
-        backend.no_padding()  # padding and truncation are the client's: encoder.json says where to cut
+        backend.no_padding()  # the client pads and truncates: encoder.json states the length
         if precision == "int8":
             backend.enable_truncation(max_length)
             os.replace(scratch / "model.onnx", scratch / "fp32.onnx")
@@ -91,19 +102,19 @@ def export_encoder(
         about = {"pooling": pooling, "max_length": max_length, "dim": width, "precision": precision}
         about |= {"layers": list(layers)} if layers else {}
         (scratch / "encoder.json").write_text(json.dumps(about, sort_keys=True) + "\n")
-        for file in ("model.onnx", "tokenizer.json", "encoder.json"):  # the last one says that all are there
+        for file in ("model.onnx", "tokenizer.json", "encoder.json"):  # the last says that all are there
             os.replace(scratch / file, out / file)
 
 
 def _feeds(tokenizer: Any, names: tuple[str, ...], texts: Sequence[str]) -> Iterator[Feeds]:
-    """The inputs of one text after the other: a range must not see padding."""
+    """Yield the inputs of one text at a time: a range must not see padding."""
     for tokens in tokenizer.encode_batch(list(texts)):
         known = {"input_ids": tokens.ids, "attention_mask": tokens.attention_mask, "token_type_ids": tokens.type_ids}
         yield {name: np.array([known[name]], dtype=np.int64) for name in names}
 
 
 def _write_graph(model: Any, path: Path, layers: Sequence[int]) -> tuple[str, ...]:
-    """Writes the graph in float32, and names its inputs."""
+    """Write the graph in float32, and return the names of its inputs."""
     takes = inspect.signature(model.forward).parameters
     names = tuple(name for name in INPUTS if name in takes)
     example = {
@@ -111,10 +122,10 @@ def _write_graph(model: Any, path: Path, layers: Sequence[int]) -> tuple[str, ..
         "attention_mask": torch.ones(2, 8, dtype=torch.int64),
         "token_type_ids": torch.zeros(2, 8, dtype=torch.int64),
     }
-    example["attention_mask"][1, 5:] = 0  # a mask of ones alone could be traced away
+    example["attention_mask"][1, 5:] = 0  # tracing could remove a mask of ones alone
     free = {0: "batch", 1: "length"}
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the tracer's remarks on constants that are constant
+        warnings.simplefilter("ignore")  # the tracer warns about values that are constant by intention
         torch.onnx.export(
             _HiddenStates(model, names, layers).eval(),
             tuple(example[name] for name in names),

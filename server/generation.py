@@ -1,5 +1,7 @@
-"""A causal or sequence-to-sequence language model as the files that a client generates texts by: model.onnx,
-tokenizer.json, generator.json, and encoder.onnx of one in two parts."""
+"""Export of a generative language model, causal or sequence-to-sequence, as the files that a client runs.
+
+The files are model.onnx, tokenizer.json, generator.json, and encoder.onnx for an encoder-decoder model.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +26,35 @@ from server.clipping import clip_bounds
 from server.text_batches import pieces_of
 
 PLACE = "{text}"
-#: The prompt of Utpala et al. 2023, and none, for a model that was trained to paraphrase what precedes.
+#: The prompt of Utpala et al. 2023, and an empty prompt for a model that was trained to paraphrase the preceding text.
 PROMPT = f"Document : {PLACE}\nParaphrase of the document :"
 PARAPHRASE = f"{PLACE}\n"
-#: Public texts whose logits say where to clip, and tokens of each.
+#: Public texts that decide the clipping bounds, and tokens read from each.
 CALIBRATION, _WRITTEN = 256, 32
-#: Tokens of the prompt with its text where nobody says otherwise, and the fewest that may be drawn behind it.
+#: Default tokens of the prompt with its text, and the smallest number that may be drawn behind it.
 MAX_LENGTH, _LEAST = 512, 8
 _BATCH = 8
-#: Bytes that one file of this form can hold.
+#: Largest size of one file of this form, in bytes.
 _LARGEST = 2**31 - 2**24
 
 
 def read_generator(checkpoint: str | Path) -> tuple[Any, Any]:
-    """(model, tokenizer) of a checkpoint that generates text, in float32 and evaluation mode, weights from safetensors
-    only. Raises ValueError, one line, where it cannot be read or has no tokenizer.json."""
+    """Return (model, tokenizer) of a checkpoint that generates text, in float32 and evaluation mode.
+
+    Weights are read from safetensors only.
+
+    Args:
+        checkpoint: A local folder, or the name of a model on a hub.
+
+    Raises:
+        ValueError: The checkpoint cannot be read, or has no tokenizer.json. The message is one line.
+    """
     model, tokenizer, missing = read_model("generator", checkpoint, _kind, attn_implementation="eager")
     if missing:
         raise ValueError(f"generator: {checkpoint} does not generate text; {min(missing)} is not among its weights")
     if not is_fast(tokenizer):
         raise ValueError(f"generator: {checkpoint} has no tokenizer.json")
-    cut_and_pad_nothing(tokenizer)  # a token that the model has no embedding for is padding to a client
+    cut_and_pad_nothing(tokenizer)  # to a client, a token without an embedding in the model is padding
     return model, tokenizer
 
 
@@ -58,25 +68,35 @@ def export_generator(
 ) -> None:  # fmt: skip
     """Write model.onnx (opset 17, float32, any batch and length), tokenizer.json and generator.json.
 
-    The graph takes input_ids and attention_mask, int64 (n, length), and positions, int64 (n,). It gives logits, float32
-    (n, pieces), of the token that follows that one position of each row. There is no cache of the passes before. Of a
-    model in two parts encoder.onnx makes of input_ids and attention_mask the prompt's states, float32 (n, length, d),
-    once; model.onnx takes these, attention_mask, decoder_input_ids, int64 (n, written), and positions, which are of the
-    latter.
+    The graph takes input_ids and attention_mask, int64 (n, length), and positions, int64 (n,). It returns logits,
+    float32 (n, pieces), of the token that follows the given position of each row. It keeps no cache of earlier passes.
 
-    prompt: in which the private text stands at "{text}". max_length: tokens of the prompt with its text, which is cut
-    to fit; 512 where the model has room for as many, or half of its positions. generator.json: the prompt's tokens
-    before and after the text; how many tokens may be drawn behind; and low and high, the mean and the mean + 4 standard
-    deviations of the logits at each of the first 32 tokens of at most 256 *public* texts (picked by `seed`), each after
-    a prompt with itself. The files appear when all are whole.
+    For an encoder-decoder model, encoder.onnx runs once on input_ids and attention_mask. It returns the prompt's
+    states, float32 (n, length, d). model.onnx then takes these states, attention_mask, decoder_input_ids, int64 (n,
+    written), and positions in the latter.
 
-    Raises ValueError, one line, where the checkpoint cannot be read or is larger than a file of this form, the prompt
-    has no place for the text or no room, and without public texts.
+    generator.json holds the prompt's tokens before and after the text, the number of tokens that may be drawn, and the
+    clipping bounds low and high. The bounds are the mean and the mean + 4 standard deviations of logits. They are
+    measured at each of the first 32 tokens of at most 256 *public* texts, each after a prompt that contains the same
+    text. The files appear only when all are complete.
+
+    Args:
+        checkpoint: A local folder, or the name of a model on a hub.
+        folder: Folder for the files; it is created if missing.
+        public_texts: Public texts that decide the clipping bounds.
+        seed: Seed that picks these texts.
+        prompt: Prompt with "{text}" at the place of the private text.
+        max_length: Tokens of the prompt with its text, which is cut to fit. None takes 512, or half of the model's
+            positions if it has fewer.
+
+    Raises:
+        ValueError: The checkpoint cannot be read or exceeds a file of this form, the prompt has no place or no room for
+            the text, or there are no public texts. The message is one line.
     """
     if prompt.count(PLACE) != 1:
         raise ValueError(f"generator: the prompt must name {PLACE} once, got {prompt!r}")
     model, tokenizer = read_generator(checkpoint)
-    weights = [*model.parameters(), model.get_output_embeddings().weight]  # which the graph holds beside the input's
+    weights = [*model.parameters(), model.get_output_embeddings().weight]  # the graph holds both embeddings
     if sum(each.numel() for each in weights) * 4 > _LARGEST:
         raise ValueError(f"generator: {checkpoint} has more than 2 GB of weights; take a smaller model")
     about = layout(model, tokenizer, prompt, max_length)
@@ -90,26 +110,35 @@ def export_generator(
         text = json.dumps(about | {"low": low, "high": high}, sort_keys=True)
         (scratch / "generator.json").write_text(text + "\n")
         first = [] if about["start"] is None else ["encoder.onnx"]
-        for file in (*first, "model.onnx", "tokenizer.json", "generator.json"):  # the last one says that all are there
+        for file in (*first, "model.onnx", "tokenizer.json", "generator.json"):  # the last says that all are there
             os.replace(scratch / file, out / file)
 
 
 def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> dict[str, Any]:
-    """How a prompt stands in the input, and what the tokenizer's pieces are. ValueError where there is no room."""
-    # a prompt is the experimenter's, and may name special tokens
+    """Return the position of a prompt in the input, and the tokenizer's pieces.
+
+    Args:
+        model: Model of `read_generator`.
+        tokenizer: Its tokenizer.
+        prompt: Prompt with "{text}" at the place of the private text.
+        max_length: As in `export_generator`.
+
+    Raises:
+        ValueError: There is no room for a text, or the model lacks a token of the prompt.
+    """
     before, after = (_own(tokenizer, part) for part in prompt.split(PLACE))
-    own = tokenizer("")["input_ids"]  # what the tokenizer puts around a text by itself
+    own = tokenizer("")["input_ids"]  # tokens that the tokenizer adds around a text
     two = bool(model.config.is_encoder_decoder)
     pieces = min(len(tokenizer), model.get_input_embeddings().num_embeddings)
     end, first = tokenizer.eos_token_id, tokenizer.bos_token_id
-    if end is not None and end >= pieces:  # never written then
+    if end is not None and end >= pieces:  # the model can never write this end token
         end = None
-    # a token for padding may have been added without a place in the model's table; nobody looks at what stands there
+    # a padding token may lack a row in the model's table; no result depends on what stands there
     padding = next(token for token in (tokenizer.pad_token_id, end, 0) if token is not None and token < pieces)
     before = [*([first] if first is not None and first in own and first != end else []), *before]
     if two:
         after = [*after, *(i for i in own if i == end)]
-    if not before and not after:  # a text may be empty, and the input never is
+    if not before and not after:  # a text may be empty, but an input may not
         before = [padding]
     longest = positions(model)
     if max_length is None:
@@ -133,7 +162,7 @@ def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> d
 
 
 def _spelling(tokenizer: Any) -> str:
-    """How pieces spell a text (`mechanisms.pieces`); "" where each is a word."""
+    """Return how pieces spell a text (`mechanisms.pieces`); "" if each piece is a word."""
     kind = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
     if kind in ("WordLevel", "WordPiece"):
         return "" if kind == "WordLevel" else WORDPIECE
@@ -143,7 +172,7 @@ def _spelling(tokenizer: Any) -> str:
 
 
 def _own(tokenizer: Any, part: str) -> list[int]:
-    """The tokens of a part of a prompt, without those that the tokenizer puts around a text."""
+    """Return the tokens of a part of a prompt, without those that the tokenizer adds around a text."""
     if not part:
         return []
     ids = list(tokenizer(part, add_special_tokens=False, split_special_tokens=False)["input_ids"])
@@ -152,14 +181,14 @@ def _own(tokenizer: Any, part: str) -> list[int]:
 
 
 def known(tokenizer: Any, about: dict[str, Any], text: str) -> list[int]:
-    """A text's tokens that the model has, without those that the tokenizer puts around it."""
+    """Return a text's tokens that the model has, without those that the tokenizer adds around it."""
     return [i for i in pieces_of(tokenizer, [text])[0] if i < about["pieces"]]
 
 
 def _moments(
     model: Any, tokenizer: Any, about: dict[str, Any], texts: Sequence[str], seed: int
 ) -> Iterator[tuple[int, float, float]]:
-    """Of the logits of each token of public texts, given those before it: how many, their sum, the sum of squares."""
+    """Yield, for each public text, the number, the sum and the sum of squares of the logits of its tokens."""
     rng = np.random.default_rng([seed, 0])
     texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
     room = about["max_length"] - len(about["before"]) - len(about["after"])
@@ -178,7 +207,13 @@ def _moments(
 
 
 def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[list[int]]) -> dict[str, torch.Tensor]:
-    """Padded inputs of a model: prompts, and what is written behind each."""
+    """Return a model's padded inputs: prompts, and the text written behind each.
+
+    Args:
+        about: Result of `layout`.
+        prompts: Token ids of each prompt.
+        written: Token ids behind each prompt.
+    """
     two = about["start"] is not None
     shown = prompts if two else [[*a, *b] for a, b in zip(prompts, written, strict=True)]
     width = max(map(len, shown))
@@ -193,7 +228,10 @@ def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[lis
 
 
 class NextToken(torch.nn.Module):
-    """Logits of the token that follows one position of each row; of a model in two parts, given the prompt's states."""
+    """Module that returns the logits of the token after one position of each row.
+
+    The inputs of an encoder-decoder model include the prompt's states.
+    """
 
     def __init__(self, model: Any, pieces: int) -> None:
         super().__init__()
@@ -201,6 +239,7 @@ class NextToken(torch.nn.Module):
         self.pieces = pieces
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, pieces) from prompt ids or states, mask, written ids (encoder-decoder) and positions."""
         first, mask, *written, positions = tensors
         given: dict[str, Any] = {"attention_mask": mask}
         if written:
@@ -214,21 +253,21 @@ class NextToken(torch.nn.Module):
 
 
 class States(torch.nn.Module):
-    """What the first of two parts makes of a prompt."""
+    """Encoder of an encoder-decoder model: the states of a prompt."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.encoder = model.get_encoder()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return the prompt's states, float32 (n, length, d)."""
         states: torch.Tensor = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
         return states
 
 
 @contextmanager
 def _only_at(model: Any, positions: torch.Tensor) -> Iterator[None]:
-    """Inside, the model's logits are (n, 1, pieces), of one position of each row: the product with all of the
-    vocabulary is much of the work."""
+    """Limit the model's logits to one position of each row, (n, 1, pieces): the output layer is much of the work."""
     hook = model.get_output_embeddings().register_forward_pre_hook(
         lambda module, given: (given[0][torch.arange(given[0].shape[0]), positions].unsqueeze(1),)
     )
@@ -240,7 +279,7 @@ def _only_at(model: Any, positions: torch.Tensor) -> Iterator[None]:
 
 def _write_graphs(model: Any, folder: Path, pieces: int) -> None:
     mask = torch.ones(2, 8, dtype=torch.int64)
-    mask[1, 5:] = 0  # a mask of ones alone could be traced away
+    mask[1, 5:] = 0  # tracing could remove a mask of ones alone
     example = {"input_ids": torch.ones(2, 8, dtype=torch.int64), "attention_mask": mask}
     if model.config.is_encoder_decoder:
         part = States(model).eval()
@@ -259,7 +298,7 @@ def _write_graph(part: torch.nn.Module, path: Path, example: dict[str, torch.Ten
         "decoder_input_ids": {0: "batch", 1: "written"}, "positions": {0: "batch"}, "logits": {0: "batch"}
     }  # fmt: skip
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the tracer's remarks on constants that are constant
+        warnings.simplefilter("ignore")  # the tracer warns about values that are constant by intention
         torch.onnx.export(
             part, tuple(example.values()), str(path), input_names=list(example), output_names=[output],
             dynamic_axes={name: free[name] for name in (*example, output)}, opset_version=17, dynamo=False,

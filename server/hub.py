@@ -1,4 +1,4 @@
-"""Whether a model or data hub answers. Its own client libraries keep trying for half a minute or more."""
+"""Check of whether a model or data hub answers. Its client libraries retry for half a minute or more."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ SECONDS = 4.0
 
 
 def reachable() -> bool:
-    """Whether the hub that the libraries would ask answers anything at all, within a few seconds.
+    """Return True if the hub of the client libraries answers within a few seconds.
 
-    False in their offline mode. Proxies of the environment are used, as the libraries use them.
+    It is False in their offline mode. Proxies of the environment are used, as the libraries use them.
     """
     if constants.HF_HUB_OFFLINE:
         return False

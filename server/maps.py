@@ -1,4 +1,4 @@
-"""The linear maps and the task head: all that inference on sanitized embeddings needs."""
+"""Linear maps and task head: everything that inference on sanitized embeddings needs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,21 @@ FILE = "maps.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Maps:
-    """Public parameters, float32. m = width of the encoder, m' = width of a release, K = classes.
+    """Public parameters of the linear maps and the head, float32.
 
-    mean (m,): what a client subtracts. m1 (m, m'): what it then applies, before it normalizes and sanitizes.
-    m2 (m', m): back to the encoder's width. head_w (m, K), head_b (K,): the task's linear layer.
-    (Du et al. 2023, Figure 1; their M1 and M2 are transposed.)
+    m is the width of the encoder, m' the width of a release, K the number of classes.
+
+    Args:
+        mean: Vector (m,) that a client subtracts.
+        m1: Matrix (m, m') that the client then applies, before it normalizes and sanitizes.
+        m2: Matrix (m', m) back to the encoder's width.
+        head_w: Weights (m, K) of the task's linear layer.
+        head_b: Biases (K,) of the task's linear layer.
+
+    Raises:
+        ValueError: Shapes do not fit, or a value is not finite.
+
+    Source: Du et al. 2023, Figure 1; their M1 and M2 are transposed.
     """
 
     mean: NDArray[np.float32]
@@ -49,31 +59,34 @@ class Maps:
 
     @property
     def dim(self) -> int:
-        """m', the number of coordinates of a release."""
+        """Return m', the number of coordinates of a release."""
         return int(self.m1.shape[1])
 
     @property
     def classes(self) -> int:
+        """Return K, the number of classes."""
         return int(self.head_w.shape[1])
 
     def project(self, h: NDArray[Any]) -> NDArray[np.float64]:
-        """Embeddings (n, m) -> unit rows (n, m'), float64: what a client computes before it sanitizes, by the very
-        same function."""
+        """Return unit rows (n, m'), float64, of embeddings (n, m).
+
+        A client calls the same function before it sanitizes.
+        """
         return project(np.asarray(h), self.mean, self.m1)
 
     def folded(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(W (m', K), b (K,)): M2 and head as one linear map, which is all that a prior needs."""
+        """Return (W (m', K), b (K,)): M2 and head as one linear map. A label prior needs no more."""
         weight = self.m2.astype(np.float64) @ self.head_w.astype(np.float64)
         return weight.astype(np.float32), self.head_b
 
     def logits(self, z: NDArray[Any]) -> NDArray[np.float64]:
-        """Released rows (n, m') -> (n, K)."""
+        """Return logits (n, K) of released rows (n, m')."""
         wide = np.asarray(z, np.float64) @ self.m2.astype(np.float64)
         out: NDArray[np.float64] = wide @ self.head_w + self.head_b
         return out
 
     def predict(self, z: NDArray[Any]) -> NDArray[np.int64]:
-        """Released rows (n, m') -> the likeliest class of each, (n,)."""
+        """Return the likeliest class (n,) of released rows (n, m')."""
         return self.logits(z).argmax(axis=1).astype(np.int64)
 
     def save(self, folder: str | Path) -> None:
@@ -83,7 +96,11 @@ class Maps:
 
     @classmethod
     def load(cls, folder: str | Path) -> Maps:
-        """Read maps.safetensors of a folder; neither torch nor BERT is needed. Raises ValueError."""
+        """Read maps.safetensors of a folder; this needs neither torch nor BERT.
+
+        Raises:
+            ValueError: The file cannot be read as the maps of a saved pipeline.
+        """
         path = Path(folder) / FILE
         try:
             return cls(**load_file(str(path)))

@@ -1,4 +1,7 @@
-"""A masked language model as the three files that a client runs: model.onnx, tokenizer.json, masked_lm.json."""
+"""Export of a masked language model as the three files that a client runs.
+
+The files are model.onnx, tokenizer.json and masked_lm.json.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,19 @@ from server.clipping import clip_bounds
 from server.export import INPUTS
 from server.text_batches import pieces_of
 
-#: Public texts whose logits say where to clip, as many as the paper takes (Meisenbacher et al. 2024, 5.1.1).
+#: Public texts that decide the clipping bounds, as many as in the paper (Meisenbacher et al. 2024, section 5.1.1).
 CALIBRATION = 1000
 _BATCH = 32
-#: The entry of a checkpoint's config.json that says that its positions were trained to start again.
+#: Entry of a checkpoint's config.json: the model was trained with positions that start again in the second text.
 ALIGNED = "sottovoce_aligned"
 
 
 def load(checkpoint: str | Path) -> tuple[Any, Any]:
-    """(model, tokenizer) of a masked language model. Raises ValueError where `read` does, and without a head."""
+    """Return (model, tokenizer) of a masked language model.
+
+    Raises:
+        ValueError: `read` raises it, or the checkpoint has no prediction head.
+    """
     model, tokenizer, whole = read(checkpoint)
     if not whole:
         raise ValueError(
@@ -40,10 +47,16 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
 
 
 def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
-    """(model, tokenizer, whether the checkpoint has a prediction head); one that it lacks has random weights.
+    """Return (model, tokenizer, whole), in float32 and evaluation mode.
 
-    In float32 and evaluation mode. Raises ValueError, one line, where the checkpoint
-    cannot be read or its tokenizer has no mask.
+    Args:
+        checkpoint: A local folder, or the name of a model on a hub.
+
+    Returns:
+        The model, its tokenizer, and whether the checkpoint has a prediction head. A missing head has random weights.
+
+    Raises:
+        ValueError: The checkpoint cannot be read, or its tokenizer has no mask. The message is one line.
     """
     model, tokenizer, missing = read_model("masked-lm", checkpoint, AutoModelForMaskedLM, attn_implementation="eager")
     if not is_fast(tokenizer) or tokenizer.mask_token_id is None:
@@ -59,18 +72,28 @@ def export_masked_lm(
 ) -> None:
     """Write model.onnx (opset 17, float32, any batch and length), tokenizer.json and masked_lm.json.
 
-    The graph takes input_ids, attention_mask and, where the model knows them, token_type_ids and (of an aligned model)
-    position_ids, int64 (n, length), and positions, int64 (n,). It gives logits, float32 (n, pieces), at that one
-    position of each row (the product with all of the vocabulary costs as much as the rest of a small encoder), and
-    attention, float32 (n, length, length), the mean over layers and heads: what each query, second axis, gives to each
-    key, third axis.
+    The graph takes input_ids, attention_mask and, if the model knows them, token_type_ids and (for an aligned model)
+    position_ids: int64 (n, length). It also takes positions, int64 (n,). It returns:
 
-    masked_lm.json: low and high, the mean and the mean + 4 standard deviations of the logits at a masked word of each
-    of at most 1,000 *public* texts, beside the original, as DP-MLM asks (`seed` picks texts and words); max_length;
-    the ids of mask, unknown and padding; what stands before, between and after a pair of texts; and whether the
-    second has a segment of its own. The files appear when all are whole.
+    - logits, float32 (n, pieces), at the given position of each row alone. The output layer costs as much as the rest
+      of a small encoder.
+    - attention, float32 (n, length, length), the mean over layers and heads: the weight of each query (second axis) on
+      each key (third axis).
 
-    Raises ValueError without a masked-LM head or public texts, and for a length the model cannot take.
+    masked_lm.json holds the clipping bounds low and high: the mean and the mean + 4 standard deviations of logits. They
+    are measured at a masked word of each of at most 1,000 *public* texts, beside the original, as DP-MLM asks. The file
+    also holds max_length, the ids of mask, unknown and padding, the tokens before, between and after a pair of texts,
+    and whether the second text has its own segment. The files appear only when all are complete.
+
+    Args:
+        checkpoint: A local folder, or the name of a model on a hub.
+        folder: Folder for the files; it is created if missing.
+        public_texts: Public texts that decide the clipping bounds.
+        seed: Seed that picks texts and words.
+        max_length: Tokens of an input, at most.
+
+    Raises:
+        ValueError: There is no masked-LM head, there are no public texts, or the model cannot take the length.
     """
     model, tokenizer = load(checkpoint)
     low, high = bounds_of(model, tokenizer, public_texts, seed=seed, max_length=max_length)
@@ -80,7 +103,11 @@ def export_masked_lm(
 def bounds_of(
     model: Any, tokenizer: Any, public_texts: Sequence[str], *, seed: int, max_length: int
 ) -> tuple[float, float]:
-    """(low, high) for `masked_lm.json`: see `export_masked_lm`. ValueError without public texts."""
+    """Return (low, high) for `masked_lm.json`: see `export_masked_lm`.
+
+    Raises:
+        ValueError: There are no public texts, or the model cannot take the length.
+    """
     about = layout(model, tokenizer) | {"max_length": _checked_length(model, max_length)}
     return clip_bounds("masked-lm", _moments(model, tokenizer, about, public_texts, seed))
 
@@ -88,7 +115,19 @@ def bounds_of(
 def write_masked_lm(
     model: Any, tokenizer: Any, folder: str | Path, *, low: float, high: float, max_length: int
 ) -> None:
-    """The three files of `export_masked_lm`, of a model that is there. ValueError for a length it cannot take."""
+    """Write the three files of `export_masked_lm` from a loaded model.
+
+    Args:
+        model: Masked language model.
+        tokenizer: Its tokenizer.
+        folder: Folder for the files; it is created if missing.
+        low: Lower clipping bound.
+        high: Upper clipping bound.
+        max_length: Tokens of an input, at most.
+
+    Raises:
+        ValueError: The model cannot take the length.
+    """
     about = layout(model, tokenizer) | {"max_length": _checked_length(model, max_length)}
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
@@ -98,7 +137,7 @@ def write_masked_lm(
         tokenizer.backend_tokenizer.save(str(scratch / "tokenizer.json"))
         text = json.dumps(about | {"low": low, "high": high}, sort_keys=True)
         (scratch / "masked_lm.json").write_text(text + "\n")
-        for file in ("model.onnx", "tokenizer.json", "masked_lm.json"):  # the last one says that all are there
+        for file in ("model.onnx", "tokenizer.json", "masked_lm.json"):  # the last says that all are there
             os.replace(scratch / file, out / file)
 
 
@@ -110,8 +149,11 @@ def _checked_length(model: Any, max_length: int) -> int:
 
 
 def layout(model: Any, tokenizer: Any) -> dict[str, Any]:
-    """How a pair of texts stands in the input, read off a pair that is encoded; "aligned", where the model was trained
-    so (`pretrain`): the second text's positions start again at those of the first, so that words face each other."""
+    """Return the position of a pair of texts in the input, read from an encoded pair.
+
+    "aligned" is True if the model was trained so (`pretrain`): the second text's positions start again at those of the
+    first. Words at the same place then face each other.
+    """
     pair = tokenizer.backend_tokenizer.encode("a", "a")
     side = pair.sequence_ids
     if 0 not in side or 1 not in side:
@@ -130,8 +172,15 @@ def layout(model: Any, tokenizer: Any) -> dict[str, Any]:
 def inputs_of(
     about: dict[str, Any], pairs: Sequence[tuple[Sequence[int] | None, Sequence[int]]]
 ) -> tuple[dict[str, torch.Tensor], list[int]]:
-    """Padded inputs of pairs of piece ids, int64 (n, length) each, and where each second text starts. No first text
-    (None): the second stands alone."""
+    """Return padded inputs of pairs, and the start of each second text.
+
+    Args:
+        about: Result of `layout`.
+        pairs: Piece ids of a first and a second text. If the first is None, the second stands alone.
+
+    Returns:
+        Tensors by name, int64 (n, length) each; and the column at which each second text starts.
+    """
     rows, starts = [], []
     for first, second in pairs:
         head = about["before"] if first is None else [*about["before"], *first, *about["between"]]
@@ -153,8 +202,14 @@ def inputs_of(
 def logits_at(
     model: Any, inputs: dict[str, torch.Tensor], rows: torch.Tensor, columns: torch.Tensor
 ) -> torch.Tensor:
-    """The logits (p, pieces) at p places (row, column) of `inputs_of`, as far as the model knows the inputs; where the
-    model lies."""
+    """Return the logits (p, pieces) at p places of `inputs_of`, on the model's device.
+
+    Args:
+        model: Masked language model.
+        inputs: Inputs of `inputs_of`; those that the model does not know are left out.
+        rows: Row of each place, (p,).
+        columns: Column of each place, (p,).
+    """
     takes, where = inspect.signature(model.forward).parameters, place(model)
     known = beside(model, {name: value for name, value in inputs.items() if name in takes})
     at = rows.to(where), columns.to(where)
@@ -166,7 +221,7 @@ def logits_at(
 def _moments(
     model: Any, tokenizer: Any, about: dict[str, Any], texts: Sequence[str], seed: int
 ) -> Iterator[tuple[int, float, float]]:
-    """Of each batch of logits at a masked word of public texts: how many, their sum, the sum of their squares."""
+    """Yield the number, sum and sum of squares of each batch of logits at a masked word of public texts."""
     rng = np.random.default_rng([seed, 0])
     texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
     room = (about["max_length"] - len(about["before"]) - len(about["between"]) - len(about["after"])) // 2
@@ -183,7 +238,7 @@ def _moments(
 
 
 class AtPositions(torch.nn.Module):
-    """Logits at one position of each row, and the attention's mean over layers and heads."""
+    """Module that returns the logits at one position of each row, and the mean attention over layers and heads."""
 
     def __init__(self, model: Any, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -191,6 +246,7 @@ class AtPositions(torch.nn.Module):
         self.names = names
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits (n, pieces) and attention (n, length, length) from the named inputs and positions (n,)."""
         *inputs, positions = tensors
         known = dict(zip(self.names, inputs, strict=True))
         with only_at(self.model, lambda hidden: (torch.arange(hidden.shape[0]), positions)):
@@ -201,10 +257,13 @@ class AtPositions(torch.nn.Module):
 
 @contextmanager
 def only_at(model: Any, places: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
-    """Inside, the model's logits are (p, 1, pieces), of the p places (row, column) alone.
+    """Limit the model's logits to p places inside the context: (p, 1, pieces).
 
-    places: from the hidden states. They are picked before the head, whatever an architecture calls it: the body is the
-    one thing that all name alike.
+    The places are picked before the head. All architectures name the body alike, but not the head.
+
+    Args:
+        model: Masked language model.
+        places: Function from the hidden states to p places, as (rows, columns).
     """
 
     def pick(module: Any, given: Any, out: Any) -> Any:
@@ -228,12 +287,12 @@ def _write_graph(model: Any, path: Path, *, aligned: bool) -> None:
         "position_ids": torch.arange(8).repeat(2, 1),
         "positions": torch.tensor([1, 2]),
     }
-    example["attention_mask"][1, 5:] = 0  # a mask of ones alone could be traced away
+    example["attention_mask"][1, 5:] = 0  # tracing could remove a mask of ones alone
     free = {0: "batch", 1: "length"}
     axes = {name: free for name in names} | {"positions": {0: "batch"}, "logits": {0: "batch"}}
     axes["attention"] = {0: "batch", 1: "length", 2: "length"}
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the tracer's remarks on constants that are constant
+        warnings.simplefilter("ignore")  # the tracer warns about values that are constant by intention
         torch.onnx.export(
             AtPositions(model, names).eval(),
             tuple(example[name] for name in (*names, "positions")),

@@ -1,4 +1,4 @@
-"""BERT, the linear maps around a sanitized bottleneck, and the task's head, as one module."""
+"""Module of encoder, linear maps around a sanitized bottleneck, and task head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ FILE = "pipeline.json"
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
-    """Token states (n, length, m) and mask (n, length) -> sentence embeddings (n, m), as the client pools."""
+    """Return sentence embeddings (n, m) of token states, as the client pools.
+
+    Args:
+        hidden: Token states (n, length, m).
+        mask: Attention mask (n, length).
+        pooling: "mean" or "cls".
+    """
     if pooling == "cls":
         return hidden[:, 0]
     weights = mask.unsqueeze(-1).to(hidden.dtype)
@@ -30,9 +36,19 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
 
 
 class Pipeline(torch.nn.Module):
-    """Text -> encoder -> mean, M1, normalize -> (noise) -> M2 -> head (Du et al. 2023, Figure 1).
+    """Text -> encoder -> mean, M1, normalize -> (noise) -> M2 -> head.
 
-    encoder, tokenizer: of a BERT-family checkpoint. maps: starting values; any number of classes.
+    Args:
+        encoder: Encoder of a BERT-family checkpoint.
+        tokenizer: Its tokenizer.
+        maps: Starting values; any number of classes.
+        pooling: "mean" or "cls".
+        max_length: Tokens of a text, at most.
+
+    Raises:
+        ValueError: The pooling is unknown, or the maps are for another width.
+
+    Source: Du et al. 2023, Figure 1.
     """
 
     def __init__(
@@ -52,20 +68,25 @@ class Pipeline(torch.nn.Module):
             setattr(self, name, torch.nn.Parameter(torch.from_numpy(getattr(maps, name).copy())))
 
     def maps(self) -> Maps:
-        """The maps and the head as they are now."""
+        """Return the current maps and head."""
         names = ("mean", "m1", "m2", "head_w", "head_b")
         return Maps(**{name: getattr(self, name).detach().cpu().numpy().copy() for name in names})
 
     def forward(
         self, inputs: Mapping[str, torch.Tensor], noise: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """Logits (n, K) of tokenized inputs; noise acts on the unit rows (n, m') between M1 and M2."""
+        """Return logits (n, K) of tokenized inputs.
+
+        Args:
+            inputs: Tokenized inputs.
+            noise: Function on the unit rows (n, m') between M1 and M2; None for no noise.
+        """
         z = torch.nn.functional.normalize((self._embeddings(inputs) - self.mean) @ self.m1, dim=1)
         released = z if noise is None else noise(z)
         return (released @ self.m2) @ self.head_w + self.head_b
 
     def embed(self, texts: Sequence[Text], *, batch_size: int = 32) -> NDArray[np.float32]:
-        """Sentence embeddings (n, m) of texts or pairs, without noise or gradient, in evaluation mode."""
+        """Return sentence embeddings (n, m) of texts or pairs, without noise or gradient, in evaluation mode."""
         rows = tokenize(self.tokenizer, texts, self.max_length)
         order = np.argsort([len(r["input_ids"]) for r in rows], kind="stable")
         out = np.empty((len(rows), len(self.mean)), np.float32)
@@ -79,11 +100,13 @@ class Pipeline(torch.nn.Module):
         return out
 
     def save_pretrained(self, folder: str | Path, *, about: Mapping[str, Any]) -> None:
-        """Write the encoder and tokenizer (config, safetensors), maps.safetensors, pipeline.json and
-        README.md.
+        """Write the encoder, tokenizer, maps, pipeline.json and README.md.
 
-        about: what the card states, the guarantee first of all: see `card.model_card`. The maps alone can be
-        read with `Maps.load(folder)`.
+        The encoder and the tokenizer are a config and safetensors. `Maps.load(folder)` reads maps.safetensors alone.
+
+        Args:
+            folder: Folder for the files.
+            about: Facts for the card, above all the guarantee: see `card.model_card`.
         """
         folder = Path(folder)
         maps = self.maps()
@@ -97,7 +120,11 @@ class Pipeline(torch.nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Pipeline:
-        """What `save_pretrained` wrote, in evaluation mode. Raises ValueError, one line, on anything else."""
+        """Read a folder that `save_pretrained` wrote, in evaluation mode.
+
+        Raises:
+            ValueError: The folder holds no saved pipeline. The message is one line.
+        """
         folder = Path(folder)
         try:
             about = json.loads((folder / FILE).read_text())

@@ -1,4 +1,4 @@
-"""The last step of inference for users who send a release in place of a sentence: what a trained model makes of it."""
+"""Last step of sanitized inference: a trained model classifies users' releases."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ from mechanisms.messages.wire import record_from_bytes, reply_from_record, seale
 from server.maps import Maps
 from server.validation import validate
 
-#: Releases that are answered at once, at most.
+#: Largest number of releases in one message.
 MOST = 1024
-#: Of a message, beside its rows: two numbers, names, hashes, a guarantee.
+#: Bytes of a message beside its rows: two numbers, names, hashes, a guarantee.
 _FRAME = 2**14
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A model that answers releases. Whatever it makes of them is post-processing: it costs users nothing.
+    """Model that classifies releases. This is post-processing and costs users nothing.
 
-    request: what users are asked, an embedding alone. classes: names, K of them. private_keys: 32 bytes each,
-    where releases come sealed, and then they come no other way: a message opens by one of them. None of them: in clear.
-    Raises ValueError where these do not fit one another.
+    Args:
+        request: Request that users answer, for an embedding alone.
+        maps: Maps and head of the model.
+        classes: K names.
+        private_keys: Keys of 32 bytes each. With keys, releases must be sealed, and one of the keys must open a
+            message. Without keys, releases come in clear.
+
+    Raises:
+        ValueError: The arguments do not fit each other.
     """
 
     request: Request
@@ -45,24 +51,34 @@ class Predictor:
 
     @property
     def largest(self) -> int:
-        """Bytes of a message, at most."""
+        """Return the largest size of a message, in bytes."""
         return _FRAME + MOST * (16 + max(sealed_bytes(self.request), self._row))
 
     def answer(self, body: bytes) -> dict[str, Any]:
-        """{"classes": K names, "probabilities": n lists of K} for the n releases of a message, in its order.
+        """Return {"classes": K names, "probabilities": n lists of K} for the n releases of a message, in its order.
 
-        Raises ValueError for anything but one to `MOST` releases of exactly what was asked for; a row that is not
-        spoils the others, since an answer to some of them could not be told from an answer to all.
+        Args:
+            body: Message of a user.
+
+        Raises:
+            ValueError: The message is not one to `MOST` releases of exactly the request. One bad row rejects the whole
+                message: the caller could not tell an answer to some rows from an answer to all.
         """
         try:
             record = record_from_bytes(body)
             reply = reply_from_record(record) if not self.private_keys else self._unsealed(record)
             return {"classes": list(self.classes), "probabilities": self.probabilities(reply).tolist()}
-        except Exception:  # a hostile message must not stop the service, nor learn what it has provoked
+        except Exception:  # a hostile message must not stop the service, and learns nothing about the error
             raise ValueError("predict: the message is not an answer to the question") from None
 
     def probabilities(self, reply: Reply) -> NDArray[np.float64]:
-        """Of each class (n, K), for n releases; the likeliest is the one of `Maps.predict`. Raises ValueError."""
+        """Return the probability of each class, (n, K), for n releases.
+
+        The likeliest class is that of `Maps.predict`.
+
+        Raises:
+            ValueError: The reply holds something else than the requested releases.
+        """
         valid, dropped = validate(reply, self.request, enrolled=range(1))
         if dropped or not 1 <= len(valid) <= MOST:
             raise ValueError("predict: not the releases that were asked for")

@@ -1,12 +1,12 @@
-"""An exported encoder in int8: a fixed public function of one text, like the one in float32 that it stands for.
+"""Conversion of an exported encoder to int8: a fixed public function of one text, like the float32 encoder.
 
-Each product of hidden states with a weight matrix W runs on integers: weights per column in 7 bits, round(W/s_j) within
-±64, and states per tensor in 8 bits, with a scale and zero point that are *constants*, from the range they take on
-public text. Tables of embeddings are kept in 8 bits a number with a scale for each row. All else stays float32.
+Each product of hidden states with a weight matrix W runs on integers. Weights have 7 bits per column: round(W/s_j)
+within ±64. States have 8 bits per tensor. Their scale and zero point are *constants*, from the range of the states on
+public text. Embedding tables have 8 bits a number, with a scale for each row. Everything else stays float32.
 
-- Constants, not the batch's own range as in dynamic quantization: there a scale is shared by a whole batch, so a text's
-  embedding would carry something of its neighbours', who may be other users.
-- 7 bits: processors without VNNI add two products of 8 bits in 16 with saturation, and 2·255·64 = 32,640 fits. So the
+- Dynamic quantization would take the range of each batch, so a whole batch would share a scale. A text's embedding
+  would then depend on its neighbours, who may be other users. Constants avoid that.
+- Processors without VNNI add two 8-bit products in 16 bits with saturation. With 7 bits, 2·255·64 = 32,640 fits. So the
   integers, sums of int32, are the same on every machine.
 """
 
@@ -22,7 +22,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # as in client/models/onnx.py, which says why
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # the reason is in client/models/onnx.py
 
 import onnxruntime
 
@@ -35,9 +35,15 @@ Range = tuple[float, float]
 
 
 def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
-    """Writes the graph in int8. feeds: inputs of public texts, on which the ranges of its states are taken.
+    """Write the graph in int8.
 
-    Raises ValueError where no product is by a constant matrix, or no text is given.
+    Args:
+        graph: File of the float32 graph.
+        out: File to write.
+        feeds: Inputs of public texts, which decide the ranges of the states.
+
+    Raises:
+        ValueError: No product is by a constant matrix, or no text is given.
     """
     model = onnx.load(str(graph))
     weights = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
@@ -46,7 +52,7 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
         raise ValueError(f"encoder: {graph} has no product by a constant matrix to quantize")
     states = dict.fromkeys(node.input[0] for node in products)
     constants: list[Any] = []
-    # a state: its integers, scale and zero point, and the node before them
+    # for each state: names of its integers, scale and zero point, and the node that makes them
     steps: dict[str, tuple[list[str], Any]] = {}
     for i, (state, (low, high)) in enumerate(zip(states, _ranges(model, list(states), feeds), strict=True)):
         scale = max((high - low) / STATE_LEVELS, float(np.finfo(np.float32).tiny))
@@ -93,7 +99,7 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
 
 
 def _ranges(model: Any, states: list[str], feeds: Iterable[Feeds]) -> list[Range]:
-    """The least and largest value of each state over the texts, and 0, which must have an integer of its own."""
+    """Return the range of each state over the texts. It includes 0, which needs an exact integer."""
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     shown.graph.output.extend(helper.make_tensor_value_info(s, onnx.TensorProto.FLOAT, None) for s in states)
@@ -110,8 +116,10 @@ def _ranges(model: Any, states: list[str], feeds: Iterable[Feeds]) -> list[Range
 
 
 def _looked_up(node: Any, table: NDArray[np.float32], name: str) -> tuple[list[Any], list[Any]]:
-    """Nodes and constants that give a table's rows as the node does: integers, times the scale of their row. A function
-    of each token alone, and on a device the largest table is half of the model."""
+    """Return nodes and constants that read a table's rows as integers times the scale of their row.
+
+    The result is a function of each token alone. On a device the largest table is half of the model.
+    """
     values, scales = _columns(table.T, TABLE_LEVELS)
     arrays = {name: np.ascontiguousarray(values.T), f"{name}_scale": scales[:, None]}
     rows, ids = node.output[0], node.input[1]
@@ -125,14 +133,14 @@ def _looked_up(node: Any, table: NDArray[np.float32], name: str) -> tuple[list[A
 
 
 def _columns(weight: NDArray[np.float32], levels: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Integers within ±levels and a scale for each column."""
+    """Return integers within ±levels, and a scale for each column."""
     scales = np.abs(weight).max(axis=0).astype(np.float64) / levels
     scales[scales == 0] = 1.0
     return np.rint(weight / scales).astype(np.int8), scales.astype(np.float32)
 
 
 def _biases(model: Any, weights: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, str]]:
-    """What is added to a product at once: output of the product to (constant vector, output of the sum)."""
+    """Map the output of a product to its bias: (constant vector, output of the sum)."""
     uses: dict[str, int] = {}
     for node in model.graph.node:
         for name in node.input:

@@ -1,4 +1,4 @@
-"""The server's side of a Flower round: one question to every node."""
+"""Server side of a Flower round: one request to every node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ MESSAGE_TYPE = "query.release"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of asking one node: a reply, not yet validated, or the reason that there is none.
+    """Result of a request to one node: a reply that is not yet validated, or the reason why there is none.
 
-    error: "code N" of the client's or of Flower's error, "unreadable reply", or "no answer" in time. Its text
-    is never read: a client that raises may have put private text into it.
+    Args:
+        reply: Reply of the node.
+        error: "code N" for an error of the client or of Flower, "unreadable reply", or "no answer" after the timeout.
+            The server never reads an error's text: a client that raises may have put private text into it.
     """
 
     reply: Reply | None = None
@@ -28,10 +30,14 @@ class Answer:
 
 
 def ask(grid: Any, request: Request, *, timeout: float) -> Iterator[Answer]:
-    """Sends the request to every node of the grid and yields one answer for each, in any order.
+    """Send the request to every node of the grid, and yield one answer for each, in any order.
 
-    timeout: seconds until nodes that have not answered count as "no answer". Nothing that a client sends can
-    make this raise.
+    No message of a client can make this raise.
+
+    Args:
+        grid: Flower's grid.
+        request: Request to send.
+        timeout: Seconds until a silent node counts as "no answer".
     """
     nodes = list(grid.get_node_ids())
     content = request_to_record(request)

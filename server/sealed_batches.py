@@ -1,7 +1,7 @@
-"""What the training server checks of a batch of sealed rows before anything is trained on it.
+"""Checks of the training server on a batch of sealed rows before training.
 
-The shuffler is trusted to hide who sent what, and whoever runs it could still deliver a batch again, under another
-name, or with rows twice: each would count a release more often than it was made.
+The shuffler is trusted to hide who sent which row. Its operator could still deliver a batch again, under another name,
+or with duplicate rows. Each case would count a release more often than it was made.
 """
 
 from __future__ import annotations
@@ -25,17 +25,29 @@ _SUFFIX = ".batch"
 
 
 class Taken:
-    """Which batch was taken for which stage, for good: a folder with a file a stage that holds its batch's identity."""
+    """Permanent record of the batch taken for each stage.
+
+    Args:
+        folder: Folder with one file a stage, which holds the identity of its batch.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def take(self, stage: str, batch: str, rows: NDArray[np.uint8]) -> None:
-        """Take a batch for a stage, or find that this very one was.
+        """Take a batch for a stage, or find that this batch was already taken for it.
 
-        batch: its identity, as the shuffler gives it. rows: (n, L) uint8. When this returns, what was taken lies on the
-        disk. Raises ValueError, one line, where the rows have another identity, where another batch was taken for this
-        stage, or this one for another; OSError where the folder cannot be written.
+        The record is on disk when this returns.
+
+        Args:
+            stage: Name of the stage.
+            batch: Identity of the batch, from the shuffler.
+            rows: Sealed rows (n, L), uint8.
+
+        Raises:
+            ValueError: The rows have another identity, another batch was taken for this stage, or this batch was taken
+                for another stage. The message is one line.
+            OSError: The folder cannot be written.
         """
         if batch_identity(rows.tobytes()) != batch:
             raise ValueError(f"batch of stage {stage!r}: its rows are not those that its identity names")
@@ -58,7 +70,7 @@ class Taken:
         return found
 
     def _write(self, stage: str, batch: str) -> None:
-        """Whole, or not at all, also through a power cut."""
+        """Write the whole file or nothing, also through a power cut."""
         self.folder.mkdir(parents=True, exist_ok=True)
         draft = self.folder / f".{stage}.draft"
         with open(draft, "w") as file:
@@ -76,17 +88,24 @@ class Taken:
 def open_batch(
     rows: NDArray[np.uint8], request: Request, private_keys: Sequence[bytes]
 ) -> tuple[Reply, Counter[str]]:
-    """The releases of a batch that are what was asked for, and how many rows were dropped for which reason.
+    """Return the valid releases of a batch, and the number of dropped rows by reason.
 
-    rows: (n, L) uint8, sealed. The reply's rows have no user, which is 0 in all of them; their records are their places
-    in the batch, from 0. A row that occurs again is "replayed", and its first occurrence counts; one that was sealed to
-    another key or for another request, or was changed, "does not open"; the others are validated as ever. As each
-    dropped row may have been a user's only one, a batch of u users has at least u less the dropped ones in it.
+    A repeated row is "replayed"; its first occurrence counts. A row "does not open" if it was sealed to another key or
+    for another request, or was changed. The other rows are validated like any reply. Each dropped row may be a user's
+    only one. So a batch of u users has at least u less the dropped rows in it.
 
-    private_keys: the newest first; there is a second while devices change from one to the next. By which of them a row
-    opens tells its owner which bundle a device has: rows of two keys are two crowds. So a batch is opened by one key,
-    that of most rows, and the others' rows do not open.
-    Raises ValueError where there are fewer rows than the request promises users, or for a private key that is none.
+    Args:
+        rows: Sealed rows (n, L), uint8.
+        request: Request that the rows answer.
+        private_keys: Keys, newest first. There are two while devices change from one to the next. The key that opens a
+            row tells its owner which bundle a device has, so rows of two keys are two crowds. So one key opens a batch:
+            the key of most rows. The rows of the other key do not open.
+
+    Returns:
+        A reply and the reasons. All rows have user 0, and their records are their places in the batch, from 0.
+
+    Raises:
+        ValueError: The batch has fewer rows than the users that the request promises, or a private key is invalid.
     """
     if len(rows) < request.minimum_users:
         raise ValueError(
@@ -97,13 +116,13 @@ def open_batch(
     places = np.flatnonzero(first)
     releases, opened = max((unseal(rows[first], request, key) for key in private_keys), key=lambda got: got[1].sum())
     reply = Reply(np.zeros(int(opened.sum()), np.int64), places[opened].astype(np.int64), releases)
-    # Which users answer is for the shuffler to check: here there are none, and the part does not concern the rows.
+    # the shuffler checks which users answer; here there are no users, and the part says nothing about rows
     valid, dropped = validate(reply, replace(request, part=(0, 1)), enrolled=range(1))
     return valid, dropped + Counter({"replayed": int((~first).sum()), "does not open": int((~opened).sum())})
 
 
 def _first(rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Which rows do not occur before, (n,)."""
+    """Return True for each row that does not occur earlier, (n,)."""
     seen: set[bytes] = set()
     first = np.zeros(len(rows), np.bool_)
     for i, row in enumerate(map(bytes, rows)):

@@ -1,4 +1,4 @@
-"""Texts in batches of like length, and torch's randomness kept to itself."""
+"""Batches of texts of similar length, and torch randomness that leaves global generators unchanged."""
 
 from __future__ import annotations
 
@@ -13,17 +13,26 @@ from mechanisms.pieces import encoded, opened, read_as_text
 from server import accelerator
 
 Text = str | tuple[str, str]
-#: What learning rates do behind their warm-up.
+#: Schedules of the learning rate after the warm-up.
 SCHEDULES = ("linear", "constant")
 
-#: Batches are cut from sorted pools of so many batches: little padding, and still another mixture every
-#: epoch.
+#: Batches in a sorted pool. A pool keeps padding small and still mixes rows anew every epoch.
 POOL = 50
 
 
 def tokenize(tokenizer: Any, texts: Sequence[Text], max_length: int) -> list[dict[str, list[int]]]:
-    """Unpadded token ids of texts or (first, second) pairs, as the tokenizer's own inputs for the model: names of special
-    tokens in a text are characters."""
+    """Return unpadded inputs of the model for texts or (first, second) pairs.
+
+    Names of special tokens in a text are characters.
+
+    Args:
+        tokenizer: Tokenizer of the model.
+        texts: Texts or pairs, not both.
+        max_length: Tokens of an input, at most.
+
+    Raises:
+        ValueError: Texts and pairs are mixed.
+    """
     if not len(texts):
         return []
     backend = tokenizer.backend_tokenizer
@@ -48,12 +57,20 @@ def pieces_of(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 
 def collate(tokenizer: Any, rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
-    """Rows padded to the longest, int64 (n, length) each."""
+    """Return rows padded to the longest, int64 (n, length) each."""
     return dict(tokenizer.pad(rows, return_tensors="pt"))
 
 
 def epoch(lengths: Sequence[int], batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Row indices of one epoch's batches: every row once, neighbours in length together, order random."""
+    """Yield the row indices of one epoch's batches.
+
+    Each row occurs once. Rows of a batch have similar lengths, and batches are in random order.
+
+    Args:
+        lengths: Length of each row.
+        batch_size: Rows of a batch.
+        rng: Generator of the order.
+    """
     order = rng.permutation(len(lengths))
     lengths = np.asarray(lengths)
     batches: list[np.ndarray] = []
@@ -66,8 +83,13 @@ def epoch(lengths: Sequence[int], batch_size: int, rng: np.random.Generator) -> 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch's dropout and initialisation follow `seed`, those on a GPU too; outside, the global generators are
-    as they were. ValueError where `accelerator.device` raises it."""
+    """Seed torch's dropout and initialization inside the context, on a GPU too.
+
+    The global generators are unchanged afterwards.
+
+    Raises:
+        ValueError: `accelerator.device` raises it.
+    """
     where = accelerator.device()
     with torch.random.fork_rng(devices=[] if where.type == "cpu" else [where], device_type="cuda"):
         torch.random.set_rng_state(torch.Generator().manual_seed(seed).get_state())
@@ -79,8 +101,17 @@ def seeded(seed: int) -> Iterator[None]:
 def warmed(
     optimizer: torch.optim.Optimizer, steps: int, *, warm_up: float = 0.1, schedule: str = "linear"
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Learning rates that rise linearly over the first share `warm_up` of `steps`, and then fall linearly to 0; with
-    the schedule "constant" they stay where they are. ValueError for another schedule, and a share outside [0, 1)."""
+    """Return a learning-rate schedule with a linear warm-up.
+
+    Args:
+        optimizer: Optimizer that the schedule controls.
+        steps: Number of steps.
+        warm_up: Share of the steps with rising rates.
+        schedule: "linear" falls to 0 after the warm-up; "constant" stays.
+
+    Raises:
+        ValueError: The schedule is unknown, or the share is outside [0, 1).
+    """
     if schedule not in SCHEDULES or not 0 <= warm_up < 1:
         raise ValueError(f"training: no schedule {schedule!r} with a warm-up of {warm_up:g} is known")
     rise = int(steps * warm_up + 1e-9) if warm_up == 0 else max(1, int(steps * warm_up + 1e-9))
@@ -94,8 +125,21 @@ def warmed(
 
 
 def checked(texts: Sequence[Text], labels: Any, classes: int, epochs: int, batch_size: int) -> torch.Tensor:
-    """Labels (n,) as int64, or, given how likely each class is, (n, K) as float32. Raises ValueError, one line, where
-    the arguments of a training do not fit."""
+    """Return labels for a training, after a check of its arguments.
+
+    Args:
+        texts: Texts of the training.
+        labels: Labels (n,), or probabilities of classes (n, K).
+        classes: K.
+        epochs: Number of epochs.
+        batch_size: Texts of a batch.
+
+    Returns:
+        Labels (n,) as int64, or probabilities (n, K) as float32.
+
+    Raises:
+        ValueError: The arguments do not fit. The message is one line.
+    """
     y = np.asarray(labels)
     if epochs < 1 or batch_size < 1:
         raise ValueError(f"training: epochs and batch-size must be at least 1, got {epochs} and {batch_size}")

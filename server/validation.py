@@ -1,5 +1,4 @@
-"""What the server checks of every reply before anything is trained on it. A client may be broken or
-hostile."""
+"""Checks of the server on every reply before training. A client may be broken or hostile."""
 
 from __future__ import annotations
 
@@ -17,19 +16,22 @@ from mechanisms.vocabulary import NOTHING
 
 
 def validate(reply: Reply, request: Request, *, enrolled: range) -> tuple[Reply, Counter[str]]:
-    """The rows of a reply that are what was asked for, and how many rows were dropped for which reason.
+    """Return the valid rows of a reply, and the number of dropped rows by reason.
 
-    enrolled: the users who were asked. Who takes part is public; a made-up user would be trained on, and would
-    count towards the batch that hides the others.
+    A fault of the message drops all its rows: channels, stage, digest, guarantee, or the names, dtype or shape of its
+    arrays. A fault of a row drops that row from every channel: a user who is unknown or of another part, an embedding
+    that is off its quantizer, not finite or off the sphere by more than rounding, a word or a label out of range.
+    Reasons are fixed words: no text of a client gets into them. This never raises.
 
-    A fault of the message (its channels, stage, digest, guarantee, or the names, dtype or shape of its
-    arrays) drops all its rows. A fault of a row (a user who is unknown or of another part, an embedding off its
-    grid, not finite or off the sphere by more than rounding, a word or a label out of range) drops that row from every
-    channel. A reason is one of a fixed set of words: nothing that a client wrote gets into it. Never raises.
+    Args:
+        reply: Reply of a client.
+        request: Request that it answers.
+        enrolled: Users who received the request. Participation is public. A made-up user would be trained on, and would
+            count towards the batch that hides the others.
     """
     try:
         return _validate(reply, request, enrolled)
-    except Exception:  # whatever a hostile reply can provoke, it must not stop a round
+    except Exception:  # a hostile reply must not stop a round, whatever error it provokes
         return _empty(), Counter({"unreadable": max(1, _rows(reply))})
 
 
@@ -47,7 +49,7 @@ def _validate(reply: Reply, request: Request, enrolled: range) -> tuple[Reply, C
         rows |= _CHECKS[release.channel](release, request)
     good = np.ones(len(reply), dtype=np.bool_)
     reasons: Counter[str] = Counter()
-    for reason, passed in rows.items():  # a row is counted once, under the first check that it fails
+    for reason, passed in rows.items():  # a row counts once, under the first check that it fails
         reasons[reason] = int((good & ~passed).sum())
         good &= passed
     reasons = +reasons
@@ -83,12 +85,12 @@ def _text_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_
 
 
 def _sphere_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
-    """Of embeddings, and of statistics."""
+    """Check rows of embeddings and of user vectors."""
     channel = release.channel
     codes = release.payload[request.payload_form(channel)[0]]
     mechanism = request.mechanism(channel)
     grid = mechanism.grid
-    if grid is None:  # the plain float32 unit vectors of a mechanism without a grid
+    if grid is None:  # a mechanism without a quantizer releases float32 unit vectors
         finite = np.isfinite(codes).all(axis=1)
         values = np.where(finite[:, None], codes, 0).astype(np.float64)
         checks = {f"{channel}: not finite": finite}
@@ -97,15 +99,15 @@ def _sphere_rows(release: Release, request: Request) -> dict[str, NDArray[np.boo
         checks = {f"{channel}: off the grid": (np.abs(codes.astype(np.int64)) <= grid.limit).all(axis=1)}
         values, step = grid.decode(codes), grid.step
     if grid != SPACE:
-        inside = channel == "statistic" and mechanism.name == Identity.name  # a mean as it is may be shorter
-        slack = np.sqrt(codes.shape[1]) * step / 2 + 1e-9  # each coordinate is off by half a step at most
+        inside = channel == "statistic" and mechanism.name == Identity.name  # a mean in clear may be shorter
+        slack = np.sqrt(codes.shape[1]) * step / 2 + 1e-9  # each coordinate is off by at most half a step
         length = np.linalg.norm(values, axis=1)
         checks[f"{channel}: off the sphere"] = (length <= 1.0 + slack) & (inside | (length >= 1.0 - slack))
     return checks
 
 
 def _class_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
-    """Of answers, and of labels."""
+    """Check rows of answers and of labels."""
     y = release.payload[request.payload_form(release.channel)[0]]
     return {f"{release.channel}: out of range": (y >= 0) & (y < request.classes)}
 

@@ -1,10 +1,10 @@
-"""The one door to Sottovoce: every public name, loaded when it is first asked for.
+"""Public names of Sottovoce, each loaded at its first use.
 
     from sottovoce import Purkayastha, Rewriter, Sanitizer, Ledger, Policy, ladder, plan, simulate, audit
 
-`import sottovoce` alone loads nothing but Python's own; a name loads what it needs. Which names there are and where
-each lives is written once, in `__init__.pyi` beside this file, where type checkers and editors look too. docs/api.md
-has an example of each. Nothing in the four packages imports this one.
+`import sottovoce` alone loads only Python's standard library; a name loads what it needs. `__init__.pyi` beside this
+file is the only list of names and their modules, and type checkers and editors read it too. docs/api.md has an example
+of each. None of the four packages imports this one.
 """
 
 import ast
@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-#: Public name -> the module that it lives in.
+#: Module of each public name.
 _HOMES: dict[str, str] = {
     alias.name: str(statement.module)
     for statement in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body

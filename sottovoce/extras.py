@@ -1,4 +1,4 @@
-"""Optional dependencies: which extra of the installed package brings a module that is missing."""
+"""Optional dependencies: the extra of the installed package that brings a missing module."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _DEVELOPERS = ("dev", "docs")
 
 
 def install_command(module: str | None) -> str | None:
-    """Return the command that installs a missing module, None where no extra of Sottovoce brings it.
+    """Return the command that installs a missing module; None if no extra of Sottovoce brings it.
 
     Args:
-        module: name of the module as imported, for example "torch" or "starlette.routing".
+        module: Name of the module as imported, for example "torch" or "starlette.routing".
     """
     top = (module or "").partition(".")[0]
     name = _DISTRIBUTIONS.get(top, top).replace("_", "-").lower()
     try:
         lines = requires("sottovoce") or []
-    except PackageNotFoundError:  # a folder of sources that nobody installed
+    except PackageNotFoundError:  # a folder of sources that is not installed
         lines = []
     for line in lines:
         found = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)

@@ -1,6 +1,6 @@
-"""pytest's plugin: `pytest --sottovoce package.module:Class` runs the contracts of mechanisms on one of your own.
+"""Plugin of pytest: `pytest --sottovoce package.module:Class` runs the contracts of mechanisms on your own mechanism.
 
-A run without the option imports nothing for it but this file.
+A run without the option imports only this file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ _CONTRACTS = Path(__file__).parent / "contracts" / "test_mechanism.py"
 
 
 def pytest_addoption(parser: Any) -> None:
+    """Add the option --sottovoce."""
     group = parser.getgroup("sottovoce", "mechanisms of Sottovoce")
     group.addoption(
         "--sottovoce", action="append", metavar="MECHANISM",
@@ -20,6 +21,11 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_configure(config: Any) -> None:
+    """Add the contracts to the run if --sottovoce names a mechanism.
+
+    Raises:
+        UsageError: It names no mechanism.
+    """
     named = config.getoption("sottovoce")
     if not named:
         return
@@ -35,5 +41,5 @@ def pytest_configure(config: Any) -> None:
     except ValueError as error:
         raise pytest.UsageError(f"--sottovoce {error}") from None
     contracts = str(_CONTRACTS)
-    asked = config.args_source is config.ArgsSource.ARGS  # files that are named run beside it, no others
+    asked = config.args_source is config.ArgsSource.ARGS  # of other tests, only named files run
     config.args[:] = [*(config.args if asked else ()), contracts]

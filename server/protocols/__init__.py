@@ -1,11 +1,13 @@
-"""Training protocols, one file each: a generator that knows public data and what it is sent, and nothing else.
+"""Protocols, one file each: generators that know public data and the batches they receive, and nothing else.
+
+A protocol is a function with the following signature.
 
     def steps(public, channels, training, *, folder, progress) -> Conversation
 
-It yields requests and is sent the shuffled batch that came of each. It yields `Publish` where users need an encoder
-that it has trained, and is sent that encoder as they run it. It returns a model, or None where nothing came to train
-one on. It is deterministic in what it is sent. `server.protocols.drive` runs it with the users of a simulation, of a
-deployment, of an attack's shadow models or of a test.
+It yields requests, and receives the shuffled batch of each request. It yields `Publish` if users need an encoder that
+it has trained, and receives that encoder in the form that users run. It returns a model, or None if nothing arrived to
+train one on. It is deterministic in what it receives. The driver of a protocol (`server.protocols.drive`) has the
+users: a simulation, a deployment, an attack's shadow models, a test.
 """
 
 from __future__ import annotations

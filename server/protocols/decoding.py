@@ -1,4 +1,4 @@
-"""Releases as numbers, and what a released label says of the true one. Post-processing: it costs no privacy."""
+"""Decoding of releases to numbers, and likelihoods of released labels. This is post-processing and costs no privacy."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from server.training.statistic_head import mean_noise
 
 
 def decoded(mechanism: Mechanism, release: Release) -> NDArray[np.float64]:
-    """Released embeddings (n, m') as numbers."""
+    """Return released embeddings (n, m') as numbers."""
     codes = release.payload["z"]
     return codes.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(codes)
 
 
 def statistic_mean(mechanism: Mechanism, release: Release) -> tuple[NDArray[np.float64], float]:
-    """The debiased mean (D,) of released statistics, at least one, and the variance of the noise in each coordinate."""
+    """Return the debiased mean (D,) of released user vectors, and the variance of its noise in each coordinate.
+
+    There is at least one vector.
+    """
     s = release.payload["s"]
     noise = mean_noise(mechanism, users=len(s))
     if np.isinf(noise):
@@ -32,7 +35,7 @@ def statistic_mean(mechanism: Mechanism, release: Release) -> tuple[NDArray[np.f
 
 
 def decoded_statistics(mechanism: Mechanism, release: Release) -> NDArray[np.float64]:
-    """Released statistics (n, D) as numbers, of a mechanism with a grid."""
+    """Return released user vectors (n, D) as numbers; the mechanism must have a quantizer."""
     assert mechanism.grid is not None
     return mechanism.grid.decode(release.payload["s"])
 
@@ -40,10 +43,16 @@ def decoded_statistics(mechanism: Mechanism, release: Release) -> NDArray[np.flo
 def log_transition(
     label: Mechanism, y: NDArray[np.int64], *, classes: int, z: NDArray[np.float64] | None = None, prior: Any = None
 ) -> NDArray[np.float64]:
-    """log P[released label y | true class c] for each row and class, (n, K): public, since y and z were released.
+    """Return log P[released label y | true class c] for each row and class, (n, K).
 
-    prior: (weights, bias) of a mechanism that needs one, to be read off the released embeddings z (n, m').
-    A label in clear says nothing of noise: zeros.
+    It is public, because y and z were released. A label in clear has no noise, so its values are zeros.
+
+    Args:
+        label: Mechanism of the labels.
+        y: Released labels (n,).
+        classes: K.
+        z: Released embeddings (n, m'), from which the prior is computed.
+        prior: (weights, bias), for a mechanism that needs one.
     """
     log_prob: Any = getattr(label, "log_prob", None)
     columns = []

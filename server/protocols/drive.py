@@ -1,4 +1,4 @@
-"""Whoever has users drives a protocol: asks them what it wants to know, and counts what came of it."""
+"""Driver of a protocol: it sends the protocol's requests to users, returns their batches, and counts deliveries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from server.protocols.protocol import Conversation, Encoding, Model, Progress, P
 
 @dataclass
 class Collected:
-    """What came of one request. dropped, errors: rows, and nodes, that came to nothing, by the reason."""
+    """Result of one request.
+
+    Args:
+        batch: Shuffled, validated batch.
+        dropped: Rejected rows, by reason.
+        errors: Failed nodes, by reason.
+    """
 
     batch: Batch
     dropped: Counter[str] = field(default_factory=Counter)
@@ -25,23 +31,35 @@ class Collected:
 
 
 class Users(Protocol):
-    """Whoever answers: a simulation's users, those behind a deployment's shuffler, made-up ones."""
+    """Users who answer: those of a simulation, those behind a deployment's shuffler, or made-up ones."""
 
     def collect(self, request: Request) -> Collected:
-        """The shuffled, validated batch of what users release."""
+        """Return the shuffled, validated batch of users' releases."""
         ...
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
-        """Gives the users of these splits an exported encoder, and the server the same. ValueError where these users
-        can be given none."""
+        """Give an exported encoder to the users of the splits, and return the same encoder for the server.
+
+        Raises:
+            ValueError: These users cannot receive an encoder.
+        """
         ...
 
 
 @dataclass
 class Delivery:
-    """What reached the server, and what did not. users: in all; stages, requests: by the stage's name. rows, bytes: of
-    releases. dropped, errors: rows, and nodes, that came to nothing, by the reason. classes: by the stage's name, the
-    rows of the smallest class among the labels; those that are not there are nobody's."""
+    """Counts of what reached the server and what did not.
+
+    Args:
+        users: Users in all.
+        stages: Users, by the stage's name.
+        requests: Requests, by the stage's name.
+        classes: Rows of the smallest class among the labels, by the stage's name. Absent classes do not count.
+        rows: Rows of releases.
+        bytes: Bytes of releases.
+        dropped: Rejected rows, by reason.
+        errors: Failed nodes, by reason.
+    """
 
     users: int = 0
     stages: dict[str, int] = field(default_factory=dict)
@@ -54,10 +72,15 @@ class Delivery:
 
 
 class Driver:
-    """Has users answer a protocol, and counts.
+    """Driver that sends a protocol's requests to users, and counts deliveries.
 
-    name: what lines of progress call the arm. before: is called with every request before users are; it may raise.
-    teaching: what training users delivered; asking: what those did who asked the trained model.
+    `teaching` counts what training users delivered, and `asking` what users of the trained model delivered.
+
+    Args:
+        users: Users who answer.
+        name: Name of the arm in lines of progress.
+        before: Function that receives every request before the users do; it may raise.
+        progress: Function that receives lines of progress.
     """
 
     def __init__(
@@ -72,7 +95,10 @@ class Driver:
         self.asking = Delivery()
 
     def train(self, protocol: Conversation) -> Model | None:
-        """The protocol's model. Raises what `before`, the users and the protocol raise."""
+        """Run the protocol, and return its model.
+
+        It raises the errors of `before`, the users and the protocol.
+        """
         answer: Batch | Encoding | None = None
         try:
             while True:
@@ -86,7 +112,7 @@ class Driver:
             return model
 
     def ask(self, request: Request) -> Batch:
-        """What users release who ask a trained model."""
+        """Return the releases of users who query a trained model."""
         return self._collect(request, self.asking)
 
     def _collect(self, request: Request, delivery: Delivery) -> Batch:

@@ -1,4 +1,4 @@
-"""Trained models: of users who release embeddings, and of users who release texts."""
+"""Trained models: for users who release embeddings, and for users who release texts."""
 
 from __future__ import annotations
 
@@ -20,36 +20,46 @@ from server.protocols.protocol import Channels, Encoding, PublicRewriter, Text
 if TYPE_CHECKING:
     from server.model import Pipeline
 
-#: The stage in which users ask a trained model, and the split that they hold for it. Where a saved model keeps the maps
-#: that training users were sent, the encoder that was trained for it alone, as users run it, and in what form it was
-#: trained, where that is not the model itself.
+#: Names in requests and saved models. QUESTION is the stage in which users query a trained model, and their split.
+#: ASKED is the folder of the maps that training users received. ENCODER is the folder of an encoder that was trained
+#: for this model alone, in the form that users run. STUDENT is that encoder in the form it was trained in, where the
+#: model does not hold it.
 QUESTION, ASKED, ENCODER, STUDENT = "test", "asked", "client", "student"
 
 
 class _Classifier:
-    """What models say of classes, by their scores."""
+    """Base of models that classify by scores."""
 
     def scores(self, batch: Batch) -> NDArray[np.float64] | None:
+        """Return a logit for each class of a batch's rows, (n, K)."""
         raise NotImplementedError
 
     def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+        """Return a logit for each class of clear texts, (n, K)."""
         raise NotImplementedError
 
     def answer(self, batch: Batch) -> NDArray[np.int64] | None:
+        """Return the classes of a batch's rows, (n,)."""
         scores = self.scores(batch)
         return None if scores is None else scores.argmax(axis=1).astype(np.int64)
 
     def classify(self, texts: Sequence[Text]) -> NDArray[np.int64]:
+        """Return the classes of clear texts, (n,)."""
         return self.rate(texts).argmax(axis=1).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingModel(_Classifier):
-    """Maps and head on embeddings. mechanism: of those that users release, at the m' that was chosen; None where users
-    release none.
+    """Model of maps and head on embeddings.
 
-    Where the arm's users ask by `Channels.answer`, their devices run all of it and release the class: what is released
-    is the answer (`mechanisms.randomized_answer`).
+    With `Channels.answer`, users' devices run the whole model and release the class (`mechanisms.randomized_answer`).
+
+    Args:
+        channels: Releases of the arm's users.
+        encoder: Encoder before the maps.
+        mechanism: Mechanism of the released embeddings at the chosen m'; None if users release none.
+        maps: Maps and head.
+        asked: Maps that training users received; None if they received none.
     """
 
     channels: Channels
@@ -60,9 +70,11 @@ class EmbeddingModel(_Classifier):
 
     @property
     def embedding(self) -> Mechanism | None:
+        """Return the mechanism of its users' embeddings; None if they release none."""
         return self.mechanism if self.channels.embedded else None
 
     def question(self) -> Request | None:
+        """Return the request to users who query the model; None if they cannot."""
         if self.channels.answer is not None:
             return self.channels.answers(self.encoder.identity, self.maps, stage=QUESTION, split=QUESTION)
         if self.mechanism is None or not self.channels.asking:
@@ -72,6 +84,7 @@ class EmbeddingModel(_Classifier):
         )
 
     def scores(self, batch: Batch) -> NDArray[np.float64] | None:
+        """Return a logit for each class of a batch's rows, (n, K); for released answers, 1 for the released class."""
         if (given := batch.channel("answer")) is not None:
             return np.eye(self.channels.classes)[given.payload["c"].astype(np.int64)]
         release = batch.channel("embedding")
@@ -80,9 +93,11 @@ class EmbeddingModel(_Classifier):
         return self.maps.logits(decoded(self.mechanism, release))
 
     def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+        """Return a logit for each class of clear texts, (n, K)."""
         return self.maps.logits(self.maps.project(self.encoder.embed(texts)))
 
     def save(self, folder: Path) -> None:
+        """Write the maps, and the maps of training users, into the folder."""
         self.maps.save(folder)
         if self.asked is not None:
             self.asked.save(folder / ASKED)
@@ -90,7 +105,16 @@ class EmbeddingModel(_Classifier):
 
 @dataclass(frozen=True, eq=False)
 class TextModel(_Classifier):
-    """BERT, maps and head on released texts."""
+    """Model of encoder, maps and head on released texts.
+
+    Args:
+        channels: Releases of the arm's users.
+        rewriter: Text form of the users' releases.
+        pipeline: Trained encoder, maps and head.
+        asked: None: training users receive no maps.
+        encoder: None: users release texts.
+        embedding: None: users release no embeddings.
+    """
 
     channels: Channels
     rewriter: PublicRewriter
@@ -101,12 +125,15 @@ class TextModel(_Classifier):
 
     @property
     def maps(self) -> Maps:
+        """Return the maps and the head."""
         return self.pipeline.maps()
 
     def question(self) -> Request | None:
+        """Return the request to users who query the model."""
         return self.channels.texts(self.rewriter, stage=QUESTION, split=QUESTION)
 
     def scores(self, batch: Batch) -> NDArray[np.float64] | None:
+        """Return a logit for each class of a batch's rows, (n, K); None if there are none."""
         release = batch.channel("text")
         if release is None:
             return None
@@ -114,10 +141,12 @@ class TextModel(_Classifier):
         return self._logits(self.channels.text.texts(release.payload["w"]))
 
     def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+        """Return a logit for each class of clear texts, (n, K)."""
         assert self.channels.text is not None
         return self._logits(self.rewriter.in_form(self.channels.text, texts))
 
     def save(self, folder: Path) -> None:
+        """Write the pipeline into the folder."""
         self.pipeline.save_pretrained(folder, about={})
 
     def _logits(self, texts: Sequence[Text]) -> NDArray[np.float64]:

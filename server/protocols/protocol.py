@@ -1,4 +1,4 @@
-"""What ways of training work with: the public part, what users release, and the form of the conversation."""
+"""Types of protocols: public data, the channels of users' releases, and the form of the conversation."""
 
 from __future__ import annotations
 
@@ -27,54 +27,74 @@ Progress = Callable[[str], None]
 
 
 class Encoding(Protocol):
-    """An encoder as users run it: known by its identity, and able to embed texts as they would."""
+    """Encoder as users run it: it has an identity, and embeds texts as users would."""
 
     @property
-    def identity(self) -> str: ...
+    def identity(self) -> str:
+        """Return the identity of the encoder."""
+        ...
 
     @property
-    def folder(self) -> Path: ...
+    def folder(self) -> Path:
+        """Return the folder of its exported files."""
+        ...
 
     @property
-    def precision(self) -> str: ...
+    def precision(self) -> str:
+        """Return its precision, as in `server.export`."""
+        ...
 
     def embed(self, texts: Sequence[Text]) -> NDArray[np.float32]:
-        """Sentence embeddings (n, m)."""
+        """Return sentence embeddings (n, m)."""
         ...
 
 
 class PublicRewriter(Protocol):
-    """What makes of public text what users make of theirs: the vocabulary and the masked language model."""
+    """Rewriter of public text by the users' procedure, with their vocabulary and masked language model."""
 
     @property
-    def vocabulary(self) -> Vocabulary: ...
+    def vocabulary(self) -> Vocabulary:
+        """Return the vocabulary."""
+        ...
 
     def identity(self, text: TextMechanism) -> str:
-        """What a request calls the masked language model: "" where the mechanism reads none."""
+        """Return the identity of the masked language model in requests; "" if the mechanism reads none."""
         ...
 
     def in_form(self, text: TextMechanism, texts: Sequence[Text]) -> list[Text]:
-        """Each text, or pair of texts, as users sanitize it: as one text, or as two."""
+        """Return each text or pair of texts as users sanitize it: as one text, or as two."""
         ...
 
     def sanitize(self, text: TextMechanism, texts: Sequence[Text], *, seed: int, stage: str) -> list[Text]:
-        """One simulated draw for each *public* text or pair, words with spaces between; nobody is charged for it."""
+        """Return one simulated draw for each *public* text or pair, as words with spaces between.
+
+        Nobody is charged for it.
+        """
         ...
 
     def checkpoint(self, text: TextMechanism, texts: Sequence[Text], *, progress: Progress) -> str | Path:
-        """What a training end to end starts from: a checkpoint, which may have learnt from the sanitized texts."""
+        """Return the checkpoint that an end-to-end training starts from.
+
+        It may have been trained on the sanitized texts.
+        """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Public:
-    """What a training server may hold before anybody has released anything.
+    """Data that a training server may hold before anybody releases anything.
 
-    texts: n of them, or pairs. labels: (n,) classes of 0..K-1; None where none is public, and -1 where one is not, in a
-    way that can do with some. classes: K names.
-    encoder, embeddings (n, m), maps: where users have an encoder. checkpoint: the one that the encoder was made from,
-    where training it goes on. rewriter: where users release texts. elsewhere: whether the texts are of another domain
-    than users' are.
+    Args:
+        texts: n texts or pairs.
+        labels: Classes 0..K-1, (n,). None if no label is public. -1 marks an unknown label, in protocols that accept
+            some.
+        classes: K names.
+        encoder: Encoder of the users, if they have one.
+        embeddings: Embeddings (n, m), if users have an encoder.
+        maps: Maps from these embeddings, if users have an encoder.
+        checkpoint: Checkpoint of the encoder, if its training continues.
+        rewriter: Rewriter, if users release texts.
+        elsewhere: Whether the texts are of another domain than users' texts.
     """
 
     texts: Sequence[Text]
@@ -90,17 +110,24 @@ class Public:
 
 @dataclass(frozen=True)
 class Channels:
-    """What an arm's users release.
+    """Releases of an arm's users.
 
-    arm: what requests call it. label: of training users; `Identity` where labels are sent as they are. embedding: the
-    mechanism at each m' that may be chosen on public data; () where none is released. text: None where none is
-    released; taught: of training users' texts, where that is another than of those who ask. statistic: the mechanism of
-    a user's statistic by its number D of coordinates, None where none is released; answer: of the class that a user's
-    own device finds, where that is how users ask the trained model;
-    features: d, None to choose it before anyone is asked; users: how many are expected to answer together;
-    curator: the noise on the sum of statistics in clear, or how a head is trained on them, in a study of users who
-    trust the server with them. teaching: whether training users are asked at all. asking: whether users may ask the
-    trained model by a sanitized embedding or text. minimum_users: the smallest batch that a shuffler may hand on.
+    Args:
+        arm: Name of the arm in requests.
+        classes: K.
+        label: Mechanism of training users' labels; `Identity` if labels are sent in clear.
+        embedding: Mechanism at each m' that may be chosen on public data; () if no embedding is released.
+        text: Mechanism of texts; None if none is released.
+        taught: Mechanism of training users' texts, if it differs from that of inference.
+        statistic: Mechanism of a user vector by its number D of coordinates; None if none is released.
+        answer: Mechanism of the class that a user's own device finds, if users query the trained model so.
+        features: d; None to choose it before any request.
+        users: Number of users expected to answer together.
+        curator: Noise on the sum of user vectors in clear, or a method of training a head on them. It is for studies of
+            users who trust the server with their vectors.
+        teaching: Whether training users receive requests at all.
+        asking: Whether users may query the trained model by a sanitized embedding or text.
+        minimum_users: Smallest batch that a shuffler may hand on.
     """
 
     arm: str
@@ -120,17 +147,24 @@ class Channels:
 
     @property
     def embedded(self) -> bool:
-        """Whether anybody releases an embedding: who asks, or who teaches."""
+        """Return True if anybody releases an embedding, in training or in inference."""
         return bool(self.embedding) and (self.asking or (self.teaching and self.statistic is None))
 
     def embeddings(
         self, encoder: str, maps: Maps, mechanism: Mechanism, *, stage: str, split: str, label: bool = False,
         part: tuple[int, int] = (0, 1), prior: Any = None,
     ) -> Request:  # fmt: skip
-        """A request for embeddings under the maps, and for labels beside them where `label` says so.
+        """Return a request for embeddings under the maps.
 
-        encoder: its identity. part: (k, n), users of numbers k modulo n. prior: (weights, bias), where the label's
-        mechanism needs one.
+        Args:
+            encoder: Identity of the encoder.
+            maps: Maps that users apply.
+            mechanism: Mechanism of the embeddings.
+            stage: Name of the stage.
+            split: Split of the users.
+            label: Whether it also requests labels.
+            part: (k, n) for the users with numbers k modulo n.
+            prior: (weights, bias), if the label's mechanism needs one.
         """
         return self._request(
             stage=stage, split=split, part=part, label=label, encoder=encoder, mean=maps.mean, m1=maps.m1,
@@ -140,7 +174,15 @@ class Channels:
     def texts(
         self, rewriter: PublicRewriter, *, stage: str, split: str, label: bool = False, part: tuple[int, int] = (0, 1)
     ) -> Request:
-        """A request for sanitized texts, and for labels beside them where `label` says so."""
+        """Return a request for sanitized texts.
+
+        Args:
+            rewriter: Rewriter with the vocabulary and the masked language model.
+            stage: Name of the stage.
+            split: Split of the users.
+            label: Whether it also requests labels.
+            part: (k, n) for the users with numbers k modulo n.
+        """
         text = self.text_of(split)
         return self._request(
             stage=stage, split=split, part=part, label=label, text=parameters(text),
@@ -148,7 +190,7 @@ class Channels:
         )  # fmt: skip
 
     def text_of(self, split: str) -> TextMechanism:
-        """What the users of a split release texts by."""
+        """Return the text mechanism of the users of a split."""
         text = self.taught if split == "train" and self.taught is not None else self.text
         assert text is not None
         return text
@@ -156,7 +198,15 @@ class Channels:
     def statistics(
         self, encoder: str, maps: Maps, codes: NDArray[np.float32], *, stage: str, part: tuple[int, int] = (0, 1)
     ) -> Request:
-        """A request for training users' statistics: of features under the maps, and labels by their codes (K, c)."""
+        """Return a request for training users' vectors.
+
+        Args:
+            encoder: Identity of the encoder.
+            maps: Maps from embeddings to features.
+            codes: Codes of labels (K, c).
+            stage: Name of the stage.
+            part: (k, n) for the users with numbers k modulo n.
+        """
         assert self.statistic is not None
         mechanism = self.statistic(codes.shape[1] * (maps.dim + 1))
         return self._request(
@@ -165,7 +215,14 @@ class Channels:
         )  # fmt: skip
 
     def answers(self, encoder: str, maps: Maps, *, stage: str, split: str) -> Request:
-        """A request for the class alone that each user's device finds by the maps and their head."""
+        """Return a request for the class alone, which each user's device finds by the maps and their head.
+
+        Args:
+            encoder: Identity of the encoder.
+            maps: Maps and head.
+            stage: Name of the stage.
+            split: Split of the users.
+        """
         assert self.answer is not None
         return self._request(
             stage=stage, split=split, label=False, encoder=encoder, mean=maps.mean, m1=maps.m1,
@@ -182,14 +239,22 @@ class Channels:
 
 @dataclass(frozen=True)
 class Training:
-    """How a server trains. label_stages: in how many stages, of disjoint users, labels are released. rounds: in how
-    many groups users release statistics. self_training: whether what a group has taught labels public text, on which
-    the encoder is trained under which the next group answers, or, after the last, the model's.
+    """Settings of a server's training.
 
-    epochs, batch_size, pooling, max_length: of a training end to end, on texts; bottleneck: m' of a pipeline whose
-    users release texts, None for the encoder's whole width; descent: its lr, warm_up, schedule and weight_decay,
-    those that are not as `server.training.end_to_end` has them. export: how an encoder that was trained so becomes one
-    that users run, as `server.export.export_encoder` takes it.
+    Args:
+        seed: Seed of all random choices.
+        label_stages: Number of stages in which disjoint users release labels.
+        rounds: Number of groups in which users release vectors.
+        self_training: Whether a group's model labels public text to train an encoder. The next group answers under that
+            encoder; after the last group, the model uses it.
+        epochs: Epochs of an end-to-end training on texts.
+        batch_size: Texts of its batches.
+        bottleneck: m' of a pipeline whose users release texts; None for the encoder's whole width.
+        pooling: Pooling of its encoder.
+        max_length: Tokens of its texts, at most.
+        descent: Its lr, warm_up, schedule and weight_decay, if they differ from the defaults of
+            `server.training.end_to_end`.
+        export: Arguments of `server.export.export_encoder` for an encoder that was trained so.
     """
 
     seed: int
@@ -206,63 +271,72 @@ class Training:
 
 
 class Model(Protocol):
-    """A trained model, as whoever scores, saves or deploys it sees it.
-
-    maps: the linear maps and the head that it was left with. asked: the maps that training users were sent; None where
-    none released an embedding. encoder: what stands before the maps on a user's device; None where users release texts.
-    embedding: the mechanism of its users' embeddings; None where they release none.
-    """
+    """Trained model, as seen by code that scores, saves or deploys it."""
 
     @property
-    def maps(self) -> Maps: ...
+    def maps(self) -> Maps:
+        """Return the trained maps and head."""
+        ...
 
     @property
-    def asked(self) -> Maps | None: ...
+    def asked(self) -> Maps | None:
+        """Return the maps that training users received; None if none released an embedding."""
+        ...
 
     @property
-    def encoder(self) -> Encoding | None: ...
+    def encoder(self) -> Encoding | None:
+        """Return the encoder before the maps on a user's device; None if users release texts."""
+        ...
 
     @property
-    def embedding(self) -> Mechanism | None: ...
+    def embedding(self) -> Mechanism | None:
+        """Return the mechanism of its users' embeddings; None if they release none."""
+        ...
 
     def question(self) -> Request | None:
-        """What users release who want a sentence classified (stage "test"); None where the arm asks for nothing."""
+        """Return the request to users who want a sentence classified (stage "test"); None if the arm has none."""
         ...
 
     def scores(self, batch: Batch) -> NDArray[np.float64] | None:
-        """A logit for each class of a batch's rows, (n, K), in its order; of released answers, 1 for the class that was
-        released. None where nothing came."""
+        """Return a logit for each class of a batch's rows, (n, K), in its order; None if the batch has none.
+
+        For released answers it is 1 for the released class.
+        """
         ...
 
     def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        """A logit for each class of texts as they are, (n, K): what a user's own device can do, so that nothing
-        leaves."""
+        """Return a logit for each class of clear texts, (n, K).
+
+        A user's own device can compute this, so that nothing leaves it.
+        """
         ...
 
     def answer(self, batch: Batch) -> NDArray[np.int64] | None:
-        """The classes of a batch's rows, (n,): those of largest score."""
+        """Return the classes of a batch's rows, (n,): those of largest score."""
         ...
 
     def classify(self, texts: Sequence[Text]) -> NDArray[np.int64]:
-        """The classes of texts as they are, (n,)."""
+        """Return the classes of clear texts, (n,)."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Writes what `classify` and `answer` need, but for an encoder that all arms share."""
+        """Write what `classify` and `answer` need, except an encoder that all arms share."""
         ...
 
 
 @dataclass(frozen=True)
 class Publish:
-    """Users get this exported encoder before they are asked again; whoever drives sends back its `Encoding`.
+    """Exported encoder that users receive before the next request; the driver sends back its `Encoding`.
 
-    splits: of the users who will be asked under it.
+    Args:
+        folder: Folder of the exported encoder.
+        splits: Splits of the users who will answer under it.
     """
 
     folder: Path
     splits: tuple[str, ...] = SPLITS
 
 
-#: A conversation with users, seen from the server: yields a Request and is sent its Batch, yields a Publish and is sent
-#: an Encoding, returns a Model, or None where nothing came to train one on.
+#: Conversation with users, from the server's side. It yields a Request and receives its Batch, or yields a Publish and
+#: receives an Encoding. It returns a Model, or None if nothing arrived to train one on.
 Conversation = Generator[Request | Publish, Any, Model | None]

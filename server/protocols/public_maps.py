@@ -1,4 +1,4 @@
-"""What a server learns before any user is asked: each mechanism's maps, and the best m', from public data alone."""
+"""Maps and dimension that a server learns from public data alone, before any request."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from server.training.sharpen import sharpened
 
 #: Share of the public rows that choose among candidates for m'.
 HELD_OUT = 0.25
-#: Draws for each held-out row, so that the choice is not the noise's.
+#: Draws for each held-out row: noise must not decide the choice.
 DRAWS = 10
 
 
 class PublicMaps:
-    """Maps from public embeddings (n, m). Arms of the same mechanism share them, and each is computed once.
+    """Maps from public embeddings. Arms of the same mechanism share them, and each is computed once.
 
-    labels: (n,); None where they are not public. learned: whether M1 is learned from labels, or principal components.
+    Args:
+        embeddings: Public embeddings (n, m).
+        labels: Labels (n,); None if they are not public.
+        classes: K.
+        learned: True if M1 is learned from labels, False for principal components.
+        seed: Seed of all random choices.
     """
 
     def __init__(
@@ -40,11 +45,14 @@ class PublicMaps:
         self._accuracy: dict[Mechanism, float] = {}
 
     def best(self, candidates: Sequence[Mechanism]) -> Mechanism:
-        """The one of highest sanitized accuracy on held-out public rows; a single one needs no labels to choose."""
+        """Return the candidate of highest sanitized accuracy on held-out public rows.
+
+        A single candidate needs no labels.
+        """
         return candidates[0] if len(candidates) == 1 else max(candidates, key=self._held_out_accuracy)
 
     def of(self, mechanism: Mechanism) -> Maps:
-        """Maps for releases of the mechanism. Without public labels the head knows nothing yet."""
+        """Return maps for releases of the mechanism. Without public labels the head is 0."""
         if mechanism not in self._maps:
             self._maps[mechanism] = self._fit(mechanism)
         return self._maps[mechanism]
@@ -59,7 +67,7 @@ class PublicMaps:
         return train_head(maps, noisy, self.labels, seed=self.seed)
 
     def _held_out_accuracy(self, mechanism: Mechanism) -> float:
-        """Sanitized accuracy on held-out public rows: what may be looked at to choose m'."""
+        """Return the sanitized accuracy on held-out public rows."""
         if mechanism not in self._accuracy:
             assert self.labels is not None
             order = np.random.default_rng([self.seed, 1]).permutation(len(self.embeddings))
@@ -73,7 +81,7 @@ class PublicMaps:
         return self._accuracy[mechanism]
 
     def _learned_on(self, embeddings: NDArray[np.float32], labels: Any, mechanism: Mechanism) -> Maps:
-        from server.training.public_maps import learn_maps  # torch, which a deployment's other parties do without
+        from server.training.public_maps import learn_maps  # torch, which other parties of a deployment do without
 
         return learn_maps(
             embeddings, labels, classes=self.classes, mechanism=mechanism, dim=dim_of(mechanism), seed=self.seed
@@ -81,6 +89,6 @@ class PublicMaps:
 
 
 def dim_of(mechanism: Any) -> int:
-    """m' of an embedding mechanism; identity calls it its size."""
+    """Return m' of an embedding mechanism; identity stores it as its size."""
     about = parameters(mechanism)
     return int(about.get("dim") or about["size"])

@@ -1,4 +1,7 @@
-"""Users release an embedding and a label once, under maps from public data; M2 and the head are trained on these."""
+"""Protocol release-once: users release an embedding and a label once, under maps from public data.
+
+M2 and the head are trained on these releases.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,18 @@ from server.training.sharpen import sharpened
 def release_once(
     public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
 ) -> Conversation:
-    """Disjoint users, stage by stage; after each stage, M2 and the head are trained on all that has come.
+    """Train M2 and the head on the releases of disjoint users, stage by stage.
 
-    A later stage's label prior is the model of the stages before it. Training users are asked for all m' directions,
-    since the best ones are not known yet; those who ask the model, for what decides (`sharpened`). Nothing is written
-    into `folder`.
+    After each stage, training uses all releases so far. A later stage's label prior is the model of the earlier stages.
+    Training users release all m' directions, because the best ones are not known yet. At inference, users release the
+    discriminative directions (`sharpened`).
+
+    Args:
+        public: Public data.
+        channels: Releases of the arm's users.
+        training: Settings of the training.
+        folder: Unused; nothing is written into it.
+        progress: Function that receives lines of progress.
     """
     del folder
     assert public.maps is not None and public.encoder is not None and public.embeddings is not None

@@ -1,4 +1,7 @@
-"""Users release a sanitized text and a label once; BERT, the maps and the head are trained end to end on these."""
+"""Protocol sanitized-text: users release a sanitized text and a label once.
+
+Encoder, maps and head are trained end to end on these releases.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,15 @@ if TYPE_CHECKING:
 def sanitized_text(
     public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
 ) -> Conversation:
-    """One stage of all users. Nothing is written into `folder`."""
+    """Train end to end on the releases of one stage of all users.
+
+    Args:
+        public: Public data.
+        channels: Releases of the arm's users.
+        training: Settings of the training.
+        folder: Unused; nothing is written into it.
+        progress: Function that receives lines of progress.
+    """
     del folder
     assert public.rewriter is not None
     dim, batch = training.bottleneck, None
@@ -38,8 +49,21 @@ def sanitized_text(
 def start_of(
     public: Public, channels: Channels, training: Training, *, dim: int | None, name: str, progress: Progress
 ) -> str | Path:
-    """The checkpoint that training starts from, looked at before users are asked: what they release for a training
-    that cannot be is spent in vain. "" where there will be nothing to train on. dim, name: as of `end_to_end.check`."""
+    """Return the checkpoint that training starts from, after a check.
+
+    The check comes before any request: users would spend budget in vain on a training that cannot run.
+
+    Args:
+        public: Public data.
+        channels: Releases of the arm's users.
+        training: Settings of the training.
+        dim: As in `end_to_end.check`.
+        name: As in `end_to_end.check`.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        A checkpoint; "" if there will be nothing to train on.
+    """
     if not channels.teaching and (public.labels is None or not len(public.texts)):
         return ""
     assert public.rewriter is not None
@@ -52,11 +76,24 @@ def trained_on(
     batch: Batch | None, public: Public, channels: Channels, training: Training, *, checkpoint: str | Path,
     dim: int | None, progress: Progress, mechanism: Mechanism | None = None,
 ) -> Pipeline | None:  # fmt: skip
-    """A pipeline from labelled public text and released texts with labels; None where there is neither.
+    """Return a pipeline trained on labelled public text and released texts with labels.
 
-    Labelled public text joins what users release, sanitized as theirs is: a model that has to read sanitized
-    texts learns nothing from clean ones that it could not learn from these. checkpoint: of `start_of`.
-    mechanism: of embeddings of m' = dim that users will be asked for under the encoder; its noise is then in the loop.
+    Labelled public text is sanitized like users' text before it joins their releases. A model that reads sanitized
+    texts learns nothing from clean texts that it could not learn from these.
+
+    Args:
+        batch: Released texts and labels, if any.
+        public: Public data.
+        channels: Releases of the arm's users.
+        training: Settings of the training.
+        checkpoint: Result of `start_of`.
+        dim: m'.
+        progress: Function that receives lines of progress.
+        mechanism: Mechanism of embeddings of m' = dim that users will release under the encoder. Training then includes
+            its noise.
+
+    Returns:
+        A pipeline; None if there are neither labelled public texts nor releases.
     """
     assert public.rewriter is not None
     texts, labels, likelihood = _public(public, channels, training)
@@ -77,7 +114,7 @@ Labelled = tuple[list[Text], NDArray[np.int64], NDArray[np.float64]]
 
 
 def _public(public: Public, channels: Channels, training: Training) -> Labelled:
-    """Sanitized public texts, their labels and the likelihoods of these; nothing where they have no labels."""
+    """Return sanitized public texts, their labels and the likelihoods of these; nothing if they have no labels."""
     if public.labels is None or not len(public.texts):
         return [], np.zeros(0, np.int64), np.zeros((0, channels.classes))
     assert public.rewriter is not None
@@ -86,7 +123,7 @@ def _public(public: Public, channels: Channels, training: Training) -> Labelled:
 
 
 def _released(batch: Batch, channels: Channels) -> Labelled:
-    """What training users released: texts, labels, and the likelihood of each label under each class."""
+    """Return training users' texts and labels, and the likelihood of each label under each class."""
     text, labels = batch.channel("text"), batch.channel("label")
     if text is None or labels is None:
         return [], np.zeros(0, np.int64), np.zeros((0, channels.classes))

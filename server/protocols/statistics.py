@@ -1,7 +1,8 @@
-"""Users release one vector each, of how features go with labels; the head is their mean's, in closed form.
+"""Protocol statistics: users release one vector each, and the head follows from their mean in closed form.
 
-With self-training, what a group of users has taught labels public text, on which the encoder is trained under which the
-next group answers: each user once, and nothing of a user but the mean of a group ever enters.
+A user vector says how features go with labels. With self-training, a group's model labels public text, which trains an
+encoder. The next group answers under that encoder. Each user answers once, and nothing of a user enters but the mean of
+a group.
 """
 
 from __future__ import annotations
@@ -38,16 +39,24 @@ from server.training.statistic_head import (
     simplex_codes,
 )
 
-#: Of the length of what users ask with, that is left to directions in which nothing is decided: of two classes next to
-#: nothing: a question is a sign. SST-2, 19,903 private phrases, m' = 2: on the device .810; asked under κ = 1, 2
-#: and 4 .694, .776 and .806 with .1 left, .701, .782 and .808 with .01 or less.
+#: Share of a query's length that is left to undecided directions. For two classes it is next to nothing, because a
+#: query is then a sign. SST-2, 19,903 private phrases, m' = 2: accuracy on the device .810. Queries under κ = 1, 2 and
+#: 4: .694, .776 and .806 with .1 left, .701, .782 and .808 with .01 or less.
 REST = 0.01
 
 
 def statistics(
     public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
 ) -> Conversation:
-    """Groups of users, one after another, each user in one; the encoders that are trained go into `folder`."""
+    """Train on groups of users, one group after another, each user in one group.
+
+    Args:
+        public: Public data.
+        channels: Releases of the arm's users.
+        training: Settings of the training.
+        folder: Folder for the encoders that are trained.
+        progress: Function that receives lines of progress.
+    """
     assert public.encoder is not None and public.embeddings is not None
     encoder, embeddings = public.encoder, public.embeddings
     believed, maps, asked = public.labels, None, None
@@ -61,7 +70,7 @@ def statistics(
             return None
         if not training.self_training:
             break
-        from server.export import export_encoder  # torch, which a head on statistics alone does without
+        from server.export import export_encoder  # loads torch, which a head on user vectors alone does without
         from server.training.finetune import finetune
 
         last = number + 1 == training.rounds
@@ -85,8 +94,11 @@ def statistics(
 
 
 def codes_asked(public: Public, self_training: bool) -> NDArray[np.float32]:
-    """The codes of labels (K, c) that users are asked by: where public text is of another domain, with a coordinate
-    that says where theirs is; but not where the head is to label public text."""
+    """Return the codes of labels (K, c) for the request.
+
+    If public text is of another domain, the codes have a coordinate that tells where users' features are. They do not
+    have it if the head is to label public text.
+    """
     shared = public.elsewhere and not self_training
     return shared_codes(len(public.classes)) if shared else simplex_codes(len(public.classes))
 
@@ -94,8 +106,11 @@ def codes_asked(public: Public, self_training: bool) -> NDArray[np.float32]:
 def _frame(
     embeddings: NDArray[np.float32], believed: NDArray[Any] | None, channels: Channels, codes: NDArray[np.float32]
 ) -> Maps:
-    """What users map their embeddings by: as many principal components of public text as are expected to teach most;
-    where no user is asked, as many as labels without noise do."""
+    """Return the maps from embeddings to features.
+
+    They are the most informative number of principal components of public text. Without training users, that number
+    follows from labels without noise.
+    """
     features = channels.features
     if features is None:
         answers = channels.users if channels.teaching else 0 if believed is None else len(_known(believed))
@@ -115,7 +130,7 @@ def _asked(
     frame: Maps, encoder: Encoding, channels: Channels, codes: NDArray[np.float32], training: Training, number: int,
     progress: Progress,
 ) -> Generator[Request, Batch, Release | None]:
-    """What a group of users releases; None where none is asked, or nothing comes of it."""
+    """Request user vectors from a group; return None if no group is asked or nothing arrives."""
     if not channels.teaching:
         return None
     stage = "train" if training.rounds == 1 else f"train-{number + 1}"
@@ -128,9 +143,9 @@ def _taught(
     frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None, release: Release | None, channels: Channels,
     codes: NDArray[np.float32], seed: list[int],
 ) -> Maps | None:  # fmt: skip
-    """The frame with the head that a group's release makes beside what is believed of public text; None of neither.
+    """Return the frame with the head from a group's release and labels of public text; None if both are missing.
 
-    seed: of what a trusted curator draws.
+    `seed` is that of a trusted curator's draws.
     """
     users = None
     if release is not None:
@@ -151,7 +166,7 @@ def _descended(
     frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None,
     records: tuple[NDArray[np.float64], NDArray[np.int64]], curator: Descent, seed: list[int],
 ) -> Maps:  # fmt: skip
-    """The head that a curator's steps make of users' records, from the one of public labels."""
+    """Return the head after a curator's steps on users' records, starting from the head of public labels."""
     public = frame.project(embeddings)
     start = np.zeros((frame.dim, frame.classes)), np.zeros(frame.classes)
     if believed is not None:
@@ -163,7 +178,7 @@ def _descended(
 
 
 def _noise(channels: Channels, users: int, size: int) -> float:
-    """The variance of the noise in each coordinate of so many users' mean of `size` coordinates."""
+    """Return the variance of the noise in each coordinate of the mean of user vectors with `size` coordinates."""
     curator = channels.curator
     if isinstance(curator, Descent):
         return curator.noise_of_mean(size, users)
@@ -173,7 +188,7 @@ def _noise(channels: Channels, users: int, size: int) -> float:
 
 
 def _head(frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None, users: Evidence | None) -> Maps:
-    """The frame with a head, from the users' mean and public labels (-1: unknown), or what is believed of them."""
+    """Return the frame with a head, from the users' mean and public labels (-1: unknown) or label probabilities."""
     features, codes = frame.project(embeddings), simplex_codes(frame.classes)
     labels = None
     if believed is not None:
@@ -184,5 +199,5 @@ def _head(frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None, 
 
 
 def _known(believed: NDArray[Any]) -> NDArray[np.int64]:
-    """The rows of public text with a label, (n,) with -1 for none, or with a belief of each class, (n, K)."""
+    """Return the rows of public text with a label ((n,), -1 for none) or with label probabilities ((n, K))."""
     return np.arange(len(believed)) if believed.ndim == 2 else np.flatnonzero(believed >= 0)

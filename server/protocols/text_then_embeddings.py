@@ -1,6 +1,6 @@
-"""Half of the users releases sanitized texts, which train the encoder under which the others release embeddings.
+"""Protocol text-then-embeddings: half of the users release sanitized texts, which train an encoder.
 
-Nobody releases both, so each pays once.
+The other half release embeddings under that encoder. No user releases both, so each pays once.
 """
 
 from __future__ import annotations
@@ -19,14 +19,22 @@ from server.protocols.sanitized_text import start_of, trained_on
 from server.training.head import train_head
 from server.training.sharpen import sharpened
 
-#: Users of even numbers release texts, the others embeddings.
+#: Users with even numbers release texts, the others embeddings.
 FIRST, SECOND = (0, 2), (1, 2)
 
 
 def text_then_embeddings(
     public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
 ) -> Conversation:
-    """The trained checkpoint goes into `folder`, and, as clients run it, into `folder`/client."""
+    """Train an encoder on released texts, then a head on released embeddings.
+
+    Args:
+        public: Public data.
+        channels: Releases of the arm's users.
+        training: Settings of the training.
+        folder: Folder for the trained checkpoint; `folder`/client holds it in the form that clients run.
+        progress: Function that receives lines of progress.
+    """
     assert public.rewriter is not None
     (mechanism,) = channels.embedding
     dim = dim_of(mechanism)

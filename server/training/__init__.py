@@ -1,1 +1,1 @@
-"""One file for each way of training."""
+"""Training of models, one file for each kind."""

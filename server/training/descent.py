@@ -1,6 +1,6 @@
-"""A linear head by noisy gradient descent: what is done by habit, by a server that users trust with their records.
+"""Linear heads by noisy gradient descent: baselines for a server that users trust with their records.
 
-Neighbouring data sets differ in one user's record, replaced by any other; a user has one record, so users are the
+Neighbouring data sets differ in one user's record, replaced by any other. A user has one record, so users are the
 units. The number of users is public. The noise is the least with which all steps together cost (ε, δ), by
 `mechanisms.accounting.descent`.
 """
@@ -28,10 +28,16 @@ Head = tuple[FloatArray, FloatArray]
 
 @dataclass(frozen=True)
 class Descent:
-    """Gradient descent on what users have. epsilon, delta: of a user, central: of all steps together.
+    """Gradient descent on users' records.
 
-    clip: C, the length to which what a user adds to a step is clipped; features are of length about 1. learning_rate,
-    momentum: of a step. They are fixed in advance: see each kind.
+    The parameters are fixed in advance: each subclass states how.
+
+    Args:
+        epsilon: Central ε of a user, for all steps together.
+        delta: δ of a user, for all steps together.
+        clip: C, the length to which a user's contribution to a step is clipped. Features have length about 1.
+        learning_rate: Learning rate of a step.
+        momentum: Momentum of a step.
     """
 
     epsilon: float
@@ -51,17 +57,22 @@ class Descent:
             object.__setattr__(self, field, checks.real(self.name, field, getattr(self, field), low, high))
 
     def head(self, features: FloatArray, labels: Labels, public: FloatArray, start: Head, *, seed: int) -> Head:
-        """The head after all steps, from users' features (n, d) and labels (n,) of 0..K-1, n >= 1.
+        """Return the head after all steps.
 
-        public: features (N, d) of public text, by whose second moments all are whitened, with the ridge of the
-        closed form. start: the head that public labels make, zeros where there are none.
+        Args:
+            features: Features (n, d) of users, n >= 1.
+            labels: Labels (n,) of 0..K-1.
+            public: Features (N, d) of public text. Their second moments whiten all features, with the ridge of the
+                closed form.
+            start: Head from public labels; zeros if there are none.
+            seed: Seed of samples and noise.
         """
-        from server.training.statistic_head import RIDGE  # loads torch, which naming a curator need not
+        from server.training.statistic_head import RIDGE  # loads torch, which a description does not need
 
         values, vectors = np.linalg.eigh(np.cov(public, rowvar=False))
         values = np.maximum(values, 1e-12)
         root = np.sqrt(values + RIDGE * values.mean())
-        root *= np.sqrt((values / root**2).sum())  # the mean square length of what is whitened is 1
+        root *= np.sqrt((values / root**2).sum())  # makes the mean square length of whitened features 1
         mean = public.mean(axis=0)
         weight, bias = start
         began = root[:, None] * (vectors.T @ weight), bias + mean @ weight
@@ -70,16 +81,22 @@ class Descent:
         return weight, bias - mean @ weight
 
     def descend(self, x: FloatArray, labels: Labels, start: Head, *, seed: int) -> Head:
-        """The head after all steps, from features (n, d) as they are."""
+        """Return the head after all steps, from features (n, d) as they are."""
         raise NotImplementedError
 
     def noise_of_mean(self, size: int, users: int) -> float:
-        """The variance that one release for all of (ε, δ) would leave in each coordinate of so many users' mean, of
-        `size` coordinates: by it the number of features is chosen."""
+        """Return the noise variance of a mean of user vectors, if one release spent all of (ε, δ).
+
+        The number of features is chosen by it.
+
+        Args:
+            size: Coordinates of a user vector.
+            users: Number of users.
+        """
         return (Gaussian.calibrated(self.epsilon, self.delta, 1).sigma / users) ** 2
 
     def told(self) -> str:
-        """Its parameters in words."""
+        """Return the parameters in words."""
         return f"{self.name}, " + ", ".join(
             f"{name} {value:g}" for name, value in parameters(self).items() if name != "mechanism"
         )
@@ -87,11 +104,14 @@ class Descent:
 
 @dataclass(frozen=True)
 class NoisySteps(Descent):
-    """What a trusted server does with records in clear: sums of clipped vectors over Poisson samples, with Gaussian
-    noise. rate: the probability with which a user is in a step, anew for each user and step. steps: how many.
+    """Descent of a trusted server: sums of clipped vectors over Poisson samples, with Gaussian noise.
 
     On the built-in reviews, with 20,000 users and ε from .25 to 8, learning rates of 4 (ε < 1) and 8 (above) are within
-    .003 of the best of six, from .5 to 16, each with clips of .25, .5 and 1; for both kinds.
+    .003 of the best of six, from .5 to 16, each with clips of .25, .5 and 1. This holds for both subclasses.
+
+    Args:
+        rate: Probability with which a user is in a step, drawn anew for each user and step.
+        steps: Number of steps.
     """
 
     rate: float = 0.25
@@ -104,24 +124,29 @@ class NoisySteps(Descent):
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the noise in each coordinate of a step's sum, in units of `clip`."""
+        """Return the standard deviation of the noise in each coordinate of a step's sum, in units of `clip`."""
         return least_noise(self.epsilon, rate=self.rate, steps=self.steps, delta=self.delta)
 
     def sampled(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The rows of one step."""
+        """Return the rows of one step."""
         return np.flatnonzero(rng.random(n) < self.rate)
 
     def told(self) -> str:
+        """Return the parameters and the noise in words."""
         return f"{super().told()}, noise {self.noise:.4g}"
 
 
 @dataclass(frozen=True)
 class DPSGD(NoisySteps):
-    """Clipped and noised gradients of the log loss (Abadi et al. 2016), by Opacus' optimizer."""
+    """DP-SGD: clipped and noised gradients of the log loss, by Opacus' optimizer.
+
+    Source: Abadi et al. 2016.
+    """
 
     name: ClassVar[str] = "dp-sgd"
 
     def descend(self, x: FloatArray, labels: Labels, start: Head, *, seed: int) -> Head:
+        """Return the head after all steps, from features (n, d) as they are."""
         import warnings
 
         import torch
@@ -143,9 +168,9 @@ class DPSGD(NoisySteps):
         for _ in range(self.steps):
             rows = torch.from_numpy(self.sampled(len(x), rng))
             optimizer.zero_grad()
-            # the mean over the sample: Opacus undoes the division, for each row's own gradient
+            # the mean over the sample: Opacus undoes the division for each row's own gradient
             loss = torch.nn.functional.cross_entropy(module(features[rows]), target[rows])
-            with warnings.catch_warnings():  # of hooks, since features have no gradients of their own
+            with warnings.catch_warnings():  # about hooks, because features have no gradients of their own
                 warnings.simplefilter("ignore", UserWarning)
                 loss.backward()
             optimizer.step()
@@ -154,10 +179,13 @@ class DPSGD(NoisySteps):
 
 @dataclass(frozen=True)
 class DPFedAvg(NoisySteps):
-    """Users train the head on their own record, and the server adds up their clipped changes and noise (McMahan et al.
-    2018, Algorithm 1, with server momentum).
+    """DP-FedAvg: users train the head on their own record, and the server adds up their clipped changes and noise.
 
-    local_steps, local_rate: of a user's own gradient descent.
+    Args:
+        local_steps: Steps of a user's own gradient descent.
+        local_rate: Learning rate of these steps.
+
+    Source: McMahan et al. 2018, Algorithm 1, with server momentum.
     """
 
     local_steps: int = 5
@@ -171,6 +199,7 @@ class DPFedAvg(NoisySteps):
         object.__setattr__(self, "local_steps", checks.integer(self.name, "local_steps", self.local_steps, 1, 1000))
 
     def descend(self, x: FloatArray, labels: Labels, start: Head, *, seed: int) -> Head:
+        """Return the head after all steps, from features (n, d) as they are."""
         rng = np.random.default_rng(seed)
         rows = np.hstack([x, np.ones((len(x), 1))])
         head, speed = np.vstack([start[0], start[1]]), np.zeros((rows.shape[1], len(start[1])))
@@ -184,9 +213,14 @@ class DPFedAvg(NoisySteps):
         return head[:-1], head[-1]
 
     def _changes(self, rows: FloatArray, truth: FloatArray, head: FloatArray) -> FloatArray:
-        """The sum of users' clipped changes of the head: rows (n, d + 1), truth (n, K), head (d + 1, K).
+        """Return the sum of users' clipped changes of the head.
 
-        Every gradient of a user of one row x is x ⊗ (truth - softmax), and so is their whole change: x ⊗ a.
+        Every gradient of a user with one row x is x ⊗ (truth - softmax), and so is their whole change: x ⊗ a.
+
+        Args:
+            rows: Rows (n, d + 1).
+            truth: One-hot labels (n, K).
+            head: Head (d + 1, K).
         """
         square = (rows**2).sum(axis=1, keepdims=True)
         logits, change = rows @ head, np.zeros_like(truth)
@@ -200,15 +234,20 @@ class DPFedAvg(NoisySteps):
 
 @dataclass(frozen=True)
 class LocalDPSGD(Descent):
-    """Each user once sends one gradient of the head, clipped and drawn by PrivUnit; groups of users one after another,
-    each at the head that those before have made, behind a shuffler. Nobody is trusted for the local ε.
+    """Local DP-SGD: each user sends one gradient of the head once, clipped and drawn by PrivUnit.
 
-    groups: how many; who is in which is public. users: in all, as expected; by them PrivUnit is planned, or by those
-    who came where they are fewer: its local ε is the largest whose shuffled ε among one group's users is `epsilon` (a
-    user is in one group, and only its batch depends on them).
-    Of one group all gradients are at a head of zeros, the vectors of `mechanisms.projection.statistic_vectors`, and
-    nothing descends. On the built-in reviews, with 20,000 users and ε of .25, 1 and 4, 5 groups are within .004 of the
-    best of 5 and 10, four learning rates, two momenta and two clips.
+    Groups of users answer one after another behind a shuffler, each at the head that earlier groups made. The local ε
+    needs no trust.
+
+    With one group, all gradients are at a head of zeros. They are the vectors of
+    `mechanisms.projection.statistic_vectors`, and nothing descends. On the built-in reviews, with 20,000 users and ε of
+    .25, 1 and 4, 5 groups are within .004 of the best of 5 and 10, four learning rates, two momenta and two clips.
+
+    Args:
+        groups: Number of groups; membership is public.
+        users: Expected number of users in all. PrivUnit is planned for them, or for the actual users if there are
+            fewer. Its local ε is the largest whose shuffled ε among one group's users is `epsilon`. A user is in one
+            group, and only its batch depends on them.
     """
 
     clip: float = 1.0
@@ -226,8 +265,12 @@ class LocalDPSGD(Descent):
 
     @property
     def planned(self) -> PrivUnit:
-        """What users draw by, but for its dimension. ValueError where nothing fits."""
-        from mechanisms.accounting.planner import privunit_of  # takes its time to load
+        """Return the mechanism of the users' draws, without its dimension.
+
+        Raises:
+            ValueError: No local ε fits.
+        """
+        from mechanisms.accounting.planner import privunit_of  # slow to load
 
         best = privunit_of(self.epsilon, self.delta, self.users // self.groups)
         if best is None:
@@ -235,21 +278,29 @@ class LocalDPSGD(Descent):
         return best
 
     def noise_of_mean(self, size: int, users: int) -> float:
+        """Return the noise variance of a mean of user vectors, under the planned mechanism.
+
+        Args:
+            size: Coordinates of a user vector.
+            users: Number of users.
+        """
         planned = self.planned
         return (1 / PrivUnit(size, planned.epsilon, planned.cap_probability).scale ** 2 - 1) / (users * size)
 
     def told(self) -> str:
+        """Return the parameters and the local ε in words."""
         return f"{super().told()}, local epsilon {self.planned.epsilon:.4g}"
 
     def descend(self, x: FloatArray, labels: Labels, start: Head, *, seed: int) -> Head:
-        from server.training.statistic_head import simplex_codes  # loads torch, which naming a curator need not
+        """Return the head after all steps, from features (n, d) as they are."""
+        from server.training.statistic_head import simplex_codes  # loads torch, which a description does not need
 
         n, d = x.shape
         codes = simplex_codes(len(start[1])).astype(np.float64)
-        share = np.sqrt(d / (d + 1))  # of features and of the constant, as in a statistic
+        share = np.sqrt(d / (d + 1))  # share of features against the constant, as in a user vector
         rows = np.hstack([share * x, np.full((n, 1), 1 / np.sqrt(d + 1))])
         table = np.linalg.pinv(codes) @ np.vstack([start[0] / share, start[1] * np.sqrt(d + 1)]).T
-        planned = replace(self, users=min(self.users, n)).planned  # where fewer answer than expected, they hide less
+        planned = replace(self, users=min(self.users, n)).planned  # fewer users than expected make a smaller crowd
         mechanism = PrivUnit(table.size, planned.epsilon, planned.cap_probability)
         order, speed = np.random.default_rng(seed).permutation(n), np.zeros_like(table)
         for number, members in enumerate(np.array_split(order, self.groups)):
@@ -262,7 +313,7 @@ class LocalDPSGD(Descent):
             gradients = (residual[:, :, None] * rows[members][:, None, :]).reshape(len(members), -1)
             length = np.linalg.norm(gradients, axis=1, keepdims=True)
             clipped = np.minimum(length / self.clip, 1.0)[:, 0]
-            # the direction, or with probability (1 - r)/2 the opposite one, of a gradient of r times the clip
+            # the direction of a gradient with length r·clip, or with probability (1 - r)/2 the opposite direction
             signs = np.where(rng.uniform(len(members), 1)[:, 0] < (1 + clipped) / 2, 1.0, -1.0)
             gradients[length[:, 0] < 1e-12], length[length < 1e-12] = np.eye(1, table.size), 1.0
             drawn = mechanism.sample(signs[:, None] * gradients / length, rng=rng)
@@ -273,5 +324,5 @@ class LocalDPSGD(Descent):
         return head[:, :d].T * share, head[:, d] / np.sqrt(d + 1)
 
 
-#: By the names that experiments give them.
+#: Methods by the name that experiments use.
 DESCENTS = {kind.name: kind for kind in (DPSGD, DPFedAvg, LocalDPSGD)}

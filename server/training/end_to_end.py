@@ -1,4 +1,4 @@
-"""Encoder, maps and head trained together on texts: what every way that trains BERT itself has in common."""
+"""Joint training of encoder, maps and head on texts: the common part of all protocols that train an encoder."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ from server.maps import Maps
 from server.model import Pipeline
 from server.text_batches import Text, collate, epoch, seeded, tokenize, warmed
 
-#: Texts whose mean embedding the maps start from.
+#: Number of texts whose mean embedding is the maps' starting `mean`.
 CENTRE = 512
 
 Loss = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
 
 
 def check(checkpoint: str | Path, *, dim: int | None, name: str, max_length: int) -> None:
-    """What a training needs of a checkpoint, before anybody is asked for what it trains on: ValueError, one line, where
-    `checkpoint.load` raises it, where m' = dim is not from 2 to the encoder's width, and where the encoder has no
-    places for max_length tokens. name: of the setting that dim comes from; None for dim is the whole width.
+    """Check a checkpoint before users receive a request to train on.
+
+    Args:
+        checkpoint: Checkpoint that training starts from.
+        dim: m'; None for the whole width.
+        name: Setting that dim comes from, for the error message.
+        max_length: Tokens of a text, at most.
+
+    Raises:
+        ValueError: `checkpoint.load` raises it, dim is not from 2 to the encoder's width, or the encoder has no
+            positions for max_length tokens. The message is one line.
     """
     encoder, _ = load(checkpoint)
     width, longest = int(encoder.config.hidden_size), positions(encoder) or max_length
@@ -38,9 +46,22 @@ def started(
     checkpoint: str | Path, texts: Sequence[Text], *, dim: int | None, classes: int, rng: np.random.Generator,
     pooling: str, max_length: int,
 ) -> Pipeline:  # fmt: skip
-    """The checkpoint with random maps and head; `mean` is that of the first texts' embeddings. dim: m'; None for maps
-    of the encoder's whole width, which change nothing at first. Raises what
-    `checkpoint.load` does, and ValueError where `dim` is above the encoder's width."""
+    """Return the checkpoint as a pipeline with random maps and head.
+
+    The starting `mean` is that of the first texts' embeddings.
+
+    Args:
+        checkpoint: Checkpoint that training starts from.
+        texts: Texts of the training.
+        dim: m'; None for maps of the encoder's whole width, which change nothing at first.
+        classes: K.
+        rng: Generator of the random maps.
+        pooling: Pooling of the encoder.
+        max_length: Tokens of a text, at most.
+
+    Raises:
+        ValueError: `checkpoint.load` raises it, or dim is above the encoder's width.
+    """
     encoder, tokenizer = load(checkpoint)
     width = encoder.config.hidden_size
     maps = _random_maps(width, dim or width, classes, rng)
@@ -59,13 +80,30 @@ def fit(
     progress: Callable[[str], None] | None = None,
     after_epoch: Callable[[int, Pipeline], None] | None = None,
 ) -> Pipeline:  # fmt: skip
-    """Minimise loss(logits, rows) over all parameters, in place; the pipeline ends in evaluation mode.
+    """Minimize loss(logits, rows) over all parameters, in place.
 
-    AdamW, linear warm-up over a share of the steps, decay to 0 or none (`text_batches.warmed`), weight decay of the
-    encoder alone, gradients clipped to norm 1. noise: acts on what
-    M1 gives. rng: decides the order of rows. said: what `progress` calls this. Same arguments and thread count, same
-    weights; global generators stay untouched. On a GPU where there is one (`server.accelerator`), which gives other
-    weights than a CPU; the pipeline is back afterwards, though not yet when `after_epoch` sees it.
+    It uses AdamW, a linear warm-up, then decay to 0 or none (`text_batches.warmed`), weight decay of the encoder alone,
+    and gradients clipped to norm 1. The same arguments and thread count give the same weights, and global generators
+    stay unchanged. It runs on a GPU where there is one (`server.accelerator`), which gives other weights than a CPU.
+    The pipeline moves back afterwards, but only after the last `after_epoch`.
+
+    Args:
+        pipeline: Pipeline to train; it ends in evaluation mode.
+        texts: Texts of the training.
+        loss: Function of logits and row indices.
+        epochs: Number of epochs.
+        batch_size: Texts of a batch.
+        encoder_lr: Learning rate of the encoder.
+        maps_lr: Learning rate of maps and head.
+        seed: Seed of dropout.
+        rng: Generator of the order of rows.
+        noise: Function on the output of M1; None for no noise.
+        warm_up: Share of the steps with rising rates.
+        schedule: As in `text_batches.warmed`.
+        weight_decay: Weight decay of the encoder.
+        said: Name of the training in lines of progress.
+        progress: Function that receives lines of progress.
+        after_epoch: Function that receives the number of epochs done and the pipeline.
     """
     rows = tokenize(pipeline.tokenizer, texts, pipeline.max_length)
     lengths = [len(r["input_ids"]) for r in rows]
@@ -76,7 +114,7 @@ def fit(
                 {"params": pipeline.encoder.parameters(), "lr": encoder_lr, "weight_decay": weight_decay},
                 {"params": own, "lr": maps_lr, "weight_decay": 0.0},
             ],
-            fused=True,  # a step over all embeddings of a vocabulary is a quarter of the time otherwise
+            fused=True,  # without it, a step over all embeddings of a vocabulary takes a quarter of the time
         )
         rates = warmed(optimizer, epochs * -(-len(rows) // batch_size), warm_up=warm_up, schedule=schedule)
         for done in range(1, epochs + 1):

@@ -1,4 +1,4 @@
-"""The encoder, fine-tuned on public text and its labels: known ones, or what a model that users taught makes of it."""
+"""Fine-tuning of the encoder on public text, with its known labels or with labels from a trained model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.export import POOLINGS
 from server.model import pool
 from server.text_batches import Text, checked, collate, epoch, seeded, tokenize, warmed
 
-#: The head starts from nothing and may move faster than the encoder.
+#: The head starts untrained, so it may move faster than the encoder.
 HEAD_LR = 1e-3
 
 
@@ -34,14 +34,31 @@ def finetune(
     max_length: int = 128,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Train the checkpoint with a linear head on public texts (n) and labels, and save it (not the head) to `folder`.
+    """Train the checkpoint with a linear head on public texts and labels, and save it without the head.
 
-    labels: (n,), or (n, K), how likely each class is of each text.
+    It uses AdamW, a linear warm-up over a tenth of the steps, decay to 0, and gradients clipped to norm 1. The same
+    arguments and thread count give the same weights, and global generators stay unchanged. It runs on a GPU where there
+    is one (`server.accelerator`).
 
-    AdamW, linear warm-up over a tenth of the steps and decay to 0, gradients clipped to norm 1. The folder is
-    a checkpoint that `export_encoder` takes. Same arguments and thread count, same weights; global generators
-    stay untouched. On a GPU where there is one (`server.accelerator`). Raises ValueError where arguments do
-    not fit and where `checkpoint.load` does.
+    Args:
+        checkpoint: Checkpoint that training starts from.
+        texts: n public texts.
+        labels: Labels (n,), or probabilities of classes (n, K).
+        folder: Folder for the result.
+        classes: K.
+        epochs: Number of epochs.
+        lr: Learning rate of the encoder.
+        batch_size: Texts of a batch.
+        seed: Seed of the head, dropout, and the order of rows.
+        pooling: Pooling of the encoder.
+        max_length: Tokens of a text, at most.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        The folder, which is a checkpoint for `export_encoder`.
+
+    Raises:
+        ValueError: The arguments do not fit, or `checkpoint.load` raises it.
     """
     y = checked(texts, labels, classes, epochs, batch_size)
     if pooling not in POOLINGS:

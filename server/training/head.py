@@ -1,4 +1,4 @@
-"""M2 and the head from what users released once. Everything here is post-processing: it costs no privacy."""
+"""Training of M2 and the head on users' releases. This is post-processing and costs no privacy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from scipy.optimize import minimize
 
 from server.maps import Maps
 
-#: Strength of the pull towards the maps given: a Gaussian prior of this precision on every weight. It decides
-#: where a few dozen rows say little, and no longer matters from a few thousand on.
+#: Strength of the pull towards the given maps: a Gaussian prior of this precision on every weight. It decides the
+#: result for a few dozen rows, and does not matter from a few thousand on.
 PULL = 10.0
 ITERATIONS = 500
 
@@ -22,19 +22,25 @@ def train_head(
     label_transition: NDArray[np.float64] | None = None,
     seed: int,
 ) -> Maps:
-    """The same mean and M1, with M2 and head fitted to decoded releases z (n, m') and released labels y (n,).
+    """Return the same mean and M1, with M2 and head fitted to releases and released labels.
 
-    label_transition: (n, K), for row i and class k the probability of the released y[i] if k were the truth;
-    None where labels are the truth. The loss is the likelihood of what was released, the truth summed out
-    (forward correction, Patrini et al. 2017), so it is consistent under randomized response of any ε, with
-    priors too.
+    The loss is the likelihood of the released labels, with the true labels summed out (forward correction, Patrini et
+    al. 2017). So it is consistent under randomized response of any ε, with priors too.
 
-    M2 and head have nothing between them, so the loss sees their product alone. The product is fitted (L-BFGS
-    from the maps given, to which a weak pull keeps it) and the head solved for it; M2's rows stay. 200,000
-    rows take seconds. Nothing is random: `seed` is here because every way of training takes one.
+    M2 and head have nothing between them, so the loss sees their product alone. L-BFGS fits the product. It starts from
+    the given maps, and a weak pull keeps it near them. The head is then solved for the product; M2's rows stay. 200,000
+    rows take seconds. Nothing is random: `seed` is here because every training takes one.
 
-    Raises ValueError where shapes do not fit, a label is out of range, or a row is impossible for all
-    classes.
+    Args:
+        maps: Maps that training starts from.
+        z: Decoded releases (n, m').
+        y: Released labels (n,).
+        label_transition: (n, K), for row i and class k the probability of the released y[i] if k is the true class.
+            None if the labels are true.
+        seed: Unused.
+
+    Raises:
+        ValueError: Shapes do not fit, a label is out of range, or a row is impossible for all classes.
     """
     del seed
     z = np.asarray(z, dtype=np.float64)
@@ -63,14 +69,22 @@ def train_head(
     found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
     fitted = found.x.reshape(start.shape)
     m2 = maps.m2.astype(np.float64)
-    # least change of the head that makes M2 @ head the fitted product
+    # the least change of the head that makes M2 @ head the fitted product
     head = maps.head_w + np.linalg.pinv(m2) @ (fitted[:-1] - m2 @ maps.head_w)
     return Maps(maps.mean, maps.m1, maps.m2, head, fitted[-1])
 
 
 def log_likelihood(transition: NDArray[np.float64], rows: int, classes: int) -> NDArray[np.float64]:
-    """The logarithm, -inf at 0, of what each released label says of each class, (rows, classes), in float64. ValueError
-    where the shape is another, and where a row is no likelihood: below 0 somewhere, or nowhere above it."""
+    """Return the log likelihood of each class for each released label, float64, -inf at 0.
+
+    Args:
+        transition: Likelihoods (rows, classes).
+        rows: Number of rows.
+        classes: K.
+
+    Raises:
+        ValueError: The shape differs, or a row is no likelihood: a value is below 0, or none is above 0.
+    """
     likelihood = np.asarray(transition, dtype=np.float64)
     if likelihood.shape != (rows, classes):
         raise ValueError(f"training: label_transition {likelihood.shape} must be {(rows, classes)}")
@@ -82,7 +96,7 @@ def log_likelihood(transition: NDArray[np.float64], rows: int, classes: int) -> 
 
 
 def _softmax(logits: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Probabilities (n, K) and the log of their normalizer (n,)."""
+    """Return probabilities (n, K) and the log of their normalizer (n,)."""
     top = logits.max(axis=1, keepdims=True)
     mass = np.exp(logits - top)
     total = mass.sum(axis=1, keepdims=True)

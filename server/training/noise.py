@@ -1,4 +1,4 @@
-"""A mechanism's noise inside a differentiable computation, with fresh draws at every call."""
+"""Noise of a mechanism inside a differentiable computation, with fresh draws at every call."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def sanitize_public(mechanism: Any, z: NDArray[np.float64], *, seed: int, stage: str) -> NDArray[np.float64]:
-    """One simulated draw for each unit row (n, m') of *public* text; nobody is charged for it.
+    """Return one simulated draw for each unit row (n, m') of *public* text; nobody is charged for it.
 
-    With their labels such rows may join the users' in `head.train_head`.
+    With their labels, such rows may join the users' rows in `head.train_head`.
     """
     n = len(z)
     rows = SimulationStreams(seed).rows(np.arange(n), np.zeros(n, np.int64), stage=stage, channel="embedding")
@@ -26,12 +26,17 @@ def sanitize_public(mechanism: Any, z: NDArray[np.float64], *, seed: int, stage:
 
 
 class Noise:
-    """Draws from a mechanism in the forward pass; its gradient moves each draw along with its input.
+    """Draws from a mechanism in the forward pass; the gradient moves each draw along with its input.
 
-    On the sphere a draw is cos θ·z + sin θ·ξ with ξ a unit tangent at z (the tangent-normal decomposition);
-    θ does not depend on z for a mechanism that treats all directions alike, so θ and where ξ
-    points to are held and z is moved: the exact pathwise gradient of Purkayastha and of normalized planar
-    Laplace noise. In R^m' the difference of draw and input is held: exact for additive noise.
+    On the sphere a draw is cos θ·z + sin θ·ξ, with ξ a unit tangent at z (the tangent-normal decomposition). For a
+    mechanism that treats all directions alike, θ does not depend on z. So θ and the direction of ξ are held while z
+    moves. This is the exact pathwise gradient of Purkayastha and of normalized planar Laplace noise. In R^m' the
+    difference of draw and input is held, which is exact for additive noise.
+
+    Args:
+        mechanism: Mechanism of the draws.
+        seed: Seed of the draws.
+        stage: Name of the stage, which separates streams of draws.
     """
 
     def __init__(self, mechanism: Any, *, seed: int, stage: str) -> None:
@@ -41,9 +46,11 @@ class Noise:
         self.step = 0
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """Unit rows (n, m') -> one draw for each, same shape, type and place. The mechanism draws on the CPU, in
-        float64, wherever z lies."""
-        import torch  # whoever sanitizes public rows alone, above, loads none
+        """Return one draw for each unit row (n, m'), with the same shape, type and device.
+
+        The mechanism draws on the CPU, in float64, wherever z lies.
+        """
+        import torch  # `sanitize_public` alone does not need torch
 
         n = len(z)
         rows = self.streams.rows(

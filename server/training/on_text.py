@@ -1,4 +1,4 @@
-"""BERT, maps and head from texts that users sanitized and released once: post-processing, end to end."""
+"""End-to-end training of encoder, maps and head on texts that users sanitized and released. This is post-processing."""
 
 from __future__ import annotations
 
@@ -38,21 +38,38 @@ def train_on_text(
     max_length: int = 128,
     progress: Callable[[str], None] | None = None,
 ) -> Pipeline:
-    """A pipeline trained on released texts (n) or pairs, as their words with spaces between, and released
-    labels (n,). A pair is read as one: its two texts with the separator between, each with its segment's number.
+    """Return a pipeline trained on released texts and released labels.
 
-    label_transition: (n, K), for row i and class k the probability of the released labels[i] if k were the truth;
-    None where labels are the truth. The loss is the likelihood of what was released, the truth summed out (forward
-    correction, Patrini et al. 2017), as in `head.train_head`.
+    The loss is the likelihood of the released labels, with the true labels summed out (forward correction, Patrini et
+    al. 2017), as in `head.train_head`. The texts need no such correction: users of the model sanitize their text by the
+    same mechanism. A text with no words left is trained on as the empty text. The same arguments and thread count give
+    the same weights.
 
-    dim: m', the coordinates between the encoder and the head; None for no bottleneck.
-    mechanism: of embeddings that will be asked for under this encoder and M1; its noise is then in the loop.
+    Args:
+        checkpoint: Checkpoint that training starts from.
+        texts: n texts or pairs, as words with spaces between. A pair is read as one input, with the separator between
+            its texts and a segment number for each.
+        labels: Released labels (n,).
+        classes: K.
+        dim: m', the coordinates between the encoder and the head; None for no bottleneck.
+        label_transition: (n, K), for row i and class k the probability of the released labels[i] if k is the true
+            class. None if the labels are true.
+        mechanism: Mechanism of embeddings that users will release under this encoder and M1. Training then includes its
+            noise.
+        epochs: Number of epochs.
+        batch_size: Texts of a batch.
+        encoder_lr: Learning rate of the encoder.
+        maps_lr: Learning rate of maps and head.
+        warm_up: Share of the steps with rising rates.
+        schedule: As in `text_batches.warmed`.
+        weight_decay: Weight decay of the encoder.
+        seed: Seed of all random choices.
+        pooling: Pooling of the encoder.
+        max_length: Tokens of a text, at most.
+        progress: Function that receives lines of progress.
 
-    The texts need no such correction: whoever asks the model sanitizes their text by the same mechanism. A text that
-    nothing is left of is trained on as the empty one. Same arguments and thread count, same weights.
-
-    Raises ValueError where arguments do not fit, a label is impossible for every class, and where `checkpoint.load`
-    does.
+    Raises:
+        ValueError: The arguments do not fit, a label is impossible for every class, or `checkpoint.load` raises it.
     """
     y = checked(texts, labels, classes, epochs, batch_size)
     log: torch.Tensor | None = None

@@ -1,5 +1,4 @@
-"""The published procedure (Du et al. 2023, Section 3.3): fresh noise in every forward pass, trained end to
-end."""
+"""Published procedure of Du et al. 2023, Section 3.3: end-to-end training with fresh noise in every forward pass."""
 
 from __future__ import annotations
 
@@ -43,14 +42,34 @@ def train_paper(
     progress: Callable[[str], None] | None = None,
     after_epoch: Callable[[int, Pipeline], None] | None = None,
 ) -> Pipeline:
-    """Encoder, maps and head trained together on texts and labels (released ones, if labels are sanitized
-    too).
+    """Return encoder, maps and head trained together on texts and labels.
 
-    M1, M2 and the head start at random. AdamW, warm-up and decay as `end_to_end.fit` has them, gradients clipped to
-    norm 1. after_epoch(epochs done, pipeline) may evaluate. Same arguments and thread count, same weights; global
-    generators stay untouched.
+    M1, M2 and the head start at random. AdamW, warm-up and decay are those of `end_to_end.fit`, with gradients clipped
+    to norm 1. The same arguments and thread count give the same weights, and global generators stay unchanged.
 
-    Raises ValueError unless acknowledged, where arguments do not fit, and where `checkpoint.load` does.
+    Args:
+        checkpoint: Checkpoint that training starts from.
+        texts: n texts or pairs.
+        labels: Labels (n,); released ones if labels are sanitized too.
+        mechanism: Mechanism of the noise.
+        dim: m'.
+        classes: K.
+        epochs: Number of epochs.
+        batch_size: Texts of a batch.
+        encoder_lr: Learning rate of the encoder.
+        maps_lr: Learning rate of maps and head.
+        warm_up: Share of the steps with rising rates.
+        schedule: As in `text_batches.warmed`.
+        weight_decay: Weight decay of the encoder.
+        seed: Seed of all random choices.
+        acknowledged: True to confirm that the procedure is not private.
+        pooling: Pooling of the encoder.
+        max_length: Tokens of a text, at most.
+        progress: Function that receives lines of progress.
+        after_epoch: Function that receives the number of epochs done and the pipeline; it may evaluate.
+
+    Raises:
+        ValueError: `acknowledged` is not True, the arguments do not fit, or `checkpoint.load` raises it.
     """
     if acknowledged is not True:
         raise ValueError(f"training: way paper must be acknowledged in the experiment file. {SENTENCE}")

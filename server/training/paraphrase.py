@@ -1,4 +1,4 @@
-"""A model that generates text, fine-tuned to paraphrase: what DP-Paraphrase draws from."""
+"""Fine-tuning of a generative model to paraphrase: DP-Paraphrase draws from the result."""
 
 from __future__ import annotations
 
@@ -22,20 +22,38 @@ def finetune_paraphraser(
     batch_size: int = 16, lr: float = 5e-5, seed: int,
     progress: Callable[[str], None] | None = None,
 ) -> Path:  # fmt: skip
-    """Train a causal or sequence-to-sequence checkpoint on *public* pairs (text, paraphrase), and save it to `folder`:
-    a checkpoint that `server.generation.export_generator` takes (Mattern et al. 2022, section 4, train GPT-2 so).
+    """Train a causal or sequence-to-sequence checkpoint on *public* pairs (text, paraphrase).
 
-    Each text stands in the prompt of `dp-paraphrase`, as `export_generator` puts it, and what is learned is every token
-    of its paraphrase and, where the model has one, the token that ends it; a text is cut where the prompt has no room,
-    a paraphrase where the model has no positions. A pair whose paraphrase has no tokens is left out.
-    AdamW with linear warm-up and decay, gradients clipped to norm 1. Same arguments and thread count, same weights;
-    global generators stay untouched. On a GPU where there is one (`server.accelerator`). Raises ValueError, one line,
-    where arguments do not fit, where the checkpoint cannot be read, where no pair is left, and where training ends in
-    weights that are no numbers, which are not saved.
+    Each text stands in the prompt of `dp-paraphrase`, as `export_generator` builds it. The model learns every token of
+    the paraphrase and its end token, if it has one. A text is cut if the prompt has no room, a paraphrase if the model
+    has no positions. A pair whose paraphrase has no tokens is left out.
+
+    It uses AdamW with linear warm-up and decay, and gradients clipped to norm 1. The same arguments and thread count
+    give the same weights, and global generators stay unchanged. It runs on a GPU where there is one
+    (`server.accelerator`).
+
+    Args:
+        checkpoint: Checkpoint that training starts from.
+        pairs: Public texts with their paraphrases.
+        folder: Folder for the result.
+        epochs: Number of epochs.
+        batch_size: Pairs of a batch.
+        lr: Learning rate.
+        seed: Seed of dropout and the order of pairs.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        The folder, which is a checkpoint for `server.generation.export_generator`.
+
+    Raises:
+        ValueError: The arguments do not fit, the checkpoint cannot be read, no pair is left, or the trained weights are
+            not finite (and not saved). The message is one line.
+
+    Source: Mattern et al. 2022, section 4, train GPT-2 so.
     """
     if epochs < 1 or batch_size < 1:
         raise ValueError(f"paraphraser: epochs and batch-size must be at least 1, got {epochs} and {batch_size}")
-    if not 0 < lr <= 1:  # also of what is not a number
+    if not 0 < lr <= 1:  # also rejects NaN
         raise ValueError(f"paraphraser: lr must be above 0 and at most 1, got {lr:g}")
     model, tokenizer = read_generator(checkpoint)
     about = layout(model, tokenizer, PARAPHRASE, None)
@@ -71,7 +89,7 @@ def finetune_paraphraser(
 
 
 def _row(tokenizer: Any, about: dict[str, Any], text: str, paraphrase: str) -> tuple[list[int], list[int]]:
-    """The prompt with a text, and the tokens that are to follow."""
+    """Return the prompt with a text, and the tokens that follow it."""
     room = about["max_length"] - len(about["before"]) - len(about["after"])
     written = known(tokenizer, about, paraphrase)
     target = [*written, *([about["end"]] if written and about["end"] is not None else [])]
@@ -79,7 +97,7 @@ def _row(tokenizer: Any, about: dict[str, Any], text: str, paraphrase: str) -> t
 
 
 def _loss(model: Any, about: dict[str, Any], rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
-    """The mean cross-entropy of each token that is to follow, given those before it."""
+    """Return the mean cross-entropy of each following token, given the tokens before it."""
     prompts, targets = [prompt for prompt, _ in rows], [target for _, target in rows]
     given = beside(model, inputs_of(about, prompts, [target[:-1] for target in targets]))
     logits = model(**given, use_cache=False).logits

@@ -1,4 +1,4 @@
-"""Sanitization-aware pretraining: a masked language model that sees sanitized public text and predicts the original."""
+"""Sanitization-aware pretraining: a masked language model reads sanitized public text and predicts the original."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from server.masked_lm import ALIGNED, inputs_of, layout, logits_at, read
 from server.text_batches import epoch, pieces_of, seeded, warmed
 from server.training.finetune import HEAD_LR
 
-#: Words that are to be predicted, and what stands in the input for them (Devlin et al. 2019).
+#: Share of words to predict, and shares of what replaces them in the input (Devlin et al. 2019).
 MASKED = 0.15
 AS_MASK, AS_OTHER = 0.8, 0.1
-#: Of the encoder, where it comes with a head and where it never predicted a word and has far to go.
+#: Learning rates of the encoder: with a given prediction head, and without one, where it has far to go.
 LR, BARE_LR = 5e-5, 2e-4
-#: Batches that see the whole text in front, where `paired`.
+#: Share of batches with the whole text in front, if `paired`.
 PAIRED = 0.7
-#: Batches between two lines of progress, and after how many it is first said how long all will take.
+#: Batches between two lines of progress, and batches before the first estimate of the remaining time.
 REPORT, FIRST = 50, 5
 
 Sanitizer = Callable[[Sequence[str]], Sequence[str]]
@@ -43,24 +43,42 @@ def pretrain(
     seed: int,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Train a masked-LM on sanitized *public* texts, predicting the words that stood there before (Yue et al. 2021,
-    section 4.4), and save it, head and all, to `folder`: a checkpoint that `export_masked_lm` takes.
+    """Train a masked language model on sanitized *public* texts to predict the original words.
 
-    texts: words with spaces between. sanitizer: texts to texts of as many words each, in their places; None trains on
-    the texts themselves. 15 % of the words, at least one of a text, are masked (80 %), replaced by chance (10 %) or
-    left as the sanitizer wrote them (10 %); a masked word shows as many masks as the original has pieces.
-    In 7 of 10 batches each text has its whole sanitized self in front of it, the input of DP-MLM (Meisenbacher et al.
-    2024, Algorithm 1). Texts are cut where two of them would not fit into max_length pieces. steps: batches, over as
-    many epochs as that takes.
+    15 % of the words, at least one of a text, are masked (80 %), replaced by chance (10 %) or left as the sanitizer
+    wrote them (10 %). A masked word has as many masks as the original has pieces. In 7 of 10 batches, each text has its
+    whole sanitized copy in front of it: the input of DP-MLM (Meisenbacher et al. 2024, Algorithm 1). Texts are cut so
+    that two of them fit into max_length pieces.
 
-    The checkpoint may lack a prediction head; it is then made, output embeddings tied to the input ones, and a BERT's
-    second text gets the positions of the first (`server.masked_lm.layout`): words that face each other are soon found,
-    where text and copy at any distance are hardly learned from little text. The embeddings of words stay as they are,
-    so that words that the public texts lack keep their places.
-    AdamW, head 1e-3, encoder `lr` (None: 5e-5, and 2e-4 for one that never had a head), linear warm-up and decay,
-    gradients clipped to norm 1. Same arguments and thread count, same weights; global generators stay untouched.
-    On a GPU where there is one (`server.accelerator`). Raises ValueError, one line, where arguments do not fit and
-    where the checkpoint cannot be read.
+    The checkpoint may lack a prediction head. A head is then made, with output embeddings tied to the input ones, and a
+    BERT's second text gets the positions of the first (`server.masked_lm.layout`). The model soon finds words that face
+    each other, while it hardly learns copies at any distance from little text. The embeddings of words are frozen, so
+    that words outside the public texts keep their places.
+
+    It uses AdamW with linear warm-up and decay, a rate of 1e-3 for the head, and gradients clipped to norm 1. The same
+    arguments and thread count give the same weights, and global generators stay unchanged. It runs on a GPU where there
+    is one (`server.accelerator`).
+
+    Args:
+        checkpoint: Checkpoint that training starts from.
+        texts: Words with spaces between.
+        folder: Folder for the result, with its head.
+        sanitizer: Function from texts to texts with the same number of words, in the same places. None trains on the
+            texts themselves.
+        steps: Number of batches, over as many epochs as they take.
+        lr: Learning rate of the encoder. None takes 5e-5, or 2e-4 for an encoder that never had a head.
+        batch_size: Texts of a batch.
+        max_length: Pieces of an input, at most.
+        seed: Seed of all random choices.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        The folder, which is a checkpoint for `export_masked_lm`.
+
+    Raises:
+        ValueError: The arguments do not fit, or the checkpoint cannot be read. The message is one line.
+
+    Source: Yue et al. 2021, section 4.4.
     """
     if steps < 1 or batch_size < 1:
         raise ValueError(f"pretraining: steps and batch-size must be at least 1, got {steps} and {batch_size}")
@@ -80,7 +98,7 @@ def pretrain(
             start = time.monotonic()
             batches = chain.from_iterable(epoch(lengths, batch_size, rng) for _ in count())
             for done, at in enumerate(islice(batches, steps), 1):
-                double = bool(rng.random() < PAIRED)  # whole batches: neither waits for the other's length
+                double = bool(rng.random() < PAIRED)  # whole batches: neither kind waits for the other's length
                 logits, targets = _predictions(model, about, [rows[j] for j in at], rng, double, _training_kinds)
                 loss = torch.nn.functional.cross_entropy(logits, targets)
                 optimizer.zero_grad()
@@ -103,7 +121,7 @@ def _duration(seconds: float) -> str:
 
 
 def _optimizer(model: Any, lr: float) -> torch.optim.Optimizer:
-    """Of the head, and of the encoder at `lr`; the embeddings of words stay as they are from now on."""
+    """Return an optimizer of the head, and of the encoder at `lr`; freeze the embeddings of words."""
     model.get_input_embeddings().weight.requires_grad_(False)
     known = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     head = [p for name, p in known if not name.startswith(model.base_model_prefix)]
@@ -114,9 +132,16 @@ def _optimizer(model: Any, lr: float) -> torch.optim.Optimizer:
 def masked_accuracy(
     checkpoint: str | Path, texts: Sequence[str], *, paired: bool, seed: int, max_length: int = 96
 ) -> tuple[float, float]:
-    """(how often the likeliest piece is the original one at a mask, how often the best constant answer would be).
+    """Return the accuracy of the likeliest piece at a mask, and that of the best constant answer.
 
-    15 % of the words of each text are masked, all with the mask. paired: with the whole text in front.
+    15 % of the words of each text are masked, always with the mask.
+
+    Args:
+        checkpoint: Masked language model.
+        texts: Words with spaces between.
+        paired: Whether the whole text stands in front.
+        seed: Seed that picks the words.
+        max_length: Pieces of an input, at most.
     """
     model, tokenizer, _ = read(checkpoint)
     about = layout(model, tokenizer)
@@ -135,7 +160,7 @@ def masked_accuracy(
 def _aligned(
     tokenizer: Any, about: dict[str, Any], texts: Sequence[str], sanitizer: Sanitizer | None, max_length: int
 ) -> list[list[tuple[Word, Word]]]:
-    """(original pieces, sanitized pieces) of each word, cut where two such texts would not fit."""
+    """Return (original pieces, sanitized pieces) of each word, cut so that two such texts fit."""
     room = (max_length - sum(len(about[name]) for name in ("before", "between", "after"))) // 2
     sanitized = texts if sanitizer is None else sanitizer(texts)
     if len(sanitized) != len(texts):
@@ -160,7 +185,7 @@ def _aligned(
 
 
 def _training_kinds(uniforms: np.ndarray) -> np.ndarray:
-    """0 a mask, 1 another piece, 2 what the sanitizer wrote."""
+    """Return 0 for a mask, 1 for another piece, 2 for the sanitizer's word."""
     return np.searchsorted([AS_MASK, AS_MASK + AS_OTHER], uniforms, side="right")
 
 
@@ -168,7 +193,7 @@ def _predictions(
     model: Any, about: dict[str, Any], rows: list[list[tuple[Word, Word]]], rng: np.random.Generator, paired: bool,
     kinds: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Logits (p, pieces) at the pieces of the chosen words, and what stood there, (p,), where the model lies."""
+    """Return logits (p, pieces) at the pieces of chosen words, and the original pieces (p,), on the model's device."""
     pairs: list[tuple[Sequence[int] | None, Sequence[int]]] = []
     places: list[tuple[int, int]] = []
     targets: list[int] = []

@@ -1,4 +1,4 @@
-"""M1 from public text without labels: its main components."""
+"""Matrix M1 from public text without labels: its principal components."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ from numpy.typing import NDArray
 from server.maps import Maps
 from server.training.sharpen import factored
 
-# Nothing here may import torch: what a study costs is said without it.
+# This file must not import torch: the cost of a study is stated without it.
 
 
 def pca_maps(embeddings: NDArray[Any], *, dim: int, classes: int) -> Maps:
-    """Maps from public text without labels: M1 = the first `dim` principal components; the head knows
-    nothing."""
+    """Return maps from public text without labels: M1 holds the first `dim` principal components, and the head is 0.
+
+    Args:
+        embeddings: Public embeddings (n, m).
+        dim: m'.
+        classes: K.
+
+    Raises:
+        ValueError: `checked` raises it.
+    """
     h, _ = checked(embeddings, None, classes, dim)
     mean = h.mean(axis=0)
     _, vectors = np.linalg.eigh(np.cov(h, rowvar=False))
@@ -25,10 +33,17 @@ def pca_maps(embeddings: NDArray[Any], *, dim: int, classes: int) -> Maps:
 def checked(
     embeddings: NDArray[Any], labels: NDArray[Any] | None, classes: int, dim: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Public embeddings (n, m) as float64, and labels (n,), of which there are none where none are given.
+    """Return public embeddings (n, m) as float64, and labels (n,), after a check.
 
-    Raises ValueError, one line, unless maps of `dim` coordinates can be learned from them: where the embeddings are
-    not finite or fewer than two, where they do not fit the labels or `dim`, and where a class has no example.
+    Args:
+        embeddings: Public embeddings (n, m).
+        labels: Labels (n,); None gives an empty array.
+        classes: K.
+        dim: m'.
+
+    Raises:
+        ValueError: The embeddings are not finite or fewer than two, they do not fit the labels or `dim`, or a class has
+            no example. The message is one line.
     """
     h = np.asarray(embeddings, dtype=np.float64)
     if h.ndim != 2 or len(h) < 2 or not np.isfinite(h).all():

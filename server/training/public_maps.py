@@ -1,4 +1,4 @@
-"""M1 from public text: learned from labels with the mechanism's noise in the loop."""
+"""Matrix M1 learned from labelled public text, with the mechanism's noise in the loop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from server.training.noise import Noise
 from server.training.principal import checked
 from server.training.sharpen import factored
 
-#: In mean eigenvalues, what is added to each before whitening: few rows say little about small ones. This and
-#: DROPOUT: best mean accuracy of 9 pairs on held-out SST-2 *training* phrases (frozen MiniLM, 3,300 public
-#: phrases, two splits without contained phrases, m' = 2 at ε = 1, 4, 10 and m' = 16 at ε = 10).
+#: Shrinkage before whitening, in mean eigenvalues: few rows say little about small ones. This value and DROPOUT gave
+#: the best mean accuracy of 9 pairs on held-out SST-2 *training* phrases (frozen MiniLM, 3,300 public phrases, two
+#: splits without contained phrases, m' = 2 at ε = 1, 4, 10 and m' = 16 at ε = 10).
 SHRINKAGE = 30.0
-#: Share of whitened coordinates hidden at each step: what keeps M1 from learning the public rows by heart.
+#: Share of whitened coordinates hidden at each step: it keeps M1 from learning the public rows by heart.
 DROPOUT = 0.3
 BATCH = 4096
 RATE = 0.003
@@ -34,26 +34,34 @@ def learn_maps(
     seed: int,
     steps: int = 150,
 ) -> Maps:
-    """All maps and the head from public embeddings (n, m) and labels (n,), for releases of `mechanism` in
-    `dim`.
+    """Return maps and head from public embeddings and labels, for releases of `mechanism`.
 
-    Minimises the cross-entropy of the head on fresh draws at every step (Adam, up to 4,096 rows a step,
-    dropout on whitened embeddings), from Fisher's discriminant directions and then principal components. One
-    core does 3,000 rows of width 384 in seconds. The same arguments give the same maps; global generators
-    stay untouched.
+    It minimizes the cross-entropy of the head on fresh draws at every step (Adam, up to 4,096 rows a step, dropout on
+    whitened embeddings). It starts from Fisher's discriminant directions and then principal components. One core does
+    3,000 rows of width 384 in seconds. The same arguments give the same maps, and global generators stay unchanged.
 
-    Raises ValueError where shapes, labels or dim do not fit each other, or a class has no row.
+    Args:
+        embeddings: Public embeddings (n, m).
+        labels: Labels (n,).
+        classes: K.
+        mechanism: Mechanism of the releases.
+        dim: m'.
+        seed: Seed of all random choices.
+        steps: Number of steps.
+
+    Raises:
+        ValueError: Shapes, labels or dim do not fit each other, or a class has no row.
     """
     h, y = checked(embeddings, labels, classes, dim)
     mean, whiten = _whitening(h)
     start = _discriminants(h, mean, whiten, y, classes, dim)
     x = torch.from_numpy(((h - mean) @ whiten).astype(np.float32))
-    target = torch.tensor(y)  # a copy: the labels of a corpus are read-only
+    target = torch.tensor(y)  # a copy, because the labels of a corpus are read-only
     noise = Noise(mechanism, seed=seed, stage="public-maps")
     pick = torch.Generator().manual_seed(seed)
 
     a = torch.from_numpy(start.astype(np.float32)).requires_grad_()
-    offset = torch.zeros(dim, requires_grad=True)  # where the sphere's centre lies: a shift of `mean`
+    offset = torch.zeros(dim, requires_grad=True)  # position of the sphere's centre: a shift of `mean`
     weight = torch.zeros(dim, classes, requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)
     optimizer = torch.optim.Adam(
@@ -77,7 +85,7 @@ def learn_maps(
 
 
 def _whitening(h: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """mean (m,), and a matrix (m, m) to decorrelated coordinates of variance <= 1, largest first."""
+    """Return mean (m,), and a matrix (m, m) to decorrelated coordinates of variance <= 1, largest first."""
     mean = h.mean(axis=0)
     values, vectors = np.linalg.eigh(np.cov(h, rowvar=False))
     values, vectors = np.clip(values[::-1], 0, None), vectors[:, ::-1]
@@ -93,7 +101,7 @@ def _discriminants(
     classes: int,
     dim: int,
 ) -> NDArray[np.float64]:
-    """Start (m, dim) in whitened coordinates: directions between class means, then the largest components."""
+    """Return a start (m, dim) in whitened coordinates: directions between class means, then the largest components."""
     x = (h - mean) @ whiten
     means = np.stack([x[y == k].mean(axis=0) for k in range(classes)])
     count = np.bincount(y, minlength=classes)
@@ -103,5 +111,5 @@ def _discriminants(
     rest -= lead @ (lead.T @ rest)
     basis, _ = np.linalg.qr(np.hstack([lead, rest]))
     start = basis[:, :dim].copy()
-    start[:, lead.shape[1] :] *= 0.3  # on the sphere, what tells no classes apart hides what does
+    start[:, lead.shape[1] :] *= 0.3  # on the sphere, other directions take length from the discriminative ones
     return start

@@ -1,4 +1,4 @@
-"""What a model has learnt from users labels public text, on which the encoder is trained anew."""
+"""Self-training: a model labels public text, and the encoder is trained on these labels."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from scipy.special import softmax
 
 from server.maps import Maps
 
-#: Of the encoder's training on such labels.
+#: Epochs and learning rate of the encoder on such labels.
 EPOCHS, RATE = 3, 3e-5
 
 
 def pseudo_labels(
     maps: Maps, embeddings: NDArray[Any], labels: NDArray[np.int64] | None = None
 ) -> NDArray[np.float64]:
-    """How likely each class is of each public text, (n, K), from its embedding (n, m): the head's posterior.
+    """Return the probability of each class for each public text, (n, K): the head's posterior.
 
-    labels: (n,), -1 where they are not public; where one is, it is what is likely.
+    Args:
+        maps: Maps and head.
+        embeddings: Embeddings (n, m) of public texts.
+        labels: Public labels (n,), -1 where there is none. A public label has probability 1.
     """
     likely: NDArray[np.float64] = softmax(maps.logits(maps.project(embeddings)), axis=1)
     if labels is not None:

@@ -1,4 +1,4 @@
-"""Maps whose releases spend their length on what decides."""
+"""Rescaling of the projection towards discriminative directions."""
 
 from __future__ import annotations
 
@@ -9,23 +9,29 @@ from numpy.typing import NDArray
 
 from server.maps import Maps
 
-#: What is left of directions that do not decide. Built-in corpus, 1,500 public texts, m'=16, Purkayastha ε=10, seed
+#: Remaining share of non-discriminative directions. Built-in corpus, 1,500 public texts, m'=16, Purkayastha ε=10, seed
 #: 1: sanitized test accuracy .872 as trained; .885, .887, .887 and .888 shrunk to .5, .25, .1 and .01.
 SHARPEN = 0.1
 
 
 def sharpened(maps: Maps, *, public: NDArray[Any], dim: int | None = None, rest: float = SHARPEN) -> Maps:
-    """The same head, M1 shrunk to `rest` in the directions (of m') that the head does not read.
+    """Rescale the projection towards discriminative directions: same head, with M1 shrunk to `rest` in the others.
 
-    After normalization a release spends its length on what decides. Log loss leaves the others in, to say how sure
-    a text is; under noise that costs decisions. A bias says where between the classes to decide in units of the
-    old length, so it moves into `mean`, and is 0 afterwards: for the length at which the most public embeddings
-    (n, m) keep their decision. Where the head knows nothing, the maps stay as they are. An arm without noise is
-    treated alike, so that arms differ in their noise alone. Public knowledge and post-processing only: nothing is
-    charged.
+    The others are the directions of m' that the head does not read. After normalization, a release then spends its
+    length on discriminative directions. Log loss keeps the others, to express the confidence of a text; under noise
+    that costs correct decisions.
 
-    dim: m' of the maps that come back, where a release is to have fewer coordinates than the head was trained on: first
-    what it reads, then where public embeddings vary most. None: as many.
+    A bias places the decision threshold in units of the old length. So it moves into `mean` and is 0 afterwards, for
+    the length at which the most public embeddings keep their decision. If the head is 0, the maps stay unchanged. An
+    arm without noise is treated alike, so that arms differ in their noise alone. This uses public knowledge and
+    post-processing only: nothing is charged.
+
+    Args:
+        maps: Maps and head.
+        public: Public embeddings (n, m).
+        dim: m' of the returned maps, if a release is to have fewer coordinates than the head was trained on. The
+            directions that the head reads come first, then those where public embeddings vary most. None keeps m'.
+        rest: Remaining share of the other directions.
     """
     weight = maps.m2.astype(np.float64) @ maps.head_w.astype(np.float64)
     contrasts = weight - weight.mean(axis=1, keepdims=True)
@@ -53,9 +59,10 @@ def sharpened(maps: Maps, *, public: NDArray[Any], dim: int | None = None, rest:
 
 
 def factored(mean: NDArray[Any], m1: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> Maps:
-    """Maps whose M2 and head multiply to `weight` (m', K). M2's rows are orthonormal and span what M1 reads.
+    """Return maps whose M2 and head multiply to `weight` (m', K).
 
-    M2 and the head are linear with nothing between them, so only their product matters to any prediction.
+    M2's rows are orthonormal and span what M1 reads. M2 and the head are linear with nothing between them, so only
+    their product matters to any prediction.
     """
     u, _, vt = np.linalg.svd(m1, full_matrices=False)
     m2 = (u @ vt).T

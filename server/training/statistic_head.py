@@ -1,8 +1,8 @@
-"""A linear head in closed form, from the mean of what users release of features and labels (channel `statistic`).
+"""Linear head in closed form, from the mean of released user vectors (channel `statistic`).
 
-Users' features f and codes of labels enter as E[code ⊗ (f - f̄)], which is linear in what they release, so its noise is
-known exactly. The second moments of f are public text's. What is shrunk, and by how much, follows from both (empirical
-Bayes): nothing is tuned, on no labels.
+Users' features f and codes of labels enter as E[code ⊗ (f - f̄)]. This is linear in the releases, so its noise is known
+exactly. The second moments of f come from public text. Both determine the shrinkage (empirical Bayes): nothing is
+tuned, on no labels.
 """
 
 from __future__ import annotations
@@ -20,43 +20,47 @@ from server.training.principal import pca_maps
 
 FloatArray = NDArray[np.float64]
 
-#: How fast what a direction says of labels falls with its variance λ: its share of E[code ⊗ (f - f̄)]² is λ^DECAY.
-#: Between 2.7 and 3.3 on labelled public text of four corpora of two classes (SST-2, CR, SUBJ, built-in reviews),
-#: flat there; twelve genres go with more directions, and are best served by 1.5 to 2.5.
+#: Decay of a direction's label information with its variance λ: its share of E[code ⊗ (f - f̄)]² is λ^DECAY.
+#: Between 2.7 and 3.3 on labelled public text of four corpora of two classes (SST-2, CR, SUBJ, built-in reviews), flat
+#: there. Twelve genres need more directions: 1.5 to 2.5 is best.
 DECAY = 2.5
-#: In mean eigenvalues, what is added to each before it is inverted: flat between .1 and .3. Twelve genres, ε = 4 and
-#: 20,000 users: .787 with .003, .797 with .1, .809 with .3; without noise and with 256 features .928, .925, .917.
+#: Ridge added to each eigenvalue before inversion, in mean eigenvalues: flat between .1 and .3. Twelve genres, ε = 4
+#: and 20,000 users: .787 with .003, .797 with .1, .809 with .3. Without noise and with 256 features .928, .925, .917.
 RIDGE = 0.2
-#: The largest canonical correlation of features and labels that is believed.
+#: Largest accepted canonical correlation of features and labels.
 CORRELATED = 0.95
-#: Share of a label's variance that features are taken to explain, where their number is chosen before anyone is asked:
-#: .3 to .45 on the same corpora. The choice is flat: 1.5 times this share moves it by one candidate.
+#: Assumed share of a label's variance that features explain, to choose their number before any request: .3 to .45 on
+#: the same corpora. The choice is flat: 1.5 times this share moves it by one candidate.
 EXPLAINED = 0.35
-#: Numbers of features that are chosen from.
+#: Candidates for the number of features.
 CANDIDATES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
-#: Public rows for each feature, at least, whose second moments are to be known.
+#: Least number of public rows for each feature, so that second moments are known.
 ROWS_PER_FEATURE = 8
-#: Of the largest τ² that is possible, those that are tried, and with 0 the ω².
+#: Candidates for τ², as shares of its largest possible value; with 0 also for ω².
 _LEVELS = np.exp(np.linspace(-16.0, 0.0, 65))
-#: Of the squared length of a user's vector, what says where features are, whatever the label, where public text is of
-#: another domain: flat between .1 and .5 with the built-in reviews as public text and CR's sentences as users (3,015 of
-#: them; ε = 3: .783, .785, .789 with .1, .2 and .5, .762 with .05; .648 without, as one class is all that is guessed).
+#: Share of a user vector's squared length for the position of features, whatever the label, if public text is of
+#: another domain. Flat between .1 and .5, with the built-in reviews as public text and CR's sentences as users (3,015
+#: of them; ε = 3: .783, .785, .789 with .1, .2 and .5, .762 with .05; .648 without, because the head then predicts one
+#: class).
 SHARED = 0.2
-#: Twice the gain in log-likelihood from which on labelled public text is taken to differ from users': three standard
-#: deviations. Under much noise a smaller one would have users' noise outweigh labels.
+#: Twice the gain in log-likelihood at which labelled public text counts as different from users' text: three standard
+#: deviations. Under much noise, a smaller value would let users' noise outweigh labels.
 _DIFFERS = 9.0
 
 
 def simplex_codes(classes: int) -> NDArray[np.float32]:
-    """K vectors (K, K - 1) of length 1, each at the same angle from all others: a label's code.
+    """Return codes of labels: K vectors (K, K - 1) of length 1, each at the same angle from all others.
 
-    Against indicators, K of them, the codes leave out what all classes share, which says nothing of a label: fewer
-    coordinates for the noise to be spread over, and K/(K - 1) times the squared signal. ValueError below 2 classes.
+    K indicators would also hold what all classes share, which says nothing about a label. The codes leave it out: the
+    noise spreads over fewer coordinates, and the squared signal is K/(K - 1) times larger.
+
+    Raises:
+        ValueError: There are fewer than 2 classes.
     """
     if classes < 2:
         raise ValueError(f"codes: there must be at least 2 classes, got {classes}")
     centred = np.eye(classes) - 1.0 / classes
-    # Helmert's basis: of exact signs, so that no library's choice of eigenvectors shows in what users are asked
+    # Helmert's basis has exact signs, so that no library's choice of eigenvectors shows in a request
     basis = np.zeros((classes, classes - 1))
     for j in range(classes - 1):
         basis[: j + 1, j], basis[j + 1, j] = 1.0, -(j + 1.0)
@@ -67,19 +71,29 @@ def simplex_codes(classes: int) -> NDArray[np.float32]:
 
 
 def shared_codes(classes: int) -> NDArray[np.float32]:
-    """`simplex_codes` with a last coordinate that all classes share, (K, K) of length 1: their mean says where users'
-    features are, too, which public text of another domain does not. ValueError below 2 classes."""
+    """Return `simplex_codes` with a last coordinate that all classes share, (K, K) of length 1.
+
+    Its mean tells where users' features are; public text of another domain does not.
+
+    Raises:
+        ValueError: There are fewer than 2 classes.
+    """
     shared = np.full((classes, 1), np.sqrt(SHARED))
     return np.hstack([simplex_codes(classes) * np.sqrt(1 - SHARED), shared]).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is known of how features go with labels, and how well.
+    """Estimates of how features go with labels, with their noise.
 
-    cross: (c, d), of E[code ⊗ f], in simplex codes. constant: (c,), of E[code]. noise, constant_noise: the variance of
-    the noise in each entry of either. rows: of the sample that both are means over. mean: (d,), of E[f], where users
-    have said it, and mean_noise the variance of the noise in it.
+    Args:
+        cross: E[code ⊗ f], (c, d), in simplex codes.
+        constant: E[code], (c,).
+        noise: Variance of the noise in each entry of cross.
+        constant_noise: Variance of the noise in each entry of constant.
+        rows: Rows of the sample behind both means.
+        mean: E[f], (d,), if users report it.
+        mean_noise: Variance of the noise in each entry of mean.
     """
 
     cross: FloatArray
@@ -91,17 +105,28 @@ class Evidence:
     mean_noise: float = 0.0
 
     def variance(self, of_feature: FloatArray) -> FloatArray:
-        """(d,): of an entry of `cross` along directions in which features vary so, (d,): noise, and a sample's."""
+        """Return the variance (d,) of an entry of `cross`: noise and sampling.
+
+        Args:
+            of_feature: Variance (d,) of features along each direction.
+        """
         return self.noise + of_feature / (len(self.cross) * self.rows)
 
     @property
     def constant_variance(self) -> float:
+        """Return the variance of an entry of `constant`: noise and sampling."""
         return self.constant_noise + 1.0 / (len(self.cross) * self.rows)
 
 
 def of_users(mean: FloatArray, noise_variance: float, *, users: int, codes: NDArray[np.float32]) -> Evidence:
-    """What the debiased mean (D,) of the statistics of so many users says, under noise of this variance in each of its
-    coordinates (`mechanisms.projection.statistic_vectors` has their order and scale), of simplex or shared codes."""
+    """Return the evidence in the debiased mean of user vectors.
+
+    Args:
+        mean: Debiased mean (D,). `mechanisms.projection.statistic_vectors` defines its order and scale.
+        noise_variance: Variance of the noise in each of its coordinates.
+        users: Number of users.
+        codes: Simplex or shared codes.
+    """
     table = np.asarray(mean, np.float64).reshape(codes.shape[1], -1)
     d = table.shape[1] - 1
     where, where_noise = None, 0.0
@@ -116,8 +141,14 @@ def of_users(mean: FloatArray, noise_variance: float, *, users: int, codes: NDAr
 
 
 def records_of(vectors: FloatArray, codes: NDArray[np.float32]) -> tuple[FloatArray, NDArray[np.int64]]:
-    """The features (n, d) and labels (n,) of users of one record each, from their statistics in clear (n, D): the
-    inverse of `mechanisms.projection.statistic_vectors`, for a curator who is trusted with them."""
+    """Return the features (n, d) and labels (n,) of users with one record each.
+
+    It inverts `mechanisms.projection.statistic_vectors`, for a curator whom users trust with clear vectors.
+
+    Args:
+        vectors: User vectors in clear (n, D).
+        codes: Codes of labels.
+    """
     exact = codes.astype(np.float64)
     tables = vectors.reshape(len(vectors), exact.shape[1], -1)
     d = tables.shape[2] - 1
@@ -127,7 +158,13 @@ def records_of(vectors: FloatArray, codes: NDArray[np.float32]) -> tuple[FloatAr
 
 
 def of_labels(features: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.float32]) -> Evidence:
-    """What labelled text says: features (n, d), labels (n,) of 0..K-1 or how likely each is, (n, K); n >= 1."""
+    """Return the evidence in labelled text.
+
+    Args:
+        features: Features (n, d), n >= 1.
+        labels: Labels (n,) of 0..K-1, or probabilities of classes (n, K).
+        codes: Codes of labels.
+    """
     labels = np.asarray(labels)
     exact = codes.astype(np.float64)
     coded = exact[labels] if labels.ndim == 1 else labels @ exact
@@ -138,13 +175,18 @@ def of_labels(features: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.fl
 def linear_head(
     features: NDArray[Any], codes: NDArray[np.float32], *, users: Evidence | None = None, labels: Evidence | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """weight (d, K), bias (K,): Fisher's linear discriminant, from public features (N, d) and what is known of labels.
+    """Return weight (d, K) and bias (K,) of Fisher's linear discriminant.
 
-    users: of those whom the head is for. labels: of labelled public text, which may differ from theirs: by how much
-    is learned from where the two disagree more than their noise explains, and weighs the labels down. Without
-    either, the head is 0: it knows nothing. What says nothing is shrunk to it (see `_posterior`). Where users have said
-    where their features are, the head is for features there: else E[code]'s share of the way from public text to them
-    would pass for what goes with labels, and the threshold would stand where no user is.
+    Labelled public text may differ from users' text. The two are compared: a disagreement beyond their noise gives the
+    labels less weight. Without either, the head is 0. Uninformative directions are shrunk to 0 (see `_posterior`). If
+    users report where their features are, the head is for features there. Otherwise E[code]'s share of the shift from
+    public text to users would pass for label information, and the threshold would stand where no user is.
+
+    Args:
+        features: Public features (N, d).
+        codes: Simplex codes.
+        users: Evidence of the users whom the head is for.
+        labels: Evidence of labelled public text.
     """
     f, exact = np.asarray(features, np.float64), codes.astype(np.float64)
     classes, d = len(exact), f.shape[1]
@@ -155,7 +197,7 @@ def linear_head(
     values = np.maximum(values, 1e-12)
     shift = _shift(users, mean, values)
     variances = [None if e is None else e.variance(values) for e in (users, labels)]
-    if users is not None:  # the noise of their constant is moved along with them
+    if users is not None:  # the noise of their constant moves along with them
         variances[0] = users.variance(values) + users.constant_noise * (shift @ vectors) ** 2
     cross = _posterior(
         *(None if e is None else (e.cross - np.outer(e.constant, centre)) @ vectors
@@ -166,7 +208,7 @@ def linear_head(
     # E[code ⊗ (f - f̄)] = Σ_k share_k·code_k·(class mean_k - f̄), and shares times class means add up to nothing
     weighted = (classes - 1) / classes * exact @ cross
     # in units of the whole scatter, between-class scatter is the squares of canonical correlations, and within-class
-    # scatter what they leave of 1; noise alone may claim more than there is
+    # scatter the rest to 1; noise alone may exceed 1
     unit, root = 1 / np.sqrt(values + RIDGE * values.mean()), np.sqrt(share)
     u, correlations, vt = np.linalg.svd(weighted / root[:, None] * unit, full_matrices=False)
     rho = np.minimum(correlations, CORRELATED)
@@ -178,8 +220,7 @@ def linear_head(
 
 
 def _shift(users: Evidence | None, mean: FloatArray, values: FloatArray) -> FloatArray:
-    """(d,): from the mean of public text's features to that of users', by James and Stein's factor; 0 where they have
-    not said it."""
+    """Return the shift (d,) from public features' mean to users' mean, by James and Stein's factor; 0 if unknown."""
     if users is None or users.mean is None:
         return np.zeros(len(mean))
     apart = users.mean - mean
@@ -192,11 +233,11 @@ def _posterior(
     users: FloatArray | None, labels: FloatArray | None, user_variance: FloatArray | None,
     label_variance: FloatArray | None, values: FloatArray,
 ) -> FloatArray:  # fmt: skip
-    """(c, d): the posterior mean of C = E[code ⊗ (f - f̄)] along directions of these variances λ (d,).
+    """Return the posterior mean (c, d) of C = E[code ⊗ (f - f̄)] along directions of these variances λ (d,).
 
-    C ~ N(0, τ²·λ^DECAY); users' estimate of it has their noise; that of labelled text is of C + N(0, ω²·λ^DECAY). τ²
-    and ω² are those under which what was seen is likeliest (type II maximum likelihood), ω² = 0 unless another is so by
-    far. Features explain at most all of a code's variance, Σ C²/λ <= 1/c, which bounds both.
+    C ~ N(0, τ²·λ^DECAY). Users' estimate of C has their noise; that of labelled text is of C + N(0, ω²·λ^DECAY). τ² and
+    ω² maximize the likelihood of the evidence (type II maximum likelihood), with ω² = 0 unless another value is far
+    likelier. Features explain at most all of a code's variance, Σ C²/λ <= 1/c, which bounds both.
     """
     profile = values**DECAY / (values**DECAY).sum()
     c = len(users if labels is None else labels)  # type: ignore[arg-type]
@@ -223,15 +264,15 @@ def _posterior(
 
 
 def _shares(codes: FloatArray, users: Evidence | None, labels: Evidence | None) -> FloatArray:
-    """(K,): how frequent each class is; equally where nothing that is known rises above its noise."""
+    """Return the frequency of each class, (K,); equal shares if no estimate rises above its noise."""
     classes, c = codes.shape
     known = [e for e in (users, labels) if e is not None]
     estimate, variance = known[0].constant, known[0].constant_variance
     if len(known) == 2:
         gap = float(((known[0].constant - known[1].constant) ** 2).mean())
         other = known[1].constant_variance
-        # few coordinates say how far the shares of the two differ: no farther than noise explains, unless it is by far;
-        # and E[code] lies in the unit ball
+        # few coordinates tell how far the two shares differ: no farther than noise explains, unless far beyond it; and
+        # E[code] lies in the unit ball
         if gap > _DIFFERS * (variance + other):
             other += min(gap - variance - other, 1 / c)
         estimate = (estimate * other + known[1].constant * variance) / (variance + other)
@@ -266,12 +307,18 @@ def best_features(
     embeddings: NDArray[Any], codes: NDArray[np.float32], noise: Callable[[int], float], *, users: int,
     length: int | None = None,
 ) -> int:  # fmt: skip
-    """d, the number of principal components that is expected to teach most, before anyone is asked.
+    """Return d, the number of principal components with the most expected information, before any request.
 
-    It is that of the largest expected share of a label's variance that shrunk estimates explain, if the directions of
-    public text (N, m) go with labels as DECAY and EXPLAINED have it, under a noise of variance `noise(D)` in each
-    coordinate of so many users' mean. At least the smallest candidate that the encoder's width allows. length: of the
-    codes that users send, where these are longer than `codes`.
+    It maximizes the expected share of a label's variance that shrunk estimates explain. It assumes that directions of
+    public text go with labels as DECAY and EXPLAINED state. The result is at least the smallest candidate that the
+    encoder's width allows.
+
+    Args:
+        embeddings: Public embeddings (N, m).
+        codes: Codes of labels.
+        noise: Function from D to the noise variance in each coordinate of the users' mean.
+        users: Number of users.
+        length: Length of the codes that users send, if these are longer than `codes`.
     """
     h = np.asarray(embeddings, np.float64)
     c = codes.shape[1]
@@ -279,7 +326,7 @@ def best_features(
     maps = pca_maps(h, dim=allowed[-1], classes=len(codes))
     components = (h - maps.mean) @ maps.m1
     own = np.maximum(components.var(axis=0), 1e-12) ** (DECAY - 1)
-    share = EXPLAINED * own / own.sum()  # of a label's variance, that each component explains
+    share = EXPLAINED * own / own.sum()  # of a label's variance, explained by each component
     best, chosen = -1.0, allowed[0]
     for d in allowed:
         f = components[:, :d] / np.maximum(np.linalg.norm(components[:, :d], axis=1, keepdims=True), 1e-12)
@@ -293,8 +340,15 @@ def best_features(
 
 
 def mean_noise(mechanism: Mechanism, *, users: int) -> float:
-    """The variance that a mechanism of channel `statistic` leaves in each coordinate of so many users' debiased mean;
-    inf where a release says nothing (ε = 0), 0 where it is the truth."""
+    """Return the noise variance in each coordinate of the users' debiased mean.
+
+    Args:
+        mechanism: Mechanism of channel `statistic`.
+        users: Number of users.
+
+    Returns:
+        inf if a release says nothing (ε = 0), 0 if it is in clear.
+    """
     scale, about = float(getattr(mechanism, "scale", 1.0)), parameters(mechanism)
     size = int(about.get("dim") or about["size"])
     return np.inf if scale == 0 else (1 / scale**2 - 1) / (users * size)

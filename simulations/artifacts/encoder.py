@@ -86,8 +86,9 @@ def check_trained(experiment: Experiment) -> None:
     width, places, depth = (
         said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers")
     )  # fmt: skip
-    asked = {"training.bottleneck": experiment.training.bottleneck} if experiment.training.protocol.releases_text else {}
-    if experiment.training.protocol.in_halves:
+    protocol = experiment.training.protocol
+    asked = {"training.bottleneck": experiment.training.bottleneck} if protocol.releases_text else {}
+    if protocol.in_halves:
         asked = {f'arm "{arm.name}": embedding.dim': (arm.dims or (DEFAULT_DIM,))[0] for arm in experiment.arms}
     for where, dim in asked.items():
         if isinstance(width, int) and isinstance(dim, int) and dim > width:

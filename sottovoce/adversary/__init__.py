@@ -1,1 +1,1 @@
-"""Attacks on releases and audits of guarantees. `estimators` knows releases and public data, never the truth."""
+"""Adversary: attacks on finished runs, and audits of mechanisms and clients."""

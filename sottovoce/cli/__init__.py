@@ -1,1 +1,1 @@
-"""Command line: options, printing, exit codes. Each command loads its room when it is called."""
+"""Command line: options, printing, exit codes. Each command loads its package when it is called."""

@@ -1,4 +1,4 @@
-"""The command `sottovoce attack`: its options; the attacks are in sottovoce.adversary."""
+"""Command `sottovoce attack`: its options. The attacks are in sottovoce.adversary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from simulations.progress import progress_lines
 from sottovoce.cli.options import print_json
 
-# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+# This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -47,7 +47,7 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
 ) -> None:  # fmt: skip
-    """Attack what a run's users released, as the server would; attacks.json and attacks.md go into the run folder."""
+    """Attack a run's releases as the server would, and write attacks.json and attacks.md into its folder."""
     from simulations.output.remote import Remote, is_url
     from simulations.run.published import finished
     from sottovoce.adversary.attacks import run as attacks

@@ -1,4 +1,4 @@
-"""The command `sottovoce audit`: its options; the audit itself is in sottovoce.adversary.audit.run."""
+"""Command `sottovoce audit`: its options. The audit is in sottovoce.adversary.audit.run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from simulations.progress import progress_lines
 from sottovoce.cli.options import print_json
 
-# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+# This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -40,11 +40,11 @@ def command(
         typer.Option("--out", help="Folder for audit.json, audit.md, certificates; new or empty.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure lower bounds of ε beside what is claimed; exit code 1 where a claim is violated.
+    """Measure lower bounds of ε beside the claimed ε; exit with code 1 if a claim is violated.
 
-    NAME: a mechanism of the catalogue, length, text, client, client-timing or shuffler; or somebody else's, by its
-    package's name for it or as package.module:Class. --verify runs the command that the file names, or --command:
-    exit code 0 where new draws confirm it, 1 where they do not.
+    NAME: a mechanism of the catalogue, length, text, client, client-timing or shuffler; or an external mechanism, by
+    its package's name for it or as package.module:Class. --verify runs the command that the file names, or --command:
+    exit code 0 if new draws confirm it, 1 if they do not.
     """
     from sottovoce.adversary.audit.run import audit, audit_command
 

@@ -1,4 +1,4 @@
-"""The command `sottovoce bench`: its options; what is measured is in benchmarks.run."""
+"""Command `sottovoce bench`: its options. The measurements are in benchmarks.run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from sottovoce.cli.options import print_json
 
-# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+# This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -38,7 +38,7 @@ def command(
         typer.Option("--out", help="Folder for bench.json, bench.md and bench.png; new or empty.", show_default=False),
     ] = None,
 ) -> None:  # fmt: skip
-    """Measure how fast this is here: mechanisms, encoder, rounds, and peers beside them."""
+    """Measure the speed on this machine: mechanisms, encoder, rounds, and peers beside them."""
     _find_benchmarks()
     from benchmarks import run as bench
     from simulations.output.atomic import staged
@@ -65,7 +65,7 @@ def command(
 
 
 def _find_benchmarks() -> None:
-    """Make the benchmarks of a clone importable: they are not installed. Raises UserError where there is no clone."""
+    """Make the benchmarks of a clone importable; raise UserError if there is no clone."""
     import sottovoce
     from simulations.errors import UserError
 

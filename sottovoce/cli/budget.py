@@ -1,4 +1,4 @@
-"""The commands `sottovoce budget`: what ε is there, what shuffling makes of it, and which parameters a budget buys."""
+"""Commands `sottovoce budget`: current ε, amplification by shuffling, and parameters within a budget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simulations.analysis.budget import Release, TextToPlan
     from simulations.analysis.plan import Terms
 
-# Nothing here may import SciPy, matplotlib or the accounting before a command runs: `--help` must answer at once.
+# This file must not import SciPy, matplotlib or the accounting before a command runs, because `--help` must start fast.
 
 app = typer.Typer(help="What ε do I have, and what does a budget buy?", no_args_is_help=True)
 
@@ -54,7 +54,7 @@ def local_(
     delta: Delta = 1e-6,
     as_json: AsJson = False,
 ) -> None:
-    """Without a shuffler: the worst case, the exact ε at δ, and compositions of several releases."""
+    """Print the worst case, the exact ε at δ, and compositions of several releases, without a shuffler."""
     from mechanisms import checks
     from simulations.analysis import budget
 
@@ -89,7 +89,7 @@ def compare_(
     delta: Delta = 1e-6,
     as_json: AsJson = False,
 ) -> None:
-    """The same question put to dp-accounting: its answers beside ours, and why they differ."""
+    """Compare our ε with that of dp-accounting, and explain differences."""
     from simulations.analysis import budget
     from simulations.analysis.compare import compare
 
@@ -122,7 +122,7 @@ def shuffle_(
     delta: Delta = 1e-6,
     as_json: AsJson = False,
 ) -> None:
-    """Central ε of a user in a shuffled crowd: every bound under its published name; none where its condition fails."""
+    """Print a user's central ε in a shuffled crowd: every valid bound, under its published name."""
     from simulations.analysis import budget
 
     _check_delta(delta)
@@ -176,13 +176,13 @@ def ladder_(
     delta: Annotated[float | None, typer.Option("--delta", help="δ, of every rung.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What ε do I have? Rung by rung, for an experiment file, a mechanism, or a ledger."""
+    """Print ε, rung by rung, of an experiment file, a mechanism, or a ledger."""
     sources = [s for s in (file, ledger, mechanism) if s is not None]
     if len(sources) != 1:
         raise UserError("budget ladder: give one of FILE.toml, --mechanism or --ledger")
     if delta is not None:
         _check_delta(delta)
-    if mechanism is None:  # what has no effect on the answer would be taken for having had one
+    if mechanism is None:  # an ignored option would look like one that has an effect
         given = (epsilon, sigma, dim, raw or None, label_epsilon, users, None if stages == 1 else stages)
         names = ("epsilon", "sigma", "dim", "raw", "label-epsilon", "users", "stages")
         if odd := [name for name, value in zip(names, given, strict=True) if value is not None]:
@@ -269,7 +269,7 @@ def report_(
         Path, typer.Option("--out", metavar="FILE", help="An .html file; the privacy label stands beside it as .json.")
     ] = Path("report.html"),
 ) -> None:
-    """What an experiment would cost its users, for who has to judge it before it runs: one HTML file, and a label."""
+    """Write one HTML file and a privacy label about the cost of an experiment for its users, before it runs."""
     from sottovoce.report.write import report_of_plan
 
     _print([str(path) for path in report_of_plan(file, out, overrides=once(set_, None))])
@@ -338,7 +338,7 @@ def plan_(
     crowd: Crowd = None,
     as_json: AsJson = False,
 ) -> None:
-    """The largest local ε within a central budget; without --label-epsilon, how the budget can be split."""
+    """Find the largest local ε within a central budget; without --label-epsilon, show how the budget can be split."""
     from simulations.analysis import plan
     from simulations.analysis.budget import TextToPlan
     from simulations.output.atomic import whole
@@ -367,7 +367,7 @@ def plan_(
 
 
 def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path | None) -> dict[str, Any]:
-    """The plan of a text, or of an embedding, which takes none of a text's options."""
+    """Return the plan of a text, or of an embedding, which takes none of a text's options."""
     from mechanisms.catalogue import admit
     from simulations.analysis import plan
     from simulations.progress import progress_lines
@@ -376,7 +376,7 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
         if out is not None:
             raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
         said = progress_lines()
-        with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+        with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
             build, among = text.by_epsilon(mechanism, delta=terms.delta, progress=said)
         return plan.plan_text(terms, build, public=text.public, crowd=text.crowd, progress=said) | {"among": among}
     if given := [name for name, value in asdict(text).items() if value is not None]:
@@ -399,7 +399,7 @@ def optimal_(
     delta: Delta = 1e-6,
     as_json: AsJson = False,
 ) -> None:
-    """How near one anonymous vector a user comes to a trusted curator: shapes of the density, and more messages."""
+    """Compare one anonymous vector a user with a trusted curator: shapes of the density, and more messages."""
     from mechanisms import checks
     from mechanisms.privunit import MAX_DIM
     from simulations.analysis.shuffle_optimal import search
@@ -434,7 +434,7 @@ def users_(
     delta: Delta = 1e-6,
     as_json: AsJson = False,
 ) -> None:
-    """How many users a mechanism needs for a central ε."""
+    """Print the number of users that a mechanism needs for a central ε."""
     from mechanisms.accounting.planner import users_needed
     from simulations.analysis.budget import Release
 
@@ -457,7 +457,7 @@ def figures_(
     users: Annotated[int, typer.Option("--users", help="Users delivered.")] = 67_349,
     delta: Delta = 1e-6,
 ) -> None:
-    """ε against δ, rounds and users, and all bounds side by side, as PNG for print."""
+    """Draw ε against δ, rounds and users, and all bounds side by side, as PNG files for print."""
     from simulations.analysis import budget_figures
 
     _check_delta(delta)
@@ -466,7 +466,7 @@ def figures_(
 
 
 def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:  # also true for not-a-number
+    if not 0 < delta < 1:  # also rejects NaN
         raise UserError(f"--delta: must be above 0 and below 1, got {delta:g}")
 
 

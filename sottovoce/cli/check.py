@@ -1,4 +1,4 @@
-"""The command `sottovoce check`: what an experiment will cost and cut, before it runs."""
+"""Command `sottovoce check`: forecast of an experiment's cost and cuts, before it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulations.progress import progress_lines
 from sottovoce.cli.ladder_table import LEGEND, number, table
 from sottovoce.cli.options import AsJson, Data, Set, overrides, print_json
 
-# Nothing here may import NumPy or the accounting before the command runs: `--help` must answer at once.
+# This file must not import NumPy or the accounting before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -20,7 +20,7 @@ def command(
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run would cost in ε, time and memory, and what it would cut. Runs nothing, releases nothing."""
+    """Forecast a run's cost in ε, time and memory, and its cuts, without running or releasing anything."""
     from simulations.experiment import load
     from simulations.run.forecast import forecast
 
@@ -31,7 +31,7 @@ def command(
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """What `forecast` has found, for people."""
+    """Return the results of `forecast` as lines for people."""
     said = [f"{found['name']}, way {found['way']}", ""]
     for name, part in found["parts"].items():
         said.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")

@@ -1,4 +1,4 @@
-"""The command `sottovoce deniability`: its options; the study itself is in simulations.analysis.deniability."""
+"""Command `sottovoce deniability`: its options. The measurements are in simulations.analysis.deniability."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from simulations.errors import UserError
 from simulations.progress import progress_lines
 
-# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+# This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -33,7 +33,7 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed.")] = 1,
 ) -> None:
-    """How often words stay, what they become, and how deniable they are: tables and figures."""
+    """Measure how often words stay, their substitutes, and their deniability, as tables and figures."""
     from simulations.analysis.deniability import Study, check, load_words, run, table, write
     from simulations.output.atomic import staged
 

@@ -1,4 +1,4 @@
-"""The commands `sottovoce deploy`: a study's arm on real processes, all at once, or each party by itself."""
+"""Commands `sottovoce deploy`: a study's arm on real processes, all at once, or each party by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from simulations.progress import progress_lines
 from sottovoce.cli.options import AsJson, Data, OneArm, Set, end_where_nobody_was_delivered, overrides
 
-# Nothing here may import NumPy, torch or Flower: `--help` and a mistyped file must answer at once.
+# This file must not import NumPy, torch or Flower, because `--help` and the error for a mistyped file must come fast.
 
 app = typer.Typer(
     help="A study on real processes: SuperLink, devices, shuffler, training server, the deployed model.",
@@ -60,7 +60,7 @@ def up_(
 
     experiment = load(file, overrides(set_, data))
     out = out or Path("runs") / f"deploy-{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
-    with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+    with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
         from simulations.run import report
         from sottovoce.deployment import local as deploy
 
@@ -74,7 +74,7 @@ def up_(
 
 @app.command("down")
 def down(folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `deploy up` has made.")]) -> None:
-    """Stop whatever of a deployment still runs, and nothing else."""
+    """Stop the remaining processes of a deployment, and nothing else."""
     from sottovoce.deployment import processes as parties
 
     ended = parties.down(folder)
@@ -90,7 +90,7 @@ def keys(
         typer.Option("--host", metavar="PARTY=HOST", help="Where superlink, shuffler or model is reached."),
     ] = None,
 ) -> None:
-    """Make the keys and certificates of a deployment, for parties on several machines. `up` does it by itself."""
+    """Make the keys and certificates of a deployment on several machines; `up` makes its own."""
     from sottovoce.deployment import local as deploy
     from sottovoce.deployment import party_keys
 
@@ -105,7 +105,7 @@ def request_certificate(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; its keys never leave it.")],
     party: Party,
 ) -> None:
-    """Make the keys of one party, where it is, and a request for its certificate, which an authority signs."""
+    """Make the keys of one party on its own machine, and a certificate request for the authority."""
     from sottovoce.deployment import local as deploy
     from sottovoce.deployment import party_keys
 
@@ -119,7 +119,7 @@ def request_certificate(
 def renew_seal(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where seal.key is, of training server or model.")],
 ) -> None:
-    """Make another key that devices seal to, and keep the one before for those that still do."""
+    """Make another key that devices seal to, and keep the old one for devices that still use it."""
     from sottovoce.deployment import party_keys
 
     old, new = party_keys.renew_seal(folder)
@@ -137,7 +137,7 @@ def sign_certificate(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="For cert.pem and ca.pem, which the party gets.")],
     host: Annotated[list[str] | None, typer.Option("--host", help="A name or address where it is reached.")] = None,
 ) -> None:
-    """Sign a party's certificate, as the authority, which says who it is: the request is not believed."""
+    """Sign a party's certificate as the authority, which states the party; the request's own name is ignored."""
     from sottovoce.deployment import party_keys
 
     party_keys.sign_request(authority, request, out, party, host or ())
@@ -151,7 +151,7 @@ def units(
     party: Annotated[str, typer.Option("--party", help="What the service is called, as shuffler or node-1.")],
     place: Annotated[Path, typer.Option("--in", metavar="DIR", help="The folder that it is started in.")] = Path("."),
 ) -> None:
-    """Write a systemd unit and a Compose file by which a party is started again whenever it dies."""
+    """Write a systemd unit and a Compose file that restart a party whenever it fails."""
     import shutil
 
     from sottovoce.deployment.units import write_units
@@ -167,7 +167,7 @@ def register(
     superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
     root_certificates: Authority,
 ) -> None:
-    """Tell a SuperLink of a device; prints the node id by which the shuffler's list of users names it."""
+    """Register a device with a SuperLink, and print the node id for the shuffler's list of users."""
     from sottovoce.deployment import superlink as operator
 
     print(operator.register(superlink, root_certificates, public_key))
@@ -186,7 +186,7 @@ def enrol(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The tokens, for the shuffler.")],
 ) -> None:
-    """Vouch for users, as the enrolment authority, which knows them: a shuffler takes rows of nobody else."""
+    """Sign tokens for users as the enrolment authority; a shuffler accepts rows of no other users."""
     from simulations.output.atomic import whole
     from simulations.shuffler import enrolment
     from sottovoce.deployment.keys import read_key
@@ -211,7 +211,7 @@ def gateway(
         int, typer.Option("--connections", metavar="N", help="At a time; half of them from one address.")
     ] = 1024,
 ) -> None:
-    """Stand where devices are, before a SuperLink that its operator alone reaches: pass a device's calls, no others."""
+    """Run a reverse proxy that exposes only the device API of a private SuperLink."""
     from sottovoce.deployment import gateway as gateway_service
 
     gateway_service.run(
@@ -242,7 +242,7 @@ def shuffler(
     ] = False,
     host: Host = "127.0.0.1",
 ) -> None:
-    """Stand between devices and training server: hold sealed releases, see nothing of them, forget whose they were."""
+    """Run the shuffler between devices and training server: store sealed releases, and remove their users."""
     from sottovoce.deployment import shuffler as shuffler_service
 
     shuffler_service.run(
@@ -259,7 +259,7 @@ def public(
     data: Data = None,
     set_: Set = None,
 ) -> None:
-    """Write what a training server may hold of a study: public texts, encoder, vocabulary; nothing that users hold."""
+    """Write a study's public data for a training server: public texts, encoder, vocabulary; no data of users."""
     from simulations.experiment import load
 
     experiment = load(file, overrides(set_, data))
@@ -299,7 +299,7 @@ def train(
     ] = None,
     arm: OneArm = None,
 ) -> None:
-    """Train one arm of a study on what the shuffler delivers; sees releases, and not whose they are."""
+    """Train one arm of a study on the shuffler's batches of releases, without their users."""
     from simulations.experiment import load
 
     experiment = load(file)
@@ -334,7 +334,7 @@ def sign(
     sign_key: Annotated[Path, typer.Option("--sign-key", metavar="FILE", help="The publisher's private key.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The signed question, for devices and server.")],
 ) -> None:
-    """Vouch for a question, as the publisher of a bundle: its devices may then be asked it, within their limits."""
+    """Sign a request as the publisher of a bundle, so that its devices may answer it within their limits."""
     from client.device.bundle import open_bundle
     from sottovoce.deployment import questions
 
@@ -354,7 +354,7 @@ def score(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a deployed arm, for whoever runs the study and holds the truth; the training server does not."""
+    """Score a deployed arm against the true labels, which the operator of the study holds."""
     from simulations.experiment import load
 
     experiment = load(file, overrides(None, data))
@@ -388,7 +388,7 @@ def predict(
     ] = None,
     host: Host = "127.0.0.1",
 ) -> None:
-    """Answer sanitized embeddings with the model's guesses."""
+    """Answer sanitized embeddings with the model's predictions."""
     from sottovoce.deployment import predict as predict_service
 
     predict_service.run(

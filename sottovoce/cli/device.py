@@ -1,4 +1,4 @@
-"""The commands `sottovoce device`: what a device is given, what it costs there, and what has left it."""
+"""Commands `sottovoce device`: a device's bundle, its footprint, and its ledger."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from simulations.errors import UserError
 from simulations.progress import progress_lines
 from sottovoce.cli.options import AsJson, Data, OneArm, Set, overrides, print_json
 
-# Nothing here may import what a device has not: these commands run where `pip install sottovoce` alone was done. (To
-# make a bundle, a simulation's installation is needed.)
+# This file must not import anything that a device lacks: these commands run with `pip install sottovoce` alone. (Making
+# a bundle needs the extra for simulations.)
 
 app = typer.Typer(help="The same client on a device: its bundle, its footprint, its ledger.", no_args_is_help=True)
 
-#: What ends a command that serves.
+#: Signals that end a serving command.
 _ENDS = (signal.SIGINT, signal.SIGTERM)
-#: Sentences of the built-in corpus that are profiled where no others are named.
+#: Sentences of the built-in corpus to profile by default.
 SENTENCES = 200
 _STEPS = {
     "read": "read the record",
@@ -97,7 +97,7 @@ def bundle_(
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what a client needs to answer, and nothing else: encoder, maps, mechanisms, policy, and their hashes."""
+    """Write a client's bundle: encoder, maps, mechanisms, policy, and their hashes."""
     if (run is None) == (experiment is None):
         raise UserError("device bundle: give either --run RUN_DIR or --experiment FILE.toml")
     if run is not None and (data is not None or set_):
@@ -106,7 +106,7 @@ def bundle_(
 
     require_free(out, "bundle")
     progress = progress_lines()
-    with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+    with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
         from client.device.bundle import Keys
         from mechanisms.messages.sealed import key_id
         from sottovoce.deployment.devices import bundle as device
@@ -140,7 +140,7 @@ def profile(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What one sentence costs on this machine, one at a time, on one core: time, memory, bytes, energy."""
+    """Measure one sentence at a time on one core of this machine: time, memory, bytes, energy."""
     from client.device import footprint
     from client.device.bundle import open_bundle
 
@@ -159,7 +159,7 @@ def ledger(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The device's: node.json and ledger.sqlite.")],
     as_json: AsJson = False,
 ) -> None:
-    """What left this device, when, to which stage, at what cost, and what its policy still allows."""
+    """Print this device's releases, with time, stage and cost, and the remaining budget of its policy."""
     from client.device import statement as device_ledger
 
     found = device_ledger.read_statement(folder)
@@ -180,7 +180,7 @@ def serve(
         Path, typer.Option("--key", metavar="FILE", help="The node's private key; the SuperLink knows the public one.")
     ],
 ) -> None:
-    """Answer a SuperLink's requests from this folder, with the client as installed, until told to end."""
+    """Answer a SuperLink's requests from this folder, with the installed client, until a signal stops it."""
     with ends_on_signal():
         from client.device.serve import serve
 
@@ -191,7 +191,7 @@ def serve(
 
 @contextmanager
 def ends_on_signal() -> Iterator[None]:
-    """SIGTERM and Ctrl-C end what is within, in its own good order. A second one changes nothing."""
+    """End the context in order on SIGTERM or Ctrl-C; a second signal changes nothing."""
 
     def end(number: int, frame: Any) -> None:
         for known in _ENDS:
@@ -220,7 +220,7 @@ def install(
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Make a folder a device's, which answers by a bundle, under its policy; or give a device another bundle."""
+    """Make a folder a device that answers by a bundle, under its policy; or give a device another bundle."""
     from client.device.bundle import open_bundle
     from sottovoce.deployment.keys import read_key
 
@@ -243,7 +243,7 @@ def allow(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="You agree, though the publisher has not signed it.")] = False,
 ) -> None:
-    """Say what a server would ask beyond the policy's list, with its worst case, and allow it."""
+    """Show a server's request beyond the policy's list, with its worst case, and allow it."""
     from client.device import allow as device_allow
 
     if question is None:
@@ -274,7 +274,7 @@ def add(
     ] = None,
     split: Annotated[str, typer.Option("--split", help="train, or test.")] = "train",
 ) -> None:
-    """Give a device records of its user, behind those that it has: all of a file's, or none."""
+    """Add the records of a file to a device, all of them or none."""
     from sottovoce.deployment.devices import records as device_add
 
     print(device_add.add(node, file, text=text, label=label, classes=classes, user=user, split=split))
@@ -302,9 +302,9 @@ def ask(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a deployed model classify a sentence, of which it sees a sanitized embedding and nothing else.
+    """Classify a sentence by a deployed model, which sees a sanitized embedding and nothing else.
 
-    What that costs is charged to the device's ledger; the same sentence asked again costs nothing.
+    The cost is charged to the device's ledger; the same sentence again costs nothing.
     """
     from sottovoce.deployment.devices import ask as device_ask
 

@@ -1,4 +1,4 @@
-"""The command `sottovoce explore`: its options; the page is in sottovoce.explore."""
+"""Command `sottovoce explore`: its options. The page is in sottovoce.explore."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+# This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -28,7 +28,7 @@ def command(
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Of the page (0: a free one).")] = 0,
 ) -> None:
-    """A page in your browser: type a sentence, see what would leave a device, what it tells, and what it costs."""
+    """Serve a page for your browser that shows what leaves a device for a sentence, what it reveals, and its cost."""
     from sottovoce.explore import serve
 
     serve.run(run=run, bundle=bundle, node=node, port=port, say=lambda line: print(line, flush=True))

@@ -1,4 +1,4 @@
-"""The command `sottovoce init`: an experiment of one's own, from a table of texts and labels."""
+"""Command `sottovoce init`: an experiment on your own table of texts and labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-# Nothing here may import NumPy before the command runs: `--help` must answer at once.
+# This file must not import NumPy before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -23,7 +23,7 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="By which the rows are divided.")] = 1,
 ) -> None:
-    """Write a commented experiment on texts of one's own, cleaned and divided, that runs as it stands."""
+    """Write a commented experiment on your own texts, cleaned and split, that runs without changes."""
     from simulations.experiment.values import whole
     from simulations.run.proposal import propose
 

@@ -1,4 +1,4 @@
-"""A ladder as lines on a terminal."""
+"""Ladder as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEGEND = (
 
 
 def table(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line a rung: name, ε at δ, δ, worst case, and the neighbours or why there is no number."""
+    """Return one line a rung: name, ε at δ, δ, worst case, and the neighbours or the reason for a missing number."""
     lines = [f"  {'rung':<10} {'ε at δ':>9}  {'δ':<9} {'worst case':>10}  what it is about"]
     for r in rungs:
         about = r["neighbours"]
@@ -32,13 +32,13 @@ def table(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def assumptions(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What each rung with a number rests on, one line each; of those without protection, why."""
+    """Return the assumptions of each rung with a number, one line each; for unprotected rungs, the reason."""
     own = [r for r in rungs if r["epsilon"] is not None and (r["epsilon"] != "inf" or r["unprotected"] == [r["rung"]])]
     return [f"  {r['rung']}: {r['assumption']}" for r in own]
 
 
 def number(value: Any) -> str:
-    """Four digits; – where there is none."""
+    """Return a number with four digits; – if there is none."""
     if value is None:
         return "–"
     return "∞" if value in ("inf", float("inf")) else f"{value:.4g}"

@@ -1,6 +1,6 @@
-"""The command `sottovoce`: results on stdout, progress and complaints on stderr.
+"""Command `sottovoce`: results on stdout, progress and errors on stderr.
 
-What a user can mend ends in one line and exit code 2; SOTTOVOCE_DEBUG=1 shows the traceback as well.
+An error that a user can correct is one line, with exit code 2; SOTTOVOCE_DEBUG=1 shows the traceback too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ from sottovoce.extras import install_command
 if TYPE_CHECKING:
     from simulations.run.track import Tracker
 
-# Nothing here may import torch, Flower or matplotlib: `--help` and a mistyped file must answer at once.
+# This file must not import torch, Flower or matplotlib, because `--help` and the error for a mistyped file must come
+# fast.
 
 app = typer.Typer(
     help="Federated learning on text that is sanitized before it leaves the user.",
@@ -139,7 +140,7 @@ def summarize(
         )
     ] = None,
 ) -> None:
-    """Means and standard errors over runs of one study with different seeds, as a Markdown table."""
+    """Print means and standard errors over runs of one study with different seeds, as a Markdown table."""
     from simulations.output.figures import check_figure, save
     from simulations.run import summary
     from simulations.run.published import finished
@@ -158,7 +159,7 @@ def summarize(
 def schema(
     markdown: Annotated[bool, typer.Option("--markdown", help="For people: docs/experiment.md.")] = False,
 ) -> None:
-    """Every key of an experiment file, as JSON Schema for editors."""
+    """Print every key of an experiment file, as JSON Schema for editors."""
     from simulations.experiment import schema as keys
 
     text = keys.page() if markdown else json.dumps(keys.schema(), indent=1, ensure_ascii=not streams.in_unicode())
@@ -169,6 +170,7 @@ def schema(
 def version_(
     version: Annotated[bool, typer.Option("--version", help="Say which Sottovoce this is, and end.")] = False,
 ) -> None:
+    """Print the version, if --version is given."""
     if version:
         from importlib.metadata import version as installed
 
@@ -179,10 +181,10 @@ def version_(
 def _start(
     file: str, changes: list[str], out: str | None, ray_address: str | None, as_json: bool, track: Sequence[str] = ()
 ) -> None:
-    """A new run, and what it says."""
+    """Start a new run, and print its results."""
     from simulations.run.track import tracker
 
-    trackers = [tracker(where) for where in track]  # what is wrong with one is said before the run
+    trackers = [tracker(where) for where in track]  # reports errors of a tracker before the run
     from simulations.experiment import load, slug
     from simulations.run.simulate import simulate as run
 
@@ -194,7 +196,7 @@ def _start(
 
 
 def _resume(out: str, ray_address: str | None, as_json: bool, track: Sequence[str]) -> None:
-    """The rest of a run that was stopped, and what all of it says."""
+    """Finish a stopped run, and print the results of all of it."""
     from simulations.run.track import tracker
 
     trackers = [tracker(where) for where in track]
@@ -216,7 +218,7 @@ def _show(results: dict[str, Any], out: str, as_json: bool, trackers: Sequence[T
 
 @contextmanager
 def _stdout_is_stderr() -> Iterator[None]:
-    """While a run works, whatever libraries and their workers print goes to stderr: stdout is for results."""
+    """Send output of libraries and their workers to stderr during a run: stdout is for results."""
     sys.stdout.flush()
     saved = os.dup(1)
     os.dup2(2, 1)
@@ -229,8 +231,11 @@ def _stdout_is_stderr() -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line. Returns the exit code: 0, 1 where what was found is bad news, 2 after a user's mistake, 130
-    after Ctrl-C, 143 after SIGTERM."""
+    """Run the command line, and return the exit code.
+
+    Returns:
+        0 for success, 1 for bad results, 2 after a user's mistake, 130 after Ctrl-C, 143 after SIGTERM.
+    """
     os.environ.update(QUIET)
     try:
         streams.prepare()
@@ -241,13 +246,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _terminate(number: int, frame: Any) -> None:
-    """SIGTERM raises in the main thread, as Ctrl-C does."""
+    """Raise Terminated in the main thread for SIGTERM."""
     raise Terminated
 
 
 @cache
 def _command() -> Any:
-    """The click command: typer makes it anew from every signature wherever it is asked, in a tenth of a second."""
+    """Return the click command, cached because typer builds it from all signatures in a tenth of a second."""
     return typer.main.get_command(app)
 
 
@@ -270,7 +275,7 @@ def _run(arguments: list[str] | None) -> int:
         error.show()
         return 2
     except click.ClickException as error:
-        said, mark, near = error.format_message().partition(" Did you mean")  # which typer adds to what click says
+        said, mark, near = error.format_message().partition(" Did you mean")  # typer adds this to click's message
         return _complain(said + mark + near.partition(" (Did you mean")[0].partition(" Did you mean")[0], 2)
     except ModuleNotFoundError as error:
         if (command := install_command(error.name)) is None:
@@ -279,7 +284,7 @@ def _run(arguments: list[str] | None) -> int:
     except BrokenPipeError:  # as click does while a command runs: whoever read our output has seen enough
         return 1
     except OSError as error:
-        # Without a file name it is no mistake of the user's.
+        # An error without a file name is no mistake of the user.
         if error.filename is None:
             raise
         return _complain(f"{error.filename}: {error.strerror}", 2)

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -48,8 +48,17 @@ Track = Annotated[
 
 
 def refuse_repeats(arguments: Sequence[str], root: Any) -> None:
-    """Raises UserError for an option given twice of which one alone would count: the other would be passed over in
-    silence, and with it a column that is to be sanitized, or a limit. root: the click command."""
+    """Refuse an option that is given twice if only one of them would count.
+
+    The other would be ignored without a message, and with it a column to sanitize, or a limit.
+
+    Args:
+        arguments: Arguments of the command line.
+        root: The click command.
+
+    Raises:
+        UserError: An option is repeated.
+    """
     from simulations.errors import UserError
 
     words, command = list(arguments), root
@@ -73,14 +82,14 @@ def refuse_repeats(arguments: Sequence[str], root: Any) -> None:
 
 
 def print_json(answer: Any) -> None:
-    """As `simulations.output.jsonable.print_json`, which needs NumPy."""
+    """Print one JSON object, with "inf" for infinity."""
     from simulations.output import jsonable
 
     jsonable.print_json(answer)
 
 
 def overrides(set_: Sequence[str] | None, data: Path | None) -> list[str]:
-    """What --set and --data override in a study. UserError for a key that is set twice."""
+    """Return the overrides of --set and --data in a study. Raises UserError for a key that is set twice."""
     from simulations.errors import UserError
 
     found = list(set_ or ())
@@ -90,13 +99,13 @@ def overrides(set_: Sequence[str] | None, data: Path | None) -> list[str]:
             other = "--data" if key not in keys[:i] else found[keys.index(key)].strip()
             raise UserError(f"--set {found[i]}: {key} is set twice, by {other} too; leave one of them")
     if data is not None:
-        # A JSON string is a TOML string: a folder called "1" stays a text.
+        # A JSON string is a TOML string, so a folder called "1" stays a text.
         found.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
     return found
 
 
 def end_where_nobody_was_delivered(results: Mapping[str, Any]) -> None:
-    """Ends the command with 1 where an arm's users were asked and none of them reached the server: it says why."""
+    """Exit with code 1 and a message if no user of an arm reached the server after a request."""
     from simulations.run.report import undelivered
 
     lines = undelivered(results)

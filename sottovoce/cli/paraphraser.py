@@ -1,4 +1,4 @@
-"""The command `sottovoce paraphraser`: its options; the training is server.training.paraphrase."""
+"""Command `sottovoce paraphraser`: its options. The training is in server.training.paraphrase."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from simulations.errors import UserError
 from simulations.progress import progress_lines
 
-# Nothing here may import torch before the command runs: `--help` must answer at once.
+# This file must not import torch before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -28,7 +28,7 @@ def command(
     lr: Annotated[float, typer.Option(help="Of AdamW, at its highest.")] = 5e-5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Fine-tune a model on public pairs of texts and paraphrases: for `sanitize --mechanism dp-paraphrase`."""
+    """Fine-tune a model on public pairs of texts and paraphrases, for `sanitize --mechanism dp-paraphrase`."""
     from simulations.corpora.rewriting import blocks, format_of
     from simulations.output.atomic import staged
 
@@ -37,7 +37,7 @@ def command(
     if len(set(column)) != 2 or len(column) != 2:
         raise UserError(f"--column: give two, of the texts and of their paraphrases; got {', '.join(column)}")
     read = [cells for block in blocks(pairs, BytesIO(), column, 1024) for cells in block.texts]
-    with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+    with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
         from server.training.paraphrase import finetune_paraphraser
 
         with staged(out) as folder:

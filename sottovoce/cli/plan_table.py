@@ -1,4 +1,4 @@
-"""A plan as people read it: each split of a budget, and what it was planned for."""
+"""Plan as lines for people: each split of a budget, and its assumptions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sottovoce.cli.ladder_table import number
 
 
 def lines(answer: Mapping[str, Any]) -> list[str]:
-    """What `simulations.analysis.plan` has found, for people."""
+    """Return the results of `simulations.analysis.plan` as lines for people."""
     shuffled, of_text = "no shuffler", "tokens" in answer
     if answer["users"] is not None:
         shuffled = f"{answer['users']:,} users invited, planned for {answer['delivered']:,} delivered"

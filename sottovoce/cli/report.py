@@ -1,4 +1,4 @@
-"""The command `sottovoce report`: its options; the report is in sottovoce.report."""
+"""Command `sottovoce report`: its options. The report is in sottovoce.report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-# Nothing here may import NumPy or matplotlib before the command runs: `--help` must answer at once.
+# This file must not import NumPy or matplotlib before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -17,7 +17,7 @@ def command(
         Path, typer.Option("--out", metavar="FILE", help="An .html file; the privacy label stands beside it as .json.")
     ] = Path("report.html"),
 ) -> None:
-    """One HTML file on finished runs and studies for who has to judge them, and a privacy label for machines."""
+    """Write one HTML report of finished runs and studies for reviewers, with a machine-readable privacy label."""
     from simulations.run.published import finished
     from sottovoce.report.write import report
 

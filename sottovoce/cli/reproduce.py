@@ -1,4 +1,4 @@
-"""The command `sottovoce reproduce`: a paper's tables, run here, beside the paper's numbers."""
+"""Command `sottovoce reproduce`: a paper's tables, computed here, beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from simulations.progress import progress_lines
 from sottovoce.cli.options import AsJson, print_json
 
-# Nothing here may import NumPy or matplotlib before the command runs: `--help` must answer at once.
+# This file must not import NumPy or matplotlib before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -44,7 +44,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run what can be run here of a paper, and print its numbers beside ours, with why they differ."""
+    """Run the reproducible parts of a paper, and print its numbers beside ours, with reasons for differences."""
     from simulations.errors import UserError
     from simulations.output.atomic import whole
     from simulations.papers.definition import USERS, chosen, load_paper

@@ -1,4 +1,4 @@
-"""The command `sottovoce sanitize`: a file's texts rewritten by a text mechanism, row by row."""
+"""Command `sottovoce sanitize`: rewrite a file's texts by a text mechanism, row by row."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from simulations.output.streams import standard_input
 if TYPE_CHECKING:
     from client.rewrite import Rewriter, Token
 
-# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+# This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
-#: What mechanisms need of a vocabulary beside words and vectors.
+#: Parts of a vocabulary that a mechanism needs beside words and vectors.
 _NEEDS = {"santext+": "counts", "madlib-syntax": "tags"}
 _PROGRESS_SECONDS = 5.0
 
@@ -103,7 +103,7 @@ def command(
     prompt: Prompt = None,
     seed: Annotated[int | None, typer.Option(help="Reproducible, and not private.", show_default=False)] = None,
 ) -> None:
-    """Rewrite texts so that what goes out is private: one row out for each row in, nothing written by halves."""
+    """Rewrite texts so that the output is private: one row out for each row in, all rows or none."""
     from simulations.corpora.dataset_card import hub_folder
 
     columns, folder = tuple(column or ()), hub_folder(out)
@@ -122,7 +122,7 @@ def command(
 def _check_files(
     in_: Path | None, out: Path | None, folder: Path | None, columns: tuple[str, ...], public: Path | None
 ) -> None:
-    """UserError where formats, files and columns do not go together. folder: made in place of a file."""
+    """Raise UserError if formats, files and columns do not go together; `folder` is made in place of a file."""
     from simulations.corpora.rewriting import FORMATS, format_of
 
     if out is not None and folder is None and format_of(out) != format_of(in_):
@@ -141,8 +141,10 @@ def _check_files(
 def _spec(
     mechanism: str, numbers: Mapping[str, float | None], length: str | None, mode: str, set_: Sequence[str]
 ) -> dict[str, Any]:
-    """The description of a text mechanism that the options give. UserError where they contradict each other. numbers:
-    parameters by their names, None where nothing is said."""
+    """Return the description of the text mechanism in the options; raise UserError if they contradict each other.
+
+    numbers are parameters by their names, None where no option sets them.
+    """
     from mechanisms.catalogue import admit
 
     if mode not in ("repaired", "paper"):
@@ -162,12 +164,12 @@ def _spec(
             raise UserError(f'--set "{pair}": {key} is there already; give it once')
         spec[key] = _value(value)
     if mode == "paper" and not getattr(admit(mechanism), "whole", False):
-        spec.setdefault("length", "kept")  # no published mechanism of words hides it
+        spec.setdefault("length", "kept")  # no published mechanism of words hides the length
     return spec
 
 
 def _value(text: str) -> Any:
-    """A TOML value; what is none is a text."""
+    """Return a TOML value; otherwise the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -176,7 +178,7 @@ def _value(text: str) -> Any:
 
 @dataclass(frozen=True)
 class _Models:
-    """What the options say of language models: the masked one, the one that generates, and its prompt."""
+    """Options of language models: the masked one, the generating one, and its prompt."""
 
     masked_lm: str
     generator: str | None
@@ -187,7 +189,7 @@ def _rewriter(
     spec: dict[str, Any], words: str | None, public: Path | None, columns: tuple[str, ...], models: _Models,
     spans: Path | None,
 ) -> tuple[dict[str, Any], Rewriter]:  # fmt: skip
-    """The whole description, with what the language model adds to it, and what rewrites by it."""
+    """Return the whole description, with the language model's parameters, and its rewriter."""
     from client.models import language_models
     from client.models import vocabulary as vocabularies
     from client.rewrite import Rewriter
@@ -203,7 +205,7 @@ def _rewriter(
     reads, needs = getattr(kind, "reads", ()), _NEEDS.get(name)
     generates = bool(reads) and language_models.kind_of(kind) != language_models.MASKED_LM
     _check_models(name, generates, models)
-    with redirect_stdout(sys.stderr):  # of libraries that load a checkpoint
+    with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
         texts = None if public is None else list(_texts(public, columns))
         vocabulary = None
         if not generates or words is not None:
@@ -227,7 +229,7 @@ def _rewriter(
 
 
 def _check_models(name: str, generates: bool, models: _Models) -> None:
-    """UserError where the options of a generating model and the mechanism do not go together."""
+    """Raise UserError if the options of a generating model and the mechanism do not go together."""
     if generates and models.generator is None:
         raise UserError(f"{name}: writes with a generating model; name its checkpoint with --generator FOLDER")
     for option, value in (("--generator", models.generator), ("--prompt", models.prompt)):
@@ -236,7 +238,7 @@ def _check_models(name: str, generates: bool, models: _Models) -> None:
 
 
 def _generator(name: str, models: _Models, public_texts: Sequence[str] | None) -> Path:
-    """The folder of a generating model that clients run; of a checkpoint, made with public texts and cached."""
+    """Return the folder of a generating model in client form; for a checkpoint, it is made and cached."""
     from client.models import language_models
     from mechanisms.catalogue import admit
     from simulations.artifacts.generator import generator_folder, public_sentences
@@ -248,7 +250,7 @@ def _generator(name: str, models: _Models, public_texts: Sequence[str] | None) -
 
 
 def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
-    """The folder of a masked language model that clients run; of a checkpoint, made on public texts and cached."""
+    """Return the folder of a masked language model in client form; for a checkpoint, it is made and cached."""
     folder = Path(name).expanduser()
     if (folder / "masked_lm.json").is_file():
         return folder
@@ -267,7 +269,7 @@ def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
 
 
 def _texts(path: Path, columns: tuple[str, ...]) -> Iterator[str]:
-    """The texts of a public file, one column behind the other in each row."""
+    """Yield the texts of a public file, the columns of each row in turn."""
     from simulations.corpora.rewriting import blocks
 
     for block in blocks(path, BytesIO(), columns, 1024):
@@ -278,7 +280,7 @@ def _texts(path: Path, columns: tuple[str, ...]) -> Iterator[str]:
 def _to_file(
     out: Path | None, rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...], seed: int | None, explain: bool
 ) -> tuple[int, int]:
-    """As `_stream`, into a file or to stdout."""
+    """Run `_stream` into a file or to stdout."""
     from simulations.corpora.rewriting import block_writer
 
     with block_writer(out, sys.stdout.buffer) as put:
@@ -290,7 +292,7 @@ def _to_folder(
     folder: Path, spec: dict[str, Any], rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...],
     seed: int | None, explain: bool,
 ) -> tuple[int, int]:  # fmt: skip
-    """As `_stream`, into a new folder: the rows and the card of a data set."""
+    """Run `_stream` into a new folder: the rows and the card of a data set."""
     from client.rewrite import describe_cost
     from simulations.corpora.dataset_card import data_file, dataset_card
     from simulations.corpora.rewriting import block_writer
@@ -312,7 +314,7 @@ def _to_folder(
 def _stream(
     rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...], seed: int | None, explain: bool, put: Any
 ) -> tuple[tuple[int, int], tuple[str, ...]]:
-    """Rewrite all rows. How many there were, and how many tokens went in; the columns that passed through."""
+    """Rewrite all rows, and return the numbers of rows and input tokens, and the columns that passed through."""
     import numpy as np
 
     from mechanisms.streams import SimulationStreams
@@ -367,7 +369,7 @@ def _say_unknown(rewriter: Rewriter, sample: list[str], rows: int) -> None:
 
 
 def _show(row: int, tokens: Sequence[Token]) -> None:
-    """A table of one text on stderr: token, substitute, probability, charge."""
+    """Print a table of one text on stderr: token, substitute, probability, charge."""
     _say(f"\nrow {row}")
     table = [("original", "substitute", "probability", "ε at worst", "")]
     for token in tokens:
@@ -380,7 +382,7 @@ def _show(row: int, tokens: Sequence[Token]) -> None:
 
 
 def _plain(word: str | None) -> str:
-    """A word for a terminal: no control sequence, and no wider than a column."""
+    """Return a word for a terminal: without control sequences, at most as wide as a column."""
     shown = "–" if word is None else "".join(c if c.isprintable() else "�" for c in word)
     return shown if len(shown) <= 30 else shown[:29] + "…"
 

@@ -1,4 +1,4 @@
-"""The command `sottovoce similarity`: its options; the measures are in simulations.analysis.similarity."""
+"""Command `sottovoce similarity`: its options. The measures are in simulations.analysis.similarity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from simulations.progress import progress_lines
 from sottovoce.cli.options import AsJson
 
-# Nothing here may import NumPy or the mechanisms before the command runs: `--help` must answer at once.
+# This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -28,7 +28,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How near rewritten texts are to what was written: BLEU, and the cosine of a sentence encoder; and how likely."""
+    """Measure the similarity of rewritten texts to their originals: BLEU, sentence-encoder cosine, and likelihood."""
     with redirect_stdout(sys.stderr):
         from simulations.analysis.similarity import of_files
 

@@ -1,4 +1,4 @@
-"""The command `sottovoce study`: an experiment over a grid of its keys and seeds, side by side."""
+"""Command `sottovoce study`: an experiment over a grid of its keys and seeds, side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from simulations.progress import progress_lines
 from sottovoce.cli.options import AsJson, Data, RayAddress, Set, Track, overrides, print_json
 
-# Nothing here may import NumPy or matplotlib before the command runs: `--help` must answer at once.
+# This file must not import NumPy or matplotlib before the command runs, because `--help` must start fast.
 
 
 def command(
@@ -32,7 +32,7 @@ def command(
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment over a grid of keys and seeds, and make its tables and figures. Run again, it goes on."""
+    """Run a sweep of an experiment over keys and seeds, with tables and figures; a second call resumes it."""
     from simulations.experiment import slug
     from simulations.output.remote import is_url
     from simulations.run import track as tracking
@@ -41,7 +41,7 @@ def command(
     from simulations.sweep.run import run_study
     from simulations.sweep.tables import read
 
-    trackers = [tracking.tracker(where) for where in track or ()]  # what is wrong with one is said before any run
+    trackers = [tracking.tracker(where) for where in track or ()]  # reports errors of a tracker before any run
     study = load_study(file, overrides(set_, data))
     url = out.rstrip("/") if out is not None and is_url(out) else None
     folder = working_folder(url, "studies") if url else Path(out or Path("studies") / slug(study.name))

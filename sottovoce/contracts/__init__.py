@@ -1,1 +1,1 @@
-"""Contracts that every mechanism keeps, as tests: of the catalogue's, and by `pytest --sottovoce` of anybody's own."""
+"""Contracts of every mechanism, as tests: of the catalogue's, and by `pytest --sottovoce` of your own."""

@@ -1,4 +1,4 @@
-"""Mechanisms to test, inputs for them, and sources of randomness that look at what is asked of them."""
+"""Mechanisms to test, inputs for them, and instrumented sources of randomness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKENS = 6
 
 
 def small_vocabulary() -> Vocabulary:
-    """Twelve words in four dimensions, two of them at one place, two of them stop words; counted and tagged."""
+    """Return twelve words in four dimensions, two of them at one place, two of them stop words; counted and tagged."""
     rng = np.random.default_rng(3)
     vectors = rng.normal(size=(12, 4)).astype(np.float32)
     vectors[7] = vectors[2]
@@ -31,7 +31,7 @@ def small_vocabulary() -> Vocabulary:
     return Vocabulary(words, vectors, rng.integers(1, 50, 12), rng.integers(0, 3, 12).astype(np.int8))
 
 
-#: What is tried for a parameter without a default, by its name.
+#: Values of parameters without a default, by their names.
 USUAL: dict[str, tuple[Any, ...]] = {
     "epsilon": (0.5, 10.0), "delta": (1e-6,), "width": (3,), "dim": (2, 16), "classes": (2, 12),
     "vocabulary": (small_vocabulary(),),
@@ -39,8 +39,11 @@ USUAL: dict[str, tuple[Any, ...]] = {
 
 
 def instances(name: str) -> Iterator[tuple[str, Any]]:
-    """(id, mechanism) of one that this process's user names, with each usual value of what has no default. ValueError,
-    one line, where it is none, or needs what nobody knows."""
+    """Yield (id, mechanism) of a named mechanism, with each usual value of parameters without a default.
+
+    Raises:
+        ValueError: There is no such mechanism, or a parameter has no usual value. The message is one line.
+    """
     kind = admit(name)
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     if unknown := [parameter for parameter in needed if parameter not in USUAL]:
@@ -54,11 +57,11 @@ def instances(name: str) -> Iterator[tuple[str, Any]]:
 
 
 def unit(n: int, dim: int, seed: int = 0) -> Array:
-    """Vectors of length 1, (n, dim)."""
+    """Return random vectors of length 1, (n, dim)."""
     return _unit(n, dim, seed).copy()
 
 
-@lru_cache(maxsize=4)  # a contract asks for the same rows of one mechanism after another
+@lru_cache(maxsize=4)  # several contracts use the same rows of one mechanism
 def _unit(n: int, dim: int, seed: int) -> Array:
     x = np.random.default_rng(seed).normal(size=(n, dim))
     vectors: Array = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -66,12 +69,12 @@ def _unit(n: int, dim: int, seed: int) -> Array:
 
 
 def width(mechanism: Any) -> int:
-    """Of its vectors, or how many classes there are."""
+    """Return the length of its vectors, or its number of classes."""
     return int(next(getattr(mechanism, f) for f in ("dim", "classes", "size") if hasattr(mechanism, f)))
 
 
 def inputs(mechanism: Any, n: int, seed: int = 0) -> Array:
-    """n inputs of a mechanism: vectors of length 1, texts of word ids, or classes."""
+    """Return n random inputs of a mechanism: vectors of length 1, texts of word ids, or classes."""
     if mechanism.channel in ("embedding", "statistic"):
         return unit(n, width(mechanism), seed)
     if mechanism.channel == "text":
@@ -82,7 +85,7 @@ def inputs(mechanism: Any, n: int, seed: int = 0) -> Array:
 
 
 def extras(mechanism: Any, n: int, seed: int = 7) -> dict[str, Any]:
-    """Further arguments of `sample`, and of `log_prob`: public priors, or what else of a text is read."""
+    """Return other arguments of `sample` and `log_prob`: public priors, or other data that the mechanism reads."""
     if mechanism.channel == "text":
         return {name: READ[name](mechanism, n, seed) for name in mechanism.reads}
     if not mechanism.needs_prior:
@@ -91,7 +94,7 @@ def extras(mechanism: Any, n: int, seed: int = 7) -> dict[str, Any]:
 
 
 def made_up_scores(mechanism: Any, n: int, seed: int) -> Callable[..., Array]:
-    """Logits that depend on the place and on the words around it, and on nothing else."""
+    """Return a function to logits that depend only on the place and on the words around it."""
     table = np.random.default_rng(seed).normal(size=(64, 14, len(mechanism.vocabulary)))
 
     def scores(positions: Array, words: Array, rows: Array) -> Array:
@@ -103,7 +106,7 @@ def made_up_scores(mechanism: Any, n: int, seed: int) -> Callable[..., Array]:
 
 
 def made_up_writer(mechanism: Any, n: int, seed: int) -> Callable[..., Array]:
-    """A decoder of a sort: a word for each of as many states as there are places, up to the first of the first word."""
+    """Return a toy decoder: a word for each place's state, up to the first occurrence of word 0."""
 
     def write(states: Array, tokens: int) -> Array:
         found = np.floor(np.abs(states) * 1e3).astype(np.int64) % len(mechanism.vocabulary)
@@ -122,45 +125,57 @@ READ: dict[str, Callable[[Any, int, int], Any]] = {
 
 
 def part_of(more: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """The same arguments for some of the rows."""
+    """Return the arguments for some of the rows."""
     return {k: v if callable(v) else v[rows] for k, v in more.items()}
 
 
 def rebuilt(mechanism: Any, spec: dict[str, Any]) -> Any:
-    """What the catalogue makes of a mechanism's parameters."""
+    """Return the mechanism that the catalogue builds from a mechanism's parameters."""
     if mechanism.channel != "text":
         return build(spec, channel=mechanism.channel)
     return build(spec, channel="text", vocabulary=mechanism.vocabulary).word
 
 
 def streams(n: int, seed: int = 1, offset: int = 0) -> SimulatedUniforms:
-    """The streams of n rows, from number `offset` on."""
+    """Return the streams of n rows, from number `offset` on."""
     users = np.arange(offset, offset + n)
     return SimulationStreams(seed).rows(users, np.zeros(n, np.int64), stage="test", channel="any")
 
 
 class Recorder:
-    """A source that remembers what was asked of it."""
+    """Source of randomness that records its calls.
+
+    Args:
+        source: Source that answers the calls.
+    """
 
     def __init__(self, source: Uniforms) -> None:
         self.source, self.asked = source, list[tuple[int, int]]()
 
     def uniform(self, rows: int, k: int) -> Array:
+        """Return uniforms (rows, k), and record the call."""
         self.asked.append((rows, k))
         return self.source.uniform(rows, k)
 
     def further(self, rows: Array, k: int) -> Array:
+        """Return further uniforms of some rows."""
         return self.source.further(rows, k)
 
 
 class Constant:
-    """A source whose every uniform is one given lattice point."""
+    """Source of randomness whose uniforms all equal one given lattice point.
+
+    Args:
+        value: Value of the uniforms.
+    """
 
     def __init__(self, value: float) -> None:
         self.value = value
 
     def uniform(self, rows: int, k: int) -> Array:
+        """Return constant uniforms (rows, k)."""
         return np.full((rows, k), self.value)
 
     def further(self, rows: Array, k: int) -> Array:
+        """Return 0.5 for all further uniforms."""
         return np.full((len(rows), k), 0.5)

@@ -1,8 +1,8 @@
-"""The contracts: each a test of one mechanism. It repeats by its parameters, says what it promises, draws each row by
-itself from a source that it is handed, and refuses what is outside its domain.
+"""Contracts of mechanisms: each is a test of one mechanism.
 
-Every one is for every mechanism, but for those of `ONLY`. Likelihood ratios are compared with the guarantee at 10,000
-random triples: a contract that holds never fails.
+A mechanism can be rebuilt from its parameters, states its promise, draws each row by itself from a given source, and
+refuses inputs outside its domain. Every contract is for every mechanism, except those of `ONLY`. Likelihood ratios are
+compared with the guarantee at 10,000 random triples, so a contract that holds never fails.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from sottovoce.contracts.cases import (
 
 
 def has_density(mechanism: Any) -> bool:
-    """Whether a mechanism of no text gives the density of what leaves."""
+    """Return True if a mechanism other than a text mechanism states the density of its releases."""
     closed = hasattr(mechanism, "log_prob") and getattr(mechanism, "normalize", False) is False
     return bool(closed and mechanism.channel != "text")
 
 
 def words_alone(mechanism: Any) -> bool:
-    """Whether it is a text mechanism that reads nothing but the word, and gives its probabilities."""
+    """Return True for a text mechanism that reads nothing but the word, and states its probabilities."""
     return bool(mechanism.channel == "text" and not mechanism.reads and hasattr(mechanism, "log_probs"))
 
 
@@ -64,7 +64,7 @@ ONLY: dict[str, Callable[[Any], bool]] = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The mechanisms that --sottovoce names."""
+    """Use the mechanisms that --sottovoce names."""
     if "mechanism" not in metafunc.fixturenames:
         return
     named = (name for name in metafunc.config.getoption("sottovoce") or ())
@@ -74,6 +74,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_is_a_frozen_value_that_its_parameters_rebuild(mechanism: Any) -> None:
+    """Check that its parameters rebuild an equal, immutable mechanism."""
     spec = json.loads(json.dumps(parameters(mechanism)))
     assert spec["mechanism"] == mechanism.name
     assert OWN_KINDS.get((mechanism.name, mechanism.channel), find(mechanism.name)) is type(mechanism)
@@ -88,6 +89,7 @@ def test_is_a_frozen_value_that_its_parameters_rebuild(mechanism: Any) -> None:
 
 
 def test_the_guarantee_is_a_sound_value(mechanism: Any) -> None:
+    """Check that the guarantee survives JSON, and that its values are plausible."""
     guarantee = mechanism.guarantee
     assert Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict()))) == guarantee
     assert guarantee.protects in PROTECTS[mechanism.channel]
@@ -97,11 +99,12 @@ def test_the_guarantee_is_a_sound_value(mechanism: Any) -> None:
 
 
 def test_draws_are_valid_and_fit_the_grid(mechanism: Any) -> None:
+    """Check the type, shape and range of draws, and that they fit the quantizer."""
     x = inputs(mechanism, 300)
     before = x.copy()
     y = mechanism.sample(x, rng=streams(300), **extras(mechanism, 300))
     np.testing.assert_array_equal(x, before)
-    if mechanism.channel == "text":  # dp-mlm-resized may answer longer texts than it is given
+    if mechanism.channel == "text":  # dp-mlm-resized may return longer texts than its inputs
         assert len(y) == len(x) and y.dtype == np.int64
         assert y.min() >= NOTHING and y.max() < len(mechanism.vocabulary)
         return
@@ -118,6 +121,7 @@ def test_draws_are_valid_and_fit_the_grid(mechanism: Any) -> None:
 
 
 def test_two_groupings_of_rows_give_identical_draws(mechanism: Any) -> None:
+    """Check that draws do not depend on the grouping of rows."""
     n = 60
     x, more = inputs(mechanism, n), extras(mechanism, n)
     whole = mechanism.sample(x, rng=streams(n), **more)
@@ -135,6 +139,7 @@ def test_two_groupings_of_rows_give_identical_draws(mechanism: Any) -> None:
 
 
 def test_every_row_uses_the_same_number_of_uniforms_whatever_its_value(mechanism: Any) -> None:
+    """Check that the number of uniforms does not depend on the inputs."""
     asked = []
     for seed in (0, 1):
         recorder = Recorder(streams(20))
@@ -144,6 +149,7 @@ def test_every_row_uses_the_same_number_of_uniforms_whatever_its_value(mechanism
 
 
 def test_a_row_depends_on_no_other(mechanism: Any) -> None:
+    """Check that a row's draw does not depend on other rows."""
     x, other, more = inputs(mechanism, 30), inputs(mechanism, 30, 5), extras(mechanism, 30)
     other[11] = x[11]
     a, b = (mechanism.sample(v, rng=streams(30), **more) for v in (x, other))
@@ -151,6 +157,7 @@ def test_a_row_depends_on_no_other(mechanism: Any) -> None:
 
 
 def test_the_generator_is_required_and_global_ones_stay_untouched(mechanism: Any) -> None:
+    """Check that the source of randomness is a required keyword, and that global generators stay unchanged."""
     x, more = inputs(mechanism, 10), extras(mechanism, 10)
     with pytest.raises(TypeError):
         mechanism.sample(x, **more)
@@ -163,28 +170,32 @@ def test_the_generator_is_required_and_global_ones_stay_untouched(mechanism: Any
 
 
 def test_sampling_by_hand_repeats_or_says_what_it_needs(mechanism: Any) -> None:
+    """Check that seeded draws repeat, and that another generator is refused with an explanation."""
     x, more = inputs(mechanism, 10), extras(mechanism, 10)
     one, same = (mechanism.sample(x, rng=SeededUniforms(3), **more) for _ in range(2))
     np.testing.assert_array_equal(one, same)
-    if mechanism.name != Identity.name:  # which draws nothing
+    if mechanism.name != Identity.name:  # identity draws nothing
         with pytest.raises(TypeError, match=r"SecureStreams\(\), or SeededUniforms\(seed\).* got Generator"):
             mechanism.sample(x, rng=np.random.default_rng(3), **more)
 
 
 @pytest.mark.parametrize("uniform", [2.0**-53, 0.5 + 2.0**-53, 1 - 2.0**-53])
 def test_extreme_uniforms_give_finite_draws(mechanism: Any, uniform: float) -> None:
-    n = 10 if getattr(mechanism, "dim", 1) < 100 else 2  # each row is settled in decimals, which takes its time
+    """Check that extreme uniforms give finite draws."""
+    n = 10 if getattr(mechanism, "dim", 1) < 100 else 2  # each row is computed in decimals, which is slow
     x, more = inputs(mechanism, n), extras(mechanism, n)
     assert np.isfinite(mechanism.sample(x, rng=Constant(uniform), **more)).all()
 
 
 def test_an_empty_batch_is_a_batch(mechanism: Any) -> None:
+    """Check that a batch without rows is accepted."""
     x = inputs(mechanism, 5)[:0]
     y = mechanism.sample(x, rng=streams(0), **extras(mechanism, 0))
     assert y.shape == x.shape or (mechanism.channel == "text" and len(y) == 0)
 
 
 def test_bad_inputs_are_refused_in_one_line(mechanism: Any) -> None:
+    """Check that inputs outside the domain raise a ValueError of one line."""
     n = 3
     bad: list[NDArray[Any]] = []
     if mechanism.channel in ("answer", "label"):
@@ -210,14 +221,14 @@ def test_bad_inputs_are_refused_in_one_line(mechanism: Any) -> None:
 
 
 def test_the_log_likelihood_ratio_never_exceeds_the_guarantee(mechanism: Any) -> None:
-    """10,000 random triples, half of them with y drawn from the mechanism at x, where ratios are largest."""
+    """Check 10,000 random triples, half of them with y drawn from the mechanism at x, where ratios are largest."""
     n = 10_000
     x, other, more = inputs(mechanism, n, 1), inputs(mechanism, n, 2), extras(mechanism, n)
     y = inputs(mechanism, n, 3)
     y[: n // 2] = mechanism.sample(x, rng=streams(n), **more)[: n // 2]
     first, second = mechanism.log_prob(y, x, **more), mechanism.log_prob(y, other, **more)
     possible = np.isfinite(first)
-    np.testing.assert_array_equal(possible, np.isfinite(second))  # no output rules an input out
+    np.testing.assert_array_equal(possible, np.isfinite(second))  # no output excludes an input
     distance = DISTANCES[mechanism.guarantee.metric](x, other)
     guarantee = mechanism.guarantee
     bound = np.array([guarantee.loss(d) for d in distance]) - guarantee.numeric_epsilon
@@ -226,6 +237,7 @@ def test_the_log_likelihood_ratio_never_exceeds_the_guarantee(mechanism: Any) ->
 
 
 def test_the_loss_distribution_is_no_larger_than_the_guarantee(mechanism: Any) -> None:
+    """Check the loss distribution of a text mechanism against its guarantee."""
     if mechanism.channel == "text":
         worst = mechanism.guarantee.worst_case(declared=mechanism.guarantee.exposes)
         assert mechanism.privacy_loss().epsilon(0.0) <= worst * (1 + 1e-12)
@@ -233,7 +245,7 @@ def test_the_loss_distribution_is_no_larger_than_the_guarantee(mechanism: Any) -
 
 
 def test_all_pairs_of_words_keep_the_guarantee(mechanism: Any) -> None:
-    """Where nothing is exposed; what exposes something has tests of its own."""
+    """Check all pairs of words if nothing is exposed; mechanisms with exposures have their own tests."""
     vocabulary, guarantee = mechanism.vocabulary, mechanism.guarantee
     x = np.arange(len(vocabulary) + 1)
     try:

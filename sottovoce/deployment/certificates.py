@@ -1,7 +1,7 @@
-"""Keys and certificates of a deployment, made on the spot: an authority, TLS certificates, SuperNodes' keys.
+"""Keys and certificates of a deployment: an authority, TLS certificates, keys of SuperNodes.
 
-They are a prototype's: one authority, no revocation, good for `DAYS` days. Files with keys are only ever readable by
-their owner, from the moment they exist.
+They are a prototype's: one authority, no revocation, valid for `DAYS` days. From the moment they exist, only their
+owner can read files with keys.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from client.device.roles import uri_of
 
-#: What a machine calls itself.
+#: Names of the local machine.
 LOCAL = ("localhost", "127.0.0.1")
-#: How long certificates are good for.
+#: Days for which certificates are valid.
 DAYS = 30
-#: They begin this much earlier: clocks of several machines differ.
+#: Certificates are valid this much earlier, because clocks of several machines differ.
 _SLACK = datetime.timedelta(hours=1)
-#: A file of this many bytes is what whoever runs a SuperLink's tasks shows it.
+#: Size of the shared secret by which a task runner identifies itself to a SuperLink.
 _SECRET_BYTES = 32
 
 
@@ -49,8 +49,10 @@ def make_authority(folder: Path) -> None:
 
 
 def request(folder: Path) -> None:
-    """Write a new key `cert.key`, which stays in the folder, and `cert.csr`, by which an authority signs its public
-    half (PKCS #10). It says nothing else: who its owner is, the authority is told otherwise."""
+    """Write a new key `cert.key`, and `cert.csr`, by which an authority signs its public half (PKCS #10).
+
+    The key stays in the folder. The request names no owner: the authority learns the owner separately.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     folder.mkdir(parents=True, exist_ok=True)
     _write_key(folder / "cert.key", key)
@@ -61,11 +63,19 @@ def request(folder: Path) -> None:
 def sign(
     authority: Path, request: Path, folder: Path, name: str, *, hosts: Sequence[str] = LOCAL, client: bool = False
 ) -> None:
-    """Write a certificate `cert.pem`, for what `request` has asked, and the authority's `ca.pem`, into a folder.
+    """Write a certificate `cert.pem` for a request, and the authority's `ca.pem`, into a folder.
 
-    name: which party it is, the subject's common name and its role (`client.device.roles`). hosts: the names and
-    addresses that it is good for, as a server's; client: whether it may also stand for a client. authority: the folder
-    that `make_authority` wrote. Raises ValueError, one line, where a file is not what it should be; OSError.
+    Args:
+        authority: Folder that `make_authority` wrote.
+        request: File of the request.
+        folder: Folder for the certificate.
+        name: Party: the subject's common name and its role (`client.device.roles`).
+        hosts: Names and addresses for which a server's certificate is valid.
+        client: Whether it is also valid for a client.
+
+    Raises:
+        ValueError: A file is not what it should be. The message is one line.
+        OSError: A file cannot be read or written.
     """
     try:
         issuer = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
@@ -101,14 +111,24 @@ def sign(
 def issue(
     authority: Path, folder: Path, name: str, *, hosts: Sequence[str] = LOCAL, client: bool = False
 ) -> None:
-    """Both at once, for a party of this machine: its key `cert.key` and its certificate, as `request` and `sign`."""
+    """Write a key `cert.key` and its certificate, for a party of this machine, by `request` and `sign`.
+
+    Args:
+        authority: Folder that `make_authority` wrote.
+        folder: Folder for the key and the certificate.
+        name: Party.
+        hosts: Names and addresses for which a server's certificate is valid.
+        client: Whether it is also valid for a client.
+    """
     request(folder)
     sign(authority, folder / "cert.csr", folder, name, hosts=hosts, client=client)
 
 
 def node_keys(folder: Path) -> None:
-    """Write a SuperNode's keys into a folder: `node.key`, which stays there, and `node.pub`, which a SuperLink's
-    operator registers. OpenSSH's format and P-384, as Flower wants them."""
+    """Write a SuperNode's keys into a folder: `node.key`, which stays there, and `node.pub`.
+
+    A SuperLink's operator registers the latter. The keys are in OpenSSH's format and P-384, as Flower requires.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     folder.mkdir(parents=True, exist_ok=True)
     _write_key(folder / "node.key", key, serialization.PrivateFormat.OpenSSH)
@@ -118,13 +138,17 @@ def node_keys(folder: Path) -> None:
 
 
 def make_secret(folder: Path) -> None:
-    """Write `secret`: what a SuperLink and whoever runs its tasks, here the shuffler, share."""
+    """Write `secret`, which a SuperLink shares with its task runner, here the shuffler."""
     folder.mkdir(parents=True, exist_ok=True)
     write_private(folder / "secret", secrets.token_bytes(_SECRET_BYTES))
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a new file that only its owner may ever read. Raises FileExistsError where there is one."""
+    """Write a new file that only its owner can read, from the start.
+
+    Raises:
+        FileExistsError: The file exists.
+    """
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
 

@@ -1,9 +1,10 @@
-"""What devices reach of a SuperLink: the calls of Flower's Fleet API that a device makes, and nothing else.
+"""Reverse proxy that exposes only the device API of a private SuperLink.
 
-A SuperLink has one port for its devices, its operator and its apps, and its Control API has no accounts: whoever
+A SuperLink has one port for its devices, its operator and its apps, and its Control API has no accounts. Anyone who
 reaches that port may list and unregister nodes, and start and stop runs. So a SuperLink listens where its operator
-alone is, and this gateway where the devices are, with the SuperLink's own certificate. It reads no call and keeps none:
-a device signs what it sends, and the SuperLink checks that. Connections are bounded as those of every service here.
+alone can reach it. The gateway listens where the devices are, with the SuperLink's own certificate. It reads no call
+and stores none: a device signs its calls, and the SuperLink checks the signatures. Connections are limited as in every
+service here.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from simulations.progress import Progress
 from simulations.transport import https as https_service
 from sottovoce.deployment.superlink import check_party
 
-#: What `client.device.fleet` calls. Devices are registered by the operator, and not by themselves.
+#: Calls of `client.device.fleet`. The operator registers devices; they do not register themselves.
 PASSED = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "get-run", "get-fab", "pull-object",
     "confirm-message-received", "push-messages", "push-object",
 )  # fmt: skip
-#: Bytes of a call: an object of the largest reply that a shuffler reads, and its head.
+#: Largest call, in bytes: an object of the largest reply that a shuffler reads, with its head.
 LARGEST = 66 * 2**20
-#: Connections at a time, unless the operator says otherwise; one address has half of them at most.
+#: Default number of connections at a time; one address has at most half of them.
 CONNECTIONS = 1024
-#: Seconds for a call to come whole, at the bandwidth of a telephone on a bad day; and for the SuperLink's next word.
+#: Seconds for a whole call, at a slow telephone's bandwidth; and seconds for the SuperLink's next bytes.
 _CALL_SECONDS, _ANSWER_SECONDS = 600.0, 60.0
-#: Seconds for which an idle connection to the SuperLink is kept: fewer than the SuperLink keeps it.
+#: Seconds for which an idle connection to the SuperLink is kept: less than the SuperLink keeps it.
 _IDLE = 2.0
-#: Of one connection, and so never passed on (RFC 9110, 7.6.1); and what names the gateway in place of the SuperLink.
+#: Headers of one connection, which are never passed on (RFC 9110, 7.6.1), and the header that names the gateway.
 _OWN = frozenset((
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",
     "transfer-encoding", "upgrade", "expect", "host",
@@ -50,10 +51,15 @@ _BACK = ("content-type", "content-length", "content-encoding")
 
 
 def application(superlink: str, root_certificates: Path, *, connections: int = CONNECTIONS) -> Starlette:
-    """The gateway as an ASGI application. superlink: its HOST:PORT. root_certificates: of its authority.
+    """Return the gateway as an ASGI application.
 
-    What is no call of a device is 404, as from a server that has nothing else. 408, 413: a call does not come, or is
-    too long. 503: the SuperLink does not answer, and a device asks again.
+    Status codes: 404 for anything but a call of a device; 408 or 413 if a call does not arrive or is too long; 503 if
+    the SuperLink does not answer, after which a device tries again.
+
+    Args:
+        superlink: HOST:PORT of the SuperLink.
+        root_certificates: Certificates of its authority.
+        connections: Connections at a time.
     """
     client = httpx.AsyncClient(
         base_url=f"https://{superlink}", verify=ssl.create_default_context(cafile=root_certificates),
@@ -96,17 +102,29 @@ def run(
     *, superlink: str, root_certificates: Path, certificate: Path, key: Path, port: int, host: str = "127.0.0.1",
     connections: int = CONNECTIONS, progress: Progress,
 ) -> None:  # fmt: skip
-    """Stands before a SuperLink until it is told to stop (SIGINT, SIGTERM). Says its address once it listens.
+    """Run the gateway before a SuperLink until a signal stops it (SIGINT, SIGTERM).
 
-    superlink: HOST:PORT of a SuperLink that answers. certificate, key: PEM files, the SuperLink's own. connections: at
-    a time. Raises UserError where the SuperLink does not answer or is none, or a file or the port cannot be used.
+    It prints its address once it listens.
+
+    Args:
+        superlink: HOST:PORT of a running SuperLink.
+        root_certificates: Certificates of its authority.
+        certificate: The SuperLink's own certificate (PEM).
+        key: Its key (PEM).
+        port: Port to listen on.
+        host: Address to listen on.
+        connections: Connections at a time.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: No SuperLink answers, or a file or the port cannot be used.
     """
     check_party(superlink, root_certificates)
     with https_service.listening(host, port) as listener:
         passing = application(superlink, root_certificates, connections=connections)
         server = _server(passing, certificate, key, connections)
         progress(f"gateway of {superlink}: passes what devices call at https://{https_service.address(listener)}")
-        with suppress(KeyboardInterrupt, Terminated):  # this is how it ends
+        with suppress(KeyboardInterrupt, Terminated):  # the normal end
             server.run(sockets=[listener])
 
 

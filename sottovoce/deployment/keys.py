@@ -1,4 +1,4 @@
-"""Files that hold one key that releases are sealed to, or that a publisher signs by, or its private half."""
+"""Files with one key: a public key for sealing, a publisher's signing key, or a private half."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from simulations.errors import UserError
 
 
 def ids_of(private_keys: Iterable[bytes]) -> str:
-    """The ids of what devices seal to, as a person compares them."""
+    """Return the ids of the keys that devices seal to, in the form that a person compares."""
     return ", ".join(key_id(public_half(key)) for key in private_keys)
 
 
 def read_key(path: Path) -> bytes:
-    """The key in a file of hexadecimal digits and a line's end. Raises UserError."""
+    """Return the key in a file of hexadecimal digits and a newline.
+
+    Raises:
+        UserError: The file cannot be read, or holds no key.
+    """
     try:
         with path.open("rb") as file:
             key = bytes.fromhex(file.read(4 * KEY_BYTES).decode().strip())

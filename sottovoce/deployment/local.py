@@ -1,18 +1,18 @@
-"""A study's arm, deployed on this machine: every party a process of its own, with its own files and its own keys.
+"""Deployment of a study's arm on this machine: every party is its own process, with its own files and keys.
 
     DIR/ca          the authority of this deployment: ca.pem, ca.key
-    DIR/publisher   who vouches for what devices are given: the key that signs it
-    DIR/bundle      what every device is given
+    DIR/publisher   the publisher: the key that signs bundles and requests
+    DIR/bundle      the bundle of every device
     DIR/nodes/0..   the devices: settings, key, records, ledger
     DIR/superlink   Flower's SuperLink, of the shuffler's operator
-    DIR/gateway     what devices reach of it
-    DIR/shuffler    its store, its certificate, and which users live on which node
-    DIR/server      the training server: its keys, in public/ all that it has of the data, in run/ what it trained
-    DIR/*           results.json and the like: the score, by whoever runs the study and holds the truth
-    DIR/predict     the deployed model's certificate, and DIR/asker a device to ask it from, where they stay up
+    DIR/gateway     the gateway to it for devices
+    DIR/shuffler    its store, its certificate, and the users of each node
+    DIR/server      the training server: its keys, in public/ the public data, in run/ the trained model
+    DIR/*           results.json and the like: the score, by the operator of the study, who holds the truth
+    DIR/predict     the deployed model's certificate; DIR/asker a device for queries, if they stay up
 
-commands.txt has every command as it was run; processes.json names the processes; each party's folder has its log. The
-folder holds private keys and users' texts: nobody but its owner may read it.
+commands.txt has every command as it ran; processes.json names the processes; each party's folder has its log. The
+folder holds private keys and users' texts, so only its owner may read it.
 """
 
 from __future__ import annotations
@@ -63,25 +63,30 @@ from sottovoce.deployment.questions import ASKED, SIGNED, sign_question
 from sottovoce.deployment.score import scored
 from sottovoce.deployment.shuffler_service import ORIGINS
 
-#: Seconds that a party may take to be up. It loads libraries first, and all of them do so at once.
+#: Seconds for a party to start. It loads libraries first, and all parties do so at once.
 STARTING = 120.0
-#: Seconds within which a device's answers leave: whoever runs `up` waits for them.
+#: Seconds within which a device's answers leave: the caller of `up` waits for them.
 WINDOW = 1.0
-#: Questions that the user who asks the trained model has agreed to, at most.
+#: Most queries of the trained model that the asking user permits.
 QUESTIONS = 100
 _HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class Stayed:
-    """What goes on after `up`. model: the address of the trained one."""
+    """Processes that keep running after `up`.
+
+    Args:
+        folder: Folder of the deployment.
+        model: Address of the trained model.
+    """
 
     folder: Path
     model: str
 
     @property
     def hint(self) -> str:
-        """What to do next, in lines for people."""
+        """Return the next steps, as lines for people."""
         ask = f'sottovoce device ask {self.folder}/asker "a sentence" --server {self.model}'
         return (
             f"Ask the model:   {ask} --root-certificates {self.folder}/ca/ca.pem\n"
@@ -93,12 +98,24 @@ def up(
     experiment: Experiment, arm_name: str | None, out: Path, *, nodes: int, port: int | None = None, stay: bool = False,
     show: Line, progress: Progress,
 ) -> tuple[Results, Stayed | None]:  # fmt: skip
-    """Runs one arm of a study through SuperLink, `nodes` devices, shuffler and training server, in a new folder `out`.
+    """Run one arm of a study through SuperLink, devices, shuffler and training server, in a new folder.
 
-    port: of the SuperLink; a free one where it is None. stay: everything but the training server stays up, and the
-    trained model is served. show: is given each command as it is run. Otherwise, and whatever goes wrong, no process is
-    left. Where users may have released something, the folder is left too, with ledgers and logs; else nothing is.
-    Raises UserError, in one line, for what a user can mend, and where a party fails: it names the party and its log.
+    At the end, and after any error, no process is left. If users may have released something, the folder with ledgers
+    and logs is left too; otherwise nothing is.
+
+    Args:
+        experiment: The study.
+        arm_name: Name of the arm; None if there is only one.
+        out: Folder of the deployment.
+        nodes: Number of devices.
+        port: Port of the SuperLink; None for a free one.
+        stay: Whether everything but the training server stays up, and the trained model is served.
+        show: Function that receives each command as it runs.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: The user can correct the error, or a party fails; the message then names the party and its log. The
+            message is one line.
     """
     arm = _checked(experiment, arm_name, nodes)
     if stay and (arm.text or arm.answer or not arm.embedding):
@@ -131,7 +148,7 @@ def up(
 
 
 def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
-    """The arm to deploy. Raises UserError where the study is none that can be."""
+    """Return the arm to deploy; raise UserError if the study cannot be deployed."""
     arm = chosen(experiment, name)
     protocol, people = experiment.training.protocol, experiment.population
     if not protocol.deployable:
@@ -148,7 +165,7 @@ def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
 
 @contextmanager
 def folder_of(out: Path) -> Iterator[Path]:
-    """The deployment's folder, made for its owner alone; gone again where the block fails before any party's start."""
+    """Make the deployment's folder, for its owner alone; remove it if the context fails before any party starts."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: is there already and not an empty folder; name another one")
     made = [p for p in (out, *out.parents) if not p.exists()]
@@ -173,7 +190,7 @@ def folder_of(out: Path) -> Iterator[Path]:
 
 
 class _Deployment:
-    """An arm's deployment in the making."""
+    """One run of an arm's deployment."""
 
     def __init__(
         self, experiment: Experiment, arm: Arm, folder: Path, nodes: int, parties: Parties, progress: Progress
@@ -189,7 +206,7 @@ class _Deployment:
     # -- files
 
     def make(self) -> None:
-        """Keys, the bundle, and every device with its users' records: all that must be there before a process is."""
+        """Write keys, the bundle, and every device with its users' records, before any process starts."""
         study = self.folder / "experiment.toml"
         study.write_text(to_toml(self.experiment), encoding="utf-8")
         self.prepared = prepare(self.experiment, progress=self.progress)
@@ -210,7 +227,7 @@ class _Deployment:
             self._device(self._node(i), held, bundle, mine, theirs)
 
     def _device(self, node: Path, held: Held, bundle: Bundle, mine: Any, theirs: Any) -> None:
-        """A device of these rows' users: it encodes their texts itself."""
+        """Write a device with the users of these rows; it encodes their texts itself."""
         bundle.install(node, read_key(self.publisher / "sign.pub"))
         train, test = held.holders, held.test_holders
         texts, labels = held.train.texts.take(mine), held.train.labels[mine]
@@ -218,7 +235,7 @@ class _Deployment:
         texts = held.test.texts.take(held.test_rows[theirs])
         write_shard(node, "test", test.users[theirs], test.records[theirs], texts, None)
         here: Counter[int] = Counter()
-        for users in (train.users[mine], test.users[theirs]):  # a stage asks for one split
+        for users in (train.users[mine], test.users[theirs]):  # a stage is for one split
             here |= Counter(users.tolist())
         self.users.append({str(user): here[user] for user in sorted(here)})
 
@@ -228,7 +245,7 @@ class _Deployment:
     # -- processes
 
     def run(self, port: int) -> Results:
-        """SuperLink, devices and shuffler; then the training server, from its start to its end."""
+        """Run SuperLink, devices and shuffler; then the training server, from its start to its end."""
         self.superlink = f"{_HOST}:{port}"
         self._say_commands()
         self._start_superlink(port)
@@ -244,7 +261,7 @@ class _Deployment:
         return results
 
     def _say_commands(self) -> None:
-        """What commands.txt begins with: what was made before, and by which commands one makes it elsewhere."""
+        """Write the start of commands.txt: what was made before, and the commands that make it elsewhere."""
         quiet = " ".join(f"{key}={value}" for key, value in QUIET.items() if key.startswith("FLWR"))
         folder, arm = self.folder, shlex.quote(self.arm.name)
         (folder / COMMANDS).write_text(
@@ -269,7 +286,7 @@ class _Deployment:
         try:
             superlink.wait_until_up(self.superlink, self.ca / "ca.pem", process=process, seconds=STARTING)
         except UserError:
-            self.parties.check()  # says more, where it has ended
+            self.parties.check()  # if the process has ended, its own error says more
             raise
 
     def _start_gateway(self) -> None:
@@ -286,7 +303,7 @@ class _Deployment:
         self.parties.until(lambda: answers(port), what="the gateway is not up", seconds=STARTING)
 
     def _start_nodes(self) -> None:
-        """Registers the devices' keys, vouches for who lives where, as the enrolment authority, and starts them."""
+        """Register the devices' keys, sign each device's users as the enrolment authority, and start the devices."""
         enrolled = {}
         for i in range(self.nodes):
             number = superlink.register(self.superlink, self.ca / "ca.pem", self._node(i) / "node.pub")
@@ -335,10 +352,10 @@ class _Deployment:
         self.parties.finish("training server", meanwhile=self._publish)
 
     def _publish(self) -> None:
-        """As the publisher: vouches for the trained model's question, once it is there, and gives it to the devices."""
+        """Act as the publisher: sign the trained model's request once it exists, and give it to the devices."""
         place = self.server / "questions"
         asked, signed = (place / f"{QUESTION}{end}" for end in (ASKED, SIGNED))
-        there = {path for path in place.glob(f"*{ASKED}") if not path.name.startswith(".")}  # no draft of one
+        there = {path for path in place.glob(f"*{ASKED}") if not path.name.startswith(".")}  # without drafts
         if others := sorted(there - {asked}):
             raise UserError(
                 f"{others[0]}: the training server asks training users otherwise than the bundle lists: its maps "
@@ -354,14 +371,14 @@ class _Deployment:
         draft.rename(signed)
 
     def serve(self) -> Stayed:
-        """The trained model, answering; and one more device, whose user agrees that a question goes alone."""
+        """Start the trained model, and write one more device whose user accepts queries without a crowd."""
         port, place = free_port(), self.folder / "predict"
         bundle = open_bundle(self.folder / "bundle")
         limits = {"total": QUESTIONS * bundle.policy.total, "releases": QUESTIONS * bundle.policy.releases}
         alone = replace(bundle, policy=replace(bundle.policy, minimum_users=0, **limits))
         alone.install(self.folder / "asker", read_key(self.publisher / "sign.pub"))
         question = self.server / "questions" / f"{QUESTION}{SIGNED}"
-        if question.exists():  # else the bundle lists it
+        if question.exists():  # otherwise the bundle lists it
             allow(self.folder / "asker", question, agreed=False)
         self.parties.start(
             "model", "predict",

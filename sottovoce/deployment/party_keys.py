@@ -1,4 +1,4 @@
-"""The private keys of a deployment's parties: each makes its own, where it is, and an authority signs what it asks.
+"""Private keys of a deployment's parties: each party makes its own, and an authority signs its request.
 
 | party | makes | an authority signs |
 | --- | --- | --- |
@@ -28,19 +28,27 @@ from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.shuffler_service import TRAINING_SERVER
 
 AUTHORITY, PUBLISHER, ENROLMENT, NODE = "authority", "publisher", "enrolment", "node"
-#: Who is served by a certificate, and all who have keys.
+#: Parties that serve by a certificate, and all parties with keys.
 SERVERS = (SUPERLINK, SHUFFLER, MODEL)
 PARTIES = (AUTHORITY, *SERVERS, TRAINING_SERVER, PUBLISHER, ENROLMENT, NODE)
-#: To whom devices seal, each by a key of its own.
+#: Parties to whom devices seal, each by its own key.
 SEALED = (TRAINING_SERVER, MODEL)
-#: Each party's folder, where one place holds all of them.
+#: Folder of each party, where one place holds all of them.
 FOLDERS = {AUTHORITY: "ca", SUPERLINK: "superlink", SHUFFLER: "shuffler", MODEL: "predict", TRAINING_SERVER: "server",
            PUBLISHER: "publisher", ENROLMENT: "enrolment"}  # fmt: skip
 
 
 def make_own_keys(folder: Path, party: str) -> None:
-    """What one party makes where it is, as the table above has it. Raises FileExistsError where there is some, and
-    UserError for another party."""
+    """Write one party's own keys, by this module's table.
+
+    Args:
+        folder: Folder of the party.
+        party: Name of the party.
+
+    Raises:
+        FileExistsError: There are keys already.
+        UserError: There is no such party.
+    """
     if party not in PARTIES:
         raise UserError(f"--party {party}: is none of {', '.join(PARTIES)}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,16 +67,22 @@ def make_own_keys(folder: Path, party: str) -> None:
 
 
 def renew_seal(folder: Path) -> tuple[str, str]:
-    """Another pair to seal to in seal.key and seal.pub; the one that was there goes on as seal-ID.key and seal-ID.pub.
+    """Write a new pair of keys for sealing to seal.key and seal.pub.
 
-    Returns the ids of the old and the new. Raises UserError where there is none.
+    The old pair is kept as seal-ID.key and seal-ID.pub.
+
+    Returns:
+        The ids of the old and the new key.
+
+    Raises:
+        UserError: There is no old pair.
     """
     private = read_key(folder / "seal.key")
     old, new = key_id(public_half(private)), generate_keys()
     kept = [folder / f"seal-{old}.{end}" for end in ("key", "pub")]
     try:
         for path in kept:
-            if not path.exists():  # a hard link: at no time is there no key that opens what was sealed so far
+            if not path.exists():  # a hard link: a key that opens earlier rows exists at every moment
                 os.link(folder / f"seal.{path.suffix[1:]}", path)
         with replacing(folder / "seal.key", folder / "seal.pub") as drafts:
             for draft, key in zip(drafts, new, strict=True):
@@ -79,9 +93,17 @@ def renew_seal(folder: Path) -> tuple[str, str]:
 
 
 def sign_request(authority: Path, request: Path, folder: Path, party: str, hosts: Sequence[str]) -> None:
-    """An authority's part: cert.pem and ca.pem for a party. hosts: the names and addresses it is reached at.
+    """Write cert.pem and ca.pem for a party, as the authority.
 
-    Raises UserError, in one line, where a file or the party cannot be used.
+    Args:
+        authority: Folder of the authority.
+        request: File of the party's request.
+        folder: Folder for the certificates.
+        party: Name of the party.
+        hosts: Names and addresses at which the party is reached.
+
+    Raises:
+        UserError: A file or the party cannot be used. The message is one line.
     """
     if party not in (*SERVERS, TRAINING_SERVER):
         raise UserError(f"--party {party}: needs no certificate; {', '.join((*SERVERS, TRAINING_SERVER))} do")
@@ -96,10 +118,15 @@ def sign_request(authority: Path, request: Path, folder: Path, party: str, hosts
 
 
 def make_keys(folder: Path, *, nodes: int, hosts: Mapping[str, Sequence[str]]) -> None:
-    """Keys and certificates of all parties of a deployment, each in the party's folder.
+    """Write keys and certificates of all parties of a deployment, each in the party's folder.
 
-    hosts: names and addresses that each party's certificate is good for, beside those of this machine to itself.
-    Raises FileExistsError where there are some.
+    Args:
+        folder: Folder of the deployment.
+        nodes: Number of devices.
+        hosts: Names and addresses of each party's certificate, beside those of the local machine.
+
+    Raises:
+        FileExistsError: There are keys already.
     """
     for party, name in FOLDERS.items():
         make_own_keys(folder / name, party)
@@ -111,7 +138,11 @@ def make_keys(folder: Path, *, nodes: int, hosts: Mapping[str, Sequence[str]]) -
 
 
 def hosts_by_party(given: Sequence[str]) -> dict[str, list[str]]:
-    """Of PARTY=HOST, each party's hosts. Raises UserError."""
+    """Return each party's hosts, from PARTY=HOST.
+
+    Raises:
+        UserError: An entry is not PARTY=HOST.
+    """
     hosts: dict[str, list[str]] = {}
     for one in given:
         party, _, host = one.partition("=")

@@ -1,10 +1,10 @@
-"""A deployed model: HTTPS, a question to read, releases to send, probabilities to get.
+"""Deployed model: an HTTPS service that classifies releases.
 
     GET  /v1/question  the request of `predictor`, as bytes of `mechanisms.messages.wire`
-    POST /v1/ask       a reply to it, as such bytes, sealed where the service has a key: {"classes", "probabilities"}
+    POST /v1/ask       a reply to it, as such bytes, sealed if the service has a key: {"classes", "probabilities"}
 
-It learns what `/v1/ask` brings and who brings it, writes neither down, and answers everything that is not one to
-`server.predict.MOST` releases of what it asked for with one constant text.
+The service learns the content and the sender of `/v1/ask`, and stores neither. It answers anything but one to
+`server.predict.MOST` releases of its request with one constant text.
 """
 
 from __future__ import annotations
@@ -35,18 +35,24 @@ from sottovoce.deployment.devices.bundle import chosen
 from sottovoce.deployment.keys import ids_of, read_key
 
 REFUSED = {"error": "the message is not an answer to the question"}
-#: Connections at a time; more are told to come back.
+#: Connections at a time; others must try again.
 _CONNECTIONS = 64
 _BODY_SECONDS = 30.0
 
 
 def predictor(place: Path, arm_name: str | None = None, *, private_keys: tuple[bytes, ...] = ()) -> Predictor:
-    """The model of an arm of a finished run, and its question: the embedding of one sentence, by the mechanism that
-    test users of the run were asked with, from the maps that the run was left with.
+    """Return the model of an arm of a finished run, with its request.
 
-    place: the run's folder, or models/ARM in it. arm_name: which arm, where the folder is the run's and there are
-    several. private_keys: as in `Predictor`.
-    Raises UserError where there is no such model, or its users release no embeddings.
+    The request is for the embedding of one sentence, by the mechanism of the run's test users, under the run's final
+    maps.
+
+    Args:
+        place: Folder of the run, or models/ARM in it.
+        arm_name: Name of the arm, if the folder is the run's and there are several.
+        private_keys: As in `Predictor`.
+
+    Raises:
+        UserError: There is no such model, or its users release no embeddings.
     """
     if (place / FILE).is_file() and place.parent.name == "models":
         place, arm_name = place.parents[1], place.name
@@ -70,7 +76,7 @@ def predictor(place: Path, arm_name: str | None = None, *, private_keys: tuple[b
 
 
 def application(model: Predictor) -> Starlette:
-    """The service as an ASGI application."""
+    """Return the service as an ASGI application."""
     question = record_to_bytes(request_to_record(model.request))
 
     async def ask(request: Request) -> Response:
@@ -78,7 +84,7 @@ def application(model: Predictor) -> Starlette:
             body = await https_service.read_body(request, limit=model.largest, seconds=_BODY_SECONDS)
             return JSONResponse(await asyncio.to_thread(model.answer, body))
         except ValueError:
-            return JSONResponse(REFUSED, 400, {"Connection": "close"})  # else a body without end is read to its end
+            return JSONResponse(REFUSED, 400, {"Connection": "close"})  # an endless body is not read
 
     async def asked(request: Request) -> Response:
         return Response(question, media_type="application/octet-stream")
@@ -90,8 +96,18 @@ def application(model: Predictor) -> Starlette:
 def serving(
     model: Predictor, *, certificate: Path, key: Path, host: str = "127.0.0.1", port: int = 0
 ) -> Iterator[str]:
-    """The service in a thread of its own while the block runs; gives its address, https://HOST:PORT. port 0: a free
-    one. Raises UserError as `run` does."""
+    """Serve in a thread for the duration of a context, and return the address, https://HOST:PORT.
+
+    Args:
+        model: Model.
+        certificate: Certificate (PEM).
+        key: Its key (PEM).
+        host: Address to listen on.
+        port: Port to listen on; 0 for a free one.
+
+    Raises:
+        UserError: A file or the port cannot be used.
+    """
     service = _server(model, certificate, key)
     with https_service.listening(host, port) as listener, https_service.in_thread(service, listener):
         yield f"https://{https_service.address(listener)}"
@@ -101,11 +117,23 @@ def run(
     place: Path, *, certificate: Path, key: Path, port: int, host: str = "127.0.0.1", arm: str | None = None,
     seal_keys: Sequence[Path] = (), progress: Progress,
 ) -> None:  # fmt: skip
-    """Serves the model of a run until it is told to stop (SIGINT, SIGTERM). Says its address once it listens.
+    """Serve the model of a run until a signal stops it (SIGINT, SIGTERM).
 
-    place, arm: as in `predictor`. certificate, key: PEM files. seal_keys: of the private
-    keys that devices seal to; without one they send their releases in clear within TLS, and sealed ones are refused.
-    Raises UserError where a file or the port cannot be used.
+    It prints its address once it listens.
+
+    Args:
+        place: As in `predictor`.
+        certificate: Certificate (PEM).
+        key: Its key (PEM).
+        port: Port to listen on.
+        host: Address to listen on.
+        arm: As in `predictor`.
+        seal_keys: Files of the private keys that devices seal to. Without a key, devices send their releases in clear
+            within TLS, and sealed ones are refused.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: A file or the port cannot be used.
     """
     model = predictor(place, arm, private_keys=tuple(map(read_key, seal_keys)))
     with https_service.listening(host, port) as listener:
@@ -113,7 +141,7 @@ def run(
         ids = ids_of(model.private_keys)
         sealed = f"releases sealed to {ids}" if ids else "releases in clear within TLS"
         progress(f"{place}: answers {sealed} at https://{https_service.address(listener)}, {', '.join(model.classes)}")
-        with suppress(KeyboardInterrupt, Terminated):  # this is how it ends
+        with suppress(KeyboardInterrupt, Terminated):  # the normal end
             server.run(sockets=[listener])
 
 

@@ -1,9 +1,9 @@
-"""The processes of a deployment: started, watched, found again, and stopped; no other process is ever touched.
+"""Processes of a deployment: start, watch, find and stop them. No other process is ever touched.
 
-Each carries the deployment's folder in its environment (`MARK`), and so does whatever it starts. The system keeps that
-for as long as it lives, so that all of them are found by anyone who knows the folder, even where the process that has
-started them was killed between two lines of its own. That one has no mark, and holds a file of the folder open instead.
-processes.json gives the processes names: it is not believed, since a folder may be copied, and a number used again.
+Each process carries the deployment's folder in its environment (`MARK`), and so do its children. The system keeps the
+environment for the life of a process. So anyone who knows the folder finds all of them, even if their parent was killed
+at any moment. The parent has no mark, and holds a file of the folder open instead. processes.json gives names to the
+processes. It is not trusted, because a folder may be copied, and a number reused.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MARK = "SOTTOVOCE_DEPLOYMENT"
 LIST, COMMANDS, LOG = "processes.json", "commands.txt", "log"
 UP = "deploy up"
 _HELD = ".up"
-#: Seconds that a process has to end by itself, and then to be gone once it was killed.
+#: Seconds for a process to end by itself, and then to disappear after a kill.
 GRACE, GONE = 10.0, 10.0
-#: Seconds that a process may take to become another program.
+#: Seconds for a process to become another program.
 _BEGINS = 1.0
 _POLL = 0.1
 _PROC = Path("/proc")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-#: A line of `simulations.progress.progress_lines`.
+#: Pattern of a line of `simulations.progress.progress_lines`.
 _PROGRESS = re.compile(r" *\d+\.\d s  (.+)")
-#: A line that speaks of an error; not one of a logger that is called so.
+#: Pattern of a line about an error; a logger of that name does not match.
 _WRONG = re.compile(r"(?<![.\w])error\b|\w+error: |sottovoce: ", re.IGNORECASE)
 
 Line = Callable[[str], None]
@@ -50,9 +50,13 @@ Line = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Process:
-    """A process as the system knows it: a number may be another's later, a number and a start time may not.
+    """Process of the system. A number may be reused, but a number with a start time is unique.
 
-    started: clock ticks since the machine's start. boot: which start of the machine that was.
+    Args:
+        party: Name of the party.
+        pid: Number of the process.
+        started: Clock ticks from the machine's start.
+        boot: Identity of that start of the machine.
     """
 
     party: str
@@ -62,9 +66,15 @@ class Process:
 
 
 class Parties:
-    """The processes that this one starts for a deployment; each in a session of its own, with its log beside its files.
+    """Processes that this process starts for a deployment, each in its own session, with its log beside its files.
 
-    show: is given every command as it is run. progress: is given what the parties say of their progress.
+    Args:
+        folder: Folder of the deployment.
+        show: Function that receives every command as it runs.
+        progress: Function that receives the parties' lines of progress.
+
+    Raises:
+        UserError: The system has no /proc.
     """
 
     def __init__(self, folder: Path, *, show: Line, progress: Line) -> None:
@@ -82,7 +92,17 @@ class Parties:
     def start(
         self, party: str, place: str, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a party's process. place: its folder in the deployment's, where its log goes. Raises UserError."""
+        """Start a party's process.
+
+        Args:
+            party: Name of the party.
+            place: Its folder in the deployment's folder, for its log.
+            command: Command line.
+            environment: Other variables of its environment.
+
+        Raises:
+            UserError: It cannot be started.
+        """
         folder = self.folder / place
         folder.mkdir(parents=True, exist_ok=True)
         said = shown(command, environment or {})
@@ -105,8 +125,15 @@ class Parties:
         return process
 
     def check(self, *, but: str = "") -> None:
-        """Passes on what the parties say. Raises UserError, one line, where one has ended that should be at work."""
-        # in this order: what a party says last is in its log before it has ended
+        """Pass on the parties' progress, and check that all of them run.
+
+        Args:
+            but: Name of a party that may end.
+
+        Raises:
+            UserError: A party has ended. The message is one line.
+        """
+        # in this order: a party's last line is in its log before it ends
         ended = [(party, process.poll()) for party, process in self._alive.items() if party != but]
         self._relay()
         for party, code in ended:
@@ -114,7 +141,16 @@ class Parties:
                 raise UserError(self._epitaph(party, code))
 
     def until(self, ready: Callable[[], bool], *, what: str, seconds: float) -> None:
-        """Waits until it is ready. Raises UserError where a party ends before, or the time is over."""
+        """Wait until a condition holds.
+
+        Args:
+            ready: The condition.
+            what: Error message for a timeout.
+            seconds: Longest wait.
+
+        Raises:
+            UserError: A party ends before, or the time is over.
+        """
         end = time.monotonic() + seconds
         while not ready():
             self.check()
@@ -123,8 +159,15 @@ class Parties:
             time.sleep(_POLL)
 
     def finish(self, party: str, *, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Waits for a party whose work has an end, and does something again and again. Raises UserError where the party
-        fails, or another one ends before."""
+        """Wait for a party whose work has an end.
+
+        Args:
+            party: Name of the party.
+            meanwhile: Function to call repeatedly.
+
+        Raises:
+            UserError: The party fails, or another one ends before.
+        """
         process = self._alive[party]
         while (code := process.poll()) is None:
             self.check(but=party)
@@ -136,20 +179,20 @@ class Parties:
         del self._alive[party]
 
     def _epitaph(self, party: str, code: int) -> str:
-        """Of a party that has ended: how, the line of its log that tells most, and where that is."""
+        """Return how a party has ended, the most useful line of its log, and the log's path."""
         how = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
         line = self._logs[party].telling()
         return f"{party} {how}{f': {line}' if line else ''}; its log is {self._logs[party].path}"
 
     def stop(self) -> None:
-        """Stops all of them, and whatever they have started."""
+        """Stop all parties and their children."""
         stop(self.folder, but=(os.getpid(),))
         for process in self._alive.values():
-            process.wait()  # it has ended; the system may now forget it
+            process.wait()  # it has ended; this lets the system remove it
         self.leave()
 
     def leave(self) -> None:
-        """Leaves them at work."""
+        """Leave the parties running."""
         self._alive.clear()
         self._held.close()
 
@@ -166,7 +209,7 @@ class Parties:
 
 
 class _Log:
-    """A party's log, read as it grows."""
+    """Log of a party, read as it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -174,7 +217,7 @@ class _Log:
         self._rest = b""
 
     def progress(self) -> list[str]:
-        """What it has said of its progress since this was last asked."""
+        """Return the lines of progress since the last call."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._read)
@@ -187,7 +230,7 @@ class _Log:
         return [match[1] for match in found if match]
 
     def telling(self) -> str:
-        """The last line that speaks of an error, or else the last line at all; at most 300 letters of it."""
+        """Return the last line about an error, or else the last line; at most 300 characters of it."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(max(0, self.path.stat().st_size - 2**16))
@@ -200,16 +243,21 @@ class _Log:
         return last if len(last) <= 300 else f"{last[:299]}…"
 
 
-# --- found again, and stopped
+# --- finding and stopping
 
 
 def mark_of(folder: Path) -> str:
-    """What the environment of a deployment's processes says."""
+    """Return the mark in the environment of a deployment's processes."""
     return os.path.realpath(folder)
 
 
 def running(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
-    """The deployment's processes that are alive, however they came about, without those of the numbers `but`."""
+    """Return the deployment's living processes.
+
+    Args:
+        folder: Folder of the deployment.
+        but: Numbers of processes to leave out.
+    """
     names = {(p.pid, p.started): p for p in _listed(folder) if p.boot == _boot()}
     wanted = f"{MARK}={mark_of(folder)}".encode()
     found = []
@@ -225,9 +273,10 @@ def running(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
 
 
 def down(folder: Path) -> list[str]:
-    """Stops whatever is left of a deployment; the names of the parties that were.
+    """Stop all remaining processes of a deployment, and return the names of their parties.
 
-    Raises UserError where the folder is of no deployment, or a process cannot be stopped.
+    Raises:
+        UserError: The folder is of no deployment, or a process cannot be stopped.
     """
     there = (folder / LIST).is_file()
     ended = stop(folder, but=(os.getpid(),))
@@ -237,9 +286,14 @@ def down(folder: Path) -> list[str]:
 
 
 def stop(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
-    """Asks all of a deployment's processes to end, kills those that do not, and returns which there were.
+    """Ask all of a deployment's processes to end, kill those that do not, and return all of them.
 
-    Raises UserError where some cannot be stopped.
+    Args:
+        folder: Folder of the deployment.
+        but: Numbers of processes to leave out.
+
+    Raises:
+        UserError: Some cannot be stopped.
     """
     met: dict[Process, int] = {}
     start = time.monotonic()
@@ -258,17 +312,17 @@ def stop(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
 
 
 def _send(one: Process, number: int) -> None:
-    """A signal to that process, and to no other that may have its number by now."""
+    """Send a signal to that process, and to no other one that has its number now."""
     try:
         handle = os.pidfd_open(one.pid)
     except ProcessLookupError:
         return
     try:
-        # The handle is of one process for ever: if the number is still that of `one`, so was it when it was opened.
+        # A handle always belongs to one process. If the number is still that of `one`, the handle is also of `one`.
         if _started(one.pid) == one.started:
             signal.pidfd_send_signal(handle, number)
     except (ProcessLookupError, PermissionError):
-        pass  # it has ended, or it is not ours to end, which the caller notices
+        pass  # it has ended, or is another user's, which the caller notices
     finally:
         os.close(handle)
 
@@ -281,18 +335,18 @@ def _listed(folder: Path) -> list[Process]:
 
 
 def _started(pid: int) -> int | None:
-    """When the process of that number was started; None where there is none that is alive."""
+    """Return the start time of a living process; None if there is none of that number."""
     state, fields = _stat(pid)
     return None if state in "ZX" else int(fields[18])
 
 
 def _stat(pid: int) -> tuple[str, list[str]]:
-    """What the system says of a process: its state, and what follows from field 4 on (proc(5)); "X" of none."""
+    """Return a process's state, and its fields from field 4 on (proc(5)); "X" if there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return "X", []
-    state, *fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
+    state, *fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold any character
     return state, fields
 
 
@@ -314,8 +368,11 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def _begins(pid: int) -> bool:
-    """Whether a process that showed no environment will: while it becomes another program it has none for a moment, in
-    which it would be nobody's. A thread of the system's has no memory, and some programs are started with nothing."""
+    """Return True if a process without an environment will have one.
+
+    A process has none for a moment while it becomes another program, and would then belong to nobody. A kernel thread
+    has no memory, and some programs start with an empty environment.
+    """
     state, fields = _stat(pid)
     if state in "ZX" or fields[19] == "0":
         return False
@@ -324,7 +381,7 @@ def _begins(pid: int) -> bool:
 
 
 def _holds(pid: int, file: Path) -> bool:
-    """Whether a process has the file open."""
+    """Return True if a process has the file open."""
     place = os.path.realpath(file)
     try:
         return any(os.readlink(handle) == place for handle in (_PROC / str(pid) / "fd").iterdir())
@@ -332,18 +389,22 @@ def _holds(pid: int, file: Path) -> bool:
         return False
 
 
-# --- what a deployment needs beside
+# --- other needs of a deployment
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on, for now."""
+    """Return a port of this machine that is free now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
 def check_port(port: int) -> None:
-    """Raises UserError where the port cannot be had."""
+    """Check that a port is free.
+
+    Raises:
+        UserError: The port cannot be used.
+    """
     if not 0 < port < 2**16:
         raise UserError(f"--port {port}: must be from 1 to 65535")
     try:
@@ -355,7 +416,7 @@ def check_port(port: int) -> None:
 
 
 def answers(port: int) -> bool:
-    """Whether something on this machine listens on the port."""
+    """Return True if a process on this machine listens on the port."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0):
             return True
@@ -364,25 +425,25 @@ def answers(port: int) -> bool:
 
 
 def command_of(name: str, *arguments: Any) -> list[str]:
-    """A command of this installation."""
+    """Return the command line of a command of this installation."""
     return [str(Path(sys.executable).with_name(name)), *map(str, arguments)]
 
 
 def shown(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """A command as one types it here."""
+    """Return a command line as a user types it."""
     program = Path(command[0])
     name = program.name if shutil.which(program.name) == str(program) else str(program)
     before = [f"{key}={shlex.quote(value)}" for key, value in environment.items()]
     return " ".join([*before, shlex.join([name, *command[1:]])])
 
 
-#: What ends a command that somebody started.
+#: Signals that end a command.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """SIGTERM raises Terminated in the main thread, and a closed terminal what Ctrl-C does."""
+    """Turn SIGTERM into Terminated in the main thread, and a closed terminal into KeyboardInterrupt."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
@@ -393,6 +454,6 @@ def ending_on_signals() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Not even Ctrl-C ends this: for what takes a bounded time and must be done."""
+    """Ignore signals, also Ctrl-C, during a bounded task that must be completed."""
     with handling(dict.fromkeys(_ENDS, signal.SIG_IGN)):
         yield

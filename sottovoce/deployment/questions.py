@@ -1,8 +1,8 @@
-"""What a training server asks and its devices' bundle does not list: written down, and asked once a publisher signs it.
+"""Requests of a training server that its devices' bundle does not list: a publisher signs them before they are sent.
 
-A model's own question is not known before it is trained. The training server leaves it as STAGE.question; the publisher
-reads it, signs it (`sottovoce deploy sign`), gives it to the devices (`sottovoce device allow`), and puts STAGE.signed
-beside it. It is the devices that refuse what is not listed: who does not wait here asks in vain.
+A model's own request is not known before training. The training server writes it as STAGE.question. The publisher reads
+it, signs it (`sottovoce deploy sign`), gives it to the devices (`sottovoce device allow`), and puts STAGE.signed beside
+it. Devices refuse unlisted requests, so a server that does not wait here gets no answer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,24 @@ _POLL = 0.2
 
 
 class Questions:
-    """The questions of one training server. folder: where they lie. bundle: what its devices were given. timeout: how
-    many seconds a publisher may take."""
+    """Requests of one training server.
+
+    Args:
+        folder: Folder of their files.
+        bundle: Bundle of its devices.
+        timeout: Seconds that a publisher may take.
+        progress: Function that receives lines of progress.
+    """
 
     def __init__(self, folder: Path, bundle: Bundle, *, timeout: float, progress: Progress) -> None:
         self._folder, self._bundle, self._timeout, self._progress = folder, bundle, timeout, progress
 
     def vouched(self, request: Request) -> None:
-        """Returns once devices may be asked this. Raises UserError where nobody has signed it in time."""
+        """Wait until devices may receive a request.
+
+        Raises:
+            UserError: Nobody has signed it in time.
+        """
         if self._bundle.policy.lists(request):
             return
         asked, signed = (self._folder / f"{request.stage}{end}" for end in (ASKED, SIGNED))
@@ -58,8 +68,21 @@ class Questions:
 
 
 def sign_question(file: Path, key: Path, out: Path, bundle: Bundle) -> list[str]:
-    """Signs what a training server asks, where a device of the bundle would allow it otherwise; what it asks, in lines
-    for people. Raises UserError and ValueError, in one line."""
+    """Sign a training server's request, if devices of the bundle could answer it.
+
+    Args:
+        file: File of the request.
+        key: File of the publisher's private key.
+        out: File for the signed request.
+        bundle: Bundle of the devices.
+
+    Returns:
+        A description of the request, as lines for people.
+
+    Raises:
+        UserError: Devices would never answer it, or a file cannot be used. The message is one line.
+        ValueError: The file holds no request. The message is one line.
+    """
     request = read_question(file).request
     policy = bundle.policy.listing(request)
     try:

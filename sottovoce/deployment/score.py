@@ -1,7 +1,7 @@
-"""How good a deployed model is, for whoever holds the truth: its answers, and whose rows they were, against the labels.
+"""Score of a deployed model against the true labels, by the operator of a study.
 
-A study's shuffler writes down whose the rows of a batch are (`--origins`); no real one does. The training server never
-sees it, nor the labels of test users.
+A study's shuffler records the users of a batch's rows (`--origins`); no real shuffler does. The training server never
+sees this record, nor the labels of test users.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simulations.run.run import results
 from simulations.shuffler.shuffle import Origin
 from sottovoce.deployment.training_server import ANSWERS, RESULT
 
-#: What results say that the users' noise was drawn from.
+#: Source of the users' noise, in the results.
 RANDOMNESS = "deployment: the operating system's generator on each device, nothing seeded"
 _STAGE = "test"
 
@@ -31,8 +31,18 @@ _STAGE = "test"
 def scored(
     experiment: Experiment, arm: Arm, prepared: Prepared, *, server: Path, origins: Path
 ) -> dict[str, Any]:
-    """The results of a deployed arm, as a simulation has them. server: the folder that the training server left.
-    origins: where the study's shuffler says whose rows are. Raises UserError where either is not what it should be."""
+    """Return the results of a deployed arm, in the form of a simulation's results.
+
+    Args:
+        experiment: The study.
+        arm: The arm.
+        prepared: Data of the study.
+        server: Folder that the training server left.
+        origins: Folder in which the study's shuffler records the users of rows.
+
+    Raises:
+        UserError: One of the folders is not what it should be.
+    """
     held = prepared.held
     try:
         result = ArmResult.from_dict(_finite(json.loads((server / RESULT).read_text(encoding="utf-8"))))
@@ -67,7 +77,7 @@ def scored(
 
 
 def _finite(value: Any) -> Any:
-    """The value with "inf" as the number that JSON does not have."""
+    """Return the value with "inf" as a number, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, list):

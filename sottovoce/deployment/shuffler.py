@@ -1,4 +1,4 @@
-"""The shuffler as a process of its own: its store, its line to the nodes through Flower, its service."""
+"""Process of the shuffler: its store, its connection to the nodes through Flower, its service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.processes import ending_on_signals
 from sottovoce.deployment.shuffler_service import ORIGINS, STORE, serving
 
-#: Seconds between two looks for open stages.
+#: Seconds between two checks for open stages.
 _LOOK = 0.2
 
 
@@ -27,13 +27,24 @@ def run(
     folder: Path, *, superlink: str, root_certificates: Path, secret: Path, certificate: Path, key: Path, port: int,
     users: Path, enrolment_key: Path, origins: bool, progress: Progress, host: str = "127.0.0.1",
 ) -> None:  # fmt: skip
-    """Serves until it is told to stop (SIGINT, SIGTERM). A stage that was open goes on.
+    """Run the shuffler until a signal stops it (SIGINT, SIGTERM); stages that were open continue.
 
-    folder: of the store. superlink: its HOST:PORT. root_certificates: the authority of SuperLink and training server.
-    secret: the file that the SuperLink was started with. certificate, key: its own. users: tokens of enrolment, signed
-    by the authority whose public key is in the file enrolment_key (`simulations.shuffler.enrolment`). origins: whether
-    whose rows are in a batch is written down, in `folder`/origins, for a study's score.
-    Raises UserError, in one line, where a file, the port, the store or the SuperLink cannot be used.
+    Args:
+        folder: Folder of the store.
+        superlink: HOST:PORT of the SuperLink.
+        root_certificates: Certificates of the authority of SuperLink and training server.
+        secret: File that the SuperLink was started with.
+        certificate: The shuffler's own certificate (PEM).
+        key: Its key (PEM).
+        port: Port to listen on.
+        users: Tokens of enrolment, signed by the enrolment authority (`simulations.shuffler.enrolment`).
+        enrolment_key: File of that authority's public key.
+        origins: Whether to record the users of a batch's rows in `folder`/origins, for a study's score.
+        progress: Function that receives lines of progress.
+        host: Address to listen on.
+
+    Raises:
+        UserError: A file, the port, the store or the SuperLink cannot be used. The message is one line.
     """
     enrolled = read_tokens(users, read_key(enrolment_key))
     for path in (root_certificates, secret):

@@ -1,4 +1,4 @@
-"""The training server's side of the line to a shuffler: a request opens a stage, and the stage gives one batch."""
+"""Client of a shuffler, for the training server: a request opens a stage, and the stage returns one batch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from client.device.roles import SHUFFLER, context_for
 from simulations.errors import UserError
 from simulations.progress import Progress
 
-#: Seconds for which a shuffler that cannot be reached is tried again: it may be starting anew. Seconds between tries,
-#: and between two looks at a stage.
+#: Seconds for which an unreachable shuffler is tried again (it may be starting), seconds between tries, and seconds
+#: between two checks of a stage.
 PATIENCE, AGAIN, LOOK = 120.0, 1.0, 0.5
-#: Seconds without a byte.
+#: Longest wait for a byte, in seconds.
 _SILENT = 30.0
-#: Bytes of the rows that are read at most: of many millions of users. And of anything else.
+#: Most bytes of the rows, enough for many millions of users; and of anything else.
 _LARGEST, _SMALL = 2**33, 2**16
 
 T = TypeVar("T")
@@ -33,9 +33,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Delivered:
-    """What a shuffler says of a stage, and the stage's rows, (n, L) uint8; none where the batch was discarded.
+    """Batch of a stage, with the shuffler's counts.
 
-    batch: its identity. users: how many are in it. duplicates, dropped: rows; errors: nodes; by the reason.
+    Args:
+        batch: Identity of the batch.
+        rows: Sealed rows (n, L), uint8; none if the batch was discarded.
+        users: Users in the batch.
+        duplicates: Duplicate rows.
+        dropped: Rejected rows, by reason.
+        errors: Failed nodes, by reason.
     """
 
     batch: str
@@ -47,9 +53,18 @@ class Delivered:
 
 
 class Shuffler:
-    """A shuffler at HOST:PORT, whose certificate the authority has signed for one; it knows this side by its own.
+    """Connection to a shuffler, as a context manager. Both sides authenticate by certificates.
 
-    Use it in a `with`. Raises UserError, in one line, where a file cannot be read.
+    The authority must have signed the shuffler's certificate for a shuffler.
+
+    Args:
+        address: HOST:PORT.
+        root_certificates: Certificates of the authority.
+        certificate: Own certificate (PEM).
+        key: Its key (PEM).
+
+    Raises:
+        UserError: A file cannot be read. The message is one line.
     """
 
     def __init__(self, address: str, *, root_certificates: Path, certificate: Path, key: Path) -> None:
@@ -77,10 +92,17 @@ class Shuffler:
     def batch(
         self, stage: str, request: bytes, *, row_bytes: int, timeout: float, progress: Progress
     ) -> Delivered:
-        """Opens a stage, or finds it open or closed as it was left, and waits until it is closed.
+        """Open a stage, or continue one that was opened before, and wait until it is closed.
 
-        request: as bytes of `mechanisms.messages.wire`. row_bytes: of a sealed row. timeout: seconds that nodes have.
-        Raises UserError where the shuffler refuses, is not there for `PATIENCE` seconds, or says what it may not.
+        Args:
+            stage: Name of the stage.
+            request: Request as bytes of `mechanisms.messages.wire`.
+            row_bytes: Bytes of a sealed row.
+            timeout: Seconds that nodes have.
+            progress: Function that receives lines of progress.
+
+        Raises:
+            UserError: The shuffler refuses, is unreachable for `PATIENCE` seconds, or sends an invalid answer.
         """
         about = {"Row-Bytes": str(row_bytes), "Timeout": str(timeout)}
         self._patiently(lambda: self._sent("POST", "/v1/stages", 0, content=request, headers=about))
@@ -100,7 +122,7 @@ class Shuffler:
             time.sleep(LOOK)
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """What the call returns, once the shuffler is there."""
+        """Return the result of the call, once the shuffler is reachable."""
         end = time.monotonic() + PATIENCE
         while True:
             try:
@@ -113,7 +135,7 @@ class Shuffler:
             time.sleep(AGAIN)
 
     def _sent(self, method: str, path: str, row_bytes: int, **content: Any) -> bytes | Delivered:
-        """The body of an answer, 202; or, where a length of rows is given, a batch, 200. UserError for another one."""
+        """Return the body of an answer (202), or a batch (200) if a row length is given; else raise UserError."""
         with self._client.stream(method, path, **content) as answer:
             if answer.status_code == 200 and row_bytes:
                 return self._delivered(answer.iter_raw(2**20), row_bytes)
@@ -124,7 +146,7 @@ class Shuffler:
         return data
 
     def _head(self, pieces: Iterator[bytes], *, whole: bool = False) -> tuple[bytes, bytes]:
-        """What is before the first line's end, or all of it, and what was read behind that."""
+        """Return the data before the first newline, or all of it, and the data behind."""
         data = b""
         for piece in pieces:
             data += piece
@@ -136,7 +158,7 @@ class Shuffler:
         return head, behind
 
     def _delivered(self, pieces: Iterator[bytes], row_bytes: int) -> Delivered:
-        """One line of JSON, then the rows, which are read to where they stay."""
+        """Read one line of JSON, then the rows, directly into their array."""
         head, behind = self._head(pieces)
         said = self._table(head)
         try:
@@ -174,6 +196,6 @@ def _counts(table: Any) -> dict[str, int]:
 
 
 def _tls(error: BaseException) -> str | None:
-    """What TLS has against the other side, which no waiting mends."""
+    """Return the TLS error, which no waiting corrects."""
     fault = tls_error(error)
     return None if fault is None else getattr(fault, "verify_message", None) or fault.reason or "TLS"

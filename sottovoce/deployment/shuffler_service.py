@@ -1,12 +1,14 @@
-"""The shuffler as a process of its own: between nodes, which it asks, and the training server, which it serves.
+"""HTTPS service of the shuffler for the training server.
 
-    POST /v1/stages          a request as bytes of `mechanisms.messages.wire`, with headers: Row-Bytes, of one sealed
-                             row, and Timeout, the seconds that nodes have. 202: the stage is open, or was opened before
-    GET  /v1/stages/{stage}  202 and {"asked", "answered", "users"} while it is open. Then 200: one line of JSON with
-                             "batch", "rows", "row_bytes", "users", "duplicates", "dropped", "errors", and the rows
+    POST /v1/stages          a request as bytes of `mechanisms.messages.wire`, with headers: Row-Bytes, of one
+                             sealed row, and Timeout, the seconds that nodes have. 202: the stage is open, or
+                             was opened before
+    GET  /v1/stages/{stage}  202 and {"asked", "answered", "users"} while it is open. Then 200: one line of JSON
+                             with "batch", "rows", "row_bytes", "users", "duplicates", "dropped", "errors",
+                             and the rows
 
-HTTPS, for the training server alone: it must show a certificate of the deployment's authority, in its own name. Errors
-are constant texts. Nodes are reached through Flower, whose ServerApp this process is.
+The service is for the training server alone: it must show a certificate of the deployment's authority, in its own name.
+Errors are constant texts. The shuffler reaches nodes through Flower, as its ServerApp.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from simulations.shuffler.rounds import Rounds, read_request
 from simulations.shuffler.store import OPEN, Conflict, StoreError
 from simulations.transport import https as https_service
 
-#: The name in the certificate of the one who is served.
+#: Name in the certificate of the only client.
 TRAINING_SERVER = "training-server"
 STORE, ORIGINS = "store.sqlite", "origins"
 
 N = TypeVar("N", int, float)
 
-#: A request's arrays, and what stands around them.
+#: Bytes of a request's arrays and of everything around them.
 _LARGEST = MAX_REQUEST_BYTES + 2**20
 _LONGEST = 7 * 24 * 3600.0
 _WIDEST = 2**20
@@ -52,7 +54,12 @@ _UNUSABLE = PlainTextResponse("the shuffler's store cannot be used", 503)
 
 
 def application(rounds: Rounds, on_opened: Callable[[], object]) -> Starlette:
-    """The service as an ASGI application. on_opened: is called when a stage was opened."""
+    """Return the service as an ASGI application.
+
+    Args:
+        rounds: Rounds of the shuffler.
+        on_opened: Function to call after a stage was opened.
+    """
     store = rounds.store
 
     async def open_stage(request: Request) -> Response:
@@ -80,7 +87,7 @@ def application(rounds: Rounds, on_opened: Callable[[], object]) -> Starlette:
         if there.state == OPEN:
             answered = rounds.answered(there.name)
             return JSONResponse({"asked": rounds.nodes, "answered": answered, "users": there.users}, 202)
-        size = sum(len(piece) for piece in store.pieces(there.name))  # whole and undamaged, or nothing of it is sent
+        size = sum(len(piece) for piece in store.pieces(there.name))  # checks the whole batch before any of it is sent
         about = {
             "batch": there.identity, "rows": size // there.row_bytes, "row_bytes": there.row_bytes,
             "users": there.users, "duplicates": there.duplicates, "dropped": dict(there.dropped),
@@ -102,7 +109,7 @@ def application(rounds: Rounds, on_opened: Callable[[], object]) -> Starlette:
 
 
 class _OneClient:
-    """Serves whoever's certificate has the name of the training server, and refuses all others."""
+    """Middleware that serves only the certificate in the name of the training server."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -113,7 +120,7 @@ class _OneClient:
 
 
 class _Named(https_service.Patient):
-    """HTTP whose requests know the name in the peer's certificate, which TLS has verified."""
+    """HTTP protocol whose requests know the name in the peer's certificate, which TLS has verified."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -127,9 +134,19 @@ def serving(
     rounds: Rounds, *, certificate: Path, key: Path, root_certificates: Path, on_opened: Callable[[], object],
     host: str = "127.0.0.1", port: int = 0,
 ) -> Iterator[tuple[int, threading.Thread]]:  # fmt: skip
-    """The service in a thread of its own while the block runs; gives its port and the thread. port 0: a free one.
+    """Serve in a thread for the duration of a context, and return the port and the thread.
 
-    Raises UserError where the port or a file cannot be used.
+    Args:
+        rounds: Rounds of the shuffler.
+        certificate: The shuffler's own certificate (PEM).
+        key: Its key (PEM).
+        root_certificates: Certificates of the authority.
+        on_opened: Function to call after a stage was opened.
+        host: Address to listen on.
+        port: Port to listen on; 0 for a free one.
+
+    Raises:
+        UserError: The port or a file cannot be used.
     """
     service = https_service.make_server(
         application(rounds, on_opened), certificate=certificate, key=key, connections=_CONNECTIONS,
@@ -140,8 +157,8 @@ def serving(
 
 
 def _number(kind: Callable[[str], N], request: Request, header: str, low: float, high: float) -> N:
-    """A number in a header. Raises ValueError."""
+    """Return the number in a header; raise ValueError if there is none in range."""
     value = kind(request.headers.get(header, ""))
-    if not low <= value <= high:  # nor is what is no number
+    if not low <= value <= high:  # also rejects NaN
         raise ValueError("shuffler: a header is out of range")
     return value

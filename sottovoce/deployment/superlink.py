@@ -1,8 +1,9 @@
-"""The operator's side of Flower's SuperLink, and the one module that knows it: how it is started, told of nodes and of
-runs, and asked to pass requests on.
+"""Operator's side of Flower's SuperLink: start it, register nodes, start runs, and send requests.
 
-A deployment's ServerApp is the shuffler. Flower would start one from the app that a run ships; here a process that is
-there already takes the run's task, as Flower's own executor does, with the secret that it shares with the SuperLink.
+No other module knows the SuperLink.
+
+The shuffler is a deployment's ServerApp. Flower would start a ServerApp from the app that a run ships. Here, a running
+process takes the run's task, as Flower's own executor does, with the secret that it shares with the SuperLink.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from typing import Any
 from simulations.errors import UserError
 from simulations.transport.quiet import QUIET, hush_flower
 
-# Flower is imported where it is used: the command line must answer at once.
+# Flower is imported where it is used, because the command line must start fast.
 
-#: Seconds between two looks for replies.
+#: Seconds between two checks for replies.
 _POLL = 0.2
-#: Seconds for which a SuperLink that does not answer is asked again, and a reply that has begun is waited for.
+#: Seconds for which a silent SuperLink is tried again, and an incomplete reply is awaited.
 _PATIENCE = 30.0
-#: What Flower says of a node that is not there, after a moment; and seconds before it is asked again: at first, and at
+#: Flower's error for a node that is away, and seconds before such a node receives the request again: at first, and at
 #: most.
 AWAY = "code 5"
 _SOON, _SELDOM = 1.0, 30.0
-#: Seconds before a node that is there and says nothing is asked again, at first and at most. Flower passes a message on
-#: once: it is gone with a process that was killed over it, or with the connection on which it was.
+#: Seconds before a silent node receives the request again, at first and at most. Flower delivers a message once: it is
+#: lost with a process that was killed, or with its connection.
 _SILENT, _PATIENT = 30.0, 600.0
-#: How many of those at a time, at least, and which share of all who are waited for.
+#: Least number of silent nodes that receive the request again at a time, and their share of all missing nodes.
 _FEW, _SHARE = 8, 16
-#: Replies that are announced in one answer, which is read up to `client.device.fleet.MAX_SMALL`.
+#: Replies announced in one answer, which is read up to `client.device.fleet.MAX_SMALL`.
 _TOGETHER = 64
-#: Bytes of the SuperLink's own words about all nodes.
+#: Most bytes of the SuperLink's own messages about all nodes.
 _NAMES = 2**26
 _APP = """\
 [project]
@@ -59,8 +60,13 @@ clientapp = "client.app:app"
 
 
 def command(folder: Path, *, port: int, host: str = "127.0.0.1") -> list[str]:
-    """The command line of a SuperLink with TLS and SuperNode authentication. Its files are in the folder: cert.pem,
-    cert.key, ca.pem, secret."""
+    """Return the command line of a SuperLink with TLS and SuperNode authentication.
+
+    Args:
+        folder: Folder with cert.pem, cert.key, ca.pem and secret.
+        port: Port to listen on.
+        host: Address to listen on.
+    """
     return [
         str(Path(sys.executable).with_name("flower-superlink")), "--host", host, "--port", str(port),
         "--ssl-certfile", str(folder / "cert.pem"), "--ssl-keyfile", str(folder / "cert.key"),
@@ -71,14 +77,22 @@ def command(folder: Path, *, port: int, host: str = "127.0.0.1") -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of a process that runs a part of Flower: what it keeps is in the folder, and nobody is phoned."""
+    """Return the environment of a Flower process: it stores data in the folder, and sends no telemetry."""
     return {**os.environ, **QUIET, "FLWR_HOME": str((folder / "home").absolute())}
 
 
 def wait_until_up(address: str, ca: Path, *, process: Any, log: Path | None = None, seconds: float = 60.0) -> None:
-    """Return once the SuperLink answers at the address, "host:port". process: its subprocess.Popen. log: its output.
+    """Wait until the SuperLink answers.
 
-    Raises UserError where it has ended, with the last line of its log, or does not answer in time.
+    Args:
+        address: "host:port".
+        ca: Certificate of the authority.
+        process: Its subprocess.Popen.
+        log: File of its output.
+        seconds: Longest wait.
+
+    Raises:
+        UserError: It has ended (the message has the last line of its log), or does not answer in time.
     """
     import httpx
 
@@ -97,7 +111,15 @@ def wait_until_up(address: str, ca: Path, *, process: Any, log: Path | None = No
 
 
 def check_party(address: str, ca: Path) -> None:
-    """UserError, in one line, where nothing answers at the address, "host:port", or another party than a SuperLink."""
+    """Check that a SuperLink answers at an address.
+
+    Args:
+        address: "host:port".
+        ca: Certificate of the authority.
+
+    Raises:
+        UserError: Nothing answers, or a party other than a SuperLink. The message is one line.
+    """
     import httpx
 
     trusting = _trusting(ca)
@@ -111,7 +133,13 @@ def check_party(address: str, ca: Path) -> None:
 
 
 def register(address: str, ca: Path, public_key: Path) -> int:
-    """Tell the SuperLink of a SuperNode, by its public key's file. Returns the node id that it is given."""
+    """Register a SuperNode with the SuperLink, and return its node id.
+
+    Args:
+        address: "host:port".
+        ca: Certificate of the authority.
+        public_key: File of the SuperNode's public key.
+    """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -129,7 +157,7 @@ def register(address: str, ca: Path, public_key: Path) -> int:
 
 
 def app_bundle() -> bytes:
-    """The app of a run: the client's code as installed here, so that a device can see that it is its own."""
+    """Return the app of a run: the installed client's code, so that a device can verify that it is its own."""
     from flwr.cli.build import build_fab_from_files
 
     from client.device.code import installed
@@ -139,7 +167,15 @@ def app_bundle() -> bytes:
 
 
 def start_run(address: str, ca: Path, fab: bytes) -> int:
-    """Give a run to the SuperLink. Returns its id. Nothing is asked of any node before its task is acquired."""
+    """Start a run on the SuperLink, and return its id.
+
+    No node receives a request before the run's task is acquired.
+
+    Args:
+        address: "host:port".
+        ca: Certificate of the authority.
+        fab: App of the run.
+    """
     import hashlib
 
     from flwr.common.serde import fab_to_proto
@@ -155,11 +191,20 @@ def start_run(address: str, ca: Path, fab: bytes) -> int:
 
 
 def acquire_grid(address: str, ca: Path, secret: Path, *, run_id: int, seconds: float = 60.0) -> Any:
-    """Take the task of a run that has been started, and with it the Grid that reaches its nodes.
+    """Take the task of a started run, and return the Grid that reaches its nodes.
 
-    secret: the file that the SuperLink was started with. One process takes one task: Flower keeps which it is for the
-    whole process. Tasks of earlier runs that nobody took are ended as failed: whoever started them is gone.
-    Raises UserError, in one line, where the secret is wrong, nothing answers, or the task does not come in time.
+    One process takes one task, because Flower stores the task for the whole process. Tasks of earlier runs without an
+    owner are ended as failed.
+
+    Args:
+        address: "host:port".
+        ca: Certificate of the authority.
+        secret: File that the SuperLink was started with.
+        run_id: Id of the run.
+        seconds: Longest wait.
+
+    Raises:
+        UserError: The secret is wrong, nothing answers, or the task does not arrive in time. The message is one line.
     """
     from flwr.common.constant import SubStatus
 
@@ -183,7 +228,7 @@ def acquire_grid(address: str, ca: Path, secret: Path, *, run_id: int, seconds: 
 
 
 def finish(grid: Any) -> None:
-    """End the run's task, as completed, and let the Grid go. Never raises: what was asked is answered."""
+    """End the run's task as completed, and close the Grid. This never raises."""
     import httpx
     from flwr.common.constant import SubStatus
     from flwr.supercore.run import RunNotRunningException
@@ -198,21 +243,30 @@ def finish(grid: Any) -> None:
 def ask(
     grid: Any, record: Any, nodes: Mapping[int, int], *, timeout: float
 ) -> Iterator[tuple[int, Any | None, str | None]]:
-    """Send a request, as a RecordDict, to nodes, and yield (node id, reply or None, error or None), as they come.
+    """Send a request to nodes, and yield (node id, reply or None, error or None) as they arrive.
 
-    nodes: by their id, how many bytes each one's reply may have. One that is away is asked again, ever less often,
-        until it is back or the time is over: what it has released already it repeats at no cost.
-    One for each node, and none twice. The node is the one that was asked, whatever its reply says. error: "code N" of
-    the client's or of Flower's error, "unreadable reply", or "no answer" within `timeout` seconds, as in
-    `server.query.Answer`. Nothing that a node sends can make this raise. Raises UserError where the SuperLink does not
-    answer, or has ended the run.
+    It yields one result for each node, none twice. The node is the recipient of the request, whatever its reply says. A
+    node that is away receives the request again, ever less often, until it answers or the time is over. It repeats
+    earlier releases at no cost. Nothing that a node sends can make this raise.
+
+    The error is "code N" for an error of the client or of Flower, "unreadable reply", or "no answer" within the
+    timeout, as in `server.query.Answer`.
+
+    Args:
+        grid: Result of `acquire_grid`.
+        record: Request as a RecordDict.
+        nodes: Most bytes of the reply of each node, by its id.
+        timeout: Seconds to wait.
+
+    Raises:
+        UserError: The SuperLink does not answer, or has ended the run.
     """
     end = time.monotonic() + timeout
     asked = _Asked(grid, record, end)
     asked.push(list(nodes), asked.together)
     for node in set(nodes) - set(asked.together.values()):
         yield node, None, "no answer"  # the SuperLink does not know it
-    away: dict[int, tuple[float, float]] = {}  # nodes that are not there: when they are asked again, and how often
+    away: dict[int, tuple[float, float]] = {}  # absent nodes: time of the next request, and pause
     coming: dict[int, tuple[Any, Any, float]] = {}  # replies that nodes may still be sending, by the node
     while asked.together or asked.alone or coming or away:
         for group in asked.groups():
@@ -226,7 +280,7 @@ def ask(
                 asked.take(group[0], group)
                 away.pop(node, None)
                 yield node, None, "unreadable reply"
-            else:  # one of them announces more than anybody may: they are asked again, each by itself
+            else:  # one of them announces too much: each receives the request again, by itself
                 there = [asked.together.pop(name) for name in group if name in asked.together]
                 asked.push(list(dict.fromkeys(there)), asked.alone)
         for node, (about, tree, last) in list(coming.items()):
@@ -235,7 +289,7 @@ def ask(
             if reply is None and time.monotonic() < min(last, end):
                 continue
             del coming[node]
-            if reply is None:  # its end was lost, with the process that was sending it
+            if reply is None:  # its end was lost with the sending process
                 asked.push([node], asked.together)
             elif reply == (None, AWAY) and time.monotonic() < end:
                 _, pause = away.get(node, (0.0, _SOON / 2))
@@ -258,35 +312,37 @@ def ask(
 
 
 class _Asked:
-    """By which messages nodes are asked, name -> node. together: looked after many at a time. alone: each by itself,
-    since one of those that they were with announced more than is read."""
+    """Open messages: name -> node. together are checked many at a time; alone are checked one at a time.
+
+    A message is alone if one of its group announced more than is read.
+    """
 
     def __init__(self, grid: Any, record: Any, end: float) -> None:
         self.together: dict[str, int] = {}
         self.alone: dict[str, int] = {}
         self._grid, self._record, self._end = grid, record, end
-        self._again: dict[int, tuple[float, float]] = {}  # when a node is asked again, and seconds since it was asked
-        self._often: set[int] = set()  # nodes that were asked by more than one message
-        self._calm = 0.0  # until then nobody is asked again
+        self._again: dict[int, tuple[float, float]] = {}  # next request to a node, and pause since the last
+        self._often: set[int] = set()  # nodes that received more than one message
+        self._calm = 0.0  # no node receives the request again before this time
 
     def nodes(self) -> set[int]:
-        """Who has not answered."""
+        """Return the nodes that have not answered."""
         return {*self.together.values(), *self.alone.values()}
 
     def groups(self) -> list[list[str]]:
-        """The messages whose answers are asked for at once."""
+        """Return the groups of messages whose answers are requested at once."""
         names = list(self.together)
         return [names[i : i + _TOGETHER] for i in range(0, len(names), _TOGETHER)] + [[name] for name in self.alone]
 
     def push(self, nodes: Sequence[int], names: dict[str, int]) -> None:
-        """Asks nodes, by messages that join `names`."""
+        """Send the request to nodes, by messages that join `names`."""
         now = time.monotonic()
         names |= _push(self._grid, self._record, nodes, self._end - now)
         for node in nodes:
             self._again.setdefault(node, (now + _SILENT, _SILENT))
 
     def take(self, name: str, group: Sequence[str]) -> int | None:
-        """The node whose message of that group is answered: from now on it is not asked. None where it was none."""
+        """Return the node whose message of that group is answered, and close it; None if there is none."""
         names = self.together if name in self.together else self.alone
         node = names.pop(name, None) if name in group else None
         if node is None:
@@ -300,8 +356,11 @@ class _Asked:
         return node
 
     def remind(self) -> None:
-        """Asks those again that have been silent for long: what they have released they repeat at no cost. A few at a
-        time: where all are slow because the SuperLink is busy, asking them again would keep it so."""
+        """Send the request again to nodes that were silent for long; they repeat earlier releases at no cost.
+
+        Only a few receive it at a time. If all are slow because the SuperLink is busy, more requests would keep it
+        busy.
+        """
         now = time.monotonic()
         for names in (self.together, self.alone) if self._calm <= now < self._end else ():
             late = [node for node in dict.fromkeys(names.values()) if self._again[node][0] <= now]
@@ -315,11 +374,12 @@ class _Asked:
 
 
 def _push(grid: Any, record: Any, nodes: Sequence[int], timeout: float) -> dict[str, int]:
-    """Sends a request to nodes; who is asked, by the message's name."""
+    """Send a request to nodes, and return the nodes by the message's name."""
     from flwr.app import Message
 
-    life = max(0.0, timeout) + _PATIENCE  # or the SuperLink would give up first, with an error of its own
-    # Flower takes a reply from any node that knows the message's name, which is a hash: each holds a secret of its own.
+    life = max(0.0, timeout) + _PATIENCE  # otherwise the SuperLink would give up first, with its own error
+    # Flower takes a reply from any node that knows the message's name, which is a hash: each message holds its own
+    # secret.
     messages = [
         Message(record, dst_node_id=n, message_type="query.release", ttl=life, group_id=secrets.token_hex(16))
         for n in nodes
@@ -329,8 +389,10 @@ def _push(grid: Any, record: Any, nodes: Sequence[int], timeout: float) -> dict[
 
 
 def _announced(grid: Any, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
-    """The replies to these messages that are there, without their content, with the trees of their objects; None where
-    they announce more than is read. The SuperLink does not announce them again."""
+    """Return the available replies to these messages, without their content, with the trees of their objects.
+
+    None if they announce more than is read. The SuperLink does not announce them again.
+    """
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
     from client.device.fleet import Unusable
@@ -344,9 +406,11 @@ def _announced(grid: Any, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
 
 
 def _read(grid: Any, about: Any, tree: Any, limit: int) -> tuple[Any | None, str | None] | None:
-    """A reply's content, or what is wrong with it; None while it is not all there. As Flower's `Grid.pull_messages`,
-    but one reply at a time, and no further than `limit` bytes: there, one that cannot be read takes the others with
-    it."""
+    """Return a reply's content, or its error; None while it is incomplete.
+
+    It works like Flower's `Grid.pull_messages`, but reads one reply at a time, up to `limit` bytes. In Flower's method,
+    one unreadable reply breaks the others.
+    """
     import httpx
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
     from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
@@ -367,13 +431,13 @@ def _read(grid: Any, about: Any, tree: Any, limit: int) -> tuple[Any | None, str
     except ObjectUnavailableError:
         return None
     except (httpx.HTTPError, RunNotRunningException):
-        raise  # the SuperLink's doing
+        raise  # an error of the SuperLink
     except Exception:  # one broken reply must not stop a round
         return None, "unreadable reply"
 
 
 def _acquire(address: str, ca: Path, secret: Path) -> tuple[Any, str]:
-    """A task that waits for somebody, and its token: "" where there is none."""
+    """Return a waiting task and its token; the token is "" if there is none."""
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
@@ -391,15 +455,17 @@ def _acquire(address: str, ca: Path, secret: Path) -> tuple[Any, str]:
 
 
 def _grid(address: str, ca: Path, token: str) -> Any:
-    """Flower's Grid over HTTP, which gives up in the end, kills nobody, and reads an answer up to a limit of its kind.
-    larger: those limits, by the last part of an answer's path, where they are not `MAX_SMALL`."""
+    """Return Flower's Grid over HTTP, with limits on retries and on the size of answers, and without its own SIGINT.
+
+    larger holds limits by the last part of an answer's path, where they differ from `MAX_SMALL`.
+    """
     import httpx
     from flwr.superlink.grid import HttpGrid
 
     from client.device.code import MAX_BUNDLE
 
     grid: Any = HttpGrid(address, False, ca.read_bytes(), token=token)
-    # Flower's own would try for ever, and would send this process a SIGINT where the SuperLink refuses the token.
+    # Flower's own would retry for ever, and would send this process a SIGINT if the SuperLink refuses the token.
     grid._retry_invoker.max_time = _PATIENCE
     grid._retry_invoker.should_giveup = lambda error: (
         isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in (502, 503, 504)
@@ -411,7 +477,7 @@ def _grid(address: str, ca: Path, token: str) -> Any:
 
 
 def _connect(client: Any, ca: Path, larger: Mapping[str, int]) -> None:
-    """Has a client of Flower's speak to a SuperLink alone, and read what it answers up to a limit of its kind."""
+    """Make a Flower client accept a SuperLink alone, and limit the size of its answers."""
     import httpx
 
     from client.device.fleet import BoundedTransport
@@ -430,13 +496,13 @@ def _trusting(ca: Path) -> Any:
         context.load_verify_locations(cafile=str(ca))
     except FileNotFoundError:
         raise UserError(f"--root-certificates {ca}: there is no such file") from None
-    except OSError as error:  # an ssl.SSLError among them
+    except OSError as error:  # includes ssl.SSLError
         raise UserError(f"--root-certificates {ca}: holds no certificate in PEM ({error.strerror})") from None
     return context
 
 
 def _begin(grid: Any) -> None:
-    """What Flower's executor does before it calls a ServerApp: the task's input, who this is, and its heartbeat."""
+    """Do the work of Flower's executor before a ServerApp: the task's input, its identity, and its heartbeat."""
     from flwr.common.serde import run_from_proto
     from flwr.proto.runtime_pb2 import PullTaskInputRequest, SendTaskHeartbeatRequest
     from flwr.supercore.heartbeat import HeartbeatSender
@@ -445,7 +511,7 @@ def _begin(grid: Any) -> None:
     def beat() -> bool:
         try:
             grid._runtime_client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-        except Exception:  # whoever asks next is told; here it would end a thread
+        except Exception:  # the next request reports it; here it would end a thread
             return False
         return True
 
@@ -476,7 +542,7 @@ def _control(address: str, ca: Path) -> Iterator[Any]:
 
 @contextmanager
 def _asking(address: str) -> Iterator[None]:
-    """Turns what HTTP raises into one line."""
+    """Turn errors of HTTP into a UserError of one line."""
     import httpx
     from flwr.supercore.error import FlowerError
     from flwr.supercore.run import RunNotRunningException

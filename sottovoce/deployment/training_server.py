@@ -1,7 +1,7 @@
-"""The training server of a deployment: asks a shuffler in the place of users, opens what it delivers, and trains.
+"""Training server of a deployment: it sends requests to a shuffler, opens the delivered batches, and trains.
 
-It has the public part of a study's data and nothing else of them, and never learns who sent what. It answers test users
-like any others; how good its answers are is for whoever holds the truth (`sottovoce.deployment.score`).
+It has only the public part of a study's data, and never learns who sent which row. It answers test users like any
+others. The score of its answers needs the truth (`sottovoce.deployment.score`).
 """
 
 from __future__ import annotations
@@ -40,19 +40,24 @@ from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.questions import Questions
 from sottovoce.deployment.shuffler_client import Shuffler
 
-#: What a training server leaves beside the model: the arm's result, and its answers to test users, {"places",
-#: "guesses"}: of each row that it could open, the place in its stage's batch.
+#: Files that a training server leaves beside the model: the arm's result, and its answers to test users, {"places",
+#: "guesses"}. The place is that of each opened row in its stage's batch.
 RESULT, ANSWERS = "result.json", "answers.json"
 
 
 class RemoteShuffler:
-    """The users behind a shuffler (`server.protocols.drive.Users`).
+    """Users behind a shuffler (`server.protocols.drive.Users`).
 
-    seal_keys: the files of the private keys that devices seal to, the newest first; beside it, in batches/, is what was
-    taken so far.
-    timeout: seconds that devices have to answer. bundle: what they were given; what it does not list is asked once its
-    publisher has signed it (`sottovoce.deployment.questions`), or, where it is None, at once.
-    places: the places in its stage's last batch, (n,), of the rows that were opened.
+    `places` holds the places (n,) of the opened rows in each stage's last batch.
+
+    Args:
+        shuffler: Connection to the shuffler.
+        seal_keys: Files of the private keys that devices seal to, newest first. batches/ beside them records taken
+            batches.
+        timeout: Seconds that devices have to answer.
+        bundle: Bundle of the devices. Unlisted requests wait for its publisher's signature
+            (`sottovoce.deployment.questions`). None sends them at once.
+        progress: Function that receives lines of progress.
     """
 
     def __init__(
@@ -71,12 +76,13 @@ class RemoteShuffler:
         self.places: dict[str, NDArray[np.int64]] = {}
 
     def collect(self, request: Request) -> Collected:
-        """The batch of a stage, the same whenever it is asked for. Who is enrolled is the shuffler's to check.
+        """Return the batch of a stage, the same at every call. The shuffler checks enrolment.
 
-        Raises UserError where the shuffler refuses, cannot be reached, or delivers what it may not: rows of another
-        length, a batch of another stage, another batch than before.
+        Raises:
+            UserError: The shuffler refuses, is unreachable, or delivers an invalid batch: rows of another length, a
+                batch of another stage, or another batch than before.
         """
-        request = replace(request, arm="")  # a device has the one arm, which has no name
+        request = replace(request, arm="")  # a device has one arm, without a name
         if self._questions is not None:
             self._questions.vouched(request)
         got = self._shuffler.batch(
@@ -87,8 +93,7 @@ class RemoteShuffler:
         if len(got.rows):
             self._taken.take(request.stage, got.batch, got.rows)
             reply, lost = open_batch(got.rows, request, self._keys)
-            # A row that comes to nothing may have been all that its user sent: nobody here can tell, and n may only be
-            # counted too low.
+            # A rejected row may have been its user's only row. The server cannot tell, and may only underestimate n.
             dropped, users = lost + dropped, max(0, users - sum(lost.values()))
         if reply is None or users < request.minimum_users:
             self.places[request.stage] = np.zeros(0, np.int64)
@@ -99,16 +104,34 @@ class RemoteShuffler:
         return Collected(batch, dropped, Counter(got.errors))
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
+        """Refuse to publish an encoder.
+
+        Raises:
+            UserError: Always, because a deployment cannot give its devices another encoder.
+        """
         raise UserError("a deployment cannot give its devices another encoder yet; choose another way of training")
 
 
 def train(
     experiment: Experiment, arm: Arm, public: Public, out: Path, *, users: RemoteShuffler, progress: Progress
 ) -> ArmResult:
-    """Trains one arm on what the users release, and answers those who ask the model; leaves in `out`, whole or not at
-    all, experiment.toml, models/ARM as a simulation does, RESULT and ANSWERS.
+    """Train one arm on users' releases, and answer those who query the model.
 
-    Returns the arm's result, which nobody here can score. Raises UserError, in one line, for what can be mended.
+    It writes experiment.toml, models/ARM as in a simulation, RESULT and ANSWERS into `out`, all or nothing.
+
+    Args:
+        experiment: The study.
+        arm: The arm.
+        public: Public data.
+        out: Folder for the results.
+        users: Users behind the shuffler.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        The arm's result, without a score.
+
+    Raises:
+        UserError: The user can correct the error. The message is one line.
     """
     start = time.perf_counter()
     with staged(out) as part:
@@ -116,7 +139,7 @@ def train(
         place = part / "models" / slug(arm.name)
         driver = Driver(users, name=arm.name, progress=progress)
         channels = channels_of(experiment, arm, public)
-        with threadpool_limits(1, user_api="blas"):  # as in a simulation, whose results they are compared with
+        with threadpool_limits(1, user_api="blas"):  # as in a simulation, with which its results are compared
             model = driver.train(protocol_of(experiment, arm, public, folder=place, progress=progress))
             answers = {"places": [], "guesses": []}
             if model is not None and (question := model.question()) is not None:

@@ -1,7 +1,7 @@
-"""A party of a deployment as a service that is started again when it dies: systemd's unit, and Docker Compose's file.
+"""Service files that restart a party of a deployment after a crash: systemd's unit, and Docker Compose's file.
 
-Every party goes on where it was: a shuffler and a device have what they acknowledged on the disk, a model holds none.
-So whatever ends one but being told to is mended by starting the same line again.
+Every party continues its work after a restart: a shuffler and a device store what they acknowledge, and a model has no
+state. So the same command line recovers from any end other than a requested stop.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from simulations.errors import UserError
 from simulations.output.atomic import whole
 from simulations.transport.quiet import QUIET
 
-#: Seconds before a party is started again: its SuperLink may be starting too.
+#: Seconds before a restart: the party's SuperLink may be starting too.
 AGAIN = 5
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}", re.ASCII)
 _TOLD = {key: value for key, value in QUIET.items() if key.startswith("FLWR")}
 
 
 def write_units(out: Path, party: str, command: Sequence[str], place: Path) -> list[Path]:
-    """Writes sottovoce-PARTY.service and compose-PARTY.yaml, each whole, into a folder.
+    """Write sottovoce-PARTY.service and compose-PARTY.yaml, each whole, into a folder.
 
-    party: its name, of small letters, digits and "-". command: what starts it, its program first. place: the folder
-    that it is started in, and may write to. Raises UserError.
+    Args:
+        out: Folder for the files.
+        party: Name of the party, of small letters, digits and "-".
+        command: Command line that starts it, its program first.
+        place: Working folder, to which it may write.
+
+    Raises:
+        UserError: The party or the command is invalid.
     """
     if not _NAME.fullmatch(party):
         raise UserError(f"--party {party}: must be of small letters, digits and -, as shuffler or node-1")
@@ -46,8 +52,15 @@ def write_units(out: Path, party: str, command: Sequence[str], place: Path) -> l
 
 
 def unit(party: str, command: Sequence[str], place: Path) -> str:
-    """systemd's unit (systemd.service(5)). It is tried for ever: a machine may be longer without a network than systemd
-    has patience."""
+    """Return systemd's unit (systemd.service(5)).
+
+    It retries for ever, because a machine may be without a network for longer than systemd's default limit.
+
+    Args:
+        party: Name of the party.
+        command: Command line that starts it.
+        place: Working folder.
+    """
     environment = "".join(f"Environment={key}={value}\n" for key, value in _TOLD.items())
     return (
         f"[Unit]\nDescription=Sottovoce: {party}\nWants=network-online.target\nAfter=network-online.target\n"
@@ -61,7 +74,13 @@ def unit(party: str, command: Sequence[str], place: Path) -> str:
 
 
 def compose(party: str, command: Sequence[str], place: Path) -> str:
-    """Docker Compose's file. YAML holds JSON, and Compose reads two dollars as one."""
+    """Return Docker Compose's file: JSON is valid YAML, and Compose reads two dollars as one.
+
+    Args:
+        party: Name of the party.
+        command: Command line that starts it.
+        place: Working folder.
+    """
     folder = str(place.absolute())
     service = {
         "image": "${SOTTOVOCE_IMAGE:?an image that has sottovoce installed}",
@@ -78,7 +97,7 @@ def compose(party: str, command: Sequence[str], place: Path) -> str:
 
 
 def _word(word: str) -> str:
-    """A word as systemd reads it: no variable, no specifier, no quote of its own."""
+    """Return a word quoted for systemd: no variable, no specifier, no own quote."""
     for letter, instead in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$")):
         word = word.replace(letter, instead)
     return f'"{word}"'

@@ -1,1 +1,1 @@
-"""Local web page: type a sentence, see what leaves a device, what it tells and what it costs."""
+"""Local web page that shows what leaves a device for a sentence, what it reveals and what it costs."""

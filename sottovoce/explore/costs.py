@@ -1,4 +1,4 @@
-"""What a question costs, in numbers and in words: by the very functions that `sottovoce budget` prints from."""
+"""Costs of a request, in numbers and in words, by the functions behind `sottovoce budget`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from sottovoce.explore.inference import uniform_limit, word_limit
 from sottovoce.explore.settings import MECHANISMS, Settings
 from sottovoce.explore.world import POOL
 
-#: ε at which the theorem's curve is drawn, by mechanism.
+#: Values of ε at which the theorem's curve is drawn, by mechanism.
 _TEXTS = (0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 24.0)
 _CURVES: dict[str, tuple[float, ...]] = {name: _TEXTS for name in MECHANISMS["text"]} | {
     "purkayastha": tuple(np.linspace(0.0, 20.0, 21)), "planar-laplace": tuple(np.linspace(0.0, 40.0, 21)),
     "gaussian": tuple(np.linspace(0.5, 20.0, 14)),
     "privunit": tuple(np.linspace(0.0, 16.0, 17)), "randomized-response": tuple(np.linspace(0.0, 8.0, 17)),
     "custext": tuple(np.linspace(0.0, 12.0, 13)), "custext+": tuple(np.linspace(0.0, 12.0, 13)),
-    # of ε = 0 these have no law
+    # at ε = 0 these have no distribution
     "diffractor": (0.02, *np.linspace(0.1, 0.5, 5)),
     **dict.fromkeys(("tem", "madlib", "mahalanobis", "vickrey"), (0.5, *_TEXTS[1:])),
 }  # fmt: skip
-#: Mechanisms whose limit of a guess takes longer than a slide may.
+#: Mechanisms whose bound of a guess takes too long for a moving slider.
 _SLOW = ("planar-laplace", *MECHANISMS["text"])
-#: What the worst case compares, by channel; TIMES is how much likelier.
+#: Inputs that the worst case compares, by channel; TIMES is the ratio of probabilities.
 _WHATEVER = {
     "embedding": "Whatever you had typed, what leaves is at most TIMES likelier from one sentence",
     "text": "Whatever you had typed, what leaves is at most TIMES likelier from one sentence",
@@ -42,7 +42,7 @@ _WHATEVER = {
     "sentence and label",
     "label": "Whatever your label is, what leaves is at most TIMES likelier from one label",
 }
-#: The least and the largest ε that the page's slider has, by mechanism.
+#: Least and largest ε of the page's slider, by mechanism.
 LEAST = {name: grid[0] for name, grid in _CURVES.items()}
 MOST = {name: grid[-1] for name, grid in _CURVES.items()}
 
@@ -50,7 +50,14 @@ MOST = {name: grid[-1] for name, grid in _CURVES.items()}
 def rungs_of(
     settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """The ladder of one question without a shuffler, rung by rung, as `sottovoce budget ladder` has it."""
+    """Return the ladder of one request without a shuffler, rung by rung, as `sottovoce budget ladder` prints it.
+
+    Args:
+        settings: Settings of the page.
+        classes: Number of classes.
+        vocabulary: Vocabulary of texts, if it is loaded.
+        declared: Exposures declared public, with their reasons.
+    """
     made = settings.mechanisms(classes, vocabulary)
     if settings.channel != "text":
         answer = ladder_of_release(made, users=None, records=1, stages=1, delta=settings.delta)
@@ -66,11 +73,20 @@ def rungs_of(
 def price(
     settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
 ) -> dict[str, Any]:
-    """{"mechanisms", "worst_case", "delta", "limit", "words"}: what the theorems say of one answer at once, trusting
-    nobody; the rest takes the law of the loss (`loss`).
+    """Return the fast part of one answer's cost: {"mechanisms", "worst_case", "delta", "limit", "words"}.
 
-    worst_case: the theorems' ε. limit: the largest share of right guesses at which of POOL sentences (or which class)
-    it was; None where it takes longer. words: all of it as sentences. Raises ValueError.
+    It trusts nobody. `loss` computes the slow part, from the distribution of the loss. worst_case is the theorems' ε.
+    limit is the largest share of right guesses of which of POOL sentences (or which class) it was; None if it takes
+    longer. words has all of it as sentences.
+
+    Args:
+        settings: Settings of the page.
+        classes: Number of classes.
+        vocabulary: Vocabulary of texts, if it is loaded.
+        declared: Exposures declared public, with their reasons.
+
+    Raises:
+        ValueError: A setting is invalid.
     """
     made = settings.mechanisms(classes, vocabulary)
     worst = math.fsum(m.guarantee.worst_case(declared=declared) for m in made)
@@ -84,9 +100,20 @@ def price(
 def loss(
     settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
 ) -> dict[str, Any]:
-    """{"worst_case", "local", "metric", "limit", "words"} of one answer, by the law of its loss: local is the least ε
-    that is proved at δ, trusting nobody; metric: the bound of two sentences; limit: of a guess at a word, a class, or
-    which of POOL sentences it was. Raises ValueError."""
+    """Return {"worst_case", "local", "metric", "limit", "words"} of one answer, by the distribution of its loss.
+
+    local is the least proved ε at δ, trusting nobody. metric is the bound of two sentences. limit is that of a guess of
+    a word, a class, or which of POOL sentences it was.
+
+    Args:
+        settings: Settings of the page.
+        classes: Number of classes.
+        vocabulary: Vocabulary of texts, if it is loaded.
+        declared: Exposures declared public, with their reasons.
+
+    Raises:
+        ValueError: A setting is invalid.
+    """
     made = settings.mechanisms(classes, vocabulary)
     rungs = rungs_of(settings, classes, vocabulary, declared)
     whole = next(r for r in rungs if r["rung"] == "record")
@@ -99,15 +126,17 @@ def loss(
 
 
 def named(mechanism: Any) -> str:
-    """A mechanism for people; of a text, its name, its ε and the most words."""
+    """Return a mechanism in words; for a text, its name, its ε and the most words."""
     if mechanism.channel == "text":
         return f"{mechanism.name}, ε = {mechanism.word.epsilon:g}, at most {mechanism.tokens} words"
     return described(mechanism)
 
 
 def crowd(settings: Settings, classes: int) -> dict[str, Any]:
-    """{"users", "epsilon", "lower_bound", "words"} of one answer in a shuffled crowd, by `sottovoce budget shuffle`;
-    None for ε where nothing is shown."""
+    """Return {"users", "epsilon", "lower_bound", "words"} of one answer in a crowd, as `sottovoce budget shuffle`.
+
+    ε is None for a text.
+    """
     if settings.channel == "text":
         said = "What a crowd adds to a text: see the ladder of a protocol, below."
         return {"users": settings.users, "epsilon": None, "lower_bound": None, "words": said}
@@ -127,10 +156,18 @@ def _crowd(released: Any, users: int, delta: float) -> dict[str, Any]:
 
 
 def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None, *, seconds: float) -> dict[str, Any]:
-    """{"epsilon": [...], "limit": [...]}: how far any guess can come, by the theorem, as ε is raised. Points that would
-    take longer than so many seconds are None; at least one more is computed at each call, and kept."""
+    """Return {"epsilon": [...], "limit": [...]}: the theorem's bound of any guess, as ε rises.
+
+    Each call computes at least one more point, and keeps it. Points beyond the time limit are None.
+
+    Args:
+        settings: Settings of the page.
+        classes: Number of classes.
+        vocabulary: Vocabulary of texts, if it is loaded.
+        seconds: Time limit.
+    """
     grid = tuple(float(e) for e in _CURVES[settings.mechanism])
-    # of all others δ is no part of the mechanism
+    # δ is no parameter of the other mechanisms
     delta = settings.delta if settings.mechanism == "gaussian" else Settings.delta
     alone = replace(settings, epsilon=0.0, users=1, delta=delta, rounds=1, records=1)
     known = _points(alone, classes, vocabulary)
@@ -146,22 +183,22 @@ def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None, *, se
 
 @lru_cache(maxsize=64)
 def _points(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> dict[float, float]:
-    """The limits that are known already, by ε."""
+    """Return the known bounds, by ε."""
     return {}
 
 
 def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
-    """The limit of a guess at a word, a class, or which of POOL sentences it was."""
+    """Return the bound of a guess of a word, a class, or which of POOL sentences it was."""
     first: Any = made[0]
     if settings.channel == "text":
         return word_limit(first)
-    # a label beside it may tell of the sentence as well
+    # a label beside it may reveal the sentence too
     beside = sum(label.guarantee.worst_case() for label in made[1:])
     return uniform_limit(first, classes if settings.channel == "label" else POOL, beside=beside)
 
 
 def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> float:
-    """The share of right guesses without any release."""
+    """Return the share of right guesses without any release."""
     if settings.channel == "text" and vocabulary is not None:
         return float(unigram(vocabulary).max())
     return 1 / (classes if settings.channel == "label" else POOL)
@@ -183,7 +220,7 @@ def _worst(settings: Settings, worst: float) -> str:
 
 
 def _words(settings: Settings, worst: float, local: float, most: float, classes: int) -> list[str]:
-    """The lines below that of the worst case."""
+    """Return the lines below that of the worst case."""
     if math.isinf(local):
         return []
     lines = []
@@ -203,7 +240,7 @@ def _words(settings: Settings, worst: float, local: float, most: float, classes:
 
 
 def _times(epsilon: float) -> str:
-    """e^ε in words."""
+    """Return e^ε in words."""
     if epsilon > 700:
         return f"e{_raised(round(epsilon))} times"
     times = math.exp(epsilon)
@@ -221,7 +258,7 @@ def _times(epsilon: float) -> str:
 
 
 def small(delta: float) -> str:
-    """δ as people read it: 10⁻⁶."""
+    """Return δ in the form 10⁻⁶."""
     exponent = math.floor(math.log10(delta) + 1e-9)
     first = delta / 10.0**exponent
     return f"10{_raised(exponent)}" if abs(first - 1) < 1e-9 else f"{first:.3g}·10{_raised(exponent)}"

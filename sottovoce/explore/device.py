@@ -1,4 +1,4 @@
-"""The device behind the page: the client's own sanitizer, policy and ledger, in a folder of its own or a real one's."""
+"""Device behind the page: the client's own sanitizer, policy and ledger, in a temporary folder or a real device's."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from mechanisms.messages.sealed import seal
 from simulations.errors import UserError
 from sottovoce.explore.settings import MECHANISMS
 
-#: What a device agrees to that was made for the page: enough to look around, and to be refused.
+#: Policy of a device made for the page: enough to look around, and to see refusals.
 SCRATCH = Policy(
     embedding=40.0, text=600.0, statistic=12.0, label=5.0, total=800.0, releases=50, delta=1e-6,
     mechanisms=tuple(sorted({name for names in MECHANISMS.values() for name in names})),
     accept_unprotected=("length: on this page a text keeps its number of words, so that one can follow them",),
 )  # fmt: skip
-#: What a refusal means for the person whose device it is.
+#: Meaning of a refusal for the device's user.
 _WHY = {
     "channel": "this one record would have told more than the policy lets it tell on this channel, in all rounds "
     "together",
@@ -45,10 +45,15 @@ _WHY = {
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """What left the device. repeated: by channel, whether these bytes had left before, and cost nothing this time.
+    """Release of the device.
 
-    wire: bytes of the whole message; sealed: whether they are sealed to a key of the training server's. record: the
-    number under which the ledger has it.
+    Args:
+        request: Request that it answers.
+        reply: Reply with the release.
+        repeated: Whether the same bytes left before, at no new cost, by channel.
+        wire: Bytes of the whole message.
+        sealed: Whether they are sealed to a key of the training server.
+        record: Number of the record in the ledger.
     """
 
     request: Request
@@ -59,30 +64,42 @@ class Sent:
     record: int
 
     def payload(self, channel: str) -> NDArray[Any]:
-        """The one row that was released on a channel."""
+        """Return the one released row of a channel."""
         release = next(r for r in self.reply.releases if r.channel == channel)
         row: NDArray[Any] = release.payload[PAYLOAD[channel]][0]
         return row
 
 
 class Device:
-    """One user's device. Its ledger is a file that every request opens and holds for itself: what answers in another
-    thread, tab or process waits, and sees what this one has charged."""
+    """Device of one user.
+
+    Every request opens the ledger file and locks it. Other threads, tabs or processes wait, and see its charges.
+
+    Args:
+        folder: Folder of the device.
+        user: Number of its user.
+        scratch: Whether it was made for the page.
+    """
 
     def __init__(self, folder: Path, *, user: int = 0, scratch: bool = False) -> None:
         self.folder, self.user, self.scratch = folder, user, scratch
-        # one at a time: whether bytes are repeated is asked before, and true of what is sent then
+        # one request at a time, so that the check for repeated bytes stays true until they are sent
         self._numbering, self._sending = threading.Lock(), threading.Lock()
 
     @classmethod
     def made(cls, folder: Path, policy: Policy) -> Device:
-        """A device for the page alone, in a new folder."""
+        """Make a device for the page alone, in a new folder."""
         write_node(folder, policy=policy)
         return cls(folder, scratch=True)
 
     @classmethod
     def real(cls, folder: Path) -> Device:
-        """A device that there is. Raises UserError or ValueError, one line, where there is none, or several users."""
+        """Open a real device.
+
+        Raises:
+            UserError: There is none, or it has several users. The message is one line.
+            ValueError: Its folder is invalid. The message is one line.
+        """
         try:
             node = load_device(folder, simulated=", which has no user in front of it")
         except NoDevice as error:
@@ -94,14 +111,28 @@ class Device:
 
     @property
     def node(self) -> Node:
+        """Return the settings of the device."""
         return load_node(self.folder)
 
     @property
     def policy(self) -> Policy:
+        """Return its policy."""
         return self.node.policy("")
 
     def send(self, request: Request, text: str, label: int, encoder: Path | None) -> Sent:
-        """Release a sentence, charged before this returns. Raises Refused, LedgerError or QuestionRecordsError."""
+        """Release a sentence, charged before this returns.
+
+        Args:
+            request: Request to answer.
+            text: The sentence.
+            label: Its label.
+            encoder: Folder of the encoder, if the request needs one.
+
+        Raises:
+            Refused: The policy does not permit it.
+            LedgerError: The ledger cannot be used.
+            QuestionRecordsError: The numbers of sentences cannot be read or written.
+        """
         node = self.node
         person = np.array([self.user], np.int64)
         with self._sending, node.ledger("") as ledger:
@@ -115,19 +146,19 @@ class Device:
                 person, record, np.array([label], np.int64), [text], self.folder / "typed", request.split, encoder
             )
             reply = Sanitizer(node.policy(""), ledger, node.streams).answer(request, shard)
-        from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record  # Flower takes a while
+        from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record  # loads Flower: slow
 
         message = reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
         size = len(record_to_bytes(message))
         return Sent(request, reply, repeated, size, node.seal is not None, int(kept[0]))
 
     def _record(self, text: str, last: int) -> NDArray[np.int64]:
-        """The number of a sentence as a record, the same for the same sentence."""
+        """Return the number of a sentence as a record, the same for the same sentence."""
         with self._numbering, QuestionRecords(self.folder) as questions:
             return questions.assign(self.user, [sentence_hash(text)], above=last)
 
     def statement(self) -> dict[str, Any]:
-        """What has left, and what the policy still allows, as `sottovoce device ledger` says it."""
+        """Return past releases and the remaining budget, as `sottovoce device ledger` prints them."""
         found = read_statement(self.folder)
         policy = Policy.from_dict(found["policy"])
         mine = next((one for one in found["users"] if one["user"] == self.user), None)
@@ -144,9 +175,18 @@ class Device:
         }
 
     def further(self, request: Request, text: str) -> dict[str, Any]:
-        """What this answer would cost, and why the policy would refuse it: {"costs", "worst_case", "affordable",
-        "repeats", "refusal"}. affordable: how many like it the total allows, of one channel. repeats: whether it has
-        left already, and would be repeated. Nothing is drawn or charged."""
+        """Return the cost of an answer, and why the policy would refuse it.
+
+        Nothing is drawn or charged.
+
+        Args:
+            request: Request to answer.
+            text: The sentence.
+
+        Returns:
+            {"costs", "worst_case", "affordable", "repeats", "refusal"}. affordable is the number of such answers that
+            the total allows, for one channel. repeats is True if the answer left before and would be repeated.
+        """
         policy, person = self.policy, np.array([self.user], np.int64)
         costs = {c: policy.cost(request.mechanism(c).guarantee) for c in request.channels}
         said = {c: describe_cost(cost.epsilon) for c, cost in costs.items()}
@@ -185,11 +225,11 @@ class Device:
 
 
 def told(error: Refused) -> dict[str, Any]:
-    """A refusal for the page: what a server is told, and what that means."""
+    """Return a refusal for the page: the server's message, and its meaning."""
     code, text = REFUSALS[error.reason]
     return {"reason": error.reason, "code": code, "text": text, "why": _WHY.get(error.reason, "")}
 
 
 def asked_again(request: Request, rounds: int) -> Request:
-    """The same question in another round: a stage of its own, in which a record may be released once."""
+    """Return the same request in another round: a new stage, in which a record may be released once."""
     return replace(request, stage=f"{request.stage}-{rounds}")

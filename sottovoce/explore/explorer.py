@@ -1,4 +1,4 @@
-"""What the page's endpoints answer: plain dictionaries, ready to be JSON."""
+"""Answers of the page's endpoints, as plain dictionaries that are ready for JSON."""
 
 from __future__ import annotations
 
@@ -23,18 +23,22 @@ from sottovoce.explore.settings import ABSENT, MECHANISMS, PARAMETERS, USUAL, Se
 from sottovoce.explore.world import POOL, World
 from sottovoce.report.glossary import ENTRIES, plain
 
-#: Draws beside a release, and the most of a histogram; characters of a sentence.
+#: Draws beside a release, most draws of a histogram, and most characters of a sentence.
 OTHERS, MOST_DRAWS, CHARACTERS = 200, 1000, 100_000
 _PLACES = 4
 _FIRST_SECONDS = 3.0
-#: How long the points of a curve are computed before those that are there are shown.
+#: Time limit for new points of a curve, in seconds.
 _CURVE_SECONDS = 0.3
 
 
 class Loading:
-    """A world that is being made in a thread of its own. line: how far it is; failed: why there will be none.
+    """World that is made in a thread. `line` is its progress; `failed` is the reason if it cannot be made.
 
-    The thread lets the page's first answer go before it, which on few cores would wait for it, and for at most so long.
+    The thread first waits for the page's first answer, for a limited time, because that answer would wait for it on few
+    cores.
+
+    Args:
+        make: Function that makes the world.
     """
 
     def __init__(self, make: Callable[[Progress], World]) -> None:
@@ -44,14 +48,14 @@ class Loading:
         threading.Thread(target=self._run, daemon=True).start()
 
     def begin(self) -> None:
-        """There is nothing to wait for any more."""
+        """Start the work, because the page's first answer is sent."""
         self._begun.set()
 
     def _run(self) -> None:
         self._begun.wait(_FIRST_SECONDS)
         try:
             self._world = self._make(self._say)
-        except Exception as error:  # whatever it is, the page says it in place of a world
+        except Exception as error:  # the page shows any error in place of a world
             self.failed = " ".join(str(error).split()) or type(error).__name__
         finally:
             self._done.set()
@@ -61,10 +65,15 @@ class Loading:
 
     @property
     def ready(self) -> bool:
+        """Return True if the world is made."""
         return self._done.is_set() and self._world is not None
 
     def world(self, seconds: float = 600.0) -> World:
-        """The world, waited for. UserError where it cannot be made, or not in time."""
+        """Return the world, after a wait of at most `seconds`.
+
+        Raises:
+            UserError: It cannot be made, or not in time.
+        """
         self.begin()
         if not self._done.wait(seconds):
             raise UserError("still loading; try again in a moment")
@@ -75,8 +84,15 @@ class Loading:
 
 @dataclass(frozen=True, eq=False)
 class Explorer:
-    """What one page is about: a device, and what is public around it. first: what the sliders say at first. study: the
-    accuracies of a finished run, if there is one."""
+    """Contents of one page: a device, and the public data around it.
+
+    Args:
+        device: Device of the page.
+        loading: World of the page.
+        first: First values of the sliders.
+        study: Accuracies of a finished run, if there is one.
+        classes: Number of classes, before the world is loaded.
+    """
 
     device: Device
     loading: Loading
@@ -85,7 +101,7 @@ class Explorer:
     classes: int = 2
 
     def state(self) -> dict[str, Any]:
-        """All that the page needs once: what can be chosen, and the words of the field."""
+        """Return the page's constants: possible choices, and the glossary."""
         world = self._loaded
         return {
             "ready": world is not None, "line": self.loading.line, "failed": self.loading.failed,
@@ -99,8 +115,15 @@ class Explorer:
         }  # fmt: skip
 
     def price(self, settings: Settings, text: str, label: int) -> dict[str, Any]:
-        """What an answer costs, as far as it is known at once; and, of a sentence, where else it could have come out.
-        This is what a slider asks for as it moves; all that takes longer is asked once it rests."""
+        """Return the fast part of an answer's cost, and other possible outputs for the sentence.
+
+        A moving slider requests this. It requests the slow part when it rests.
+
+        Args:
+            settings: Settings of the page.
+            text: The sentence.
+            label: Its label.
+        """
         world = self._loaded
         classes, words = self._sizes(world)
         found = costs.price(settings, classes, words, self.device.policy.declared)
@@ -126,8 +149,7 @@ class Explorer:
         }
 
     def _outputs(self, settings: Settings, world: World, text: str, *, drawn: bool) -> dict[str, Any] | None:
-        """Of each word of a text: what it counts as, and what most often leaves in its place. Where that has to be
-        estimated it takes a while: None unless `drawn`."""
+        """Return each word of a text, with its likeliest outputs; None for an estimate if `drawn` is False."""
         mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
         ids = padded_word_ids([text], mechanism)[0]
         ids = ids[ids != NOTHING].tolist()
@@ -143,7 +165,12 @@ class Explorer:
         return {"words": listed, "most": mechanism.tokens, "draws": draws}
 
     def loss(self, settings: Settings, text: str) -> dict[str, Any]:
-        """What the law of an answer's loss says of it; and what words become, where that takes longer than a slide."""
+        """Return the results from the distribution of an answer's loss, and outputs of words that need an estimate.
+
+        Args:
+            settings: Settings of the page.
+            text: The sentence.
+        """
         world = self._world if settings.channel == "text" else self._loaded
         classes, words = self._sizes(world)
         found = costs.loss(settings, classes, words, self.device.policy.declared)
@@ -153,7 +180,12 @@ class Explorer:
         return found
 
     def guesses(self, settings: Settings, released: list[int]) -> dict[str, Any]:
-        """What a server would guess of words that have left, by their numbers: every pair of words is looked at."""
+        """Return a server's guesses of released words; this computes every pair of words.
+
+        Args:
+            settings: Settings of the page.
+            released: Numbers of the released words.
+        """
         world = self._world
         mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
         if settings.channel != "text" or not all(0 <= y < len(mechanism.vocabulary) for y in released):
@@ -164,16 +196,23 @@ class Explorer:
         }  # fmt: skip
 
     def crowd(self, settings: Settings) -> dict[str, Any]:
-        """What a crowd adds to it."""
+        """Return the cost in a crowd."""
         return costs.crowd(settings, self._sizes(self._loaded)[0])
 
     def curve(self, settings: Settings) -> dict[str, Any]:
-        """The theorem's limit as ε is raised, as far as it is known; the rest comes when it is asked again."""
+        """Return the known part of the theorem's curve; later calls return more."""
         sizes = self._sizes(self._world if settings.channel == "text" else self._loaded)
         return costs.curve(settings, *sizes, seconds=_CURVE_SECONDS)
 
     def send(self, settings: Settings, text: str, label: int, rounds: int) -> dict[str, Any]:
-        """Release a sentence: what left, and what it tells; or why it was refused."""
+        """Release a sentence, and return the release with its inferences, or the refusal.
+
+        Args:
+            settings: Settings of the page.
+            text: The sentence.
+            label: Its label.
+            rounds: Number of the round.
+        """
         world = self._world
         if not text.strip():
             raise UserError("type a sentence first")
@@ -189,14 +228,27 @@ class Explorer:
         }  # fmt: skip
 
     def histogram(self, settings: Settings, text: str, label: int, times: int) -> dict[str, Any]:
-        """How so many draws would be spread. None of them leaves."""
+        """Return the distribution of draws, none of which leaves.
+
+        Args:
+            settings: Settings of the page.
+            text: The sentence.
+            label: Its label.
+            times: Number of draws.
+        """
         world = self._world
         request, truth = self._asked(world, settings, text, label)
         drawn = inference.others(request, settings.channel, truth, times)
         return {"times": times, "histograms": inference.histograms(world, request, settings.channel, drawn, truth)}
 
     def ledger(self, settings: Settings, text: str, rounds: int) -> dict[str, Any]:
-        """What the device has released, and what this question would cost it now."""
+        """Return the device's past releases, and the cost of this request now.
+
+        Args:
+            settings: Settings of the page.
+            text: The sentence.
+            rounds: Number of the round.
+        """
         world = self._world
         further = None
         if settings.channel in world.channels:
@@ -205,7 +257,7 @@ class Explorer:
         return self.device.statement() | {"further": further}
 
     def protocol(self, protocol: Protocol) -> dict[str, Any]:
-        """Its ladder, the command that prints the same, and the experiment; or why there is none."""
+        """Return the ladder of a protocol, the command that prints it, and its experiment, or why there is none."""
         world, declared = self._world, self.device.policy.declared
         classes = len(world.classes)
         made = [m for s in protocol.stack for m in s.mechanisms(classes, world.vocabulary)]
@@ -225,7 +277,7 @@ class Explorer:
 
     @property
     def _loaded(self) -> World | None:
-        """The world, if it is there already."""
+        """Return the world, if it is loaded."""
         return self.loading.world() if self.loading.ready else None
 
     def _sizes(self, world: World | None) -> tuple[int, Any]:
@@ -241,7 +293,7 @@ class Explorer:
         return request, Truth(text, label, embedding)
 
     def _released(self, world: World, sent: Sent, channel: str, truth: Truth) -> dict[str, Any]:
-        """One channel of what left: its bytes, what they say, and what a server makes of them."""
+        """Return one channel of a release: its bytes, their meaning, and a server's inferences."""
         request, payload = sent.request, sent.payload(channel)
         mechanism: Any = request.mechanism(channel)
         stored = np.ascontiguousarray(payload, payload.dtype.newbyteorder("<"))
@@ -265,7 +317,7 @@ class Explorer:
         }  # fmt: skip
 
     def _text(self, mechanism: Any, payload: Any, truth: Truth) -> dict[str, Any]:
-        """A text word by word: what went in, and what left with what probability."""
+        """Return a text word by word: inputs, outputs and their probabilities."""
         x = padded_word_ids([truth.text], mechanism)[0]
         vocabulary, closed = mechanism.vocabulary, inference.estimated(mechanism) is None
         words = []

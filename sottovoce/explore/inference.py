@@ -1,6 +1,6 @@
-"""What a server makes of a release: the law of the mechanism and public sentences, and no other knowledge.
+"""Inferences of a server from a release, with the mechanism's distribution and public sentences alone.
 
-Everything here is computed from what has left and what is public; the truth is only used to say how well a guess does.
+All results come from releases and public data. The truth serves only to score a guess.
 """
 
 from __future__ import annotations
@@ -32,16 +32,21 @@ from sottovoce.explore.world import POOL, World
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Lines of a list that are shown.
+#: Lines of a displayed list.
 SHOWN = 8
-#: Words of a vocabulary whose distances are all looked at for the limit of a guess.
+#: Largest vocabulary for which the bound of a guess uses all distances.
 _TABLE = 4000
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """A sentence with its label: on the device, and here to say whether a guess is right. embedding: (1, m), None where
-    nothing is asked of it."""
+    """Sentence with its label, known on the device, and used here to score guesses.
+
+    Args:
+        text: The sentence.
+        label: Its label.
+        embedding: Its embedding (1, m); None if it is not needed.
+    """
 
     text: str
     label: int
@@ -49,13 +54,24 @@ class Truth:
 
 
 def uniform_limit(mechanism: Any, candidates: int, *, beside: float = 0.0) -> float:
-    """The largest share of right guesses of which of so many, all alike likely, is behind a release."""
+    """Return the bound on right guesses among equally likely candidates behind a release.
+
+    Args:
+        mechanism: Mechanism of the release.
+        candidates: Number of candidates.
+        beside: As in `limit`.
+    """
     return limit(mechanism, np.full(candidates, 1 / candidates), beside=beside)
 
 
 def limit(mechanism: Any, frequencies: FloatArray, *, beside: float = 0.0) -> float:
-    """The same of values of these frequencies, by the theorem of `adversary.estimators.allowed`. beside: the pure ε of
-    what else the guess may look at, added to each point of the curve (basic composition)."""
+    """Return the bound on right guesses among values of these frequencies, by `adversary.estimators.allowed`.
+
+    Args:
+        mechanism: Mechanism of the release.
+        frequencies: Frequency of each value.
+        beside: Pure ε of other releases that the guess may use, added to each point of the curve (basic composition).
+    """
     points = _curve(mechanism)
     return allowed.guess(points + np.array([beside, 0.0]) if len(points) else points, frequencies)
 
@@ -65,12 +81,20 @@ def _curve(mechanism: Any) -> FloatArray:
     return allowed.curve(mechanism)
 
 
-# --- which sentence
+# --- sentences
 
 
 def candidates(world: World, request: Request, truth: Truth) -> FloatArray:
-    """The points or vectors of the sentences that may be behind a release, one's own the first: (POOL, m') of an
-    embedding; (K·POOL, D) of a statistic, sentence by sentence with each label."""
+    """Return the points or vectors of the sentences that may be behind a release, the true one first.
+
+    Args:
+        world: Public data.
+        request: Request of the release.
+        truth: True sentence.
+
+    Returns:
+        (POOL, m') for an embedding; (K·POOL, D) for a user vector, sentence by sentence with each label.
+    """
     assert truth.embedding is not None and request.mean is not None and request.m1 is not None
     assert world.embeddings is not None
     held = np.concatenate([truth.embedding, world.embeddings[: POOL - 1]])
@@ -83,19 +107,27 @@ def candidates(world: World, request: Request, truth: Truth) -> FloatArray:
 
 
 def evidence(request: Request, channel: str, released: FloatArray, known: FloatArray) -> FloatArray:
-    """Log-likelihoods (n, p) of released vectors (n, .) under what may be behind them (p, .)."""
+    """Return log-likelihoods (n, p) of released vectors (n, .) under candidates (p, .)."""
     likelihood = log_likelihood if channel == "embedding" else log_likelihood_of_means
     return likelihood(request.mechanism(channel), released, known)
 
 
 def shares(logs: FloatArray) -> FloatArray:
-    """Posterior (n, p) of alternatives that were alike likely."""
+    """Return posterior probabilities (n, p) of equally likely alternatives, from log-likelihoods (n, p)."""
     found: FloatArray = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
     return found
 
 
 def of_vector(world: World, request: Request, channel: str, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
-    """What a released embedding or statistic says of its sentence, its label and its topic."""
+    """Return the inferences from a released embedding or user vector: its sentence, its label and its topic.
+
+    Args:
+        world: Public data.
+        request: Request of the release.
+        channel: Channel of the release.
+        payload: Released row.
+        truth: True sentence.
+    """
     mechanism: Any = request.mechanism(channel)
     grid = mechanism.grid
     z = (payload.astype(np.float64) if grid is None else grid.decode(payload))[None]
@@ -123,7 +155,7 @@ def of_vector(world: World, request: Request, channel: str, payload: NDArray[Any
 
 
 def _properties(world: World, request: Request, z: FloatArray) -> dict[str, Any]:
-    """The class and the topic, guessed from public sentences of known ones."""
+    """Return guesses of the class and the topic, from public sentences with known ones."""
     assert world.embeddings is not None and request.mean is not None and request.m1 is not None
     mechanism = request.mechanism("embedding")
     weights = shares(log_likelihood(mechanism, z, project(world.embeddings, request.mean, request.m1)))[0]
@@ -140,7 +172,14 @@ def _properties(world: World, request: Request, z: FloatArray) -> dict[str, Any]
 
 
 def of_label(world: World, request: Request, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
-    """What a randomized class says of the true one."""
+    """Return the inference of the true class from a randomized one.
+
+    Args:
+        world: Public data.
+        request: Request of the release.
+        payload: Released class.
+        truth: True sentence.
+    """
     mechanism: Any = request.mechanism("label")
     prior = np.bincount(world.labels, minlength=len(world.classes)) / len(world.labels)
     x = np.arange(len(world.classes))
@@ -159,13 +198,15 @@ def _values(
     return {"listed": listed, "prior": float(before.max()), "limit": most}
 
 
-# --- which words
+# --- words
 
 
 @lru_cache(maxsize=4)
 def _columns(text: TextMechanism, released: tuple[int, ...]) -> FloatArray:
-    """Pr[y | x] in logs of all inputs x for a few outputs y, (V + 1, c): no table of all words is held. It goes through
-    every pair of words, since a word's chance is its weight among all."""
+    """Return log Pr[y | x] of all inputs x for a few outputs y, (V + 1, c), without a table of all words.
+
+    It goes through every pair of words, because a word's probability is its weight among all words.
+    """
     columns = np.array(released, np.int64)
     found = np.full((len(text.vocabulary) + 1, len(columns)), -np.inf)
     for x, y, table in Channel(text).blocks(np.arange(len(found))):
@@ -177,8 +218,10 @@ def _columns(text: TextMechanism, released: tuple[int, ...]) -> FloatArray:
 
 @lru_cache(maxsize=8)
 def word_limit(text: TextMechanism) -> float:
-    """The largest share of words that any guess from one released word gets right, by the theorem; of many words by
-    its worst case alone, which takes no distances."""
+    """Return the bound on right guesses of a word from one released word.
+
+    For a large vocabulary it uses the worst case alone, which needs no distances.
+    """
     prior = unigram(text.vocabulary)
     if len(text.vocabulary) <= _TABLE:
         return bound(text, prior)
@@ -188,14 +231,23 @@ def word_limit(text: TextMechanism) -> float:
 
 
 def estimated(text: TextMechanism, words: int | None = None) -> int | None:
-    """From how many draws of each word its law is estimated, where so many are asked for (None: all); None: it is the
-    mechanism's own."""
+    """Return the draws of each word behind an estimated distribution; None if the distribution is exact.
+
+    Args:
+        text: Text mechanism.
+        words: Number of words to look up; None for all.
+    """
     channel = Channel(text, words=words)
     return None if channel.exact else channel.draws
 
 
 def alternatives(text: TextMechanism, word_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
-    """What most often leaves in place of each of some words: its likeliest outputs, each with its probability."""
+    """Return the likeliest outputs of each word, with their probabilities.
+
+    Args:
+        text: Text mechanism.
+        word_ids: Numbers of the words.
+    """
     if not word_ids:
         return {}
     words, found = text.vocabulary.words, {}
@@ -207,7 +259,12 @@ def alternatives(text: TextMechanism, word_ids: list[int]) -> dict[int, list[dic
 
 
 def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any]]]:
-    """For each released word the likeliest originals, by public frequencies."""
+    """Return the likeliest originals of each released word, by public frequencies.
+
+    Args:
+        text: Text mechanism.
+        released: Numbers of the released words.
+    """
     words, distinct = text.vocabulary.words, sorted(set(released.tolist()))
     with np.errstate(divide="ignore"):
         prior = np.log(unigram(text.vocabulary))
@@ -219,12 +276,18 @@ def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any
     return [known[y] for y in released.tolist()]
 
 
-# --- what could have left as well
+# --- simulated releases
 
 
 def others(request: Request, channel: str, truth: Truth, count: int) -> NDArray[Any]:
-    """So many draws of what a channel might have released, in the form of the wire. They stay here: nothing is charged
-    for them, and nothing of them leaves."""
+    """Return simulated releases of a channel, in wire format; they are not charged and never leave.
+
+    Args:
+        request: Request of the release.
+        channel: Channel of the release.
+        truth: True sentence.
+        count: Number of draws.
+    """
     rows = np.arange(count, dtype=np.int64)
     values: Any
     if channel == "text":
@@ -241,7 +304,7 @@ def others(request: Request, channel: str, truth: Truth, count: int) -> NDArray[
 
 
 def guessed_right(world: World, request: Request, channel: str, drawn: NDArray[Any], truth: Truth) -> float:
-    """The share of draws (n, .) from which the likeliest of POOL sentences is one's own."""
+    """Return the share of draws (n, .) for which the likeliest of POOL sentences is the true one."""
     mechanism: Any = request.mechanism(channel)
     z = drawn.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(drawn)
     per = request.classes if channel == "statistic" else 1
@@ -254,7 +317,7 @@ def guessed_right(world: World, request: Request, channel: str, drawn: NDArray[A
 def histograms(
     world: World, request: Request, channel: str, drawn: NDArray[Any], truth: Truth
 ) -> list[Mapping[str, Any]]:
-    """How draws (n, .) are spread: bars, each with what it stands for."""
+    """Return histograms of draws (n, .): bars, each with its meaning."""
     if channel == "label":
         counts = np.bincount(drawn.astype(np.int64), minlength=request.classes)
         bars = [{"name": n, "count": int(c), "mine": i == truth.label}
@@ -283,7 +346,7 @@ def histograms(
 
 
 def own_point(request: Request, channel: str, truth: Truth) -> FloatArray:
-    """The true unit vector, which stays on the device."""
+    """Return the true unit vector, which stays on the device."""
     assert truth.embedding is not None and request.mean is not None and request.m1 is not None
     point = project(truth.embedding, request.mean, request.m1)
     if channel == "statistic":
@@ -294,7 +357,7 @@ def own_point(request: Request, channel: str, truth: Truth) -> FloatArray:
 
 
 def _unchanged(request: Request, drawn: NDArray[Any], truth: Truth) -> Mapping[str, Any]:
-    """How many words of the text come out as they went in, by draws."""
+    """Return the histogram of unchanged words in draws of the text."""
     text: Any = request.mechanism("text")
     x = padded_word_ids([truth.text], text)[0]
     there = x != NOTHING

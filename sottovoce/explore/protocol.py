@@ -1,4 +1,4 @@
-"""A protocol, stacked from questions: its ladder, rung by rung, and the same as an experiment and as a command."""
+"""Protocol composed of requests: its ladder, rung by rung, and its form as an experiment and as a command."""
 
 from __future__ import annotations
 
@@ -21,14 +21,23 @@ _FILE = "explored.toml"
 
 @dataclass(frozen=True)
 class Protocol:
-    """Questions of different channels that are put to every record of a user, or the one vector of a statistic; and in
-    how many rounds, of how many records, among how many users, at which δ: those of the settings that came last."""
+    """Requests of different channels for every record of a user, or the one user vector.
+
+    Rounds, records, users and δ are those of the last settings.
+
+    Args:
+        stack: Settings of each request.
+    """
 
     stack: tuple[Settings, ...]
 
     @classmethod
     def of(cls, values: Any) -> Protocol:
-        """A protocol from JSON. Raises UserError, one line, where questions do not go together."""
+        """Return the protocol in a JSON value.
+
+        Raises:
+            UserError: The requests do not go together. The message is one line.
+        """
         if not isinstance(values, list) or not 1 <= len(values) <= len(MECHANISMS):
             raise UserError(f"protocol: must be a list of 1 to {len(MECHANISMS)} questions")
         stack = tuple(Settings.of(value) for value in values)
@@ -45,15 +54,16 @@ class Protocol:
 
     @property
     def last(self) -> Settings:
+        """Return the last settings."""
         return self.stack[-1]
 
     def asked(self, channel: str) -> Settings | None:
-        """The question of a channel, if there is one."""
+        """Return the request of a channel; None if there is none."""
         return next((s for s in self.stack if s.channel == channel), None)
 
     @property
     def label_epsilon(self) -> float | None:
-        """Of the label, by itself or beside another channel."""
+        """Return ε of the label, by itself or beside another channel; None without a label."""
         alone = self.asked("label")
         beside = (s.label_epsilon for s in self.stack if s.label_epsilon is not None)
         return alone.epsilon if alone is not None else next(beside, None)
@@ -61,7 +71,13 @@ class Protocol:
     def rungs(
         self, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
     ) -> list[dict[str, Any]]:
-        """The ladder, as `sottovoce budget ladder` has it."""
+        """Return the ladder, as `sottovoce budget ladder` prints it.
+
+        Args:
+            classes: Number of classes.
+            vocabulary: Vocabulary of texts, if it is loaded.
+            declared: Exposures declared public, with their reasons.
+        """
         made: dict[str, Any] = {}
         for settings in self.stack:
             for mechanism in settings.mechanisms(classes, vocabulary):
@@ -75,7 +91,7 @@ class Protocol:
         return [rung.to_dict() for rung in found]
 
     def command(self, classes: int) -> str:
-        """The command line that prints this ladder. Of a text it needs the experiment, which is saved first."""
+        """Return the command line that prints this ladder; for a text it needs the saved experiment."""
         if self.asked("text") is not None:
             return f"sottovoce budget ladder {_FILE}"
         first, last = self._first, self.last
@@ -88,10 +104,15 @@ class Protocol:
         return "sottovoce budget ladder " + " ".join(f"--{k} {v}" for k, v in given.items() if v is not None)
 
     def experiment(self, base: Mapping[str, Any], declared: Mapping[str, str], worst: Mapping[str, float]) -> str:
-        """The protocol as an experiment of the data that the page shows, in TOML that `simulate` runs. base: the
-        document of a run's experiment, empty for the built-in reviews. worst: each channel's worst case.
+        """Return the protocol as an experiment on the page's data, in TOML for `simulate`.
 
-        Raises UserError where an experiment has no such protocol.
+        Args:
+            base: Document of a run's experiment; empty for the built-in reviews.
+            declared: Exposures declared public, with their reasons.
+            worst: Worst case of each channel.
+
+        Raises:
+            UserError: An experiment has no such protocol.
         """
         if self.asked("embedding") is not None and self.asked("text") is not None:
             raise UserError("an experiment releases texts or embeddings, not both of one record; leave one out")
@@ -120,7 +141,7 @@ class Protocol:
 
     @property
     def _first(self) -> Settings:
-        """The question that is not about the label alone, if there is one."""
+        """Return the request that is not for the label alone, if there is one."""
         return next((s for s in self.stack if s.channel != "label"), self.stack[0])
 
     def _arm(self) -> dict[str, Any]:
@@ -152,10 +173,16 @@ def _trained_on(channel: str) -> str:
 
 
 def _up(value: float) -> float:
-    """Up to three decimals: a limit that the release just passes."""
+    """Return the value rounded up to three decimals: a limit that the release just satisfies."""
     return math.ceil(value * 1000 + 1e-6) / 1000
 
 
 def worst_cases(made: Sequence[Any], declared: Mapping[str, str], delta: float = 0.0) -> dict[str, float]:
-    """By channel, what one release costs at worst, with what is declared public left aside; of Gaussian noise, at δ."""
+    """Return the worst-case cost of one release by channel, without declared exposures; of Gaussian noise, at δ.
+
+    Args:
+        made: Mechanisms.
+        declared: Exposures declared public, with their reasons.
+        delta: δ.
+    """
     return {m.channel: m.guarantee.worst_case(delta, declared=declared) for m in made}

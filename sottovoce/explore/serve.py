@@ -1,4 +1,4 @@
-"""`sottovoce explore`: what is loaded, and how the page is served until it is told to stop."""
+"""Server of the page of `sottovoce explore`, which runs until a signal stops it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,17 @@ def explorer(
     *, run: Path | None = None, bundle: Path | None = None, node: Path | None = None,
     make: Callable[[Progress], World] | None = None,
 ) -> Iterator[Explorer]:
-    """What the page shows, while the block runs: what is public is loaded meanwhile.
+    """Make the page's contents for the duration of a context; public data load meanwhile.
 
-    run: a finished run's folder, whose data, encoder and accuracies are shown. bundle: a device's bundle, whose
-    question and policy hold. node: that device's folder, whose own ledger is charged; else a ledger is made for the
-    page, and gone afterwards. make: the world, in place of what these say. Raises UserError or ValueError, one line.
+    Args:
+        run: Folder of a finished run, whose data, encoder and accuracies are shown.
+        bundle: Bundle of a device, whose request and policy apply.
+        node: Folder of that device, whose own ledger is charged. None makes a temporary ledger.
+        make: Function that makes the world, in place of these.
+
+    Raises:
+        UserError: The arguments do not go together, or a folder is invalid. The message is one line.
+        ValueError: A folder is invalid. The message is one line.
     """
     if run is not None and bundle is not None:
         raise UserError("explore: give --run RUN_DIR or --bundle DIR, not both")
@@ -65,15 +71,23 @@ def _world(run: Path | None, bundle: Bundle | None) -> Callable[[Progress], Worl
     if bundle is not None:
         return partial(bundle_world, bundle)
     if run is not None:
-        load(str(run / "experiment.toml"), [])  # what is wrong with it is said before the page is there
+        load(str(run / "experiment.toml"), [])  # reports its errors before the page is there
         return partial(run_world, run)
     return builtin_world
 
 
 @contextmanager
 def serving(shown: Explorer, *, port: int = 0, token: str | None = None) -> Iterator[str]:
-    """The page in a thread of its own while the block runs; gives its address. port 0: a free one. UserError where the
-    port cannot be had."""
+    """Serve the page in a thread for the duration of a context, and return its address.
+
+    Args:
+        shown: Contents of the page.
+        port: Port to listen on; 0 for a free one.
+        token: Token of the address; None for a random one.
+
+    Raises:
+        UserError: The port cannot be used.
+    """
     token = token or secrets.token_urlsafe(24)
     with listeners.listening("127.0.0.1", port) as listener:
         server = _server(shown, token)
@@ -85,12 +99,23 @@ def run(
     *, run: Path | None = None, bundle: Path | None = None, node: Path | None = None, port: int = 0,
     say: Callable[[str], None],
 ) -> None:
-    """Serves the page until it is told to stop (SIGINT, SIGTERM); says its address once it listens. Raises UserError or
-    ValueError, one line."""
+    """Serve the page until a signal stops it (SIGINT, SIGTERM).
+
+    Args:
+        run: As in `explorer`.
+        bundle: As in `explorer`.
+        node: As in `explorer`.
+        port: Port to listen on; 0 for a free one.
+        say: Function that receives the address once the server listens.
+
+    Raises:
+        UserError: `explorer` raises it, or the port cannot be used. The message is one line.
+        ValueError: `explorer` raises it. The message is one line.
+    """
     token = secrets.token_urlsafe(24)
     with explorer(run=run, bundle=bundle, node=node) as shown, listeners.listening("127.0.0.1", port) as listener:
         say(f"http://{listeners.address(listener)}/{token}/")
-        with suppress(KeyboardInterrupt, Terminated):  # this is how it ends
+        with suppress(KeyboardInterrupt, Terminated):  # the normal end
             _server(shown, token).run(sockets=[listener])
 
 

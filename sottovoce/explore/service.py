@@ -1,12 +1,13 @@
-"""The page as a service: one token, loopback hosts alone, no script but its own files.
+"""HTTP service of the page: one token, loopback hosts alone, no scripts but its own files.
 
     GET  /TOKEN/            the page; its modules and style beside it
-    GET  /TOKEN/api/state   what can be chosen
+    GET  /TOKEN/api/state   possible choices
     POST /TOKEN/api/NAME    a question as JSON, its answer as JSON: price, loss, crowd, curve, send, guesses,
                             histogram, ledger, protocol
 
-Whoever does not know the token gets 404 whatever they ask; a host that is no loopback name gets 403, so that a page of
-elsewhere cannot have its own name point here and read the answers (DNS rebinding); a mistake gets 400 and one line.
+A client without the token gets 404 for every request. A host other than a loopback name gets 403, so that a page
+elsewhere cannot point its own name here and read the answers (DNS rebinding). An invalid question gets 400 and one
+line.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from sottovoce.explore.explorer import CHARACTERS, MOST_DRAWS, Explorer
 from sottovoce.explore.protocol import Protocol
 from sottovoce.explore.settings import Settings
 
-#: Bytes of a question: a sentence of the most characters, each escaped.
+#: Most bytes of a question: the longest sentence, with each character escaped.
 _BODY, _BODY_SECONDS = 12 * CHARACTERS + 2**14, 10.0
 _HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -46,7 +47,12 @@ _HEADERS = {
 
 
 def application(explorer: Explorer, token: str) -> ASGIApp:
-    """The service as an ASGI application."""
+    """Return the service as an ASGI application.
+
+    Args:
+        explorer: Contents of the page.
+        token: Token of the address.
+    """
     answers: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
         "price": lambda q: explorer.price(_settings(q), _text(q), _label(q)),
         "loss": lambda q: explorer.loss(_settings(q), _text(q)),
@@ -94,7 +100,7 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
 
 
 class _Guard:
-    """Lets through what comes to a loopback host, from this page or a person, and begins with the token."""
+    """Middleware that passes requests to a loopback host, from this page or a person, with the token in their path."""
 
     def __init__(self, within: ASGIApp, token: str) -> None:
         self._within, self._start = within, f"/{token}"
@@ -132,7 +138,7 @@ def _loopback(host: str) -> bool:
 
 
 def _of_this_page(headers: Mapping[bytes, str], host: str) -> bool:
-    """Whether a browser says nothing of another origin: a person's address bar, this page, or no browser at all."""
+    """Return True if no header names another origin: an address bar, this page, or no browser at all."""
     origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", "none")
     return origin in (None, f"http://{host}") and site in ("none", "same-origin")
 

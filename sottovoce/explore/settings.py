@@ -1,4 +1,4 @@
-"""What a person has chosen on the page: checked once, before anything else looks at it."""
+"""Settings of the page, checked once before any use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mechanisms.vocabulary import Vocabulary
 from simulations.analysis.budget import Release
 from simulations.errors import UserError
 
-#: The mechanisms of each channel that the page shows; the first is chosen where nothing is said.
+#: Mechanisms of each channel on the page; the first is the default.
 MECHANISMS = {
     "embedding": ("purkayastha", "planar-laplace", "gaussian"),
     "text": (
@@ -23,7 +23,7 @@ MECHANISMS = {
     "statistic": ("privunit",),
     "label": ("randomized-response",),
 }  # fmt: skip
-#: Of the catalogue, what is not shown, and why.
+#: Mechanisms of the catalogue that the page does not show, with reasons.
 ABSENT = {
     "embedding": "identity, which hides nothing",
     "text": "madlib-syntax, which wants the part of speech of every word; random, which has no ε; custext-importance, "
@@ -32,34 +32,45 @@ ABSENT = {
     "statistic": "",
     "label": "randomized-response-prior, which wants to know what is public about this very person",
 }
-#: The parameters that a mechanism has beside ε, by their names here; all others are as the catalogue has them.
+#: Parameters of a mechanism beside ε, by their names here; others have the catalogue's defaults.
 PARAMETERS: dict[str, tuple[str, ...]] = {name: () for names in MECHANISMS.values() for name in names} | {
     "purkayastha": ("dim",), "planar-laplace": ("dim",), "gaussian": ("dim",), "privunit": ("dim",),
     "santext+": ("w", "p"), "custext": ("k",), "custext+": ("k",),
 }  # fmt: skip
-#: The ε with which each is shown first. Diffractor's is for each place in a list of all words.
+#: Default ε of each mechanism. Diffractor's is for each place in a list of all words.
 USUAL = {name: 12.0 for name in MECHANISMS["text"]} | {
     "purkayastha": 6.0, "planar-laplace": 12.0, "gaussian": 6.0, "privunit": 4.0, "randomized-response": 2.0,
     "custext": 4.0, "custext+": 4.0, "diffractor": 0.1,
 }  # fmt: skip
-#: Least and largest of each number.
+#: Least and largest value of each number.
 RANGES: dict[str, tuple[float, float]] = {
     "epsilon": (0.0, 100.0), "label_epsilon": (0.0, 20.0), "dim": (2, 64), "k": (2, 200), "w": (0.05, 1.0),
     "p": (0.05, 1.0), "users": (1, 10**9), "delta": (1e-15, 0.1), "rounds": (1, 1000), "records": (1, 1000),
 }  # fmt: skip
 _WHOLE = ("dim", "k", "users", "rounds", "records")
-#: Of a text: how many tokens are read at the most, and what is said of their number.
+#: Most tokens that are read of a text, and the setting of its length.
 TOKENS, LENGTH = 16, "kept"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One question that a server might ask, and the crowd in which it is answered.
+    """One possible request of a server, and the crowd of its answer.
 
-    channel, mechanism: of MECHANISMS. epsilon: in the mechanism's own metric. label_epsilon: of a label beside an
-    embedding or a text, by randomized response; None: no label is asked for. dim: m', of an embedding; of a statistic
-    the number of features. k, w, p: of CusText and SanText+. tokens, length: of a text, as experiment files have them.
-    users: of the crowd; delta: of every ε that has one. rounds, records: of a protocol.
+    Args:
+        channel: Channel in MECHANISMS.
+        mechanism: Mechanism of the channel in MECHANISMS.
+        epsilon: ε in the mechanism's own metric.
+        label_epsilon: ε of a label beside an embedding or a text, by randomized response; None without a label.
+        dim: m' of an embedding; number of features of a user vector.
+        k: Parameter of CusText.
+        w: Parameter of SanText+.
+        p: Parameter of SanText+.
+        tokens: Tokens of a text, as in experiment files.
+        length: Length of a text, as in experiment files.
+        users: Users in the crowd.
+        delta: δ of every ε that has one.
+        rounds: Rounds of a protocol.
+        records: Records of a protocol.
     """
 
     channel: str = "embedding"
@@ -79,7 +90,11 @@ class Settings:
 
     @classmethod
     def of(cls, values: Any) -> Settings:
-        """Settings from JSON. Raises UserError, one line, on anything that is none."""
+        """Return the settings in a JSON value.
+
+        Raises:
+            UserError: The value is invalid. The message is one line.
+        """
         if not isinstance(values, Mapping):
             raise UserError("settings: must be a table")
         known = [f.name for f in fields(cls)]
@@ -95,7 +110,7 @@ class Settings:
         for name in RANGES:
             if name in given and not (name == "label_epsilon" and given[name] is None):
                 given[name] = _number(name, given[name])
-        if channel in ("statistic", "label"):  # which hold the label themselves
+        if channel in ("statistic", "label"):  # these hold the label themselves
             given["label_epsilon"] = None
         if type(given.get("tokens", TOKENS)) is not int or not 1 <= given.get("tokens", TOKENS) <= 64:
             raise UserError("settings: tokens must be a whole number from 1 to 64")
@@ -105,29 +120,40 @@ class Settings:
         return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
-        """The inverse of `of`."""
+        """Return the settings in the form that `of` reads."""
         return asdict(self)
 
     def at(self, epsilon: float) -> Settings:
-        """The same with another ε."""
+        """Return the settings with another ε."""
         return replace(self, epsilon=epsilon)
 
     @property
     def text(self) -> dict[str, Any]:
-        """The text mechanism, as experiment files have it."""
+        """Return the text mechanism, in the form of experiment files."""
         own = {name: getattr(self, name) for name in PARAMETERS[self.mechanism]}
         about = {"mechanism": self.mechanism, "epsilon": self.epsilon, "tokens": self.tokens, "length": self.length}
         return about | own
 
     def size(self, classes: int) -> int | None:
-        """The coordinates that leave: m', or D = (K - 1)·(d + 1) of a statistic of simplex codes; None of others."""
+        """Return the number of released coordinates; None for other channels.
+
+        It is m' for an embedding, and D = (K - 1)·(d + 1) for a user vector with simplex codes.
+        """
         if self.channel == "statistic":
             return (classes - 1) * (self.dim + 1)
         return self.dim if self.channel == "embedding" else None
 
     def mechanisms(self, classes: int, vocabulary: Vocabulary | None) -> list[Mechanism]:
-        """What is drawn from, the label's last, by the functions that the command line has them from. Raises UserError
-        or ValueError, one line, where a parameter is out of its range, or no words are there yet."""
+        """Return the mechanisms, the label's last, by the functions of the command line.
+
+        Args:
+            classes: Number of classes.
+            vocabulary: Vocabulary of texts, if it is loaded.
+
+        Raises:
+            UserError: The words are not loaded yet. The message is one line.
+            ValueError: A parameter is out of its range. The message is one line.
+        """
         if self.channel == "text":
             if vocabulary is None:
                 raise UserError("the words are not loaded yet; wait a moment")
@@ -138,7 +164,7 @@ class Settings:
         return self.released(classes).mechanisms()
 
     def released(self, classes: int) -> Release:
-        """The release as `sottovoce budget` prices it; not of a text."""
+        """Return the release in the form of `sottovoce budget`, for channels other than text."""
         return Release(
             self.mechanism, self.epsilon, None, self.size(classes), classes, False, self.label_epsilon, self.delta
         )

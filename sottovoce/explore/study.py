@@ -1,4 +1,4 @@
-"""What a finished run says to the page: the accuracy of each of its arms, at its ε."""
+"""Accuracy of each arm of a finished run, at its ε, for the page."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from sottovoce.report.reading import read
 
 @dataclass(frozen=True)
 class Study:
-    """first: what the sliders say at first, of the first arm that the page can show. told: {"name", "arms": [{"name",
-    "mechanism", "channel", "epsilon", "accuracy", "error", "dim"}]}."""
+    """Accuracies of a finished run.
+
+    Args:
+        first: First values of the sliders, of the first arm that the page can show.
+        told: {"name", "arms": [{"name", "mechanism", "channel", "epsilon", "accuracy", "error", "dim"}]}.
+    """
 
     first: Settings
     told: Mapping[str, Any]
 
 
 def read_study(run: Path) -> Study:
-    """Raises UserError, one line, where the folder holds no finished run."""
+    """Read the accuracies of a finished run.
+
+    Raises:
+        UserError: The folder holds no finished run. The message is one line.
+    """
     finished = read(run)
     arms = []
     for arm in finished.arms:

@@ -1,4 +1,4 @@
-"""What is public around the page: an encoder, sentences that anybody may know, words, and the maps of them."""
+"""Public data around the page: an encoder, public sentences, words, and maps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from simulations.experiment.toml import document
 from simulations.progress import Progress
 from sottovoce.explore.settings import MECHANISMS, PARAMETERS, Settings
 
-#: Public sentences: how many the server knows of, and among how many it looks for yours.
+#: Public sentences that the server knows, and those among which it searches for the user's sentence.
 PUBLIC, POOL = 600, 100
 #: Words of the page's vocabulary: those of the public sentences, then the checkpoint's most frequent ones.
 WORDS = 2400
@@ -42,12 +42,20 @@ Matrices = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Public sentences with their labels, and by what a device turns a sentence into numbers or words.
+    """Public sentences with their labels, and the encoder and vocabulary of a device.
 
-    texts: (n,), the first POOL of which stand beside one's own. labels: (n,) of 0..K-1, classes: their names. topics,
-    topic_names: another property of each sentence, which nobody is asked for; None where there is none. encoder: its
-    folder; embeddings (n, m). vocabulary: of texts. asked: the question of a bundle, whose maps and codes are taken in
-    place of those learned here; None where there is none. table: the document of a run's experiment.
+    Args:
+        name: Name of the data.
+        texts: n sentences, the first POOL of which stand beside the user's sentence.
+        labels: Labels (n,) of 0..K-1.
+        classes: K names.
+        topics: Another property of each sentence, which no request contains; None if there is none.
+        topic_names: Names of its values.
+        encoder: Folder of the encoder, if there is one.
+        embeddings: Embeddings (n, m), with an encoder.
+        vocabulary: Vocabulary of texts, if there is one.
+        asked: Request of a bundle, whose maps and codes replace those learned here; None if there is none.
+        table: Document of a run's experiment.
     """
 
     name: str
@@ -64,7 +72,7 @@ class World:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """The channels that can be shown here."""
+        """Return the channels that can be shown."""
         there = {"label": True, "text": self.vocabulary is not None}
         return tuple(channel for channel in MECHANISMS if there.get(channel, self.embeddings is not None))
 
@@ -76,8 +84,11 @@ class World:
         return maps.mean, maps.m1
 
     def maps(self, dim: int) -> Matrices:
-        """Mean (m,) and M1 (m, m') that a server asks by: a bundle's, or the principal components of public text.
-        ValueError where the encoder has fewer coordinates."""
+        """Return mean (m,) and M1 (m, m') of a request: a bundle's, or the principal components of public text.
+
+        Raises:
+            ValueError: The encoder has fewer coordinates than `dim`.
+        """
         asked = self.asked
         if asked is not None and asked.mean is not None and asked.m1 is not None and asked.dim == dim:
             return asked.mean, asked.m1
@@ -87,17 +98,26 @@ class World:
         return mean, np.ascontiguousarray(m1[:, :dim])
 
     def codes(self) -> NDArray[np.float32]:
-        """What each class stands for in a statistic, (K, c)."""
+        """Return the code of each class in a user vector, (K, c)."""
         own, simplex = None if self.asked is None else self.asked.codes, simplex_codes(len(self.classes))
         return simplex if own is None or own.shape != simplex.shape else own
 
     def embed(self, text: str) -> NDArray[np.float32]:
-        """One sentence's embedding (1, m)."""
+        """Return one sentence's embedding (1, m)."""
         assert self.encoder is not None
         return _embedding(self.encoder, text)
 
     def request(self, settings: Settings, policy: Policy, *, stage: str = STAGE) -> Request:
-        """What a server would ask a device for. Raises ValueError, one line, where it cannot be asked."""
+        """Return a server's request to a device.
+
+        Args:
+            settings: Settings of the page.
+            policy: Policy of the device; a request that it lists is preferred.
+            stage: Name of the stage.
+
+        Raises:
+            ValueError: There is no such request. The message is one line.
+        """
         first, *beside = settings.mechanisms(len(self.classes), self.vocabulary)
         about: dict[str, Any] = {channel: None for channel in ("embedding", "text", "statistic", "label")}
         about[settings.channel] = parameters(first)
@@ -122,18 +142,26 @@ class World:
 
 @lru_cache(maxsize=4)
 def _embedding(encoder: Path, text: str) -> NDArray[np.float32]:
-    """Of the sentence at which sliders are moved, again and again."""
+    """Return the embedding of a sentence, cached while sliders move."""
     return encoders.load(encoder).encode([text])
 
 
 def builtin_world(progress: Progress) -> World:
-    """The built-in reviews, with the encoder and the words of the small model that comes with Sottovoce."""
+    """Return the built-in reviews, with the encoder and the words of the small model that comes with Sottovoce."""
     corpus = builtin(task="sentiment", public=PUBLIC, train=1, test=1, seed=1).public
     return _world("built-in reviews", corpus, load("demo", []), progress)
 
 
 def run_world(run: Path, progress: Progress) -> World:
-    """The public part of a finished run, with its encoder. UserError where its data or encoder cannot be had."""
+    """Return the public part of a finished run, with its encoder.
+
+    Args:
+        run: Folder of the run.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: Its data or encoder are missing.
+    """
     place = str(run / "experiment.toml")
     experiment = load(place, [])
     made = _world(experiment.name, load_split(experiment)[0].public, experiment, progress)
@@ -141,7 +169,12 @@ def run_world(run: Path, progress: Progress) -> World:
 
 
 def bundle_world(bundle: Bundle, progress: Progress) -> World:
-    """Built-in reviews as a device sees them that answers by a bundle: its encoder, words, maps and codes."""
+    """Return the built-in reviews with a bundle's encoder, words, maps and codes.
+
+    Args:
+        bundle: Bundle of a device.
+        progress: Function that receives lines of progress.
+    """
     request = bundle.request
     task = "genre" if request.classes == 12 else "sentiment"
     corpus = builtin(task=task, public=PUBLIC, train=1, test=1, seed=1).public
@@ -158,8 +191,7 @@ def bundle_world(bundle: Bundle, progress: Progress) -> World:
 
 
 def settings_of(request: Request) -> Settings:
-    """What the page shows first of a bundle: the bundle's own question. One that the page has no sliders for is shown
-    as near as it has."""
+    """Return the page's first settings for a bundle: its own request, or the nearest one with sliders."""
     channel = next((c for c in request.channels if c in MECHANISMS), "embedding")
     about = parameters(request.mechanism(channel)) if channel in request.channels else {}
     name = about.get("mechanism")
@@ -186,7 +218,7 @@ def _world(name: str, corpus: Corpus, experiment: Experiment, progress: Progress
 
 
 def _topics(corpus: Corpus) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    """A property beside the label, where the corpus says one of few values."""
+    """Return a property beside the label, if the corpus has one with few values."""
     for values in (corpus.extra or {}).values():
         names = tuple(dict.fromkeys(values))
         if 2 <= len(names) <= 40 and set(names) != set(corpus.classes):
@@ -196,7 +228,7 @@ def _topics(corpus: Corpus) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
 
 
 def _words(texts: Sequence[str], progress: Progress) -> Vocabulary:
-    """The checkpoint's words that public sentences have, and its most frequent ones."""
+    """Return the checkpoint's words in public sentences, and its most frequent ones."""
     folder = vocabulary_folder(progress=progress)
     whole = counted(vocabularies.load_cached(folder), texts)
     assert whole.counts is not None

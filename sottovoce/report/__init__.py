@@ -1,1 +1,1 @@
-"""HTML report of finished runs and privacy label for machines."""
+"""HTML report of finished runs, with a machine-readable privacy label."""

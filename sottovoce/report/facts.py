@@ -1,4 +1,4 @@
-"""What the results of an arm mean for one of its users, in plain words."""
+"""Facts about an arm for one of its users, in plain words, from the arm's results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulations.run import trust
 Arm = Mapping[str, Any]
 Rungs = list[Mapping[str, Any]]
 
-#: What a protected release of each channel is.
+#: Description of a protected release, by channel.
 _WHAT = {
     "statistic": "one vector of numbers that sums up all of the user's texts and labels, with random noise added on "
     "the device before it leaves",
@@ -27,7 +27,7 @@ _WHAT = {
     "answer": "for each text asked about, one class, computed on the device and exchanged there at random with a known "
     "probability",
 }
-#: The same without protection.
+#: Description of an unprotected release, by channel.
 _TRUE = {
     "statistic": "the exact vector that sums up the user's texts and labels",
     "text": "the words of each text as they were written",
@@ -36,15 +36,22 @@ _TRUE = {
     "answer": "the exact answer of the model to each text",
     "gradients": "gradients computed from the raw texts",
 }
-#: Rungs that add up others.
+#: Rungs that are sums of other rungs.
 _SUMS = ("token", "record", "user", "shuffled")
 _PUBLIC = re.compile(r"(?:the same|that agree in) (.+?) \(public\)")
 
 
 @dataclass(frozen=True)
 class Side:
-    """What training users, or those who ask the model, release. protected, bare: in words, what leaves with and without
-    a mechanism; exposed: what leaves in clear because it was declared public."""
+    """Releases of training users, or of users who query the model.
+
+    Args:
+        who: The users, in words.
+        rungs: Their ladder.
+        protected: Releases with a mechanism, in words.
+        bare: Releases without a mechanism, in words.
+        exposed: Data that leave in clear because they were declared public, in words.
+    """
 
     who: str
     rungs: Rungs
@@ -53,12 +60,12 @@ class Side:
     exposed: list[str]
 
     def rung(self, name: str) -> Mapping[str, Any] | None:
-        """One of its ladder, None where there is none of the name."""
+        """Return the rung of a name; None if there is none."""
         return next((rung for rung in self.rungs if rung["rung"] == name), None)
 
 
 def sides(arm: Arm) -> list[Side]:
-    """The training users and those who ask, as far as the results have their ladders."""
+    """Return the sides of training users and of users who query the model, if the results have their ladders."""
     both = (("a user who teaches", "ladder"), ("a user who asks the model", "test_ladder"))
     return [_side(who, arm[key]) for who, key in both if arm.get(key)]
 
@@ -82,13 +89,13 @@ def _side(who: str, rungs: Rungs) -> Side:
 
 
 def unprotected(arm: Arm) -> bool:
-    """As `trust.unprotected`; or the ladder says so of a user, or the way itself does."""
+    """Return True if `trust.unprotected`, a user's rung of the ladder, or the protocol itself says so."""
     clear = any(rung["rung"] == "user" and rung["epsilon"] == math.inf for side in sides(arm) for rung in side.rungs)
     return trust.unprotected(arm) or clear or arm["way"] == PAPER.name
 
 
 def server_is_trusted(arm: Arm) -> bool:
-    """Whether an arm's users send the server everything, and only what it publishes is protected, or not even that."""
+    """Return True if an arm's users send all of their data to the server, protected at most in what it publishes."""
     budget = arm.get("budget") or {}
     if arm["way"] == CENTRALISED.name:
         return True
@@ -96,7 +103,7 @@ def server_is_trusted(arm: Arm) -> bool:
 
 
 def kept(arm: Arm) -> list[str]:
-    """What stays on the device."""
+    """Return the data that stay on the device, in words."""
     if arm["way"] == PUBLIC_ONLY.name and not arm.get("test_ladder"):
         return ["everything: no user took part, the model has learnt from public texts alone"]
     if arm["way"] == PAPER.name or server_is_trusted(arm):
@@ -112,9 +119,14 @@ def kept(arm: Arm) -> list[str]:
 
 @dataclass(frozen=True)
 class Cost:
-    """(ε, δ) of everything one user releases; epsilon: inf where nothing is promised, None where there is nothing or it
-    is not known; why: in words, where there is no finite ε. whose: which user pays that, "training user" or "test
-    user"; "" where it is nobody's in particular."""
+    """Cost (ε, δ) of everything one user releases.
+
+    Args:
+        epsilon: ε; inf if nothing is promised, None if there is no release or ε is unknown.
+        delta: δ.
+        whose: User who pays it, "training user" or "test user"; "" if nobody in particular.
+        why: Reason, if there is no finite ε.
+    """
 
     epsilon: float | None
     delta: float
@@ -123,8 +135,10 @@ class Cost:
 
 
 def worst(arm: Arm) -> Cost:
-    """What the user pays at worst who pays most, whoever teaches or asks, trusting nobody: the theorems' ε, or at the
-    ladder's δ where these have none at δ = 0."""
+    """Return the worst-case cost of the user who pays most, training or test user, who trusts nobody.
+
+    It is the theorems' ε, or that at the ladder's δ if they have none at δ = 0.
+    """
     budget = arm.get("budget") or {}
     if (spent := budget.get("simulated_epsilon")) is not None:
         return Cost(math.inf, 0.0, f"none: simulated in clear; devices that did it would spend ε = {spent:.4g}")
@@ -144,7 +158,7 @@ def _priced(price: Price) -> Cost:
 
 
 def central(arm: Arm) -> tuple[Cost, str]:
-    """What holds of everybody if somebody is trusted, and who that is: "the shuffler", "the server", "nobody"."""
+    """Return the cost with trust, and the trusted party: "the shuffler", "the server", "nobody"."""
     epsilon, who = trust.central(arm)
     if who == "the server" and epsilon is not None and is_finite(epsilon):
         return Cost(epsilon, (arm.get("budget") or {}).get("central_delta") or 0.0, whose=PAYERS["ladder"]), who
@@ -163,8 +177,15 @@ def _shuffled(arm: Arm, key: str) -> Mapping[str, Any] | None:
 
 
 def _among(arm: Arm, key: str, simulated: float | None) -> Cost | None:
-    """What one user of a ladder pays if the shuffler is honest; their own ε where they are not hidden. None where there
-    is no such user. simulated: of training users who are simulated in clear."""
+    """Return what one user of a ladder pays if the shuffler is honest, None if there is no such user.
+
+    It is the user's own ε where nothing hides them.
+
+    Args:
+        arm: The arm, as results have it.
+        key: Ladder of training users or of test users.
+        simulated: ε of training users who are simulated in clear.
+    """
     budget = arm.get("budget") or {}
     if key == "ladder" and budget.get("simulated_epsilon") is not None:
         return Cost(simulated, budget.get("central_delta") or 0.0, whose=PAYERS[key])
@@ -175,8 +196,12 @@ def _among(arm: Arm, key: str, simulated: float | None) -> Cost | None:
 
 
 def best_guess(cost: Cost) -> float | None:
-    """The largest share of right guesses, which of two equally likely inputs a release is of: (e^ε + δ)/(e^ε + 1), from
-    TPR - FPR <= (e^ε - 1 + 2δ)/(e^ε + 1) (Kairouz, Oh and Viswanath 2015, Theorem 2.1). None without an ε."""
+    """Return the largest share of right guesses of which of two equally likely inputs a release comes from.
+
+    It is (e^ε + δ)/(e^ε + 1), from TPR - FPR <= (e^ε - 1 + 2δ)/(e^ε + 1). None without an ε.
+
+    Source: Kairouz, Oh and Viswanath 2015, Theorem 2.1.
+    """
     if cost.epsilon is None:
         return None
     away = math.exp(-cost.epsilon)
@@ -184,6 +209,6 @@ def best_guess(cost: Cost) -> float | None:
 
 
 def strongest(entries: list[Mapping[str, Any]], arm: str) -> Mapping[str, Any] | None:
-    """The attack on an arm that gained most over a guess without any release; None where none was tried."""
+    """Return the attack on an arm with the largest gain over a guess without any release; None if there is none."""
     own = [entry for entry in entries if entry["arm"] == arm]
     return max(own, key=lambda entry: entry["success"] - (entry["baseline"] or 0.0), default=None)

@@ -1,4 +1,4 @@
-"""The words of the field, in a sentence or two each: what the report says under the pointer, and docs/glossary.md."""
+"""Glossary of the field, in a sentence or two each, for tooltips of the report and docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from sottovoce.report.html import Markup, element
 
-#: Markdown of each, by its heading.
+#: Entries as Markdown, by their headings.
 ENTRIES = {
     "ε (epsilon)": (
         "How much likelier a message may be from one input than from another: at most e^ε times. 0 says nothing "
@@ -95,7 +95,7 @@ ENTRIES = {
     ),
 }
 
-#: What the report calls them, where that is not the heading.
+#: Headings of the report's names, where they differ.
 _CALLED = {
     "ε": "ε (epsilon)", "δ": "δ (delta)", "crowd": "shuffler, crowd", "shuffler": "shuffler, crowd",
     "shuffled ε": "shuffler, crowd", "arm": "arm, study", "ledger": "charge, ledger, policy",
@@ -105,17 +105,25 @@ _CALLED = {
 
 
 def plain(heading: str) -> str:
-    """An entry without Markdown. Raises KeyError where there is none."""
+    """Return an entry without Markdown.
+
+    Raises:
+        KeyError: There is no such entry.
+    """
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", ENTRIES[heading])
     return re.sub(r"\*+([^*]+)\*+", r"\1", text)
 
 
 def term(name: str, shown: str | None = None) -> Markup:
-    """A word with its meaning under the pointer. Raises KeyError where the glossary has no such word."""
+    """Return a word with its meaning as a tooltip.
+
+    Raises:
+        KeyError: The glossary has no such word.
+    """
     return element("abbr", shown or name, title=plain(_CALLED.get(name, name)))
 
 
 def page() -> Markup:
-    """All of it, for paper and for touch."""
+    """Return all entries, for print and touch screens."""
     entries = [[element("dt", heading), element("dd", plain(heading))] for heading in ENTRIES]
     return element("dl", *entries)

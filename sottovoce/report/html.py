@@ -1,4 +1,4 @@
-"""HTML that is escaped unless it was made here."""
+"""HTML elements that escape all other text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 class Markup(str):
-    """HTML as it stands. Any other str is text, and escaped where it meets an element."""
+    """HTML that is inserted unchanged. Any other str is text, which an element escapes."""
 
     __slots__ = ()
 
@@ -18,18 +18,24 @@ Part = str | Iterable[str]
 
 
 def escaped(text: str) -> Markup:
-    """Markup as it is, and text with &, <, > and quotes written out."""
+    """Return Markup unchanged, and text with &, <, > and quotes escaped."""
     return text if isinstance(text, Markup) else Markup(html.escape(text))
 
 
 def joined(parts: Iterable[str]) -> Markup:
-    """Parts one after the other, each escaped."""
+    """Return the parts one after the other, each escaped."""
     return Markup("".join(map(escaped, parts)))
 
 
 def element(name: str, *parts: Part, **attributes: str | bool | None) -> Markup:
-    """An element around its parts. attributes: `class_` is class, `data_value` data-value; True has no value, None and
-    False are left out."""
+    """Return an element around its parts.
+
+    Args:
+        name: Name of the element.
+        *parts: Its content.
+        **attributes: Its attributes: `class_` is class, `data_value` data-value. True has no value; None and False are
+            left out.
+    """
     given = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html.escape(str(value))}"')
         for key, value in attributes.items()
@@ -40,13 +46,18 @@ def element(name: str, *parts: Part, **attributes: str | bool | None) -> Markup:
 
 
 def listed(items: Iterable[str]) -> Markup:
-    """A list with points."""
+    """Return a bulleted list."""
     return element("ul", [element("li", item) for item in items])
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell shows, and the number that its column is sorted by, where that is another."""
+    """Cell of a table.
+
+    Args:
+        shown: Text of the cell.
+        value: Number by which its column is sorted, if it differs from the text.
+    """
 
     shown: str
     value: float | None = None
@@ -56,9 +67,15 @@ def table(
     caption: str, headings: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, sorts: bool = False,
     marked: Mapping[int, str] | None = None,
 ) -> Markup:  # fmt: skip
-    """A table with its caption, whose first column heads the rows; wider than a page it scrolls in itself.
+    """Return a table with its caption, whose first column heads the rows; a wide one scrolls by itself.
 
-    sorts: by any column, where scripts run. marked: rows by their number, and a class for each."""
+    Args:
+        caption: Caption.
+        headings: Headings of the columns.
+        rows: Rows of cells.
+        sorts: Whether scripts can sort it by any column.
+        marked: Class of each marked row, by its number.
+    """
     lines = []
     for number, row in enumerate(rows):
         cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
@@ -75,5 +92,5 @@ def table(
 
 
 def _plain(value: float | None) -> str | None:
-    """As JavaScript reads it."""
+    """Return a number as JavaScript reads it."""
     return None if value is None else "Infinity" if value == math.inf else f"{value:.12g}"

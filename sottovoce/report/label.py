@@ -1,5 +1,8 @@
-"""The privacy label: what a report says, for machines. Its fields are those that NIST SP 800-226 (2025) asks of a claim
-of differential privacy: the unit, neighbours, parameters, model of trust, mechanism, composition, what is exposed."""
+"""Privacy label: the report in machine-readable form.
+
+Its fields are those of NIST SP 800-226 (2025) for a claim of differential privacy: the unit, neighbours, parameters,
+model of trust, mechanism, composition, exposures.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,16 @@ FORMAT = "sottovoce privacy label, version 1"
 
 
 def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, Any]:
-    """JSON-ready. An ε that is infinite, or of which nothing is known, is null: `protected` and `unprotected` say.
+    """Return the label, JSON-ready.
 
-    Of an arm, trust.nobody and trust.with_trust hold of everybody, and say whose ε is the largest: a training user's or
-    a test user's.
+    An infinite or unknown ε is null: `protected` and `unprotected` distinguish the two.
+
+    Of an arm, trust.nobody and trust.with_trust hold of everybody, and name whose ε is the largest: a training user's
+    or a test user's.
+
+    Args:
+        runs: Finished runs.
+        studies: Studies that some of them belong to.
     """
     said: dict[str, Any] = json_ready(
         {"format": FORMAT, "after": "NIST SP 800-226", "studies": [told(study) for study in studies],
@@ -94,7 +103,7 @@ def _side(side: facts.Side) -> dict[str, Any]:
 
 
 def _rung(rung: Any) -> dict[str, Any]:
-    """Of one unit; composition: how its releases add up, and what must hold."""
+    """Return the entry of one unit; composition states how its releases add up, under which conditions."""
     known = is_finite(rung["epsilon"])
     return {
         "rung": rung["rung"],

@@ -1,4 +1,4 @@
-"""The report as one HTML file, for who has to judge a run and need not know differential privacy."""
+"""Report as one HTML file, for readers who judge a run and do not know differential privacy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 
 def page(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> str:
-    """The whole file, of runs, and of the studies that some of them are of. The same runs give the same file."""
+    """Return the report of runs, and of their studies, as an HTML file. The same runs give the same file.
+
+    Args:
+        runs: Finished runs.
+        studies: Studies that some of them belong to.
+    """
     alone = [run.name for run in runs if not any(run in study.runs for study in studies)]
     names = dict.fromkeys([*(study.found.name for study in studies), *alone])
     return _file(
@@ -45,7 +50,7 @@ def page(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> str:
 
 
 def page_of_plan(plan: Finished) -> str:
-    """The same of a protocol that has not run (`sottovoce.report.planned`)."""
+    """Return the report of a protocol that has not run (`sottovoce.report.planned`), as an HTML file."""
     return _file(
         f"Privacy report of what has not run: {plan.results['name']}", _answers([plan]),
         _section("The arms side by side", _overview([plan])),
@@ -76,12 +81,12 @@ def _section(heading: str, *content: Markup) -> Markup:
 
 
 def _each(runs: Sequence[Finished], *make: Any) -> Markup:
-    """Every run under a heading of its own."""
+    """Return every run under its own heading."""
     return joined(joined([element("h3", _title(run, runs)), *(part(run) for part in make)]) for run in runs)
 
 
 def _title(run: Finished, runs: Sequence[Finished]) -> str:
-    """Its name, and its folder where others have that name too."""
+    """Return a run's name, with its folder if others have that name too."""
     same = sum(other.name == run.name for other in runs) > 1
     return f"{run.name} ({run.folder})" if same else run.name
 
@@ -94,7 +99,7 @@ _COST = element(
 )  # fmt: skip
 
 
-# --- at a glance
+# --- summary
 
 _ASKED = "What left each device?", "What does it cost at worst?", "What did an attacker get?"
 _ASKED_BEFORE = "What would leave each device?", "What would it cost at worst?", "What would an attacker get?"
@@ -108,7 +113,7 @@ _PLANNED = (
 )
 
 def _answers(runs: Sequence[Finished]) -> Markup:
-    """Three questions, answered in a sentence or two each."""
+    """Return the answers to three questions, in a sentence or two each."""
     arms = [arm for run in runs for arm in run.arms]
     private = [arm for arm in arms if not facts.unprotected(arm) and facts.sides(arm)]
     bare = [arm for arm in arms if facts.unprotected(arm)]
@@ -255,7 +260,7 @@ def _notes(run: Finished) -> Markup:
     return joined(element("p", note, class_="warn" if note in warned else "soft") for note in said)
 
 
-# --- how it was made
+# --- origin
 
 
 def _to_run(plan: Finished) -> Markup:

@@ -1,4 +1,4 @@
-"""The parts of the report that are about one run: what left, what it cost, what attacks got."""
+"""Parts of the report about one run: releases, costs, attacks."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ REFERENCE = element("span", "REFERENCE, NOT FOR USE", class_="badge")
 
 
 def named(arm: Arm) -> Markup:
-    """An arm's name, with what must not be overlooked."""
+    """Return an arm's name, with its warnings."""
     marks = [mark for mark, holds in ((REFERENCE, arm.get("reference")), (NOT_PROTECTED, facts.unprotected(arm)))
              if holds]  # fmt: skip
     return joined([arm["name"], *(part for mark in marks for part in (" ", mark))])
 
 
 def price(cost: facts.Cost) -> Cell:
-    """An ε with its δ, or in words why there is none; what is infinite is never a number."""
+    """Return an ε with its δ, or the reason why there is none; an infinite ε is never a number."""
     if not is_finite(cost.epsilon):
-        # Sorted as what it is: nothing promised is the dearest.
+        # Sorts a missing promise as the most expensive one.
         return Cell(cost.why or "no bound", math.inf if cost.epsilon is not None else None)
     return Cell(f"ε = {cost.epsilon:.4g}" + (f" at δ = {cost.delta:.3g}" if cost.delta else ""), cost.epsilon)
 
 
 def guess(cost: facts.Cost) -> str:
-    """What an adversary can make of a release at best, rounded up."""
+    """Return the best success of an adversary's guess from a release, rounded up, in words."""
     chance = facts.best_guess(cost)
     if chance is None:
         return "–"
@@ -46,7 +46,7 @@ def guess(cost: facts.Cost) -> str:
 
 
 def released(run: Finished) -> Markup:
-    """For each arm, what leaves a device and what does not."""
+    """Return what leaves a device and what does not, for each arm."""
     sentence = run.results.get("way_sentence")
     parts = [element("p", sentence, class_="warn")] if sentence else []
     for arm in run.arms:
@@ -59,7 +59,7 @@ def released(run: Finished) -> Markup:
     return joined(parts)
 
 
-#: Why a server has to be trusted with everything, by the way.
+#: Reason why a server must be trusted with everything, by protocol.
 _TRUSTED = {
     PAPER.name: "gradients depend on the raw text",
     CENTRALISED.name: "it learns from the texts and labels as they are, and adds no noise",
@@ -88,7 +88,7 @@ def _stays(arm: Arm) -> list[Markup]:
 
 
 def ladders(run: Finished) -> Markup:
-    """ε for every unit of every arm, worst case beside it."""
+    """Return ε for every unit of every arm, with the worst case."""
     parts: list[Markup] = []
     for arm in run.arms:
         sides = facts.sides(arm)
@@ -102,7 +102,7 @@ def _ladder(caption: str, side: facts.Side) -> Markup:
     rows, marked = [], {}
     for rung in side.rungs:
         if rung["epsilon"] is None and rung["rung"] not in ("user", "shuffled") and not _public(rung):
-            continue  # nothing of the kind is released
+            continue  # no such release exists
         if rung["epsilon"] == math.inf:
             marked[len(rows)] = "bad"
         rows.append([
@@ -131,7 +131,7 @@ def _epsilon(value: Any) -> str | Cell:
 
 
 def attacks(run: Finished) -> Markup:
-    """What each attack got, beside a guess and what the theorem allows."""
+    """Return the success of each attack, beside a guess and the theorem's bound."""
     if run.attacks is None:
         return element(
             "p", "Nobody has attacked this run. Bounds hold without that; what a real adversary gets is not known. "
@@ -161,7 +161,7 @@ def attacks(run: Finished) -> Markup:
 
 
 def about(entry: Mapping[str, Any]) -> str:
-    """Return what an attack guesses."""
+    """Return the goal of an attack."""
     return str(entry.get("about", f"{entry['attack']}: attacks.md describes it"))
 
 
@@ -170,7 +170,7 @@ def _share(value: Any) -> str | Cell:
 
 
 def audit(run: Finished) -> Markup:
-    """Whether the code was seen to keep what the theorems claim."""
+    """Return the results of the audit: whether the code keeps the theorems' claims."""
     place = run.folder / "audit"
     if run.audit is None:
         return element(
@@ -190,7 +190,7 @@ def audit(run: Finished) -> Markup:
 
 
 def ledgers(run: Finished) -> Markup:
-    """What the devices' own books say."""
+    """Return the totals of the devices' ledgers."""
     if run.accounts is None:
         return element("p", "The ledgers are too large to be counted here; they lie in the run's folder.")
     if not run.accounts:

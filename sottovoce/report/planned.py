@@ -1,4 +1,4 @@
-"""The report of a protocol that has not run: what its experiment alone says of every arm."""
+"""Report data of a protocol that has not run, from its experiment alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,17 @@ from sottovoce.report.reading import Finished, infinite
 
 
 def planned(file: Path | str, overrides: list[str]) -> Finished:
-    """An experiment, or a bundled one's name, as a run of which there are no results. The crowd is that of the users
-    whom the experiment expects. Reads the data where arms release texts. Raises UserError."""
+    """Return an experiment as a run without results.
+
+    The crowd is that of the users whom the experiment expects. It reads the data if arms release texts.
+
+    Args:
+        file: TOML file, or the name of a bundled experiment.
+        overrides: Changes to its keys.
+
+    Raises:
+        UserError: The experiment is invalid.
+    """
     experiment = load(file, overrides)
     ladders = ladders_of_experiment(experiment, records=None, classes=None)
     arms = [_line(experiment, arm, told) for arm, told in zip(experiment.arms, ladders["arms"], strict=True)]
@@ -31,7 +40,7 @@ def planned(file: Path | str, overrides: list[str]) -> Finished:
 
 
 def _line(experiment: Experiment, arm: Arm, told: dict[str, Any]) -> dict[str, Any]:
-    """As a run's results have it, as far as it is known before."""
+    """Return an arm's line of results, as far as it is known before a run."""
     spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
     budget: dict[str, Any] = {}
     if arm.curator is not None:

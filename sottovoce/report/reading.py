@@ -1,4 +1,4 @@
-"""What a run's folder holds for its report: results, what attacks and an audit gave, what its ledgers say."""
+"""Contents of a run's folder for its report: results, attacks, audit, ledgers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from simulations.errors import UserError
 from simulations.experiment import slug
 from simulations.run.journal import refuse_unfinished
 
-#: Bytes of ledgers that are read; above, they are only counted: a row in memory takes more than on the disk.
+#: Bytes of ledgers up to which they are read; larger ones are not, because a row takes more in memory than on disk.
 MOST_READ = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Account:
-    """What the ledgers of all nodes charged in one arm, training and asking together."""
+    """Charges of all nodes' ledgers in one arm, in training and inference together.
+
+    Args:
+        users: Number of users.
+        releases: Number of releases.
+        most: Most releases of one user.
+        bytes: Bytes of all releases.
+    """
 
     users: int
     releases: int
@@ -30,9 +37,16 @@ class Account:
 
 @dataclass(frozen=True)
 class Finished:
-    """One run. results, attacks, audit: as their files have them, with infinite ε as floats; attacks, audit: None where
-    there is no such file. accounts: by arm; None where ledgers are too large to be read here. has_run: False of a
-    protocol that has not run, of which `folder` is the experiment's file."""
+    """One run.
+
+    Args:
+        folder: Folder of the run; for a protocol that has not run, the experiment's file.
+        results: Content of results.json, with infinite ε as floats.
+        attacks: Content of attacks.json; None if there is no such file.
+        audit: Content of audit.json; None if there is no such file.
+        accounts: Charges by arm; None if the ledgers are too large to read.
+        has_run: False for a protocol that has not run.
+    """
 
     folder: Path
     results: Mapping[str, Any]
@@ -43,17 +57,21 @@ class Finished:
 
     @property
     def name(self) -> str:
-        """What tells it from other runs of a report."""
+        """Return the name that distinguishes it from other runs of a report."""
         return f"{self.results['name']}, seed {self.results['seed']}"
 
     @property
     def arms(self) -> list[dict[str, Any]]:
-        """Its results, arm by arm."""
+        """Return its results, arm by arm."""
         return list(self.results["arms"])
 
 
 def read(folder: Path | str) -> Finished:
-    """A finished run. Raises UserError, one line, where the folder is none, or a file in it is not readable."""
+    """Read a finished run.
+
+    Raises:
+        UserError: The folder holds no finished run, or a file in it is not readable. The message is one line.
+    """
     folder = Path(folder)
     refuse_unfinished(folder)
     results = _json(folder / "results.json")
@@ -74,7 +92,7 @@ def read(folder: Path | str) -> Finished:
     return Finished(folder, results, attacks, audit, _accounts(folder, [arm["name"] for arm in arms or []]))
 
 
-#: What an entry must have to be told of.
+#: Keys that the report needs in an entry.
 _RUNG = {"rung", "epsilon", "delta", "unit", "neighbours", "assumption", "worst_case", "unprotected"}
 _ATTACK = {"arm", "attack", "success", "baseline", "bound", "interval", "alarm"}
 _AUDIT = {"name", "pair", "verdict"}
@@ -85,7 +103,7 @@ def _all_have(entries: Any, keys: set[str]) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    """What a file holds; None where there is no file."""
+    """Return the content of a file; None if there is no file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -101,12 +119,12 @@ def _json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-#: Keys under which "inf" is a number, and no name.
+#: Keys under which "inf" is a number, not a name.
 _NUMBERS = ("epsilon", "worst_case", "claimed", "exact", "measured")
 
 
 def infinite(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, in which "inf" is a number where its key is that of one."""
+    """Return a JSON object with "inf" as a number under keys of numbers."""
     return {key: _number(key, value) for key, value in pairs}
 
 

@@ -1,4 +1,4 @@
-"""The part of the report that is about a study: every point of its grid and every arm, over seeds."""
+"""Part of the report about a sweep: every point of its grid and every arm, over seeds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from simulations.sweep import tables
 from sottovoce.report.html import Cell, Markup, element, joined, table
 from sottovoce.report.reading import Finished, read
 
-#: Rows of a table that the page holds; what is longer is in the study's folder alone.
+#: Most rows of a table in the page; longer tables are in the study's folder alone.
 MOST_ROWS = 3000
 _BESIDE = ("attacks.json", "audit/audit.json")
 
 
 @dataclass(frozen=True)
 class Study:
-    """A finished study in its folder. runs: of each point the one with the first seed, and those that were attacked or
-    audited; the report tells of these one by one."""
+    """Finished study in its folder.
+
+    Args:
+        folder: Folder of the study.
+        found: Its tables.
+        runs: Runs that the report shows one by one: for each point, the first seed, and all that were attacked or
+            audited.
+    """
 
     folder: Path
     found: tables.Finished
@@ -32,12 +38,16 @@ class Study:
 
 
 def is_study(folder: Path) -> bool:
-    """Whether the folder is a study's, finished or not, and no run's."""
+    """Return True if the folder is a study's, finished or not, and no run's."""
     return (folder / "runs").is_dir() and not (folder / "results.json").is_file()
 
 
 def read_study(folder: Path) -> Study:
-    """Raises UserError, one line, where it is not finished, or a run in it cannot be read."""
+    """Read a finished study.
+
+    Raises:
+        UserError: It is not finished, or a run in it cannot be read. The message is one line.
+    """
     found = tables.read(folder)
     if not found.points:
         raise UserError(f"{folder}: the study has no runs")
@@ -47,7 +57,7 @@ def read_study(folder: Path) -> Study:
 
 
 def section(study: Study) -> Markup:
-    """Its means, figure, remarks, differences and rows."""
+    """Return its means, figure, remarks, differences and rows."""
     found = study.found
     seeds = ", ".join(str(results["seed"]) for results in found.points[0].results)
     said = (
@@ -72,13 +82,13 @@ def section(study: Study) -> Markup:
 
 
 def told(study: Study) -> dict[str, Any]:
-    """What the label says of it."""
+    """Return its entry in the label."""
     found = study.found
     return {"name": found.name, "runs": found.runs, "axes": list(found.axes), "means": list(tables.means(found.points))}
 
 
 def _folded(caption: str, rows: Sequence[Mapping[str, Any]], file: Path) -> Markup:
-    """A table that opens where one wants it, or where to find it."""
+    """Return a collapsed table, or the file that holds it."""
     summary = element("summary", f"{caption} ({len(rows):,})")
     if not 0 < len(rows) <= MOST_ROWS:
         return element("details", summary, element("p", f"They are in {file}." if rows else "There are none."))
@@ -94,7 +104,7 @@ def _value(value: Any) -> str | Cell:
 
 
 def _cell(text: str) -> str | Cell:
-    """A text of the overview, with the number that it begins with."""
+    """Return a text of the overview, with its leading number."""
     first: Iterable[str] = text.split(" ", 1)[:1]
     try:
         number = float(next(iter(first), "").replace(",", "").replace("∞", "inf"))

@@ -1,4 +1,4 @@
-"""How the report looks and sorts. Without scripts it is the same page, and nothing is fetched."""
+"""Style and sorting of the report. Without scripts the page is the same, and it loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ for (const table of document.querySelectorAll("table.sorts")) {
 }
 """
 
-#: What the page may do: its own style, this one script, and nothing from anywhere.
+#: Content security policy of the page: its own style, this one script, and nothing from elsewhere.
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-"
     + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""A report of finished runs and studies, or of protocols that have not run, and its privacy label beside it."""
+"""Report of finished runs and studies, or of protocols that have not run, with its privacy label."""
 
 from __future__ import annotations
 
@@ -17,10 +17,21 @@ from sottovoce.report.studies import Study, is_study, read_study
 
 
 def report(folders: Sequence[Path | str], out: Path | str = "report.html") -> list[Path]:
-    """Write the report of runs, and of studies, to `out`, one HTML file, and the privacy label beside it with the
-    suffix .json: each takes the place of one that is there. Returns both paths. Raises UserError, one line, where a
-    folder holds no finished run or study, the same is named twice, or out is no .html file in a folder that is
-    there."""
+    """Write the report of runs and studies as one HTML file, with the privacy label beside it.
+
+    The label has the suffix .json. Existing files are replaced.
+
+    Args:
+        folders: Folders of runs and studies.
+        out: HTML file to write.
+
+    Returns:
+        Both paths.
+
+    Raises:
+        UserError: A folder holds no finished run or study, the same is named twice, or out is no .html file in an
+            existing folder. The message is one line.
+    """
     out = _file(out)
     places = [Path(folder) for folder in folders]
     if len({place.resolve() for place in places}) < len(places):
@@ -34,7 +45,19 @@ def report(folders: Sequence[Path | str], out: Path | str = "report.html") -> li
 def report_of_plan(
     file: Path | str, out: Path | str = "report.html", *, overrides: Sequence[str] = ()
 ) -> list[Path]:
-    """The same of an experiment that has not run: a TOML file, or a bundled one's name. Raises UserError."""
+    """Write the report of an experiment that has not run.
+
+    Args:
+        file: TOML file, or the name of a bundled experiment.
+        out: HTML file to write.
+        overrides: Changes to its keys.
+
+    Returns:
+        Both paths.
+
+    Raises:
+        UserError: The experiment is invalid, or out is no .html file in an existing folder.
+    """
     out = _file(out)
     plan = planned(file, list(overrides))
     return _written(out, page_of_plan(plan), label([plan]))

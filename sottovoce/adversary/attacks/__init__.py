@@ -1,1 +1,1 @@
-"""Attacks on a finished run: the server's guesses, held against the truth."""
+"""Attacks on a finished run: guesses of the server, compared with the truth."""

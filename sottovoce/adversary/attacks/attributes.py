@@ -1,4 +1,4 @@
-"""Attributes of texts: which column says what of them, which texts an adversary may learn from, whose it guesses."""
+"""Attributes of texts: their columns, the texts that an adversary may learn from, and the attacked texts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,24 @@ from sottovoce.adversary.attacks.target import Skipped, Target
 
 IntArray = NDArray[np.int64]
 
-#: Of the built-in corpus: who wrote a text.
+#: Name of the author attribute of the built-in corpus.
 AUTHOR = "author"
-#: Texts with a known attribute, at least, to learn on and to guess.
+#: Least number of texts with a known attribute, to learn on and to guess.
 LEAST = 30
 
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """auxiliary: rows of the public texts whose attribute is known, with values `labels`, (a,) each. attacked: rows of
-    the attacked texts, with values `truth` (t,). why: where there is nothing to learn or to guess, the reason."""
+    """Texts with an attribute.
+
+    Args:
+        classes: Values of the attribute.
+        auxiliary: Rows (a,) of the public texts whose value is known.
+        labels: Their values (a,).
+        attacked: Rows (t,) of the attacked texts.
+        truth: Their values (t,).
+        why: Reason why there is nothing to learn or to guess; "" if there is.
+    """
 
     classes: tuple[str, ...]
     auxiliary: IntArray
@@ -39,14 +47,18 @@ class Collected:
 
 
 def of_corpus(study: Experiment) -> list[str]:
-    """The attributes that are guessed where none is named: of the built-in corpus, what is not the task."""
+    """Return the default attributes: for the built-in corpus, those that are not the task."""
     if study.data.source != "built-in":
         return []
     return [name for name in ("genre", "sentiment") if name != study.data.task]
 
 
 def wanted(target: Target) -> list[str]:
-    """The attributes to guess: those that are named, or else the corpus's. Raises Skipped where there is none."""
+    """Return the attributes to guess: the named ones, or else the corpus's.
+
+    Raises:
+        Skipped: There is none.
+    """
     names = list(target.attributes) or of_corpus(target.study)
     if not names:
         raise Skipped("the corpus names no attribute; name a column with --attribute")
@@ -54,8 +66,16 @@ def wanted(target: Target) -> list[str]:
 
 
 def column(study: Experiment, held: Held, name: str) -> Mapping[Text, str]:
-    """What a column says of each text, by the text. A text of which it says several things is left out.
-    UserError where there is no such column."""
+    """Return a column's value for each text. A text with several values is left out.
+
+    Args:
+        study: Experiment.
+        held: Data of the run.
+        name: Name or number of the column.
+
+    Raises:
+        UserError: There is no such column.
+    """
     data = study.data
     if data.source == "built-in":
         parts = [load_split(study)[0].public, held.train, held.test]
@@ -82,7 +102,13 @@ def column(study: Experiment, held: Held, name: str) -> Mapping[Text, str]:
 
 
 def collected(about: Mapping[Text, str], public: Sequence[Text], attacked: Sequence[Text]) -> Collected:
-    """What an adversary learns from, and whom it attacks: values that public texts have."""
+    """Return the texts that an adversary learns from and attacks; only values of public texts count.
+
+    Args:
+        about: Value of each text.
+        public: Public texts.
+        attacked: Attacked texts.
+    """
     classes = tuple(sorted({about[text] for text in public if text in about}))
     index = {value: i for i, value in enumerate(classes)}
     auxiliary = np.array([i for i, text in enumerate(public) if text in about], dtype=np.int64)
@@ -102,7 +128,7 @@ def collected(about: Mapping[Text, str], public: Sequence[Text], attacked: Seque
 
 
 def by_value(guesses: IntArray, found: Collected) -> dict[str, float]:
-    """The share of right guesses among texts of each value."""
+    """Return the share of right guesses among texts of each value."""
     return {
         name: float((guesses[found.truth == i] == i).mean())
         for i, name in enumerate(found.classes) if (found.truth == i).any()

@@ -1,7 +1,7 @@
-"""Attacks on released sentence embeddings: the words behind them, an attribute of their texts, who sent them.
+"""Attacks on released sentence embeddings: inversion to words, attribute inference, and linkage.
 
 The adversary (`adversary.estimators`) gets releases of the nodes' ledgers, public texts, the encoder, the maps and the
-mechanism. The truth meets its guesses in `adversary.attacks.scores` alone.
+mechanism. Only `adversary.attacks.scores` compares its guesses with the truth.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sottovoce.adversary.estimators import allowed, chosen, inversion, linkage
 
 FloatArray = NDArray[np.float64]
 
-#: What each attack does, by its name on the command line.
+#: Description of each attack, by its name on the command line.
 ATTACKS = {
     "inversion": "the words of a text from its embedding, by least squares for the presence of each word",
     "inversion-two-step": "the same, by a linear map to the mean of the input embeddings and the words nearest to it",
@@ -40,7 +40,7 @@ ATTACKS = {
     "linkage-stages": "which of two released embeddings come from one text",
     "linkage-channels": "which sanitized text and released embedding come from one text",
 }
-#: How the columns of their table are read.
+#: Explanation of their table's columns.
 READING = (
     "Inversion: success is F1 of the content words guessed (word pieces of the encoder without stop words and "
     "punctuation), over all texts together; baseline: always the words that are most frequent in public text. "
@@ -50,9 +50,9 @@ READING = (
     "largest success of any attack on one release (of linkage, two) of any mechanism with this worst pair's δ(ε). "
     '"No mechanism" is what the encoder gives at its full width: what a client would send without any of this.'
 )
-#: What embeddings without any mechanism are called in the table.
+#: Name of embeddings without any mechanism in the table.
 UNPROTECTED = "no mechanism, full width"
-#: Draws of noise for each public text that attacks learn on, and releases that linkage matches, at most.
+#: Draws of noise for each public text that attacks learn on, and most releases that linkage matches.
 _DRAWS, _LINKED = 8, 250
 _INVERSIONS = ("inversion", "inversion-two-step", "inversion-pool")
 _ATTRIBUTES = ("attribute-static", "attribute-adaptive", "attribute-chosen")
@@ -61,9 +61,13 @@ _ATTRIBUTES = ("attribute-static", "attribute-adaptive", "attribute-chosen")
 def entries(
     target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """See Target. UserError, one line, where the arm has released no embeddings, or an attribute does not exist."""
+    """Return the entries of attacks on released embeddings: see `Target`.
+
+    Raises:
+        UserError: The arm has released no embeddings, or an attribute does not exist. The message is one line.
+    """
     rows = releases.of_arm(target, "embedding")
-    if not target.study.training.protocol.in_halves:  # nobody releases a text
+    if not target.study.training.protocol.in_halves:  # no user releases a text
         names = [name for name in names if name != "linkage-channels"]
     rows = releases.attacked(target, rows, "embeddings")
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]
@@ -85,7 +89,7 @@ def entries(
 
 @dataclass(frozen=True, eq=False)
 class _Embeddings:
-    """One arm's releases `seen` (n, m') under attack. texts: the truth, for the scores alone."""
+    """Attacked releases `seen` (n, m') of one arm; `texts` are the truth, for the scores alone."""
 
     target: Target
     known: Knowledge
@@ -112,7 +116,7 @@ class _Embeddings:
         }
 
     def entries(self, name: str) -> list[dict[str, Any]]:
-        """An attack's lines. Raises Skipped where it does not apply."""
+        """Return an attack's entries; raise Skipped if it does not apply."""
         if name in _INVERSIONS:
             found = [self._inverted(name)]
         elif name in _ATTRIBUTES:
@@ -125,16 +129,16 @@ class _Embeddings:
         empty = {"tokens": None, "best": None, "expected": None, "texts": len(self.texts)}
         return [{"attack": name, "arm": self.name} | self.about | empty | e for e in found]
 
-    # --- what attacks learn on
+    # --- data that attacks learn on
 
     @cached_property
     def public(self) -> NDArray[Any]:
-        """(d, p, k): the same of public texts as is seen."""
+        """Return simulated releases of public texts, (d, p, k)."""
         return self.known.drawn(1 if self.about["epsilon"] is None else _DRAWS)
 
     @cached_property
     def clean(self) -> NDArray[Any]:
-        """(1, p, k): without noise."""
+        """Return vectors of public texts without noise, (1, p, k)."""
         return self.known.points[None]
 
     @cached_property
@@ -143,7 +147,7 @@ class _Embeddings:
 
     @cached_property
     def pairs(self) -> FloatArray:
-        """The curve of two releases together: of two users who might be exchanged."""
+        """Return the curve of two releases together: of two users who might be exchanged."""
         return allowed.curve(self.known.mechanism, 2)
 
     # --- words
@@ -234,7 +238,7 @@ class _Embeddings:
             raise Skipped(str(error)) from error
 
     def _answered(self, asked: chosen.Question, found: attributes.Collected) -> NDArray[np.int64]:
-        """Guesses from what the users would have released to a question."""
+        """Return guesses from simulated releases of the users for this request."""
         mine = self.known.encoded([self.texts[row] for row in found.attacked])
         released = asked.drawn(mine, seed=self.target.study.seed, stage="attack-chosen")
         public = self.known.embeddings[found.auxiliary]
@@ -265,7 +269,7 @@ class _Embeddings:
         }  # fmt: skip
 
     def _sanitized(self, n: int) -> list[Text]:
-        """The first n texts, as the arm's other half would have released them."""
+        """Return the first n texts as the arm's other half would have released them."""
         text, language_model = mechanism_of(self.target)
         users, records = (np.array([row.key[i] for row in self.rows[:n]], dtype=np.int64) for i in (0, 1))
         drawn = texts.draw(

@@ -1,16 +1,16 @@
-"""Which success is above what a theorem allows, and how sure: exact intervals, and one error rate for a whole run.
+"""Exact confidence intervals of success, and alarms above a theorem's bound with one error rate for a whole run.
 
-Success is Σ w_i·x_i / Σ w_i of n texts (users, records) whose x_i lie between 0 and 1. Where all weigh the same and x_i
-is a guess, right or wrong, its tail is the binomial one (Clopper and Pearson 1934; also for guesses that are not alike
-likely to be right: Hoeffding 1956). Else, with a_i = w_i / max w and c their mean, success is s only with a probability
-of at most exp(-n·KL(c·s, c·b)) where the mean is b < s: for e^(λ·a·x) <= 1 + a·x·(e^λ - 1), of which the geometric mean
-over i is below the arithmetic one, and Chernoff's choice of λ. No sample needs to be large for either.
+Success is Σ w_i·x_i / Σ w_i of n texts (users, records) whose x_i lie between 0 and 1. If all weights are equal and x_i
+is a right or wrong guess, its tail is the binomial one (Clopper and Pearson 1934). It holds also for guesses with
+different probabilities (Hoeffding 1956). Otherwise let a_i = w_i / max w and c their mean. If the mean is b < s,
+success is s with probability at most exp(-n·KL(c·s, c·b)). This follows from e^(λ·a·x) <= 1 + a·x·(e^λ - 1), whose
+geometric mean over i is below the arithmetic one, with Chernoff's choice of λ. Neither bound needs a large sample.
 
-A row *alarms* where its success would be reached with a probability below FAMILY, divided by the rows that have a bound
-(Bonferroni), if its theorem were true. So a run of a sound mechanism alarms at all with probability FAMILY at most.
+A row *alarms* if its success, under its theorem, would have a probability below FAMILY, divided by the rows that have a
+bound (Bonferroni). So a run of a sound mechanism alarms at all with probability at most FAMILY.
 
-x_i are taken for independent, given the texts. Rows of a linkage share the releases that they choose from, and the
-weights of F1 hold words that are guessed: for these two the level is approximate.
+The x_i are assumed independent, given the texts. Rows of a linkage share the releases that they choose from, and the
+weights of F1 include guessed words. For these two the level is approximate.
 """
 
 from __future__ import annotations
@@ -25,25 +25,38 @@ from scipy.special import betainc, rel_entr
 from simulations.analysis.attack_results import FAMILY
 from sottovoce.adversary.estimators.audit import high, low
 
-#: Of the intervals that stand beside results, each by itself.
+#: Confidence level of the intervals beside results, each by itself.
 LEVEL = 0.95
 
 
 def beyond(success: float, observations: int, weight: float, bound: float) -> float:
-    """At most the probability of this success or a larger one, if its mean is at most `bound`. observations: n; weight:
-    c, 1 where all weigh the same and each is right or wrong."""
+    """Return an upper bound of the probability of this success or a larger one, if its mean is at most `bound`.
+
+    Args:
+        success: Success of the attack.
+        observations: n.
+        weight: c; 1 if all weights are equal and each guess is right or wrong.
+        bound: Bound of the theorem.
+    """
     if success <= bound:
         return 1.0
     if bound <= 0:
         return 0.0
     if _counts(success, observations, weight):
         right = round(success * observations)
-        return float(betainc(right, observations - right + 1, bound))  # of so many or more, binomial
+        return float(betainc(right, observations - right + 1, bound))  # binomial probability of at least as many
     return math.exp(-observations * _apart(success * weight, bound * weight))
 
 
 def interval(success: float, observations: int, weight: float, level: float = LEVEL) -> tuple[float, float]:
-    """From the smallest to the largest mean of which this success is no surprise, with (1 - level)/2 on each side."""
+    """Return the smallest and the largest mean that fit this success, with (1 - level)/2 on each side.
+
+    Args:
+        success: Success of the attack.
+        observations: n.
+        weight: c; 1 if all weights are equal and each guess is right or wrong.
+        level: Confidence level.
+    """
     side = (1 - level) / 2
     if _counts(success, observations, weight):
         right = round(success * observations)
@@ -52,7 +65,12 @@ def interval(success: float, observations: int, weight: float, level: float = LE
 
 
 def judged(entries: Sequence[dict[str, Any]], family: float = FAMILY) -> list[dict[str, Any]]:
-    """The entries, each with its `interval`, and with `alarm` where its success is above `bound` beyond chance."""
+    """Return the entries, each with its `interval`, and with `alarm` if its success is above `bound` beyond chance.
+
+    Args:
+        entries: Entries of attacks.
+        family: Error rate of the whole run.
+    """
     bounded = [e for e in entries if e["bound"] is not None and e["bound"] < 1]
     found = []
     for e in entries:
@@ -63,13 +81,13 @@ def judged(entries: Sequence[dict[str, Any]], family: float = FAMILY) -> list[di
 
 
 def _counts(success: float, observations: int, weight: float) -> bool:
-    """Whether all weigh the same, and are right or wrong."""
+    """Return True if all weights are equal, and guesses are right or wrong."""
     right = success * observations
     return weight == 1 and abs(right - round(right)) < 1e-6
 
 
 def _apart(s: float, b: float) -> float:
-    """KL of coins of s and b."""
+    """Return the KL divergence of coins of s and b."""
     return float(rel_entr(s, b) + rel_entr(1 - s, 1 - b))
 
 

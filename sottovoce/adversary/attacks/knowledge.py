@@ -1,4 +1,4 @@
-"""What the server knows beside an arm's released embeddings: public texts, the encoder, the maps, the mechanism."""
+"""Knowledge of the server beside an arm's released embeddings: public texts, the encoder, the maps, the mechanism."""
 
 from __future__ import annotations
 
@@ -30,14 +30,23 @@ FloatArray = NDArray[np.float64]
 
 @lru_cache(maxsize=1)
 def prepared(run: Path, progress: Progress) -> Prepared:
-    """The run's data again, and what its server learns from the public part: once for all attacks."""
+    """Return the run's data, and what its server learns from the public part, computed once for all attacks."""
     return prepare(load(run / "experiment.toml"), progress=progress)
 
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    """texts: the public part's. embeddings: (p, m). checkpoint: the encoder's, for its tokens and its
-    lower layers. maps, mechanism: under which the releases were drawn."""
+    """Knowledge of the server about an arm's releases.
+
+    Args:
+        texts: Texts of the public part.
+        embeddings: Their embeddings (p, m).
+        encoder: Encoder of the users.
+        checkpoint: Checkpoint of the encoder, for its tokens and its lower layers.
+        maps: Maps of the releases.
+        mechanism: Mechanism of the releases.
+        seed: Seed of simulated draws.
+    """
 
     texts: list[Text]
     embeddings: FloatArray
@@ -49,23 +58,28 @@ class Knowledge:
 
     @cached_property
     def points(self) -> FloatArray:
-        """What the mechanism would be given for the public texts, unit rows (p, m')."""
+        """Return the mechanism's inputs for the public texts, unit rows (p, m')."""
         return self.maps.project(self.embeddings)
 
     def read(self, texts: Sequence[Text]) -> FloatArray:
-        """The same of any texts, (n, m')."""
+        """Return the mechanism's inputs for any texts, unit rows (n, m')."""
         return self.maps.project(self.encoded(texts))
 
     def encoded(self, texts: Sequence[Text]) -> NDArray[np.float32]:
-        """Full-width embeddings (n, m)."""
+        """Return full-width embeddings (n, m)."""
         return _encoded(self.encoder, tuple(texts))
 
     def drawn(self, count: int) -> FloatArray:
-        """What users would have released for the public texts, (count, p, m')."""
+        """Return simulated releases of the public texts, (count, p, m')."""
         return np.stack([self.released(self.points, f"attack-{i}") for i in range(count)])
 
     def released(self, points: FloatArray, stage: str) -> FloatArray:
-        """Releases of unit rows, on the public grid."""
+        """Return simulated releases of unit rows, on the public quantizer.
+
+        Args:
+            points: Unit rows (n, m').
+            stage: Name that separates streams of draws.
+        """
         drawn = sanitize_public(self.mechanism, points, seed=self.seed, stage=stage)
         grid = self.mechanism.grid
         return drawn if grid is None else grid.decode(grid.encode(drawn))
@@ -77,11 +91,19 @@ def _encoded(encoder: CachedEncoder, texts: tuple[Text, ...]) -> NDArray[np.floa
 
 
 def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
-    """What the server knew when it asked for the release `row`: that of the maps it may have sent whose digest is the
-    release's. UserError where there are none."""
+    """Return the server's knowledge at the request behind a release: the maps whose digest is the release's.
+
+    Args:
+        target: Attacked arm.
+        row: Release.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: There are no such maps.
+    """
     public = prepared(target.run, progress).public
     folder = target.run / "models" / slug(target.arm.name)
-    if (folder / ENCODER).is_dir():  # which the run has trained, for these releases
+    if (folder / ENCODER).is_dir():  # the run has trained it for these releases
         encoder = CachedEncoder(folder / ENCODER, progress=progress)
         checkpoint = folder / STUDENT if (folder / STUDENT).is_dir() else folder
         embeddings = encoder.embed(public.texts)
@@ -104,7 +126,7 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
 
 
 def maps_sent(model: Path) -> Iterator[Maps]:
-    """Those that test users were sent, and those that training users were."""
+    """Yield the maps that test users received, and those that training users received."""
     for folder in (model, model / ASKED):
         if (folder / FILE).is_file():
             yield Maps.load(folder)
@@ -124,7 +146,7 @@ def _digest(target: Target, row: Row, encoder: CachedEncoder, maps: Maps, mechan
 
 
 def values(row: Row, mechanism: Any) -> FloatArray:
-    """The released coordinates, (m',)."""
+    """Return the released coordinates, (m',)."""
     grid = mechanism.grid
     kind = np.dtype(np.float32 if grid is None else grid.dtype).newbyteorder("<")
     codes = np.frombuffer(row.released.payload, dtype=kind)

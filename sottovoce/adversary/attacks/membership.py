@@ -1,9 +1,9 @@
-"""Membership inference: was this record one of the training users'? Asked of the trained model, and of the releases.
+"""Membership inference for a record, from the trained model and from the releases.
 
-The adversary (`adversary.estimators`) knows the records that it asks about, the trained model, public data, the way of
-training and, where users release something, their releases. Who was a member meets its guesses in
-`adversary.attacks.membership_scores` alone, but for attacks that set a threshold: they are told the truth about one
-half of the records, and scored on the other.
+The adversary (`adversary.estimators`) knows the target records, the trained model, public data, the protocol and, if
+users release something, their releases. Only `adversary.attacks.membership_scores` compares its guesses with the true
+members. Attacks that set a threshold are the exception: they see the truth about one half of the records, and are
+scored on the other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-#: What each attack does, by its name on the command line.
+#: Description of each attack, by its name on the command line.
 ATTACKS = {
     "membership-confidence": "how sure the model is of the record's own label",
     "membership-drops": "that of the record and of copies that lack words at random, on average (Du et al. 2023)",
@@ -47,7 +47,7 @@ ATTACKS = {
     "membership-lira": "the likelihood ratio of what the model says, record by record, from such models",
     "membership-releases": "whether one of the releases is the record's, by their likelihood, whatever the model says",
 }
-#: How the columns of their table are read.
+#: Explanation of their table's columns.
 READING = (
     "Membership: of so many texts of training users and as many of nobody's, which are which? Success is balanced "
     "accuracy, and a coin has .5. Attacks that set a threshold choose it on one half of the records, whose "
@@ -56,11 +56,11 @@ READING = (
     "accuracy that any guess about one record can have, (1 + TV)/2 with TV from the loss distributions of all that a "
     "record releases; 1 where a part of it is in clear."
 )
-#: Share of the others that may be taken for members where `found_at` counts.
+#: Share of the other records that may be taken for members in `found_at`.
 FALSE_ALARMS = 0.01
-#: Public texts that stand for the population of texts, at most.
+#: Most public texts that represent the population of texts.
 _POOL = 1000
-#: Copies of each record that lack words, and the share of the words that each lacks.
+#: Copies of each record with dropped words, and the share of words that each drops.
 _COPIES, _DROPPED = 8, 0.1
 _SHADOWS = ("membership-shadow", "membership-lira")
 
@@ -68,7 +68,11 @@ _SHADOWS = ("membership-shadow", "membership-lira")
 def entries(
     target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """See Target. UserError, one line, where the run's data or models are not there."""
+    """Return the entries of membership inference: see `Target`.
+
+    Raises:
+        UserError: The run's data or models are missing. The message is one line.
+    """
     try:
         attacked = _Membership.opened(target, progress)
     except Skipped as why:
@@ -78,8 +82,11 @@ def entries(
 
 @dataclass(frozen=True, eq=False)
 class _Membership:
-    """One arm. model: what the adversary asks (`adversary.attacks.shadow_models`). members: the truth, for scores and
-    for the half that thresholds are set by."""
+    """Membership inference on one arm.
+
+    model is the attacked model (`adversary.attacks.shadow_models`). members is the truth, for scores and for the half
+    that sets thresholds.
+    """
 
     target: Target
     public: Public
@@ -96,7 +103,9 @@ class _Membership:
         if arm.centralised:
             raise Skipped("nothing is released: its server has every text")
         if study.training.protocol.in_halves:
-            raise Skipped(f'of the way "{study.training.way}" only a half of the users trains each model; attack the other ways')
+            raise Skipped(
+                f'of the way "{study.training.way}" only a half of the users trains each model; attack the other ways'
+            )
         from sottovoce.adversary.attacks.shadow_models import AttackedRecords, model_of
 
         delivered = delivered_to(target)
@@ -113,7 +122,7 @@ class _Membership:
         return cls(target, ready.public, model, order < len(chosen), delivered, progress)
 
     def entry(self, name: str) -> dict[str, Any]:
-        """One attack's line. Raises Skipped where it does not apply."""
+        """Return one attack's entry; raise Skipped if it does not apply."""
         extra: dict[str, Any] = {}
         cut = 0.0
         if name in _SHADOWS:
@@ -162,13 +171,13 @@ class _Membership:
 
     @cached_property
     def _reported(self) -> BoolArray:
-        """Which records an attack with a threshold is scored on: a half of the members and a half of the others."""
+        """Return the records that score an attack with a threshold: half of the members and half of the others."""
         scored = np.zeros(len(self.members), dtype=bool)
         for kind in (self.members, ~self.members):
             scored[np.flatnonzero(kind)[::2]] = True
         return scored
 
-    # --- what the model says
+    # --- evidence from the model
 
     @cached_property
     def _outputs(self) -> FloatArray:
@@ -189,7 +198,7 @@ class _Membership:
         return membership.modified_entropy(self._outputs, labels)
 
     def _beside_drops(self) -> FloatArray:
-        """Confidence, mean of each record and its copies; the model is asked about all copies at once."""
+        """Return the mean confidence of each record and its copies; the model gets all copies at once."""
         records = self.model.records
         rng = np.random.default_rng([self.target.study.seed, 12])
         copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in records.texts]
@@ -211,8 +220,7 @@ class _Membership:
 
     @cached_property
     def _shadows(self) -> tuple[BoolArray, list[FloatArray], int]:
-        """(S, n) which records each shadow model was trained on; what each says; and on how many texts each was
-        trained, at least."""
+        """Return each shadow model's training records (S, n), its outputs, and the least number of training texts."""
         count = self.target.shadows or self.model.shadows
         if count is None:
             raise Skipped("trains BERT anew for each shadow model; say how many with --shadows, as --shadows 8")
@@ -227,7 +235,7 @@ class _Membership:
             texts.append(trained)
         return inside, outputs, min(texts)
 
-    # --- what was released
+    # --- evidence from the releases
 
     def _by_releases(self) -> FloatArray:
         delivered, model = self.delivered, self.model
@@ -253,7 +261,7 @@ class _Membership:
         known, public = (padded_word_ids(each, text) for each in (self.model.records.texts, self.public.texts[:_POOL]))
         try:
             channel = Channel(text, self.target.study.seed)
-        except ValueError:  # more than a word decides what is released in its place
+        except ValueError:  # more than the word in its place decides a released word
             return presence.overlap(released, known, len(text.vocabulary))
         table = Table.of(channel, np.concatenate([known, public]), released)
         try:
@@ -261,11 +269,14 @@ class _Membership:
         except ValueError as error:
             raise Skipped(str(error)) from error
 
-    # --- what the theorem allows
+    # --- bounds of the theorem
 
     @cached_property
     def _allowed(self) -> dict[str, Any]:
-        """bound, worst_case_epsilon, bound_protected (between records that agree in what is public) and bound_why."""
+        """Return bound, worst_case_epsilon, bound_protected and bound_why.
+
+        bound_protected is between records that agree in their public part.
+        """
         study, arm = self.target.study, self.target.arm
         if self.delivered is None:
             return {
@@ -278,7 +289,7 @@ class _Membership:
         exposes = data.guarantee.exposes
         public = [name for name in exposes if name in declared]
         worst = data.guarantee.worst_case(declared=tuple(public))
-        # what a text is drawn by composes more tightly than the text's own theorem, which alone knows what it exposes
+        # a text's draws compose more tightly than the text's own theorem, which alone knows what it exposes
         parts = list(data.parts()) if arm.text is not None and not exposes else [(data, 1)]
         if arm.label is None and "label" in declared:
             public.append("label")

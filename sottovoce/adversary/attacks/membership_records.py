@@ -1,4 +1,4 @@
-"""The records that membership inference asks about: those that training users released, and others like them."""
+"""Records of membership inference: those that training users released, and others like them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,21 @@ from sottovoce.adversary.attacks.target import Skipped, Target
 
 IntArray = NDArray[np.int64]
 
-#: Records of each kind, at least: where half of them are scored, the standard error of a coin is .09.
+#: Least number of records of each kind: if half of them are scored, the standard error of a coin is .09.
 LEAST = 30
 
 
 @dataclass(frozen=True, eq=False)
 class Delivered:
-    """What the server has of an arm's training users. z, w, y: released embeddings (n, m'), texts as numbers of words
-    (n, L) and labels (n,); None where there is no such channel. stage: its name. held: for the truth alone, the text of
-    each (user, record)."""
+    """Releases of an arm's training users that the server has.
+
+    Args:
+        held: Text of each (user, record), for the truth alone.
+        stage: Name of the stage.
+        z: Released embeddings (n, m'); None without this channel.
+        w: Released texts (n, L), as numbers of words; None without this channel.
+        y: Released labels (n,); None without this channel.
+    """
 
     held: dict[tuple[int, int], Text]
     stage: str
@@ -38,8 +44,11 @@ class Delivered:
     y: IntArray | None = None
 
     def rows(self, held: Held) -> IntArray:
-        """The rows of the run's training part that were delivered. Raises Skipped where the nodes hold other texts than
-        the experiment's data have now."""
+        """Return the rows of the run's training part that were delivered.
+
+        Raises:
+            Skipped: The nodes hold other texts than the experiment's data have now.
+        """
         keys = zip(held.holders.users.tolist(), held.holders.records.tolist(), strict=True)
         found = []
         for row, (key, text) in enumerate(zip(keys, held.train.texts, strict=True)):
@@ -53,7 +62,11 @@ class Delivered:
 
 
 def arrived(target: Target, channel: str) -> list[Row]:
-    """What the training users released on a channel and the server has. Raises Skipped where that is nothing."""
+    """Return the training users' releases on a channel that the server has.
+
+    Raises:
+        Skipped: There are none.
+    """
     results = target.run / "results.json"
     if results.is_file():
         lines = {line["name"]: line for line in json.loads(results.read_text(encoding="utf-8"))["arms"]}
@@ -70,8 +83,11 @@ def arrived(target: Target, channel: str) -> list[Row]:
 
 
 def delivered(target: Target) -> Delivered | None:
-    """The training users' releases that reached the server; None where the way has none. Raises Skipped, with what
-    they released where it is nothing that membership attacks read."""
+    """Return the training users' releases that reached the server; None if the protocol has none.
+
+    Raises:
+        Skipped: The users released nothing that membership attacks read. The message names what they released.
+    """
     study, arm = target.study, target.arm
     if not study.training.protocol.private:
         return None
@@ -82,7 +98,7 @@ def delivered(target: Target) -> Delivered | None:
         w = np.stack([np.frombuffer(row.released.payload, dtype="<i4") for row in rows]).astype(np.int64)
     else:
         assert arm.embedding is not None
-        mechanism = embedding_mechanism(arm.embedding, 2)  # how numbers are written does not depend on m'
+        mechanism = embedding_mechanism(arm.embedding, 2)  # the encoding of numbers does not depend on m'
         z = np.stack([values(row, mechanism) for row in rows])
     labels = {(row.key, row.released.stage): row.released.payload for row in releases.of_arm(target, "label")}
     if all((row.key, row.released.stage) in labels for row in rows):
@@ -93,7 +109,7 @@ def delivered(target: Target) -> Delivered | None:
 
 
 def _in_time(target: Target, rows: list[Row]) -> list[Row]:
-    """Without users who were late at their stage, and so came to nothing."""
+    """Return the rows without users who were late at their stage."""
     study, kept = target.study, []
     for stage in sorted({row.released.stage for row in rows}):
         mine = [row for row in rows if row.released.stage == stage]
@@ -105,8 +121,16 @@ def _in_time(target: Target, rows: list[Row]) -> list[Row]:
 
 
 def members_and_others(target: Target, held: Held, inside: IntArray) -> tuple[Corpus, Corpus, np.random.Generator]:
-    """As many of the rows `inside` of the run's training part as of other texts, at most the target's limit of each,
-    and the generator that has picked them. Raises Skipped where there are too few."""
+    """Return as many members as other records, and the generator that picked them.
+
+    Args:
+        target: Attacked arm; its limit applies to each kind.
+        held: Data of the run.
+        inside: Rows of the members in the training part.
+
+    Raises:
+        Skipped: There are too few records.
+    """
     outside = others(target, held)
     n = min(target.limit, len(inside), len(outside))
     if n < LEAST:
@@ -119,7 +143,7 @@ def members_and_others(target: Target, held: Held, inside: IntArray) -> tuple[Co
 
 
 def others(target: Target, held: Held) -> Corpus:
-    """Texts that nobody released: private ones that no user holds, if there are enough, else those of the test part."""
+    """Return texts that nobody released: private texts without a user if there are enough, otherwise test texts."""
     released = set(held.train.texts)
     for corpus in (load_split(target.study)[0].train, held.test):
         first: dict[Any, int] = {}

@@ -1,4 +1,4 @@
-"""Where the truth, who was a member, meets what membership attacks guessed."""
+"""Scores of membership attacks: their guesses compared with the true members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ BoolArray = NDArray[np.bool_]
 
 
 def balanced(guesses: BoolArray, members: BoolArray) -> Rate:
-    """The mean of how many members and how many others are told right, (n,) each. ValueError unless there are both."""
+    """Return balanced accuracy: the mean of the shares of members and of others that are guessed right.
+
+    Args:
+        guesses: Guesses (n,).
+        members: Truth (n,).
+
+    Raises:
+        ValueError: Members or others are missing.
+    """
     right = guesses == members
     inside, outside = _shares(right, members)
     error = math.sqrt(sum(share * (1 - share) / n for share, n in (inside, outside))) / 2
@@ -24,8 +32,10 @@ def balanced(guesses: BoolArray, members: BoolArray) -> Rate:
 
 
 def area(evidence: FloatArray, members: BoolArray) -> Rate:
-    """The probability that a member's evidence is above another's (area under the ROC curve; equal ones count half),
-    with the standard error of DeLong, DeLong and Clarke-Pearson 1988."""
+    """Return the probability that a member's evidence is above another's; ties count half.
+
+    It is the area under the ROC curve, with the standard error of DeLong, DeLong and Clarke-Pearson 1988.
+    """
     inside, outside = evidence[members], evidence[~members]
     wins = (inside[:, None] > outside[None]) + 0.5 * (inside[:, None] == outside[None])
     spread = wins.mean(axis=1).var() / len(inside) + wins.mean(axis=0).var() / len(outside)
@@ -33,19 +43,24 @@ def area(evidence: FloatArray, members: BoolArray) -> Rate:
 
 
 def precision(evidence: FloatArray, members: BoolArray) -> float:
-    """Average precision of the evidence (area under the precision-recall curve); a guess has the share of members."""
+    """Return the average precision of the evidence (area under the precision-recall curve).
+
+    A random guess has the share of members.
+    """
     return average_precision(evidence, members, np.ones(len(members)))
 
 
 def macro_precision(guesses: BoolArray, members: BoolArray) -> float:
-    """The mean of how many that are taken for members are, and how many that are taken for others; 0 of what is never
-    guessed. (The mean of the recalls is `balanced`.)"""
+    """Return the mean precision of "member" and "not a member"; 0 for an answer that is never given.
+
+    `balanced` is the mean of the recalls.
+    """
     right = guesses == members
     return float(np.mean([right[guess].mean() if guess.any() else 0.0 for guess in (guesses, ~guesses)]))
 
 
 def found_at(evidence: FloatArray, members: BoolArray, rate: float) -> float:
-    """The share of members found where at most that share of the others is taken for one."""
+    """Return the share of members found if at most a share `rate` of the others is taken for members."""
     outside = np.sort(evidence[~members])[::-1]
     return float((evidence[members] > outside[int(rate * len(outside))]).mean())
 

@@ -1,4 +1,4 @@
-"""What a run's ledgers hold of an arm, for attacks; and the texts that it was drawn from, for their scores alone."""
+"""Releases of an arm in a run's ledgers, for attacks; and their original texts, for the scores alone."""
 
 from __future__ import annotations
 
@@ -18,24 +18,37 @@ from sottovoce.adversary.attacks.target import Target
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a node's ledger."""
+    """One row of a node's ledger.
+
+    Args:
+        node: Node.
+        released: Row of its ledger.
+    """
 
     node: Node
     released: LedgerRow
 
     @property
     def split(self) -> str:
+        """Return the split of the release, "train" or "test"."""
         return "train" if self.released.stage.startswith("train") else "test"
 
     @property
     def key(self) -> tuple[int, int]:
-        """User and record."""
+        """Return the user and the record."""
         return self.released.user, self.released.record
 
 
 def of_arm(target: Target, channel: str | None = None) -> list[Row]:
-    """Every release of the arm on a channel (None: on any), by user, record and stage. UserError where a ledger cannot
-    be read."""
+    """Return every release of the arm on a channel, by user, record and stage.
+
+    Args:
+        target: Attacked arm.
+        channel: Name of the channel; None for all channels.
+
+    Raises:
+        UserError: A ledger cannot be read.
+    """
     found = []
     for node in target.nodes:
         path = node.folder / f"ledger-{slug(target.arm.name)}.sqlite"
@@ -50,8 +63,16 @@ def of_arm(target: Target, channel: str | None = None) -> list[Row]:
 
 
 def attacked(target: Target, rows: Sequence[Row], what: str) -> list[Row]:
-    """Those of training users, else of test users; `target.limit` of them, picked by the study's seed. UserError where
-    there are fewer than two."""
+    """Return the releases to attack: those of training users, otherwise of test users; at most `target.limit`.
+
+    Args:
+        target: Attacked arm; the study's seed picks the releases.
+        rows: Releases of the arm.
+        what: Name of the releases in the error message.
+
+    Raises:
+        UserError: There are fewer than two.
+    """
     chosen = [row for row in rows if row.split == "train"] or list(rows)
     if len(chosen) < 2:
         raise UserError(f'{target.run}: arm "{target.arm.name}" has fewer than two released {what}')
@@ -59,12 +80,16 @@ def attacked(target: Target, rows: Sequence[Row], what: str) -> list[Row]:
 
 
 def shuffled(target: Target, n: int) -> np.ndarray:
-    """0..n-1 in an order that is the study's."""
+    """Return 0..n-1 in an order that the study's seed determines."""
     return np.random.default_rng([target.study.seed, 6]).permutation(n)
 
 
 def texts_of(target: Target, rows: Sequence[Row]) -> list[Text]:
-    """The texts, or pairs, that releases were drawn from. UserError where a node does not hold one."""
+    """Return the texts, or pairs, that releases were drawn from.
+
+    Raises:
+        UserError: A node does not hold one of them.
+    """
     held: dict[tuple[int, int], Text] = {}
     for node, split in {(row.node.folder, row.split): (row.node, row.split) for row in rows}.values():
         shard = node.shard(split)
@@ -77,8 +102,14 @@ def texts_of(target: Target, rows: Sequence[Row]) -> list[Text]:
 
 
 def written_by_another(row: Row, arm: str, guarantee: Guarantee) -> UserError:
-    """For a release that the arm, as the experiment describes it, cannot have made. guarantee: of the arm's mechanism;
-    one that differs from the release's in nothing but the samplers' error is that of another version."""
+    """Return the error for a release that the arm cannot have made by its experiment file.
+
+    Args:
+        row: Release.
+        arm: Name of the arm.
+        guarantee: Guarantee of the arm's mechanism. If it differs from the release's only in the samplers' error,
+            another version made the release.
+    """
     path, stated = row.node.folder / f"ledger-{slug(arm)}.sqlite", row.released.guarantee
     as_here = replace(stated, numeric_epsilon=guarantee.numeric_epsilon, numeric_delta=guarantee.numeric_delta)
     if stated != guarantee == as_here:

@@ -1,7 +1,7 @@
-"""Attacks on a finished run: the server's guesses, beside the best possible and what the theorem allows.
+"""Attacks on a finished run: guesses of the server, beside the best possible guess and the theorem's bound.
 
-The adversary (`adversary.estimators`) gets what the nodes' ledgers say was released, public data and the trained model.
-The truth, which lies in the same run folder, meets its guesses in `adversary.attacks.scores` alone.
+The adversary (`adversary.estimators`) gets the releases in the nodes' ledgers, public data and the trained model. The
+truth lies in the same run folder. Only `adversary.attacks.scores` compares the guesses with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sottovoce.adversary.attacks import word_attributes as attack_word_attribute
 from sottovoce.adversary.attacks import words as attack_words
 from sottovoce.adversary.attacks.target import Target
 
-#: The kinds of attack: modules as `Target` describes them, and to which arms each applies.
+#: Kinds of attack: modules as in `Target`, and the arms to which each applies.
 KINDS = (
     (attack_words, lambda study, arm: arm.text is not None),
     (attack_word_attributes, lambda study, arm: arm.text is not None),
@@ -39,13 +39,23 @@ KINDS = (
     (attack_statistics, lambda study, arm: arm.statistic is not None),
     (attack_membership, lambda study, arm: True),
 )
-#: What each attack does, by its name on the command line.
+#: Description of each attack, by its name on the command line.
 ATTACKS: dict[str, str] = {name: about for kind, _ in KINDS for name, about in kind.ATTACKS.items()}
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What to attack. names, arms: all that apply where there are none. The others: see `Target`."""
+    """Attacks to run.
+
+    Args:
+        run: Folder of the run.
+        names: Names of attacks; () for all that apply.
+        arms: Names of arms; () for all.
+        limit: As in `Target`.
+        masked_lm: As in `Target`.
+        attributes: As in `Target`.
+        shadows: As in `Target`.
+    """
 
     run: Path
     names: tuple[str, ...] = ()
@@ -57,8 +67,12 @@ class Attack:
 
 
 def run(attack: Attack, *, progress: Progress = lambda line: None) -> dict[str, Any]:
-    """Every attack on every arm, as entries of a JSON object. UserError, one line, where there is nothing to attack, no
-    attack or arm of a name, or an attack that is asked for applies to none of the arms."""
+    """Run every attack on every arm, and return the entries of a JSON object.
+
+    Raises:
+        UserError: There is nothing to attack, no attack or arm of a name, or a named attack applies to none of the
+            arms. The message is one line.
+    """
     study, nodes, arms = _checked(attack)
     entries: list[dict[str, Any]] = []
     skipped: list[str] = []
@@ -92,12 +106,23 @@ def attack(
     folder: Path | str, *names: str, arms: Sequence[str] = (), limit: int = 500, masked_lm: Path | str | None = None,
     attributes: Sequence[str] = (), shadows: int | None = None, progress: Progress = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The server's guesses from what a finished run's users released: what the command `attack` does.
+    """Run the server's attacks on a finished run, as the command `attack` does.
 
-    folder: of the run, into which attacks.json, attacks.md and figures are written. names: attacks, all of ATTACKS
-    that apply where there are none. arms: by their names, all where there are none. limit: texts of each arm, at most.
-    masked_lm, attributes, shadows: see `Target`. Returns the results of `run`, with infinities as floats. UserError as
-    there.
+    Args:
+        folder: Folder of the run; attacks.json, attacks.md and figures are written into it.
+        *names: Names of attacks; without names, all of ATTACKS that apply.
+        arms: Names of arms; () for all.
+        limit: Texts of each arm, at most.
+        masked_lm: As in `Target`.
+        attributes: As in `Target`.
+        shadows: As in `Target`.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        The results of `run`, with infinities as floats.
+
+    Raises:
+        UserError: `run` raises it.
     """
     model = None if masked_lm is None else Path(masked_lm)
     asked = Attack(Path(folder), names, tuple(arms), limit, model, tuple(attributes), shadows)
@@ -133,7 +158,11 @@ def _checked(attack: Attack) -> tuple[Experiment, list[Node], list[Arm]]:
 
 
 def about(attack: str) -> str:
-    """Return what an attack guesses, as a phrase of its own: "the same" stands for what the one before it guesses."""
+    """Return a phrase for the goal of an attack; "the same" is replaced by the goal of the attack before it.
+
+    Raises:
+        KeyError: There is no such attack.
+    """
     base = ""
     for name, said in ATTACKS.items():
         if said.startswith("the same"):
@@ -146,8 +175,10 @@ def about(attack: str) -> str:
 
 
 def write(results: dict[str, Any], folder: Path) -> None:
-    """attacks.json, attacks.md and a figure for each group of attacks, each whole or not at all; those of an earlier
-    attack are replaced."""
+    """Write attacks.json, attacks.md and a figure for each group of attacks, each whole or not at all.
+
+    Those of an earlier attack are replaced.
+    """
     text = json.dumps(json_ready(results), indent=2, ensure_ascii=False, allow_nan=False)
     for name, content in (("attacks.json", text), ("attacks.md", table(results))):
         with whole(folder / name) as file:

@@ -1,4 +1,4 @@
-"""Where the truth meets what attacks on a run's releases guessed: the counterpart of `simulations.run.evaluation`."""
+"""Scores of attacks on a run's releases, compared with the truth: the counterpart of `simulations.run.evaluation`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from mechanisms.vocabulary import NOTHING
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: The weight of observations that are shares, at most: 1 says that each is right or wrong, and its tail the binomial.
+#: Largest weight of observations that are shares. Weight 1 means that each is right or wrong, with a binomial tail.
 _SHARES = 1 - 1e-9
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A success rate and its standard error; one text, or one user, is one observation, however many tokens it has.
+    """Success rate with its standard error. One text, or one user, is one observation, whatever its number of tokens.
 
-    observations, weight: n and c of `adversary.attacks.intervals`. Where all observations are alike, so that they
-    show no spread, the error is that of a rate with one half more right and one half more wrong.
+    If all observations are equal, they show no spread. The error is then that of a rate with one half more right and
+    one half more wrong.
+
+    Args:
+        success: Success rate.
+        error: Standard error.
+        observations: n of `adversary.attacks.intervals`.
+        weight: c of `adversary.attacks.intervals`.
     """
 
     success: float
@@ -32,30 +38,48 @@ class Rate:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.error < 1e-9:  # nothing but rounding
+        if self.error < 1e-9:  # rounding errors alone
             p = (self.success * self.observations + 0.5) / (self.observations + 1)
             object.__setattr__(self, "error", math.sqrt(p * (1 - p) / (self.observations * self.weight)))
 
     @property
     def shown(self) -> dict[str, Any]:
-        """What an entry says of it."""
+        """Return its keys in an entry."""
         names = ("success", "error", "observations", "weight")
         return {name: getattr(self, name) for name in names}
 
 
 def scored(released: IntArray, truth: IntArray, size: int) -> NDArray[np.bool_]:
-    """Which tokens are scored, (n, L): a word of the vocabulary (of V = size) that was released as some word."""
+    """Return the tokens to score, (n, L): words of the vocabulary that were released as some word.
+
+    Args:
+        released: Released words (n, L).
+        truth: True words (n, L).
+        size: V.
+    """
     return (truth != NOTHING) & (truth < size) & (released != NOTHING)
 
 
 def frequencies(truth: IntArray, where: NDArray[np.bool_], size: int) -> FloatArray:
-    """(V + 1,): how often each word is the truth among the tokens that are scored."""
+    """Return the share of each word among the scored tokens, (V + 1,).
+
+    Args:
+        truth: True words (n, L).
+        where: Tokens to score (n, L).
+        size: V.
+    """
     counts = np.bincount(truth[where], minlength=size + 1).astype(np.float64)
     return counts / counts.sum()
 
 
 def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
-    """How many of the scored tokens are guessed; guesses (n, L), or (n, L, k) of which one must be right."""
+    """Return the success rate on the scored tokens.
+
+    Args:
+        guesses: Guesses (n, L), or (n, L, k) of which one must be right.
+        truth: True words (n, L).
+        where: Tokens to score (n, L).
+    """
     right = (guesses == truth) if guesses.ndim == 2 else (guesses == truth[:, :, None]).any(axis=2)
     hits, tokens = (right & where).sum(axis=1), where.sum(axis=1)
     success = hits.sum() / tokens.sum()
@@ -67,9 +91,18 @@ def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
 def chosen_by_the_other_half(
     guesses: dict[str, IntArray], truth: IntArray, where: NDArray[np.bool_]
 ) -> tuple[IntArray, tuple[str, str]]:
-    """Of several attacks' guesses (n, L) at one truth those, in each half of the texts, of the attack that did best on
-    the other half, and the names of the two. The largest of several successes is larger than that of the best attack,
-    by chance alone; what is chosen on other texts is not."""
+    """Return, for each half of the texts, the guesses of the attack that is best on the other half.
+
+    The largest of several successes exceeds that of the best attack by chance alone. A choice on other texts does not.
+
+    Args:
+        guesses: Guesses (n, L) of each attack.
+        truth: True words (n, L).
+        where: Tokens to score (n, L).
+
+    Returns:
+        The guesses (n, L), and the names of the two attacks.
+    """
     halves = np.arange(len(truth)) % 2
     chosen = []
     out = np.full(truth.shape, NOTHING, dtype=np.int64)
@@ -83,7 +116,13 @@ def chosen_by_the_other_half(
 
 @dataclass(frozen=True)
 class Words:
-    """Of guessed sets of words, over all texts together: precision, recall, F1, where one text is one observation."""
+    """Scores of guessed sets of words, over all texts together; one text is one observation.
+
+    Args:
+        precision: Precision.
+        recall: Recall.
+        f1: F1.
+    """
 
     precision: float
     recall: float
@@ -91,7 +130,13 @@ class Words:
 
 
 def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray) -> Words:
-    """guesses, truth: (n, V). beyond: (n,) how many more true words each text has that nobody could have guessed."""
+    """Return the scores of guessed sets of words.
+
+    Args:
+        guesses: Guesses (n, V).
+        truth: Truth (n, V).
+        beyond: Number of other true words in each text, (n,), which no attack could guess.
+    """
     hits, guessed = (guesses & truth).sum(axis=1), guesses.sum(axis=1)
     true = truth.sum(axis=1) + beyond
     f1 = 2 * hits.sum() / max(1, guessed.sum() + true.sum())
@@ -104,20 +149,28 @@ def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray
 
 
 def guesses_right(guesses: IntArray, truth: IntArray) -> Rate:
-    """How many of n guesses are right."""
+    """Return the share of right guesses."""
     right = (guesses == truth).astype(np.float64)
     return Rate(float(right.mean()), _error(right), len(right))
 
 
 def matched(evidence: FloatArray) -> Rate:
-    """How many first releases are matched with the second of their own text, row i with column i; where several look
-    best, one of these is taken by chance."""
+    """Return the share of first releases that are matched with the second release of their own text.
+
+    Row i belongs to column i. Of several best columns, one is taken by chance.
+
+    Args:
+        evidence: Evidence (n, n).
+    """
     best = evidence == evidence.max(axis=1, keepdims=True)
     return _shares(np.diagonal(best) / best.sum(axis=1))
 
 
 def area(evidence: FloatArray) -> Rate:
-    """The probability that a release looks nearer to its own text's than to another's (area under the ROC curve)."""
+    """Return the probability that a release looks nearer to its own text's release than to another's.
+
+    It is the area under the ROC curve.
+    """
     own = np.diagonal(evidence)[:, None]
     others = ~np.eye(len(evidence), dtype=bool)
     wins = ((own > evidence) + 0.5 * (own == evidence)).mean(axis=1, where=others)
@@ -125,8 +178,10 @@ def area(evidence: FloatArray) -> Rate:
 
 
 def _shares(values: FloatArray) -> Rate:
-    """The mean of what n texts got, each from 0 to 1: coins where every one is right or wrong. Halves may add up to a
-    whole number, and are none all the same."""
+    """Return the mean of values from 0 to 1: coins if every value is 0 or 1.
+
+    Halves may add up to a whole number, and are not coins.
+    """
     whole = bool(np.isin(values, (0.0, 1.0)).all())
     return Rate(float(values.mean()), _error(values), len(values), 1.0 if whole else _SHARES)
 

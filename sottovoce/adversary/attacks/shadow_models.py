@@ -1,6 +1,6 @@
-"""The trained model of an arm as membership attacks see it: what it says about records, and models like it.
+"""Trained model of an arm for membership attacks: its outputs on records, and shadow models.
 
-A shadow model is trained by the arm's own protocol, on what people of the adversary's choice would have released.
+The arm's own protocol trains a shadow model, on simulated releases of people whom the adversary chooses.
 """
 
 from __future__ import annotations
@@ -36,8 +36,13 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class AttackedRecords:
-    """The records that the adversary asks about: n texts and their labels (n,). trained: how many records the attacked
-    model was trained on."""
+    """Target records of the adversary.
+
+    Args:
+        texts: n texts.
+        labels: Labels (n,).
+        trained: Number of records that the attacked model was trained on.
+    """
 
     texts: Sequence[Text]
     labels: IntArray
@@ -45,26 +50,34 @@ class AttackedRecords:
 
 
 class Model(Protocol):
-    """shadows: how many shadow models are trained where nobody says; None where that takes too long to do unasked."""
+    """Attacked model. `shadows` is the default number of shadow models; None if they take too long by default."""
 
     shadows: int | None
 
     def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
-        """Log-probabilities of the classes (n, K) of these texts, or of the records that are asked about, by the run's
-        model."""
+        """Return log-probabilities of the classes (n, K), by the run's model.
+
+        Args:
+            texts: Texts; None for the target records.
+        """
         ...
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
-        """The same by a model trained like it on the records `inside` (n,), filled up with labelled public ones to the
-        number that the run's model saw, if there are enough; and how many that made."""
+        """Return log-probabilities of the target records by a shadow model, and its number of training records.
+
+        Args:
+            inside: Target records to train on, (n,). Labelled public records fill them up to the size of the run's
+                training set, if there are enough.
+            number: Number of the shadow model.
+        """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class _People:
-    """Whose releases a shadow model is trained on, where a run has its users (`server.protocols.drive.Users`).
+    """People whose releases train a shadow model, in place of a run's users (`server.protocols.drive.Users`).
 
-    embeddings: (n, m), of the encoder's full width; None where texts are released.
+    embeddings are (n, m), of the encoder's full width; None if texts are released.
     """
 
     texts: Sequence[Text]
@@ -74,7 +87,7 @@ class _People:
     masked_lm: Path | None = None
 
     def collect(self, request: Request) -> Collected:
-        """What they release when they are asked, each as user of a number of their own; in no other order."""
+        """Return their releases for a request, each person as a user of their own, in their given order."""
         index, count = request.part
         people = np.arange(len(self.texts), dtype=np.int64)
         people = people[people % count == index]
@@ -104,16 +117,16 @@ class _People:
 
 
 def _filled(records: AttackedRecords, inside: BoolArray, public: Public, study: Experiment, number: int) -> IntArray:
-    """Rows of labelled public text that join the records `inside` in the training of a shadow model."""
+    """Return rows of labelled public text that join the records `inside` in the training of a shadow model."""
     labelled = 0 if public.labels is None else len(public.texts)
     rng = np.random.default_rng([study.seed, 8, number])
     return np.sort(rng.permutation(labelled)[: max(0, records.trained - int(inside.sum()))]).astype(np.int64)
 
 
 class _OnReleases:
-    """Of the way release-once: M2 and the head on releases, under public maps.
+    """Model of the protocol release-once: M2 and the head on releases, under public maps.
 
-    mechanism: of embeddings; label: of labels; before: the maps that users were asked with.
+    mechanism is that of embeddings. before are the maps that users received.
     """
 
     shadows: int | None = 16
@@ -150,7 +163,7 @@ class _OnReleases:
         return self._log_p(model.maps), len(people.texts)
 
     def units(self, embeddings: NDArray[Any]) -> FloatArray:
-        """What a user's device sanitizes: mapped, normalized rows under the maps that users were asked with."""
+        """Return the input of a user's mechanism: mapped, normalized rows under the maps that users received."""
         return self.before.project(embeddings)
 
     def _log_p(self, maps: Maps, texts: Sequence[Text] | None = None) -> FloatArray:
@@ -161,8 +174,10 @@ class _OnReleases:
 
 
 class _OnTexts:
-    """Of the way sanitized-text: BERT, maps and head on released texts and labelled public ones, sanitized alike. It is
-    asked in the form in which it was trained: the words that the vocabulary has of a text, up to the arm's length."""
+    """Model of the protocol sanitized-text: encoder, maps and head on released and sanitized public texts.
+
+    Queries have the form of its training texts: the vocabulary's words of a text, up to the arm's length.
+    """
 
     shadows: int | None = None
 
@@ -199,7 +214,7 @@ class _OnTexts:
 
 
 class _AsPublished:
-    """Of the way paper: everything trained on texts, with fresh noise at every step."""
+    """Model of the protocol paper: everything trained on texts, with fresh noise at every step."""
 
     shadows: int | None = None
 
@@ -238,7 +253,11 @@ class _AsPublished:
 def model_of(
     study: Experiment, arm: Arm, public: Public, records: AttackedRecords, *, run: Path, progress: Progress
 ) -> _OnReleases | _OnTexts | _AsPublished:
-    """The arm's model in the run folder. Raises ValueError, in one line, where it cannot be loaded or made again."""
+    """Return the arm's model in the run folder.
+
+    Raises:
+        ValueError: It cannot be loaded or made again. The message is one line.
+    """
     folder = run / "models" / slug(arm.name)
     if study.training.protocol.only_texts:
         return _OnTexts(study, arm, public, records, folder=folder)
@@ -254,7 +273,7 @@ def _log_p(pipeline: Any, texts: Sequence[Text]) -> FloatArray:
 
 
 def _seed(study: Experiment, number: int) -> int:
-    """Of the adversary's own draws: none of the study's users has them."""
+    """Return a seed of the adversary's own draws, different from those of the study's users."""
     return int(np.random.default_rng([study.seed, 9, number]).integers(2**31))
 
 

@@ -1,9 +1,9 @@
-"""Attacks on the one vector that a user releases (channel `statistic`): whose it is, what it says of a text or a label,
-and whether a known record is among them; as the server asked, and as it might have asked for this very question.
+"""Attacks on user vectors (channel `statistic`): identification, attribute inference and membership.
 
+Each attack comes twice: on the server's actual request, and on a request that a malicious server would choose for it.
 The adversary (`adversary.estimators.statistic`) gets the releases of the nodes' ledgers, public texts, the encoder, the
-maps and the mechanism. The truth meets its guesses in `adversary.attacks.scores` and `membership_scores` alone, but for
-membership, which sets its threshold on one half of the records.
+maps and the mechanism. Only `adversary.attacks.scores` and `membership_scores` compare its guesses with the truth.
+Membership is the exception: it sets its threshold on one half of the records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sottovoce.adversary.estimators.statistic import Pool, VectorQuestion
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: What each attack does, by its name on the command line.
+#: Description of each attack, by its name on the command line.
 ATTACKS = {
     "vector-text": "which of so many known texts and labels a user's one vector is of",
     "vector-text-chosen": "the same, had the server asked by maps, codes and cap that serve this question best",
@@ -51,7 +51,7 @@ ATTACKS = {
     "vector-member": "whether a known text and label is among the vectors of all users",
     "vector-member-chosen": "the same, had the server asked for this question",
 }
-#: How the columns of their table are read.
+#: Explanation of their table's columns.
 READING = (
     "One vector: guesses by the exact density, under public texts for a prior. Success is the share of vectors guessed "
     "right (text: among so many candidates; ties are broken by chance), of membership balanced accuracy; baseline: "
@@ -61,14 +61,14 @@ READING = (
     "with what was declared answers only the honest question."
 )
 _CHOSEN = "-chosen"
-#: The stage of what users would have released to another question.
+#: Stage of simulated releases for another request.
 _STAGE = "attack-vector"
 
 
 def entries(
     target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """See Target."""
+    """Return the entries of attacks on user vectors: see `Target`."""
     try:
         attacked = _Vectors.opened(target, progress)
     except Skipped as why:
@@ -78,8 +78,10 @@ def entries(
 
 @dataclass(frozen=True, eq=False)
 class _People:
-    """What users hold, each user's records together: embeddings (n, m), labels (n,), texts, and where each of the u
-    users begins, starts (u + 1,). users: (u,)."""
+    """Users' data, each user's records together.
+
+    users are (u,), embeddings (n, m), labels (n,). starts (u + 1,) are the first rows of each user.
+    """
 
     users: IntArray
     embeddings: NDArray[np.float32]
@@ -88,14 +90,17 @@ class _People:
     starts: IntArray
 
     def alone(self) -> IntArray:
-        """Which of the users hold one record."""
+        """Return the users who hold one record."""
         return np.flatnonzero(np.diff(self.starts) == 1)
 
 
 @dataclass(frozen=True, eq=False)
 class _Vectors:
-    """One arm. encoder: by which its users answered. people: the truth, for scores and for drawing what users would
-    have released; seen: (u, D)."""
+    """Attacks on one arm.
+
+    encoder is that of its users. people are the truth, for scores and for simulated releases. seen are the releases (u,
+    D).
+    """
 
     target: Target
     ready: Prepared
@@ -117,7 +122,7 @@ class _Vectors:
         return cls(target, ready, encoder, _people(encoder, rows), seen, question, stage, progress)
 
     def entries(self, name: str) -> list[dict[str, Any]]:
-        """An attack's lines. Raises Skipped where it does not apply."""
+        """Return an attack's entries; raise Skipped if it does not apply."""
         chosen = name.endswith(_CHOSEN)
         if chosen and isinstance(self.question.mechanism, Identity):
             raise Skipped("there is no noise that other maps would get round")
@@ -134,7 +139,7 @@ class _Vectors:
         empty = {"tokens": None, "best": None, "expected": None, "stage": self.stage}
         return [{"attack": name, "arm": self.target.arm.name} | empty | e for e in found]
 
-    # --- whose
+    # --- identification
 
     def _text(self, chosen: bool) -> dict[str, Any]:
         who = np.sort(releases.shuffled(self.target, len(self.seen))[: self.target.limit])
@@ -154,7 +159,7 @@ class _Vectors:
             "auc_error": auc.error,
         }  # fmt: skip
 
-    # --- what
+    # --- attributes
 
     @property
     def _attributes(self) -> list[str]:
@@ -178,7 +183,7 @@ class _Vectors:
         }  # fmt: skip
 
     def _values(self, attribute: str) -> tuple[Pool, IntArray, IntArray, int]:
-        """The public records to guess by, users of one record each, what is true of them, and how many values."""
+        """Return the public records to guess by, users of one record each, their values, and the number of values."""
         alone = self.people.alone()
         alone = np.sort(alone[releases.shuffled(self.target, len(alone))[: self.target.limit]])
         if len(alone) < attributes.LEAST:
@@ -194,7 +199,7 @@ class _Vectors:
         pool = Pool(self._public[found.auxiliary], labels[found.auxiliary], found.labels)
         return pool, alone[found.attacked], found.truth, len(found.classes)
 
-    # --- whether
+    # --- membership
 
     def _member(self, chosen: bool) -> dict[str, Any]:
         held = self.ready.held
@@ -224,7 +229,7 @@ class _Vectors:
             "auc": auc.success, "auc_error": auc.error, "found_at_1_percent": at,
         }  # fmt: skip
 
-    # --- what is known
+    # --- knowledge of the adversary
 
     @property
     def _seed(self) -> int:
@@ -263,16 +268,16 @@ class _Vectors:
         return self._drawing(self.question)[1]
 
     def _means(self, question: VectorQuestion) -> FloatArray:
-        """(u, D), the truth: candidates that the adversary knows, one of which a vector is of."""
+        """Return the true means (u, D): candidates that the adversary knows, one of which a vector comes from."""
         return self._own if question is self.question else self._drawing(question)[1]
 
     def _drawing(self, question: VectorQuestion) -> tuple[Request, FloatArray]:
-        """The request, and each user's mean (u, D) under it."""
+        """Return the request, and each user's mean (u, D) under it."""
         request, people = _request(self.target, self.encoder, question, _STAGE), self.people
         return request, statistic_means(request, people.embeddings, people.labels, people.starts)
 
     def _seen(self, question: VectorQuestion) -> FloatArray:
-        """(u, D) what was released, or what would have been to another question."""
+        """Return the releases (u, D), simulated ones for another request."""
         if question is self.question:
             return self.seen
         request, means = self._drawing(question)
@@ -282,7 +287,7 @@ class _Vectors:
 
 
 def _allowed(question: VectorQuestion, share: FloatArray) -> dict[str, float]:
-    """What the theorem allows of guessing one of several values of these shares."""
+    """Return the theorem's bounds for guessing one of several values of these shares."""
     curves = (allowed.curve(question.mechanism), allowed.curve(question.mechanism, 2))
     return dict(zip(("bound", "bound_counts"), (allowed.guess(points, share) for points in curves), strict=True))
 
@@ -290,8 +295,10 @@ def _allowed(question: VectorQuestion, share: FloatArray) -> dict[str, float]:
 def _question(
     target: Target, ready: Prepared, rows: list[Row], progress: Progress
 ) -> tuple[Encoding, VectorQuestion, list[Row]]:
-    """The encoder and the maps that some of the releases `rows` answer, by their digest, and which these are: those
-    that were asked last, where there were rounds. Raises Skipped where the run no longer holds either."""
+    """Return the encoder and the maps that some of the releases answer, by their digest, and these releases.
+
+    With several rounds, they are those of the last request. Raise Skipped if the run no longer holds them.
+    """
     build, folder = target.study.statistic_of(target.arm), target.run / "models" / slug(target.arm.name)
     assert build is not None and ready.public.encoder is not None
     codes = codes_asked(ready.public, target.study.training.self_training)
@@ -314,7 +321,7 @@ def _request(target: Target, encoder: Encoding, question: VectorQuestion, stage:
 
 
 def _people(encoder: Encoding, rows: list[Row]) -> _People:
-    """Who released `rows`, in their order."""
+    """Return the users who released `rows`, in their order."""
     held: dict[int, list[tuple[int, Text, int]]] = {}
     for node in {row.node.folder: row.node for row in rows}.values():
         shard = node.shard("train")

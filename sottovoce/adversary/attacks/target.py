@@ -1,4 +1,4 @@
-"""What an attack is pointed at: one arm of a finished run."""
+"""Target of an attack: one arm of a finished run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,34 @@ from simulations.experiment import Arm, Experiment
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """run: the run's folder. study: its experiment, of which `arm` is an arm. nodes: the nodes of the run, with their
-    ledgers and the truth. limit: texts that are attacked, at most. masked_lm: a checkpoint with a prediction head, for
-    attacks that want one; None: that of the run, if it has one. attributes: columns that attribute inference guesses;
-    none: those that the corpus has. shadows: models that membership inference trains like the run's; None: as many as
-    take seconds. unprotected: whether embeddings are attacked too as they would be without any mechanism.
+    """One arm of a finished run, with the settings of its attacks.
 
-    Each kind of attack is a module with ATTACKS, what its attacks do by name, and entries(target, names, *, progress):
-    a JSON-ready object for each result, and a line for each attack that does not apply, with the reason. `names` are
-    some of its ATTACKS. An entry has the keys of ENTRY, of which `success` is a rate from 0 to 1, `error` its standard
-    error, `observations` and `weight` of how many (`adversary.attacks.intervals`), `baseline` what a guess without
-    any release gives, `best` the most that any such attack can give and `expected` what this one should, where theory
-    says so, and `bound` what the theorem allows to who guesses from one release at a time, `bound_counts` to who looks
-    at all of them and knows how many there are of each value (`adversary.estimators.allowed`); None what is not known.
+    Each kind of attack is a module with ATTACKS, a description of each attack by name, and entries(target, names, *,
+    progress). The function returns a JSON-ready object for each result, and a line with the reason for each attack
+    that does not apply. `names` are some of its ATTACKS.
+
+    An entry has the keys of ENTRY; unknown values are None.
+
+    - `success` is a rate from 0 to 1, and `error` its standard error.
+    - `observations` and `weight` are the sample size (`adversary.attacks.intervals`).
+    - `baseline` is the success of a guess without any release.
+    - `best` is the largest success of any such attack.
+    - `expected` is the expected success of this attack, where theory gives it.
+    - `bound` is the theorem's bound for guesses from one release at a time.
+    - `bound_counts` is the theorem's bound for an adversary who sees all releases and knows the number of each value
+      (`adversary.estimators.allowed`).
+
+    Args:
+        run: Folder of the run.
+        study: Experiment of the run.
+        arm: Arm of the experiment.
+        nodes: Nodes of the run, with their ledgers and the truth.
+        limit: Most texts to attack.
+        masked_lm: Checkpoint with a prediction head, for attacks that need one; None for that of the run, if it has
+            one.
+        attributes: Columns that attribute inference guesses; () for those of the corpus.
+        shadows: Number of shadow models of membership inference; None for as many as take seconds.
+        unprotected: Whether to attack also embeddings without any mechanism.
     """
 
     run: Path
@@ -40,13 +55,19 @@ class Target:
 
 
 class Skipped(Exception):
-    """An attack that does not apply, and why."""
+    """Reason why an attack does not apply."""
 
 
 def each(
     names: Iterable[str], attack: Callable[[str], list[dict[str, Any]]], *, on: str
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The entries of attack(name), name by name, and a line for each that raises Skipped. on: what is attacked."""
+    """Return the entries of attack(name) for each name, and a line for each that raises Skipped.
+
+    Args:
+        names: Names of attacks.
+        attack: Function from a name to entries.
+        on: Name of the target.
+    """
     found: list[dict[str, Any]] = []
     skipped: list[str] = []
     for name in names:
@@ -57,7 +78,7 @@ def each(
     return found, skipped
 
 
-#: Keys that every entry has.
+#: Keys of every entry.
 ENTRY = (
     "attack", "arm", "mechanism", "epsilon", "worst_case_epsilon", "stage", "texts", "tokens", "success", "error",
     "observations", "weight", "baseline", "best", "bound", "bound_counts", "expected",

@@ -1,8 +1,8 @@
-"""Attributes of texts guessed from what was released of them: by the channel's exact law, and by learners without it.
+"""Attribute inference from sanitized texts: by the channel's exact distribution, and by learners without it.
 
-The adversary (`adversary.estimators`) gets the releases of the nodes' ledgers, public texts of known attributes, the
-vocabulary and the mechanism, the masked language model that it may read among that. The truth meets its guesses in
-`adversary.attacks.scores` alone.
+The adversary (`adversary.estimators`) gets the releases of the nodes' ledgers, public texts with known attributes, the
+vocabulary, the mechanism, and the masked language model if the mechanism reads one. Only `adversary.attacks.scores`
+compares its guesses with the truth.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from sottovoce.adversary.estimators.sequences import Table
 
 IntArray = NDArray[np.int64]
 
-#: What each attack does, by its name on the command line.
+#: Description of each attack, by its name on the command line.
 ATTACKS = {
     "attribute-words-static": "an attribute of a sanitized text by what learnt on public texts as written",
     "attribute-words-adaptive": "the same, by what learnt on public texts, sanitized by the same mechanism",
     "attribute-words-exact": "the same, by naive Bayes through the channel's own probabilities",
 }
-#: How the columns of their table are read.
+#: Explanation of their table's columns.
 READING = (
     "Attributes from words: success is the share of right guesses; baseline: the most frequent value. Static and "
     "adaptive read a text by its words, by their mean vector and by a sentence encoder, and take what guesses best on "
@@ -52,14 +52,18 @@ READING = (
     "U' and P' the same without noise (U' of the run's reference arm whose texts are as written): below 0 the text has "
     "lost more use than it hides. The worst-case ε is between texts that agree in what is exposed."
 )
-#: Draws of each public text that an adaptive adversary learns on, and where each takes a language model.
+#: Draws of each public text that an adaptive adversary learns on, and with a language model.
 _DRAWS, _DRAWS_READ = 4, 1
 
 
 def entries(
     target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """See Target. UserError, one line, where the arm has released no texts, or an attribute does not exist."""
+    """Return the entries of attribute inference from texts: see `Target`.
+
+    Raises:
+        UserError: The arm has released no texts, or an attribute does not exist. The message is one line.
+    """
     text, language_model = mechanism_of(target)
     attacked = _Attributes(target, text, held_of(target, text), language_model, progress)
     return each(names, attacked.entries, on=target.arm.name)
@@ -67,7 +71,7 @@ def entries(
 
 @dataclass(frozen=True, eq=False)
 class _Attributes:
-    """One arm's sanitized texts under attack."""
+    """Attacked sanitized texts of one arm."""
 
     target: Target
     text: TextMechanism
@@ -76,7 +80,7 @@ class _Attributes:
     progress: Progress
 
     def entries(self, name: str) -> list[dict[str, Any]]:
-        """One attack's lines, one for each attribute. Raises Skipped where it does not apply."""
+        """Return one attack's entries, one for each attribute; raise Skipped if it does not apply."""
         return [self._entry(name, attribute) for attribute in attributes.wanted(self.target)]
 
     def _entry(self, name: str, attribute: str) -> dict[str, Any]:
@@ -92,7 +96,7 @@ class _Attributes:
         relative = self._relative(guesses == found.truth, plain == found.truth)
         self.progress(f"{self.target.arm.name}: {name} of {attribute}: {rate.success:.3f} ± {rate.error:.3f}")
         theorem = self.text.guarantee
-        one = both = 1.0  # what is exposed may say everything
+        one = both = 1.0  # exposed information may reveal everything
         if not theorem.exposes:
             one, both = (allowed.guess(allowed.curve(self.text, n), share) for n in (1, 2))
         return {
@@ -111,7 +115,7 @@ class _Attributes:
             + ("" if relative is None else "; relative gain {:+.3f} ± {:.3f}".format(*relative)),
         }  # fmt: skip
 
-    # --- what is known
+    # --- knowledge of the adversary
 
     @cached_property
     def _texts(self) -> list[Text]:
@@ -123,7 +127,7 @@ class _Attributes:
 
     @cached_property
     def _table(self) -> Table:
-        """Of the words of public texts; which others users wrote, nobody knows before the scores."""
+        """Return the table of public texts' words; nobody knows users' other words before the scores."""
         try:
             channel = Channel(self.text, self.target.study.seed)
         except ValueError as error:
@@ -132,7 +136,7 @@ class _Attributes:
 
     @cached_property
     def _drawn(self) -> IntArray:
-        """(d, p, L) public texts as users' come out, d times."""
+        """Return d simulated releases of public texts, (d, p, L)."""
         count = _DRAWS_READ if self.text.word.reads else _DRAWS
         if self.text.word.reads:
             self.progress(f"{self.target.arm.name}: rewriting {len(self._texts):,} public texts by the language model")
@@ -147,12 +151,12 @@ class _Attributes:
 
     @cached_property
     def _encoder(self) -> CachedEncoder:
-        """The study's sentence encoder, which is public."""
+        """Return the study's sentence encoder, which is public."""
         study = self.target.study
         folder = encoder_folder(study, load_split(study)[0].public, progress=self.progress)
         return CachedEncoder(folder, progress=self.progress)
 
-    # --- guesses, and those from the texts as they were written
+    # --- guesses, with those from the texts as written
 
     def _exact(self, found: attributes.Collected) -> tuple[str, IntArray, IntArray]:
         table, public, count = self._table, self._public[found.auxiliary], len(found.classes)
@@ -164,7 +168,7 @@ class _Attributes:
         )
 
     def _learnt(self, name: str, attribute: str, found: attributes.Collected) -> tuple[str, IntArray, IntArray]:
-        """What guessed, its guesses, and those of the best reader of the texts as they were written."""
+        """Return the name of the best view, its guesses, and the best guesses from the texts as written."""
         classes, seed = len(found.classes), self.target.study.seed
         clean = self._read(self._public[found.auxiliary][None], [[self._texts[row] for row in found.auxiliary]])
         released = self.held.released[found.attacked]
@@ -185,11 +189,13 @@ class _Attributes:
 
     @cached_property
     def _plain(self) -> dict[str, IntArray]:
-        """By attribute, what was guessed of the texts as they were written."""
+        """Return the guesses from the texts as written, by attribute."""
         return {}
 
     def _read(self, ids: IntArray, lines: Sequence[list[Text]]) -> dict[str, NDArray[Any]]:
-        """What each view reads of d draws of p texts, (d, p, k) by its name. ids: (d, p, L) words; lines: d of p texts.
+        """Return the readings (d, p, k) of each view, by its name.
+
+        ids are words (d, p, L); lines are d draws of p texts.
         """
         table = self.text.vocabulary.vectors
         return {
@@ -217,12 +223,11 @@ class _Attributes:
         return self._encoder.embed([joined(text) for text in said])
 
     def _relative(self, right: NDArray[np.bool_], plain: NDArray[np.bool_]) -> tuple[float, float] | None:
-        """The relative gain and its standard error; None where the run has no reference arm that releases its texts as
-        written, to say what noise costs, or nothing to lose.
+        """Return the relative gain and its standard error; None without a reference arm that shows the cost of noise.
 
-        RG = U_r/U_o - P_r/P_o (Meisenbacher et al. 2024, section 5.2), the error to first order: that of P_r/P_o pairs
-        by attacked text; U_r and U_o are taken for independent, which is more than they are apart, for they are of the
-        same test texts.
+        The reference arm releases its texts as written. RG = U_r/U_o - P_r/P_o (Meisenbacher et al. 2024, section 5.2).
+        The error is to first order: that of P_r/P_o pairs by attacked text. U_r and U_o are assumed independent, which
+        overstates the error, because they are of the same test texts.
         """
         path = self.target.run / "results.json"
         if not path.is_file() or not plain.any():

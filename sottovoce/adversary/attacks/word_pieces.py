@@ -1,4 +1,4 @@
-"""The words that inversion guesses: word pieces of the encoder, as they stand in public texts."""
+"""Vocabulary of inversion: word pieces of the encoder that occur in public texts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ from mechanisms.stop_words import STOP_WORDS
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
-#: Of the pieces in public texts so many are looked at, the most frequent.
+#: Number of the most frequent pieces of public texts that are used.
 _MOST = 2500
 
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """pieces: (U,) numbers of the pieces that texts are thought to be made of. content: (U,) which of them are guessed,
-    V in all: neither stop words nor punctuation, nor parts of words. public: (p, V), which each public text holds.
-    table: (U, m) input embeddings. lower: (p, m), their mean over all pieces of each public text."""
+    """Word pieces of public texts.
+
+    Args:
+        tokenizer: Tokenizer of the encoder.
+        numbers: Numbers (U,) of the pieces that texts are assumed to consist of.
+        content: Pieces to guess (U,), V in all: no stop words, punctuation, or parts of words.
+        public: Guessed pieces (p, V) in each public text.
+        table: Input embeddings (U, m).
+        lower: Mean input embedding (p, m) over all pieces of each public text.
+    """
 
     tokenizer: Any
     numbers: IntArray
@@ -35,7 +42,11 @@ class Pieces:
     @classmethod
     @lru_cache(maxsize=1)
     def of(cls, checkpoint: str, texts: tuple[str, ...]) -> Pieces:
-        """ValueError where the checkpoint cannot be read, or public texts hold nothing to guess."""
+        """Return the pieces of public texts.
+
+        Raises:
+            ValueError: The checkpoint cannot be read, or public texts hold nothing to guess.
+        """
         from server.checkpoint import load  # torch, which a report on attacks does without
         from server.text_batches import pieces_of
 
@@ -52,7 +63,7 @@ class Pieces:
         return cls(tokenizer, numbers, content, _held(rows, numbers[content]), table[numbers], lower)
 
     def truth(self, texts: Sequence[str]) -> tuple[BoolArray, IntArray]:
-        """Which content words each text holds, (n, V), and how many more that are none of these, (n,)."""
+        """Return the guessed pieces in each text, (n, V), and the number of its other content words, (n,)."""
         from server.text_batches import pieces_of
 
         rows = pieces_of(self.tokenizer, texts)

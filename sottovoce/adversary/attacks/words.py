@@ -1,7 +1,7 @@
-"""Attacks on sanitized texts: the words behind the released ones, and which two releases come from one text.
+"""Attacks on sanitized texts: guesses of the original words, and linkage of two releases of one text.
 
 The adversary (`adversary.estimators`) gets the releases of the nodes' ledgers, the vocabulary with its public counts,
-and the mechanism. The truth, which lies in the same run folder, meets its guesses in `adversary.attacks.scores` alone.
+and the mechanism. The truth lies in the same run folder. Only `adversary.attacks.scores` compares the guesses with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sottovoce.adversary.estimators.sequences import Table
 
 IntArray = NDArray[np.int64]
 
-#: What each attack does, by its name on the command line.
+#: Description of each attack, by its name on the command line.
 ATTACKS = {
     "bayes": "the word of largest posterior given the released word",
     "copy": "the released word itself",
@@ -49,9 +49,9 @@ ATTACKS = {
     "query": "the word that stands most often in a place, of ten releases of the same text",
     "linkage": "which of two releases come from one text",
 }
-#: Those that guess words from one release of each text.
+#: Attacks that guess words from one release of each text.
 _ONE_RELEASE = ("bayes", "copy", "mask", "context", "context-causal", "context-masked")
-#: How the columns of their table are read.
+#: Explanation of their table's columns.
 READING = (
     "Tokens that are scored are words of the vocabulary in whose place a word was released. Baseline: always the word "
     "that is most frequent in public text; of linkage, chance. Best possible: the largest success of any attack that "
@@ -60,22 +60,30 @@ READING = (
     "around too, and are bounded by neither. Strongest: the attack is chosen on other texts than it is measured on, so "
     "that to have tried several does not flatter it. The worst-case ε is that of a word."
 )
-#: The share of unknown words that linkage reckons with: public counts say nothing of them.
+#: Assumed share of unknown words in linkage: public counts say nothing about them.
 _UNKNOWN = 0.1
-#: The same of the chain of words, beside what public text itself says of it.
+#: Assumed share of unknown words in the chain of words, beside public text's own estimate.
 _UNSEEN = 0.01
 #: Candidates of each place, and states of a beam; sweeps of Gibbs sampling.
 _CANDIDATES, _BEAM, _SWEEPS = 96, 64, 3
-#: Texts that linkage matches, at most: every pair is looked at, place by place.
+#: Most texts that linkage matches: it computes every pair, place by place.
 _LINKED = 250
-#: Releases of each text that `query` counts in, the one in the run among them.
+#: Releases of each text that `query` counts, with that of the run.
 _QUERIES = 10
 
 
 @dataclass(frozen=True)
 class Held:
-    """Releases of an arm and, for the scores alone, the truth. released, truth: (n, L) numbers of words. texts:
-    of users and records (n,)."""
+    """Releases of an arm and, for the scores alone, the truth.
+
+    Args:
+        stage: Names of the stages.
+        released: Released words (n, L), as numbers.
+        truth: True words (n, L), as numbers.
+        texts: Original texts.
+        users: Users (n,).
+        records: Records (n,).
+    """
 
     stage: str
     released: IntArray
@@ -88,7 +96,11 @@ class Held:
 def entries(
     target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """See Target. UserError, one line, where the arm has released no texts."""
+    """Return the entries of attacks on sanitized texts: see `Target`.
+
+    Raises:
+        UserError: The arm has released no texts. The message is one line.
+    """
     text, language_model = mechanism_of(target)
     held = held_of(target, text)
     progress(f"{target.arm.name}: {len(held.texts):,} released texts of stage {held.stage}")
@@ -98,13 +110,17 @@ def entries(
 
 
 def mechanism_of(target: Target) -> tuple[TextMechanism, Path | None]:
-    """The arm's text mechanism, and the folder of the masked language model that it may read. UserError."""
+    """Return the arm's text mechanism, and the folder of the masked language model that it may read.
+
+    Raises:
+        UserError: The run has no vocabulary, or the mechanism cannot be built.
+    """
     words, language_model = _installed(target.nodes)
     return _mechanism(target.arm, words, language_model), language_model
 
 
 def _installed(nodes: list[Node]) -> tuple[Any, Path | None]:
-    """The vocabulary of the run's nodes, and the folder of their masked language model."""
+    """Return the vocabulary of the run's nodes, and the folder of their masked language model."""
     folder = nodes[0].vocabulary_folder
     if folder is None:
         raise UserError(f"{nodes[0].folder}: has no vocabulary; its users released no texts")
@@ -127,8 +143,11 @@ def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechani
 
 
 def held_of(target: Target, text: TextMechanism) -> Held:
-    """Releases of the arm that are attacked, and what they were drawn from: those whose texts it perturbs. UserError
-    where there are none."""
+    """Return the attacked releases of the arm with their original texts: those whose texts it perturbs.
+
+    Raises:
+        UserError: There are none.
+    """
     rows = [row for row in releases.of_arm(target, "text") if target.arm.perturb in (BOTH, row.split)]
     for row in rows:
         if row.released.guarantee != text.guarantee or len(row.released.payload) != 4 * text.positions:
@@ -148,7 +167,7 @@ def held_of(target: Target, text: TextMechanism) -> Held:
 
 @dataclass(frozen=True, eq=False)
 class _Words:
-    """The texts of one arm under the attacks `names`."""
+    """Attacks `names` on the texts of one arm."""
 
     target: Target
     text: TextMechanism
@@ -158,7 +177,7 @@ class _Words:
     progress: Progress
 
     def entry(self, name: str) -> dict[str, Any]:
-        """One attack's line. Raises Skipped where it does not apply."""
+        """Return one attack's entry; raise Skipped if it does not apply."""
         kinds = {
             "bayes": self._bayes, "copy": self._copy, "mask": self._mask, "context": self._context,
             "context-causal": self._causal, "context-masked": self._masked, "strongest": self._strongest,
@@ -201,7 +220,7 @@ class _Words:
         return self._tokens(self.held.released) | extra
 
     def _mask(self) -> dict[str, Any]:
-        # it reads the words around: what single tokens allow does not bound it
+        # it reads the words around too, so bounds of single tokens do not apply
         return self._tokens(self._guesses("mask"), alone=False)
 
     def _context(self) -> dict[str, Any]:
@@ -224,7 +243,7 @@ class _Words:
             try:
                 every[name] = self._guesses(name)
             except Skipped:
-                continue  # its own line says why
+                continue  # its own line states the reason
         if len(self.held.texts) < 2 or not every:
             raise Skipped("nothing to choose from")
         guesses, chosen = scores.chosen_by_the_other_half(every, self.held.truth, self._scored)
@@ -234,7 +253,7 @@ class _Words:
     # --- guesses from one release of each text, each made once
 
     def _guesses(self, name: str) -> IntArray:
-        """(n, L). Raises Skipped where the attack does not apply."""
+        """Return an attack's guesses (n, L); raise Skipped if it does not apply."""
         if name not in self._made:
             made = {
                 "bayes": self._decoded_words, "copy": lambda: self.held.released, "mask": self._mask_guesses,
@@ -249,7 +268,7 @@ class _Words:
         return {}
 
     def _sides(self, texts: IntArray) -> IntArray:
-        """(n, positions) -> (sides·n, L): each side of a pair as a text by itself, for what reads the words around."""
+        """Return each side of a pair as its own text, (n, positions) -> (sides·n, L)."""
         return texts.reshape(-1, self.text.tokens)
 
     @property
@@ -291,8 +310,10 @@ class _Words:
 
     @cached_property
     def _chain(self) -> tuple[context.Chain, Table, IntArray]:
-        """Of public texts, which stand behind it, and the law of what was released of its words. Each side of a pair is
-        a text: no word of the one comes before the other."""
+        """Return the chain of public texts, the distribution of their released words, and these texts.
+
+        Each side of a pair is a text: no word of one side comes before the other side.
+        """
         channel = Channel(self._channel.text.side, self._channel.seed)
         public = self._sides(padded_word_ids(load_split(self.target.study)[0].public.texts, self.text))
         chain = context.Chain.fitted(public, self._public_prior(_UNSEEN))
@@ -315,7 +336,7 @@ class _Words:
         }
 
     def _drawn(self, n: int, stage: str) -> IntArray:
-        """The first n texts released once more, as for another stage, from a stream of its own."""
+        """Return another release of the first n texts, as for another stage, from a separate stream."""
         held = self.held
         drawn = texts.draw(
             self.text, held.texts[:n], held.users[:n], held.records[:n],
@@ -324,7 +345,7 @@ class _Words:
         return drawn.astype(np.int64)
 
     def _tokens(self, guesses: IntArray, *, alone: bool = True) -> dict[str, Any]:
-        """alone: whether each guess looks at one released word, so that what these allow bounds it."""
+        """Return the scores of guesses; `alone` is True if each guess reads one released word, so that bounds apply."""
         found = self._rate(guesses)
         return {
             **found.shown,
@@ -362,7 +383,7 @@ class _Words:
 
     @cached_property
     def _exact(self) -> bool:
-        """Whether the law of a released word is known."""
+        """Return True if the distribution of a released word is known."""
         try:
             return self._channel.exact
         except Skipped:
@@ -381,8 +402,10 @@ class _Words:
 
     @cached_property
     def _read(self) -> tuple[tokens.Decoded, linkage.Evidence | None]:
-        """Every word's law, gone through once: what is decoded, under the public prior, which the guesses are made by,
-        and under the true frequencies, for the scores; and the evidence of linkage, where that is asked for."""
+        """Return decoded words and the evidence of linkage (if requested), in one pass over every word's distribution.
+
+        Words are decoded under the public prior, for the guesses, and under the true frequencies, for the scores.
+        """
         priors = np.stack([self._prior, self._frequencies])
         released, pairs = self.held.released, self._pairs() if "linkage" in self.names else None
         decoded = tokens.decode(
@@ -396,7 +419,7 @@ class _Words:
 
     @property
     def _linked(self) -> linkage.Evidence:
-        """The evidence of every word's law; of the one way through the words that decoding takes, if that is taken."""
+        """Return the evidence of linkage, from the pass of decoding if that is made."""
         channel = self._channel
         if {"bayes", "copy"} & set(self.names):
             _, pairs = self._read
@@ -408,7 +431,7 @@ class _Words:
         return pairs
 
     def _pairs(self) -> linkage.Evidence:
-        """Released texts, and each drawn once more: no evidence yet."""
+        """Return released texts and another draw of each, without evidence yet."""
         n = min(len(self.held.texts), _LINKED)
         again = self._drawn(n, "attack-linkage")
         return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], again)

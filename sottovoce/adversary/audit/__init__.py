@@ -1,1 +1,1 @@
-"""What mechanisms, clients and the shuffler claim, held against what is measured of them."""
+"""Audits: claims of mechanisms, clients and the shuffler, compared with measurements."""

@@ -1,8 +1,8 @@
-"""Every mechanism of the catalogue through the client: also those that no other part of the audit asks a client for.
+"""Games through the client for every mechanism of the catalogue that no other part of the audit covers.
 
-The catalogue is gone through as it is when the audit runs, so that a mechanism which joins it is asked for too, with
-the usual parameters and the worst pair of its channel. Left out are those that a client draws with a language model
-beside the text, which are audited by themselves, and what promises nothing (`left_out`).
+The games follow the catalogue at the time of the audit. So a new mechanism is covered too, with the usual parameters
+and the worst pair of its channel. Two kinds are left out (`left_out`): mechanisms that read a language model beside the
+text, which have their own audits, and mechanisms without a promise.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from sottovoce.adversary.audit.games import Game, distances_of, finite_game, lab
 NAME = "client-catalogue"
 #: Values of parameters that have no default.
 _USUAL: dict[str, Any] = {"epsilon": 1.0, "dim": DIM, "sigma": 1.0, "classes": CLASSES}
-#: Asked for by other parts of the audit.
+#: Mechanisms that other parts of the audit cover.
 _ASKED = {spec["mechanism"] for spec in (EMBEDDING, LABEL, TEXT, STATISTIC)}
-#: A word that no vocabulary has.
+#: A word outside every vocabulary.
 _UNKNOWN = "zzyzxq"
 _SHARE = 0.1
-#: Of the policy: what has no pure ε is answered at this δ.
+#: δ of the policy, at which mechanisms without a pure ε are answered.
 _DELTA = 1e-6
 
 
 def left_out(kind: type[Any]) -> bool:
-    """Whether a kind of mechanism is not asked for here: it reads a model beside the text, or is no protection."""
+    """Return True if a kind of mechanism reads a model beside the text, or is no protection."""
     return bool(getattr(kind, "reads", ())) or kind.name == "identity"
 
 
 def catalogue_games(clients: Clients, delta: float) -> list[Game]:
-    """A game for each mechanism that no other part of the audit asks a client for."""
+    """Return a game for each mechanism that no other part of the audit covers."""
     kinds = [kind for name, kind in CATALOGUE.items() if name not in _ASKED and not left_out(kind)]
     makers = {"embedding": _embedding, "label": _label, "text": _text}
     return [
@@ -50,7 +50,7 @@ def catalogue_games(clients: Clients, delta: float) -> list[Game]:
 def _spec(kind: type[Any]) -> dict[str, Any]:
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     spec = {"mechanism": kind.name} | {key: _USUAL[key] for key in needed if key in _USUAL}
-    return spec | ({"k": 2} if any(f.name == "k" for f in fields(kind)) else {})  # of as few words as there are
+    return spec | ({"k": 2} if any(f.name == "k" for f in fields(kind)) else {})  # the vocabulary is small
 
 
 def _embedding(clients: Clients, kind: type[Any], delta: float) -> Game:
@@ -71,7 +71,7 @@ def _label(clients: Clients, kind: type[Any], delta: float) -> Game:
     spec = _spec(kind)
     mechanism = build(spec, channel="label", classes=CLASSES)
     game, prior = label_game(mechanism, delta), None
-    if mechanism.needs_prior:  # that of the game, whatever the embedding says
+    if mechanism.needs_prior:  # the prior is that of the game, whatever the embedding
         prior = (np.zeros((DIM, CLASSES), np.float32), (np.log(0.6) * np.arange(CLASSES)).astype(np.float32))
     request = replace(audit_clients.request("embedding"), label=spec, prior=prior)
     draw = _drawn(clients, request, kind.name, "label", _numbers)
@@ -106,7 +106,10 @@ def _text(clients: Clients, kind: type[Any], delta: float) -> Game:
 
 
 def _together(word: Any) -> NDArray[np.int64] | None:
-    """(V + 1,) words of one number of at least 0 are those that the theorem speaks of together; None: all."""
+    """Return a number for each word, (V + 1,); None for all words together.
+
+    The theorem covers words of one number >= 0 together.
+    """
     exposes, found = set(word.guarantee.exposes), np.zeros(len(word.vocabulary) + 1, dtype=np.int64)
     if "group" in exposes:
         found = word.mapping.group.astype(np.int64)
@@ -127,7 +130,7 @@ def _drawn(
     clients: Clients, request: Request, name: str, channel: str, decoded: Callable[[NDArray[Any]], NDArray[Any]],
     *, texts: tuple[str, str] = ("", ""),
 ) -> Callable[[int, int, int], NDArray[Any]]:  # fmt: skip
-    """Of users of one record each: opposite embeddings, two labels and two texts, what of them is asked for."""
+    """Return draws of users of one record each: opposite embeddings, two labels and two texts, as the request needs."""
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
         users, node = np.arange(n, dtype=np.int64) + n * side, f"{name}-{side}-{n}-{seed}"

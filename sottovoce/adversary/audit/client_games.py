@@ -1,7 +1,7 @@
-"""What the audit measures of the whole client and of the shuffler: through requests, ledger, rounding and the wire.
+"""Games of the whole client and of the shuffler: through requests, ledger, rounding and the wire.
 
 Every user's records are one of two, x or x'. Beside each target stands a user whom the adversary runs itself, with the
-records x: what that one was sent may tell nothing about the target's noise.
+records x. The releases of that user must reveal nothing about the target's noise.
 """
 
 from __future__ import annotations
@@ -39,28 +39,43 @@ from sottovoce.adversary.estimators.audit import Fit, boosted, finite, known, le
 
 FloatArray = NDArray[np.float64]
 
-#: A whole client, and a whole shuffle, for each draw: fewer of them.
+#: Shares of the draws: each draw runs a whole client, or a whole shuffle, so there are fewer of them.
 _CLIENT_SHARE, _SHUFFLE_SHARE = 0.25, 0.1
-#: Users of many records each.
+#: Share of the draws for users of many records each.
 _MANY_SHARE = 0.1
-#: The records of a user of each kind, an axis of the embedding and a label each. The first two kinds are opposite
-#: vectors, of one record and of three; the other two the same mean, shorter than 1, of two records and of four.
+#: Records of a user of each kind: an axis of the embedding and a label each. The first two kinds are opposite vectors,
+#: of one record and of three. The other two have the same mean, shorter than 1, of two records and of four.
 _STATISTICS = (((0, 0),), ((0, 1),) * 3, ((0, 0), (1, 1)), ((0, 0), (1, 1)) * 2)
-#: A word that no vocabulary has.
+#: A word outside every vocabulary.
 _UNKNOWN = "zzyzxq"
 
 
 @dataclass(eq=False)
 class Pairs:
-    """A node for each side, asked once on a channel: what its users released. Kept, because several games look at it.
-    Sides come in pairs, an even number for x and the next for x'; of texts, 0 for x and any other for an x'."""
+    """Nodes for each side, which receive one request on a channel. Replies are kept, because several games use them.
+
+    Sides come in pairs, an even number for x and the next for x'. Of texts, 0 is x and any other number an x'.
+
+    Args:
+        clients: Clients of the audit.
+        channel: Name of the channel.
+        asked: Replies by (side, n, seed).
+    """
 
     clients: Clients
     channel: str
     asked: dict[tuple[int, int, int], Reply] = field(default_factory=dict)
 
     def reply(self, side: int, n: int, seed: int) -> Reply:
-        """Rows 2i belong to the adversary's own users, who hold x; rows 2i + 1 to the targets."""
+        """Return the reply of a side.
+
+        Rows 2i belong to the adversary's own users, who hold x; rows 2i + 1 to the targets.
+
+        Args:
+            side: Number of the side.
+            n: Number of targets.
+            seed: Seed of the nodes.
+        """
         key = (side, n, seed)
         if key not in self.asked:
             name = f"{self.channel}-{side}-{n}-{seed}"
@@ -69,7 +84,7 @@ class Pairs:
         return self.asked[key]
 
     def _write(self, name: str, side: int, n: int, seed: int) -> None:
-        # other users on the other side: a simulation's noise is a function of seed and user
+        # other users on the other side, because a simulation's noise is a function of seed and user
         users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
         own = 0 if self.channel == "text" else side - side % 2
         held = np.where(np.arange(2 * n) % 2 == 1, side, own)
@@ -90,9 +105,11 @@ class Pairs:
 
 
 def client_games(clients: Clients, delta: float) -> list[Game]:
-    """The embedding and the label of one record: the pair differs in both. One game looks at the target's release, one
-    at its embedding alone, whose claim is closer, and one at whether it is that of the adversary's own user, who holds
-    x."""
+    """Return the games of one record's embedding and label, whose pair differs in both.
+
+    One game reads the target's release. One reads its embedding alone, whose claim is closer. One reads whether it
+    equals the release of the adversary's own user, who holds x.
+    """
     pairs = Pairs(clients, "embedding")
     request = audit_clients.request("embedding")
     embedding: Any = request.mechanism("embedding")
@@ -115,7 +132,7 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
 
     def alone(outputs: NDArray[Any]) -> FloatArray:
         z = outputs[:, :DIM]
-        z = z / np.linalg.norm(z, axis=1, keepdims=True)  # the grid has rounded it
+        z = z / np.linalg.norm(z, axis=1, keepdims=True)  # undoes the quantizer's rounding
         one, other = (embedding.log_prob(z, np.tile(x, (len(z), 1))) for x in inputs)
         difference: FloatArray = one - other
         return difference
@@ -143,8 +160,10 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
 
 
 def client_text_games(clients: Clients, delta: float) -> list[Game]:
-    """Texts of five places: other words in all of them, words outside the vocabulary, and fewer words. The law of all
-    that they may come out as is known."""
+    """Return the games of texts of five places, with a known distribution of all outcomes.
+
+    The pairs are: other words in all places, words outside the vocabulary, and fewer words.
+    """
     pairs = Pairs(clients, "text")
     text: Any = audit_clients.request("text").mechanism("text")
     outcomes, law = audit_games.text_law(text)
@@ -171,8 +190,11 @@ def client_text_games(clients: Clients, delta: float) -> list[Game]:
 
 
 def _texts() -> list[str]:
-    """What users hold: the first word and the one that lies farthest from it, five of each; five that no vocabulary
-    has; two of the first; and two of the second."""
+    """Return the texts of users.
+
+    They are: five times the first word, five times its farthest word, five unknown words, two of the first word, and
+    two of the second.
+    """
     vocabulary = audit_clients.few_words()
     points = vocabulary.points.astype(np.float64)
     farthest = int(np.argmax(np.linalg.norm(points - points[0], axis=1)))
@@ -181,13 +203,15 @@ def _texts() -> list[str]:
 
 
 def _length(outputs: NDArray[Any]) -> FloatArray:
-    """How many words came out."""
+    """Return the number of released words."""
     return (outputs != NOTHING).sum(axis=1).astype(np.float64)
 
 
 def client_label_games(clients: Clients, delta: float) -> list[Game]:
-    """The label of a text, of many and where each is rare, by itself and beside the text that it is the label of: texts
-    of all sorts, the same under x and x'."""
+    """Return the games of a label of many, each of them rare, by itself and beside its text.
+
+    The texts are of all sorts, and the same under x and x'.
+    """
     kinds = len(audit_clients.TEXTS)
     mechanism: Any = audit_clients.request("label").mechanism("label")
     outcomes = np.arange(audit_clients.MANY)
@@ -198,7 +222,7 @@ def client_label_games(clients: Clients, delta: float) -> list[Game]:
         texts = np.resize(np.array(audit_clients.TEXTS), n).tolist()
         clients.write(name, users, np.zeros_like(users), texts=texts, labels=np.full(n, side), seed=seed)
         label = audit_clients.values_of(clients.ask(name, clients.request("label")), "label").astype(np.int64)
-        # of all labels but x and x' the text tells nothing more
+        # the text reveals nothing more about labels other than x and x'
         return np.column_stack([label, np.minimum(label, 2) * kinds + np.arange(n) % kinds])
 
     return [
@@ -213,9 +237,11 @@ def client_label_games(clients: Clients, delta: float) -> list[Game]:
 
 
 def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
-    """The one vector of a user: of two users who have opposite ones, and of two who differ in nothing but how many
-    records they hold, of which it may tell nothing. A third game looks at whether the target's release is that of the
-    adversary's own user."""
+    """Return the games of a user vector.
+
+    One pair is of users with opposite vectors. Another differs only in the number of records, about which the vector
+    may reveal nothing. A third game reads whether the target's release equals that of the adversary's own user.
+    """
     pairs = Pairs(clients, "statistic")
     request = audit_clients.request("statistic")
     mechanism: Any = request.mechanism("statistic")
@@ -237,11 +263,11 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
         return (values[1::2] == values[::2]).all(axis=1).astype(np.int64)
 
     def ratio(x: FloatArray) -> Fit:
-        """Of a vector's direction against the opposite one."""
+        """Return the log-likelihood ratio of a vector's direction against the opposite one."""
         inputs = np.vstack([x, -x]) / np.linalg.norm(x)
 
         def score(z: NDArray[Any]) -> FloatArray:
-            z = z / np.linalg.norm(z, axis=1, keepdims=True)  # the grid has rounded it
+            z = z / np.linalg.norm(z, axis=1, keepdims=True)  # undoes the quantizer's rounding
             one, other = (mechanism.log_prob(z, np.tile(unit, (len(z), 1))) for unit in inputs)
             difference: FloatArray = one - other
             return difference
@@ -264,8 +290,11 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
 
 
 def client_answer_games(clients: Clients, delta: float) -> list[Game]:
-    """The class that a device's model gives a text: of two texts that it tells apart, and whether the target's release
-    is that of the adversary's own user, who holds the first of them."""
+    """Return the games of the class that a device's model gives to a text.
+
+    One pair is of texts with different classes. The other game reads whether the target's release equals that of the
+    adversary's own user, who holds the first text.
+    """
     pairs = Pairs(clients, "answer")
     mechanism: Any = audit_clients.request("answer").mechanism("answer")
     outcomes = np.arange(CLASSES)
@@ -297,22 +326,22 @@ def client_answer_games(clients: Clients, delta: float) -> list[Game]:
 
 
 def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
-    """For its numeric ε and δ only: those of all channels together."""
+    """Return a guarantee with the numeric ε and δ of all channels together."""
     return Guarantee(
         epsilon=0.0, metric="discrete", diameter=1.0, protects="record",
         numeric_epsilon=sum(g.numeric_epsilon for g in parts), numeric_delta=sum(g.numeric_delta for g in parts),
     )  # fmt: skip
 
 
-# --- a device
+# --- device
 
 DEVICE = "device"
-#: Rows that are sealed and opened one by one.
+#: Share of the draws: rows are sealed and opened one by one.
 _SEALED_SHARE = 0.05
 
 
 def device_games(clients: Clients, delta: float) -> list[Game]:
-    """The same of the client as it is deployed, on every channel: its worst pair, and what is beside it."""
+    """Return the games of the client as it is deployed, on every channel: its worst pair, and the game beside it."""
     each = [
         ("embedding and label", client_games(clients, delta)),
         ("text", client_text_games(clients, delta)[-1:]),
@@ -326,7 +355,7 @@ def device_games(clients: Clients, delta: float) -> list[Game]:
     ]
 
 
-# --- the shuffler
+# --- shuffler
 
 _SENDERS = 6
 _CROWD, _LOCAL = 100, 2.0
@@ -335,12 +364,12 @@ _BATCHES = 1024
 
 
 def shuffler_games(delta: float) -> list[Game]:
-    """Who sent what, by the order of a batch; and what of one user's label a whole shuffled batch shows."""
+    """Return the games of the shuffler: a row's sender by the order of a batch, and a user's label in a batch."""
     return [_order_game(), _amplified_game(delta)]
 
 
 def _order_game() -> Game:
-    """One marked row, sent by the first user or by the last: its place says nothing about which."""
+    """Return the game of one marked row, sent by the first user or by the last: its place must not reveal which."""
     nothing = Guarantee(math.inf, "discrete", 1.0, "label")
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
@@ -364,7 +393,10 @@ def _order_game() -> Game:
 
 
 def _amplified_game(delta: float) -> Game:
-    """A user whose label is 0 or 1 among others who all hold 1; the adversary sees the first row and all counts."""
+    """Return the game of a user with label 0 or 1 among others with label 1.
+
+    The adversary sees the first row and all counts.
+    """
     mechanism = RandomizedResponse(_LOCAL, 2)
     found = [(amplify([mechanism], users=_CROWD, delta=d, lower_bounded=False).epsilon, d) for d in _deltas(delta)]
     at_delta = next(e for e, d in found if d == delta)
@@ -396,13 +428,13 @@ def _deltas(delta: float) -> list[float]:
 
 
 def _reply(users: range, labels: Any, guarantee: Guarantee) -> Reply:
-    """A node's reply, over the wire."""
+    """Return a node's reply, over the wire."""
     ids = np.array(users, dtype=np.int64)
     release = Release({"y": np.asarray(labels, dtype=np.int16)}, "label", "train", guarantee, "audit")
     return reply_from_record(reply_to_record(Reply(ids, np.zeros_like(ids), (release,))))
 
 
-#: Parts of the whole, by the name that --mechanism takes: games of the clients that are given.
+#: Parts of the audit by the name in --mechanism: functions from clients to games.
 PARTS: dict[str, Callable[[Clients, float], list[Game]]] = {
     "client": client_games,
     "client-text": client_text_games,

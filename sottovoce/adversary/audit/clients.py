@@ -1,4 +1,4 @@
-"""The clients that the audit asks: nodes in folders, what their users hold, and what their ledgers say of what left."""
+"""Clients of the audit: nodes in folders, the records of their users, and their ledgers' charges."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ IntArray = NDArray[np.int64]
 
 ENCODER = "ab" * 32
 ARM = "audit"
-#: Of the encoder, of the maps, of the labels.
+#: Width of the encoder, dimension of the maps, number of labels.
 WIDTH, DIM, CLASSES = 8, 4, 3
 EMBEDDING = {"mechanism": "purkayastha", "epsilon": 0.5, "dim": DIM}
 LABEL = {"mechanism": "randomized-response", "epsilon": 1.0}
-#: Little for each word, so that a word in clear stands out among five.
+#: Little ε for each word, so that a word in clear is visible among five.
 TEXT = {"mechanism": "santext", "epsilon": 0.25, "tokens": 5, "length": 0.1}
 STATISTIC = {"mechanism": "privunit", "epsilon": 2.0}
 ANSWER = {"mechanism": "randomized-response", "epsilon": 1.5}
-#: Labels of a text: where every label is rare, one in clear stands out.
+#: Number of labels of a text: each label is rare, so that one in clear is visible.
 MANY = 1000
 RARE = {"mechanism": "randomized-response", "epsilon": 0.5}
-#: Texts of all sorts, beside which a label is released: what a client does may depend on them.
+#: Texts of all sorts, beside which a label is released: a client's behaviour may depend on them.
 TEXTS = (
     "", " ", "a", "A", "the film", "The Film", "THE FILM", "word0", "word0 word1", "the of word0 word1 the of",
     "a good film", "a bad film", "not a good film", "I did not like it.", "I loved it!", "Why?", "3", "3.14 and 1,000",
@@ -61,13 +61,19 @@ TEXTS = (
 
 
 def few_words() -> Vocabulary:
-    """The words of the clients' texts: so few that all that a text may come out as can be listed."""
+    """Return the vocabulary of the clients' texts, so small that all outcomes of a text can be listed."""
     return words(4)
 
 
 def request(channel: str, *, stage: str = "train", louder: float = 1.0, arm: str = ARM) -> Request:
-    """What is asked of a channel; "embedding" is asked for with the label, and "label" with a text. louder: what every
-    ε is multiplied by. arm: "" for a device."""
+    """Return the request of a channel. "embedding" includes the label, and "label" includes a text.
+
+    Args:
+        channel: Name of the channel.
+        stage: Name of the stage.
+        louder: Factor of every ε.
+        arm: Name of the arm; "" for a device.
+    """
 
     def asked(spec: dict[str, Any]) -> dict[str, Any]:
         return spec | {"epsilon": spec["epsilon"] * louder}
@@ -83,7 +89,7 @@ def request(channel: str, *, stage: str = "train", louder: float = 1.0, arm: str
             arm, stage, "train", ENCODER, mean, m1, None, None, 2, 0, statistic=asked(STATISTIC),
             codes=simplex_codes(2),
         )  # fmt: skip
-    if channel == "answer":  # a model that calls the first axis the first class and its opposite the second
+    if channel == "answer":  # the model's first class is the first axis, its second class the opposite one
         head = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
         head[0][0, :2] = 1.0, -1.0
         return Request(arm, stage, "train", ENCODER, mean, m1, None, None, CLASSES, 0, answer=asked(ANSWER), head=head)
@@ -92,21 +98,30 @@ def request(channel: str, *, stage: str = "train", louder: float = 1.0, arm: str
 
 @dataclass(frozen=True)
 class Charged:
-    """What left a client, and what its ledger says of it: releases sent, and those of them that are charged, with
-    their bytes, at no less than the worst case."""
+    """Number of releases of a client, and number of them in its ledger.
+
+    Args:
+        releases: Releases that were sent.
+        charges: Releases in the ledger with their bytes, charged at least their worst case.
+    """
 
     releases: int
     charges: int
 
-#: More than any audit spends: a device has a total.
+#: Total of a device: more than any audit spends.
 _TOTAL = 1e12
 
 
 @dataclass(eq=False)
 class Clients:
-    """Nodes, each in a folder below this one by its name, and all that they answered. deployed: as on a device, with
-    the operating system's randomness, a durable ledger, and releases that leave sealed and are opened as by a server;
-    otherwise simulated from a seed."""
+    """Nodes, each in its own folder below this one, with all their replies.
+
+    Args:
+        folder: Folder of the nodes.
+        deployed: True for nodes as on a device: randomness of the operating system, a durable ledger, and sealed
+            releases that the audit opens like a server. False for nodes simulated from a seed.
+        answered: Replies with the names of their nodes.
+    """
 
     folder: Path
     deployed: bool = False
@@ -115,18 +130,29 @@ class Clients:
 
     @property
     def arm(self) -> str:
+        """Return the arm's name; "" for a device."""
         return "" if self.deployed else ARM
 
     def request(self, channel: str, *, stage: str = "train", louder: float = 1.0) -> Request:
-        """What these nodes are asked."""
+        """Return the request of a channel to these nodes: see `request`."""
         return request(channel, stage=stage, louder=louder, arm=self.arm)
 
     def write(
         self, name: str, users: IntArray, records: IntArray, *, texts: Sequence[str], labels: IntArray | None = None,
         embeddings: NDArray[np.float32] | None = None, seed: int, delta: float = 0.0,
     ) -> None:  # fmt: skip
-        """A node whose users agree to everything, at their policy's δ. users, records, labels: (n,);
-        embeddings: (n, WIDTH). seed: of a simulated one."""
+        """Write a node whose users agree to everything, at their policy's δ.
+
+        Args:
+            name: Name of the node.
+            users: Users (n,).
+            records: Records (n,).
+            texts: n texts.
+            labels: Labels (n,), if any.
+            embeddings: Embeddings (n, WIDTH), if any.
+            seed: Seed of a simulated node.
+            delta: δ of the policy.
+        """
         folder, installed = self.folder / name, self.folder / "words"
         if not installed.exists():
             vocabularies.save(few_words(), installed)
@@ -142,7 +168,11 @@ class Clients:
             write_node(folder, vocabulary=installed.resolve(), seed=seed, arms={ARM: everything})
 
     def ask(self, name: str, asked: Request) -> Reply:
-        """What a node answers, over the wire. UserError where it does not answer, or a sealed row does not open."""
+        """Return the reply of a node to a request, over the wire.
+
+        Raises:
+            UserError: It does not answer, or a sealed row does not open.
+        """
         record = record_from_bytes(record_to_bytes(self.answer(name, lambda: request_to_record(asked))))
         if self.deployed:
             sealed = sealed_from_record(record)
@@ -156,15 +186,26 @@ class Clients:
         return reply
 
     def answer(self, name: str, content: Callable[[], RecordDict]) -> RecordDict:
-        """What a node answers, as it leaves it. content: of the request. UserError where it does not answer."""
+        """Return the message of a node, as it leaves the node.
+
+        Args:
+            name: Name of the node.
+            content: Function that makes the request's content.
+
+        Raises:
+            UserError: It does not answer.
+        """
         try:
             return answer(content(), load_node(self.folder / name))
-        except Exception as error:  # of whatever is broken in there: nothing left, so there is nothing to measure
+        except Exception as error:  # of any type: nothing left the node, so there is nothing to measure
             raise UserError(f"audit: a client does not answer ({type(error).__name__})") from error
 
     def charged(self) -> Charged:
-        """Of everything that any node answered: is it in the ledger with its bytes, and has each record been charged
-        the worst case of all that it released?"""
+        """Check the ledgers for all replies.
+
+        A release counts as charged if its bytes are in the ledger and its record was charged the worst case of all its
+        releases.
+        """
         releases = charges = 0
         for name in dict.fromkeys(name for name, _ in self.answered):
             replies = [reply for asked, reply in self.answered if asked == name]
@@ -177,7 +218,7 @@ class Clients:
 
 
 def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
-    """Which rows of a release lie in the ledger, byte by byte, (n,)."""
+    """Return True for each row of a release that is in the ledger, byte by byte, (n,)."""
     found = ledger.recall(release.stage, release.channel, release.digest, reply.users, reply.records)
     (values,) = release.payload.values()
     sent = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(len(reply), -1).view(np.uint8)
@@ -188,7 +229,7 @@ def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
 
 
 def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> NDArray[np.bool_]:
-    """Which of a reply's records were charged for all that they released on a channel in `replies`, (n,)."""
+    """Return True for each of a reply's records that was charged for all its releases in `replies`, (n,)."""
     price = np.zeros(len(reply))
     for other in replies:
         for release in other.releases:
@@ -200,7 +241,7 @@ def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> N
 
 
 def _among(reply: Reply, other: Reply) -> NDArray[np.bool_]:
-    """Which records of a reply are in another too, (n,)."""
+    """Return True for each record of a reply that is in another reply too, (n,)."""
     if other is reply:
         return np.ones(len(reply), dtype=bool)
     pairs = [np.rec.fromarrays([r.users, r.records], names="user,record") for r in (reply, other)]
@@ -208,7 +249,7 @@ def _among(reply: Reply, other: Reply) -> NDArray[np.bool_]:
 
 
 def values_of(reply: Reply, channel: str) -> NDArray[Any]:
-    """What was released on a channel, as it travels, (n, ...)."""
+    """Return the releases on a channel in transport form, (n, ...)."""
     (release,) = (r for r in reply.releases if r.channel == channel)
     values: NDArray[Any]
     (values,) = release.payload.values()
@@ -216,6 +257,6 @@ def values_of(reply: Reply, channel: str) -> NDArray[Any]:
 
 
 def rows_of(reply: Reply, channel: str, users: IntArray, records: IntArray) -> NDArray[Any]:
-    """What was released on a channel of users (n,) and records (n,), each of which answered, (n, ...)."""
+    """Return the releases of users (n,) and records (n,) on a channel, (n, ...); each must be in the reply."""
     place = {pair: i for i, pair in enumerate(zip(reply.users.tolist(), reply.records.tolist(), strict=True))}
     return values_of(reply, channel)[[place[pair] for pair in zip(users.tolist(), records.tolist(), strict=True)]]

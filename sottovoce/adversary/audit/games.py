@@ -1,4 +1,4 @@
-"""What the audit measures of each mechanism: a pair of inputs as bad as is known, what is claimed of it, and draws."""
+"""Games of each mechanism: the worst known pair of inputs, the claim about it, and draws."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from sottovoce.adversary.estimators.audit import Fit, boosted, finite, known, le
 
 FloatArray = NDArray[np.float64]
 
-#: ε above this is out of reach of any number of draws that is practical; no point of a claim is taken there.
+#: Largest ε that a practical number of draws can show; claims have no points above it.
 _REACH = 14.0
 _POINTS = 48
 #: Draws at once.
@@ -54,10 +54,13 @@ _CHUNK = 2**17
 
 @dataclass(frozen=True, eq=False)
 class PairClaim:
-    """A claim about one pair of inputs. pure: ε at δ = 0, inf where none is. at_delta: ε at the audit's δ.
+    """Claim about one pair of inputs.
 
-    points: (J, 2), pairs (ε, δ) at each of which the pair is claimed to be indistinguishable; may be none.
-    numeric_delta: how far, in total variation, the sampler may be from what the claim is about.
+    Args:
+        pure: ε at δ = 0; inf if there is none.
+        at_delta: ε at the audit's δ.
+        points: Points (ε, δ), (J, 2), at each of which the pair is claimed to be indistinguishable; may be empty.
+        numeric_delta: Largest total variation between the sampler and the claimed distribution.
     """
 
     pure: float
@@ -68,14 +71,20 @@ class PairClaim:
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """One thing to audit: draws under two inputs, told apart by one of the scores `fits`.
+    """One test of an audit: draws under two inputs, which the scores `fits` distinguish.
 
-    name: as --mechanism takes it. about: its parameters. pair: the two inputs, in words. worst: the guarantee's
-    worst case over all inputs, what it exposes declared public. theorem: what is claimed of this pair. law: what
-    follows from its exact distribution, where that is known in closed form and says more than the theorem.
-    draw(side, n, seed): n independent outputs under x (side 0) or x' (side 1).
-    share: of the draws asked for, how many are made, but for the least: less where a draw is a whole simulation.
-    gaussian: whether what is claimed is a Gaussian's curve, so that a bound of its μ is one of ε at every δ.
+    Args:
+        name: Name in --mechanism.
+        about: Parameters of the mechanism.
+        pair: Description of the two inputs.
+        worst: The guarantee's worst case over all inputs, with its exposures declared public.
+        theorem: Claim about this pair.
+        draw: Function draw(side, n, seed) that returns n independent outputs under x (side 0) or x' (side 1).
+        fits: Functions that learn a score.
+        law: Claim of the pair's exact distribution, if it is known in closed form and says more than the theorem.
+        share: Share of the requested draws to make, above the least number. It is smaller if a draw is a whole
+            simulation.
+        gaussian: Whether the claim is a Gaussian's curve, so that a bound of its μ is one of ε at every δ.
     """
 
     name: str
@@ -91,12 +100,12 @@ class Game:
 
     @property
     def claims(self) -> tuple[PairClaim, ...]:
-        """What can be violated; nothing where nothing is promised."""
+        """Return the claims that can be violated; none if nothing is promised."""
         return tuple(c for c in (self.theorem, self.law) if c is not None and len(c.points))
 
     @property
     def shown(self) -> FloatArray:
-        """(J, 2) points of the closest claim whose δ is measured whatever it is: at ε = 0, and at half of ε(δ)."""
+        """Return points (J, 2) of the closest claim whose δ is always measured: at ε = 0, and at half of ε(δ)."""
         if not self.claims:
             return np.zeros((0, 2))
         closest = self.claims[-1]
@@ -106,7 +115,13 @@ class Game:
 
 
 def claim(loss: LossCells, guarantee: Guarantee, delta: float) -> PairClaim:
-    """What a loss distribution claims of its pair, the samplers' numeric ε and δ included."""
+    """Return the claim of a loss distribution about its pair, with the samplers' numeric ε and δ.
+
+    Args:
+        loss: Loss distribution of the pair.
+        guarantee: Guarantee with the samplers' numeric ε and δ.
+        delta: δ of the audit.
+    """
     numeric = guarantee.numeric_epsilon
     pure, at_delta = loss.epsilon(0.0) + numeric, loss.epsilon(delta) + numeric
     grid = np.linspace(0.0, min(pure, _REACH), _POINTS)
@@ -116,20 +131,20 @@ def claim(loss: LossCells, guarantee: Guarantee, delta: float) -> PairClaim:
 
 
 def _delta(loss: LossCells, guarantee: Guarantee, epsilon: float) -> float:
-    """δ(ε) of a loss, for a sampler that is within the guarantee's numeric ε and δ of it under either input."""
+    """Return δ(ε) of a loss, for a sampler within the guarantee's numeric ε and δ of it under either input."""
     numeric = guarantee.numeric_epsilon
     coupled = guarantee.numeric_delta * (1 + math.exp(epsilon))
     return min(1.0, loss.delta(epsilon - numeric) * math.exp(numeric) + coupled)
 
 
 def streams(name: str, side: int, n: int, seed: int, start: int = 0) -> SimulatedUniforms:
-    """Rows start..start + n of the streams of one side of a game."""
+    """Return rows start..start + n of the streams of one side of a game."""
     users = np.arange(start, start + n, dtype=np.int64)
     return SimulationStreams(seed).rows(users, np.zeros(n, np.int64), stage=f"audit {name}", channel=f"side {side}")
 
 
 def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> Callable[[int, int, int], NDArray[Any]]:
-    """Draws in pieces of bounded memory; sample(side, n, rng)."""
+    """Return draws in pieces of bounded memory, made by sample(side, n, rng)."""
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
         starts = range(0, n, _CHUNK)
@@ -143,9 +158,17 @@ def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> Callab
 
 
 def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None, shown: str = "antipodal") -> Game:
-    """The antipodal pair (`along`, a unit vector, and its opposite; None: the first axis), released on the public grid.
-    Where the density is known, its likelihood ratio; elsewhere a linear score, learned; and beside it all that is to be
-    seen of the coordinates."""
+    """Return the game of an antipodal pair, released on the public quantizer.
+
+    It uses the likelihood ratio if the density is known, otherwise a learned linear score. Other scores read everything
+    visible in the coordinates.
+
+    Args:
+        mechanism: Mechanism of unit vectors.
+        delta: δ of the audit.
+        along: Unit vector of the pair; None for the first axis.
+        shown: Description of the pair.
+    """
     size = mechanism.size if isinstance(mechanism, Identity) else mechanism.dim
     first = np.eye(1, size)[0] if along is None else along
     inputs = np.stack([first, -first])
@@ -157,7 +180,7 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
         return y if grid is None else grid.decode(grid.encode(y))
 
     def ratio(y: NDArray[Any]) -> FloatArray:
-        if grid is SPHERE:  # which has rounded it
+        if grid is SPHERE:  # undoes the quantizer's rounding
             y = y / np.linalg.norm(y, axis=1, keepdims=True)
         return mechanism.log_prob(y, np.tile(inputs[0], (len(y), 1))) - mechanism.log_prob(
             y, np.tile(inputs[1], (len(y), 1))
@@ -183,9 +206,20 @@ def finite_game(
     log_probs: tuple[FloatArray, FloatArray] | None = None, distance: float | None = None,
     loss: LossCells | None = None, worst: float | None = None, **private: Any,
 ) -> Game:  # fmt: skip
-    """pair: two inputs, a number or a row of numbers each. log_probs of all `outcomes` (J,) or (J, L) under them, None
-    where they are not known in closed form. loss: what is claimed (None: the mechanism's at `distance`). private: what
-    else `sample` takes, for each of the two inputs."""
+    """Return the game of a mechanism with finitely many outcomes.
+
+    Args:
+        mechanism: Mechanism.
+        pair: Two inputs, a number or a row of numbers each.
+        delta: δ of the audit.
+        shown: Description of the pair.
+        outcomes: All outcomes (J,) or (J, L).
+        log_probs: Their log-probabilities under both inputs; None if they are not known in closed form.
+        distance: Distance of the inputs.
+        loss: Claimed loss; None for the mechanism's at `distance`.
+        worst: Worst case; None for the guarantee's.
+        **private: Other arguments of `sample`, for each of the two inputs.
+    """
     guarantee = mechanism.guarantee
     name = mechanism.name
 
@@ -210,7 +244,7 @@ def finite_game(
 
 
 def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: float) -> PairClaim:
-    """The exact curve of a pair with log probabilities (J,) each: at every ε that of the worse direction."""
+    """Return the exact curve of a pair with log-probabilities (J,) each: at every ε, that of the worse direction."""
     there = np.isfinite(one) | np.isfinite(other)
     with np.errstate(invalid="ignore"):
         losses = pair_loss(one[there], other[there]), pair_loss(other[there], one[there])
@@ -228,9 +262,12 @@ def _rows(value: Any, n: int) -> Any:
 
 
 def word_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = None) -> Game:
-    """The two words whose exact probabilities differ most, by search over all pairs.
+    """Return the game of the two words whose exact probabilities differ most, by search over all pairs.
 
-    together: (V + 1,) a number for each input; only inputs of one number (of at least 0) may be a pair.
+    Args:
+        mechanism: Mechanism of words.
+        delta: δ of the audit.
+        together: Number (V + 1,) for each input; only inputs of one number >= 0 may be a pair.
     """
     size = len(mechanism.vocabulary)
     table = mechanism.log_probs(np.arange(size + 1))
@@ -244,7 +281,12 @@ def word_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = N
 
 
 def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple[int, int]:
-    """The rows x, x' of log probabilities (inputs, outputs) with the largest log p_x/p_x' at any output."""
+    """Return the rows x, x' with the largest log p_x/p_x' at any output.
+
+    Args:
+        table: Log-probabilities (inputs, outputs).
+        together: As in `word_game`.
+    """
     best, found = -1.0, (0, 1)
     for x, row in enumerate(table):
         with np.errstate(invalid="ignore"):
@@ -259,7 +301,13 @@ def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple
 
 
 def farthest_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = None) -> Game:
-    """The two words that lie farthest apart, their outputs' probabilities learned."""
+    """Return the game of the two words that lie farthest apart, with learned probabilities of outputs.
+
+    Args:
+        mechanism: Mechanism of words.
+        delta: δ of the audit.
+        together: As in `word_game`.
+    """
     apart = distances_of(mechanism)
     if together is not None:
         apart = np.where(together[:, None] == together[None], apart, -1.0)
@@ -273,7 +321,7 @@ def farthest_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None
 
 
 def distances_of(mechanism: Any) -> FloatArray:
-    """Of all inputs, (V + 1, V + 1), by the metric of the guarantee."""
+    """Return the distances of all inputs, (V + 1, V + 1), by the metric of the guarantee."""
     inputs = np.arange(len(mechanism.vocabulary) + 1)
     return metric_distances(mechanism, inputs, inputs)
 
@@ -283,7 +331,7 @@ def _shown(vocabulary: Vocabulary, number: int) -> str:
 
 
 def label_game(mechanism: Any, delta: float, pair: tuple[int, int] = (0, 1)) -> Game:
-    """Two labels; with a prior, the two likeliest under one that leaves some labels out."""
+    """Return the game of two labels; with a prior, the two likeliest under one that leaves some labels out."""
     labels = np.arange(mechanism.classes)
     private: dict[str, Any] = {}
     if mechanism.needs_prior:
@@ -300,7 +348,10 @@ def label_game(mechanism: Any, delta: float, pair: tuple[int, int] = (0, 1)) -> 
 
 
 def model_game(mechanism: Any, delta: float) -> Game:
-    """Logits at their bounds: one text's favour one word over all others, the other's all others over it."""
+    """Return the game of logits at their bounds.
+
+    One text's logits favour one word over all others, the other text's logits the reverse.
+    """
     size = len(mechanism.vocabulary)
     favour = np.full(size, mechanism.low - 1.0)
     favour[0] = mechanism.high + 1.0
@@ -323,8 +374,11 @@ def model_game(mechanism: Any, delta: float) -> Game:
 
 
 def states_game(mechanism: DpBart, delta: float) -> Game:
-    """States far beyond opposite corners of what they are clipped to. The decoder writes in which stretch the noisy
-    states' mean lies, and so shows all that tells the two apart, but for what a stretch hides."""
+    """Return the game of states far beyond opposite corners of the clipping range.
+
+    The decoder writes the interval of the noisy states' mean. So it shows all that distinguishes the two, up to the
+    width of an interval.
+    """
     corner, scale = np.full(mechanism.size, 10 * mechanism.clip), mechanism.noise.sigma
     edges = np.array([-np.inf, *np.linspace(-4.0, 4.0, len(mechanism.vocabulary) - 1), np.inf])
     one, other = (np.log(np.diff(ndtr(edges - side / scale))) for side in (1, -1))
@@ -339,7 +393,7 @@ def states_game(mechanism: DpBart, delta: float) -> Game:
 
 
 def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
-    """Two texts of two tokens of one group, the worst two: it may be another token that matters in each."""
+    """Return the game of the worst two texts of two tokens of one group; another token may matter in each."""
     members = mechanism.mapping.members[0]
     outcomes = np.array([(a, b) for a in members for b in members])
     best: tuple[float, Any] = (-1.0, None)
@@ -362,7 +416,7 @@ def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
 
 
 def text_game(text: TextMechanism, delta: float) -> Game:
-    """Two texts of at most one word, the worst two, length included: the law by enumeration."""
+    """Return the game of the worst two texts of at most one word, with their lengths, by enumeration."""
     assert text.lengths is not None and text.tokens == 1
     inputs = np.array([*range(len(text.vocabulary) + 1), NOTHING])[:, None]
     outcomes, law = text_law(text)
@@ -377,14 +431,17 @@ def text_game(text: TextMechanism, delta: float) -> Game:
 
 
 def text_distance(text: TextMechanism, x: NDArray[Any], y: NDArray[Any]) -> float:
-    """Of two texts (L,), over their places; where there is no word, an unknown one is filled in."""
+    """Return the distance of two texts (L,) over their places; a place without a word counts as an unknown word."""
     x, y = (np.where(i == NOTHING, text.vocabulary.unknown, i) for i in (x, y))
     return float(distances_of(text.word)[x, y].sum())
 
 
 def text_law(text: TextMechanism) -> tuple[NDArray[np.int64], Callable[[NDArray[Any]], FloatArray]]:
-    """All that a text may come out as, (J, L) word ids and NOTHING after the end, and their log probabilities (J,) for
-    a text (L,). J is the number of words to the power of L: for few words and places."""
+    """Return all outcomes of a text, (J, L), and a function from a text (L,) to their log-probabilities (J,).
+
+    Outcomes are word ids and NOTHING after the end. J is the number of words to the power of L, so it suits few words
+    and places.
+    """
     lengths, word = text.lengths, cast(Any, text.word)
     assert lengths is not None
     words, places = range(len(text.vocabulary)), text.tokens
@@ -402,6 +459,7 @@ def text_law(text: TextMechanism) -> tuple[NDArray[np.int64], Callable[[NDArray[
 
 
 def length_game(mechanism: Length, delta: float) -> Game:
+    """Return the game of the two lengths whose exact probabilities differ most."""
     outcomes = np.arange(mechanism.tokens + 1)
     table = np.vstack([mechanism.log_prob(outcomes, np.full(len(outcomes), x)) for x in outcomes])
     x, y = worst_pair(table)
@@ -411,11 +469,11 @@ def length_game(mechanism: Length, delta: float) -> Game:
     )  # fmt: skip
 
 
-# --- which
+# --- catalogue
 
 
 def words(size: int = 24) -> Vocabulary:
-    """The words that text mechanisms are audited on: few, and near each other, so that every outcome is seen often."""
+    """Return the audit's vocabulary: few words, near each other, so that every outcome occurs often."""
     rng = np.random.default_rng(6)
     named = ("the", "of", *(f"word{i}" for i in range(size - 2)))
     vectors = rng.normal(size=(size, 3)).astype(np.float32)
@@ -423,7 +481,7 @@ def words(size: int = 24) -> Vocabulary:
 
 
 def _groups(mechanism: CusText) -> NDArray[Any]:
-    """A number for each group, below 0 for what is passed through."""
+    """Return a number for each group, below 0 for words that are passed through."""
     inputs = np.arange(len(mechanism.vocabulary) + 1)
     return np.where(mechanism.kept(inputs), -1, mechanism.mapping.group)
 
@@ -460,7 +518,7 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
     PrivUnit.name: lambda delta: [sphere_game(PrivUnit(16, 2.0), delta)],
     RandomizedResponse.name: lambda delta: [
         label_game(RandomizedResponse(1.0, 10), delta),
-        # rare truths stand out where every label is rare
+        # rare true labels are visible if every label is rare
         label_game(RandomizedResponse(0.5, 50), delta),
     ],
     RandomizedResponsePrior.name: lambda delta: [label_game(RandomizedResponsePrior(1.0, 10), delta)],
@@ -489,7 +547,7 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
 
 
 def _about(mechanism: Any) -> str:
-    """Its public numbers, in short."""
+    """Return a mechanism's public parameters, in short."""
     named = {"epsilon": "ε", "dim": "m'", "classes": "K", "sigma": "σ", "tokens": "L"}
     shown = [
         f"{named.get(key, key)}={value:g}" if isinstance(value, float) else f"{named.get(key, key)}={value}"

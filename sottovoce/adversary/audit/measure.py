@@ -1,7 +1,7 @@
-"""What one audit measures: of each game bounds of ε and of δ, and whether what is claimed holds.
+"""Measurement of an audit: bounds of ε and δ for each game, and whether its claims hold.
 
-Every figure that can raise an alarm is wrong with probability at most alpha, and alphas make `FAMILY` together
-(Bonferroni), whatever the dependence between them.
+Every figure that can raise an alarm is wrong with probability at most alpha. All alphas sum to `FAMILY` (Bonferroni),
+whatever the dependence between the figures.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ FAMILY = 1e-3
 
 @dataclass(frozen=True)
 class Audit:
-    """What to audit. mechanisms: names of `names`, or other people's; all of `names` where there are none. draws: of
-    each input. delta: at which ε is compared beside the pure one. seed: of the draws."""
+    """Settings of an audit.
+
+    Args:
+        mechanisms: Names of `names`, or external mechanisms; () for all of `names`.
+        draws: Draws of each input.
+        delta: δ at which ε is compared beside the pure one.
+        seed: Seed of the draws.
+    """
 
     mechanisms: tuple[str, ...] = ()
     draws: int = 200_000
@@ -32,11 +38,20 @@ class Audit:
 
 @dataclass(frozen=True)
 class Finding:
-    """One game, measured. Bounds are lower bounds. excess: of each claim the point that looked worst. shown: the δ of
-    the closest claim at each of `game.shown`.
+    """Measurement of one game. Bounds are lower bounds.
 
-    mu: a lower bound of μ, where the claim is a Gaussian's curve. reach: the largest ε that so many draws could show.
-    fitted: the scores that events are about.
+    Args:
+        game: The game.
+        draws: Draws of each input.
+        alpha: Error probability of each figure.
+        pure: Bound of the pure ε.
+        at_delta: Bound of ε at δ.
+        excess: For each claim, the point that looked worst.
+        shown: Measured δ of the closest claim at each of `game.shown`.
+        mu: Bound of μ, if the claim is a Gaussian's curve.
+        reach: Largest ε that this number of draws can show.
+        delta: δ of the audit.
+        fitted: Scores behind the events.
     """
 
     game: Game
@@ -53,14 +68,14 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """violated, holds, or "no claim" where nothing is promised."""
+        """Return "violated", "holds", or "no claim" if nothing is promised."""
         if not self.game.claims:
             return "no claim"
         return "violated" if self.violations else "holds"
 
     @property
     def violations(self) -> list[tuple[float, float, adversary.Event, adversary.Counts]]:
-        """Points (ε, δ) of what is claimed that do not hold, each with the event that shows it."""
+        """Return the claimed points (ε, δ) that do not hold, each with the event that shows it."""
         theorem = self.game.theorem
         bounds = ((theorem.pure, 0.0, self.pure), (theorem.at_delta, self.delta, self.at_delta))
         return [
@@ -70,15 +85,24 @@ class Finding:
 
 
 def tests(games: Iterable[Game]) -> int:
-    """How many figures there are that may be wrong: of each game two bounds of ε, one of δ for each claim and for each
-    ε that is shown, and one of μ where that is claimed."""
+    """Return the number of figures that may be wrong.
+
+    Each game has two bounds of ε, one of δ for each claim and for each shown ε, and one of μ if it is claimed.
+    """
     return sum(2 + len(game.claims) + len(game.shown) + game.gaussian for game in games if game.claims) or 1
 
 
 def measure(
     games: list[Game], audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None] = lambda line: None
 ) -> list[Finding]:
-    """The games' findings, whose false alarms have probability `family` together."""
+    """Return the games' findings, whose false alarms have probability `family` together.
+
+    Args:
+        games: Games to measure.
+        audit: Settings of the audit.
+        family: Probability of any false alarm.
+        progress: Function that receives lines of progress.
+    """
     alpha = family / tests(games)
     findings = []
     for game in games:
@@ -101,18 +125,24 @@ def measure(
 
 
 def _numeric(delta: float, epsilon: float) -> float:
-    """What a sampler's total variation adds to a δ at ε, at most."""
+    """Return the most that a sampler's total variation adds to a δ at ε."""
     return min(1.0, delta * (1 + math.exp(min(epsilon, 14.0))))
 
 
 def _of_mu(finding: Finding) -> float:
-    """ε at the audit's δ of the Gaussian curve that was refuted; 0 where none is claimed."""
+    """Return ε at the audit's δ of the refuted Gaussian curve; 0 if none is claimed."""
     return gaussian_epsilon(finding.mu, finding.delta) if finding.mu else 0.0
 
 
 def results(audit: Audit, entries: list[dict[str, Any]], *, family: float, figures: int) -> dict[str, Any]:
-    """What an audit has found: how it was made, how many entries are violated, and the entries. figures: that share the
-    false alarms, whose probability is `family` together. JSON-ready but for infinities."""
+    """Return the results of an audit, JSON-ready but for infinities.
+
+    Args:
+        audit: Settings of the audit.
+        entries: Its entries.
+        family: Probability of any false alarm.
+        figures: Number of figures that share the false alarms.
+    """
     return {
         "draws": audit.draws,
         "delta": audit.delta,
@@ -126,7 +156,7 @@ def results(audit: Audit, entries: list[dict[str, Any]], *, family: float, figur
 
 
 def entry(finding: Finding) -> dict[str, Any]:
-    """JSON-ready but for infinities."""
+    """Return the entry of a finding, JSON-ready but for infinities."""
     game = finding.game
     return {
         "name": game.name,

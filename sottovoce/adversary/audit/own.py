@@ -1,9 +1,9 @@
-"""What the audit measures of a mechanism that has no line in `adversary.audit.games.GAMES`: of one's own, with the
-usual parameters, and from its draws alone where it does not say how likely they are.
+"""Games of a custom mechanism, which has no line in `adversary.audit.games.GAMES`.
 
-Its word is not taken for the worst pair, nor for what tells the two apart: inputs are chosen by what it says and by a
-pilot of draws that no figure is made of (so the audit's false-alarm rate stands), and each score of what it says of its
-probabilities has a learned one beside it.
+The mechanism gets the usual parameters. If it states no probabilities, the games use its draws alone. The audit does
+not trust the mechanism about the worst pair, nor about the best score. Inputs are chosen by its stated probabilities
+and by a pilot of separate draws, so the audit's false-alarm rate stands. Each score from its stated probabilities has a
+learned score beside it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,31 @@ from sottovoce.adversary.estimators.audit import learned
 
 FloatArray = NDArray[np.float64]
 
-#: Draws of each input in the pilot, and the seed of its streams, which is none that an audit may be given.
+#: Draws of each input in the pilot, and the seed of its streams, which no audit may have.
 _PILOT, _PILOT_SEED = 4000, 2**62
 #: Values of parameters that have no default.
 _USUAL: dict[str, Callable[[], Any]] = {"epsilon": lambda: 1.0, "dim": lambda: 16, "classes": lambda: 10}
 
 
 def names() -> tuple[str, ...]:
-    """Of everything that has a game by its name alone: the catalogue's mechanisms, those that are given there at run
-    time too."""
+    """Return all mechanisms that have a game by their name alone.
+
+    They include those of the catalogue, also those added at run time.
+    """
     return tuple(dict.fromkeys((*GAMES, *CATALOGUE)))
 
 
 def games_of(name: str, delta: float) -> list[Game]:
-    """The games of one of `names`, or of another person's mechanism, which is imported. Raises UserError, or ValueError
-    of one line, for one that there is none of, or that needs parameters which nobody knows."""
+    """Return the games of one of `names`, or of an external mechanism, which is imported.
+
+    Args:
+        name: Name of the mechanism.
+        delta: δ of the audit.
+
+    Raises:
+        UserError: The mechanism needs parameters that the audit does not know.
+        ValueError: There is no such mechanism. The message is one line.
+    """
     if name in GAMES:
         return GAMES[name](delta)
     kind = admit(name)
@@ -66,7 +76,7 @@ def games_of(name: str, delta: float) -> list[Game]:
 
 
 def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:
-    """Two antipodal pairs: along one coordinate, and along all of them at once, so that none goes unlooked at."""
+    """Yield two antipodal pairs: along one coordinate, and along all of them, so that each coordinate is tested."""
     diagonal = np.full(mechanism.dim, mechanism.dim**-0.5)
     for along, shown in ((None, "antipodal"), (diagonal, "antipodal in all coordinates")):
         game = sphere_game(mechanism, delta, along=along, shown=shown)
@@ -74,8 +84,7 @@ def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:
 
 
 def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
-    """Of labels, answers and words: the two inputs that differ most by what the mechanism says, and those that differ
-    most by what it does."""
+    """Yield games of labels, answers or words, with the worst input pairs by stated probabilities and by the pilot."""
     texts = mechanism.channel == "text"
     outputs = len(mechanism.vocabulary) if texts else mechanism.classes
     inputs = np.arange(outputs + 1 if texts else outputs)
@@ -92,7 +101,7 @@ def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
 
 
 def _said(mechanism: Any, inputs: NDArray[np.int64], outputs: int) -> FloatArray | None:
-    """The mechanism's own log probabilities (inputs, outputs); None where it gives none."""
+    """Return the mechanism's own log-probabilities (inputs, outputs); None if it states none."""
     if not hasattr(mechanism, "log_prob"):
         return None
     every = np.arange(outputs)
@@ -100,7 +109,7 @@ def _said(mechanism: Any, inputs: NDArray[np.int64], outputs: int) -> FloatArray
 
 
 def _done(mechanism: Any, inputs: NDArray[np.int64], outputs: int) -> FloatArray:
-    """Log frequencies (inputs, outputs) of the pilot, each outcome counted once more than it came."""
+    """Return log-frequencies (inputs, outputs) of the pilot, with one added to each count."""
     rows = []
     for x in inputs:
         rng = streams(f"pilot {mechanism.name}", int(x), _PILOT, _PILOT_SEED)

@@ -1,8 +1,8 @@
-"""The audit: what is claimed and what is measured, side by side, and whether any claim is violated.
+"""Audit: claimed and measured values side by side, and whether any claim is violated.
 
-Every figure that can raise an alarm is wrong with probability at most alpha, and alphas make `FAMILY` together
-(Bonferroni), whatever the dependence between them: a whole audit of sound mechanisms raises any alarm with
-probability at most 1e-3.
+Every figure that can raise an alarm is wrong with probability at most alpha. All alphas sum to `FAMILY` (Bonferroni),
+whatever the dependence between the figures. So a whole audit of sound mechanisms raises any alarm with probability at
+most 1e-3.
 """
 
 from __future__ import annotations
@@ -34,17 +34,21 @@ from sottovoce.adversary.audit.own import names as mechanisms
 from sottovoce.adversary.audit.timing import TIMING, Timed, pairs_of, timed
 from sottovoce.adversary.estimators import audit as adversary
 
-#: Draws of each input, at most: all of a game are held at once.
+#: Most draws of each input: all draws of a game are in memory at once.
 _MOST_DRAWS = 2_000_000
 
 
 def names() -> tuple[str, ...]:
-    """What can be audited."""
+    """Return the names that can be audited."""
     return (*mechanisms(), *PARTS, TIMING)
 
 
 def check(audit: Audit) -> None:
-    """UserError on what cannot be audited."""
+    """Check the settings of an audit.
+
+    Raises:
+        UserError: They cannot be audited.
+    """
     for name in audit.mechanisms:
         if name not in names() and (is_reference(name) or name in installed()):
             admit(name)
@@ -62,8 +66,17 @@ def check(audit: Audit) -> None:
 
 
 def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Measure everything that is asked for: one entry a game, and one for each client's ledger. `violated` counts the
-    claims that do not hold; by false alarms it is above 0 with probability at most `family`. UserError as in `check`.
+    """Measure everything that is requested: one entry a game, and one for each client's ledger.
+
+    `violated` counts the claims that do not hold. False alarms make it positive with probability at most `family`.
+
+    Args:
+        audit: Settings of the audit.
+        family: Probability of any false alarm.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: `check` raises it.
     """
     check(audit)
     games: list[Game] = []
@@ -101,14 +114,26 @@ def audit(
     *mechanisms: Any, draws: int = 200_000, delta: float = 1e-3, seed: int = 1, out: Path | str | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Lower bounds of ε, measured, beside what is claimed: what the command `audit` does.
+    """Measure lower bounds of ε beside the claimed ones, as the command `audit` does.
 
-    mechanisms: names of `names`, all where there are none; or other people's, by the name that their package installs
-    or as "package.module:Class". In place of names, a function of an input and a number of draws, which returns as
-    many, and its `Claim`: its worst pair is searched for on a half of the draws, and delta is the claim's. draws: of
-    each of two inputs. delta: at which ε is compared beside the pure one. out: a folder for audit.json, audit.md and
-    certificates, new or empty. Returns the results of `run`, with infinities as floats; `violated` counts the claims
-    that do not hold, and of a function `certificates` has each. UserError as in `check`.
+    In place of names, it takes a function of an input and a number of draws, which returns as many draws, and its
+    `Claim`. It then searches for the worst pair on half of the draws, and delta is the claim's.
+
+    Args:
+        *mechanisms: Names of `names`, all without names. Or external mechanisms, by the name that their package
+            installs or as "package.module:Class".
+        draws: Draws of each of two inputs.
+        delta: δ at which ε is compared beside the pure one.
+        seed: Seed of the draws.
+        out: Folder for audit.json, audit.md and certificates, new or empty.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        The results of `run`, with infinities as floats. `violated` counts the claims that do not hold. For a function,
+        `certificates` has each violation.
+
+    Raises:
+        UserError: `check` raises it.
     """
     if any(callable(one) for one in mechanisms):
         if len(mechanisms) != 2 or not isinstance(mechanisms[1], Claim):
@@ -123,9 +148,18 @@ def audit_command(
     command: str, *, draws: int = 200_000, seed: int = 1, timeout: float = 60.0, out: Path | str | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The same of a program, which says its claim and answers as `adversary.audit.outside.source` describes.
+    """Run the audit of a program, which states its claim and answers as `adversary.audit.outside.source` describes.
 
-    timeout: seconds that an answer may take. UserError on a program that does not.
+    Args:
+        command: Command line of the program.
+        draws: Draws of each of two inputs.
+        seed: Seed of the draws.
+        timeout: Seconds to wait for an answer.
+        out: Folder for audit.json, audit.md and certificates, new or empty.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: The program does not do so.
     """
 
     def audited() -> dict[str, Any]:
@@ -136,7 +170,7 @@ def audit_command(
 
 
 def _kept(audited: Callable[[], dict[str, Any]], out: Path | str | None) -> dict[str, Any]:
-    """The results, in a folder too where one is named."""
+    """Return the results, and write them into a folder if one is named."""
     if out is None:
         return audited()
     with staged(Path(out)) as part:
@@ -149,11 +183,19 @@ def verify(
     path: Path | str, mechanism: str | Callable[[Any, int], Any] | None = None, *, seed: int | None = None,
     timeout: float = 60.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Whether new draws confirm a certificate, an audit's file of a violation: `confirmed`, and counts.
+    """Check by new draws whether they confirm a certificate, an audit's file of a violation.
 
-    mechanism: the command or the function that draws; None for the command that the certificate names, which is then
-    run: read it first. seed: of the new draws. A violation that is none is confirmed with probability at most 1e-3.
-    UserError on what is no certificate, and on a program that does not answer.
+    Args:
+        path: File of the certificate.
+        mechanism: Command or function that draws. None runs the command that the certificate names, so read it first.
+        seed: Seed of the new draws.
+        timeout: Seconds to wait for an answer.
+
+    Returns:
+        Counts, and `confirmed`. A false violation is confirmed with probability at most 1e-3.
+
+    Raises:
+        UserError: The file is no certificate, or the program does not answer.
     """
     check_seed(seed or 0)
     written = certificate.load(Path(path))
@@ -174,7 +216,7 @@ HEADINGS = (
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as Markdown, with a sentence about what they are worth."""
+    """Return the results as Markdown, with a sentence about their confidence."""
     rows = []
     for e in results["entries"]:
         name = f"{e['name']}: {e['about']}" if e["about"] else e["name"]
@@ -203,7 +245,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def write(results: dict[str, Any], folder: Path) -> None:
-    """audit.json and audit.md, and a file for each certificate."""
+    """Write audit.json and audit.md, and a file for each certificate."""
     kept = {key: value for key, value in results.items() if key != "certificates"}
     _json(kept, folder / "audit.json")
     (folder / "audit.md").write_text(table(results) + "\n", encoding="utf-8")

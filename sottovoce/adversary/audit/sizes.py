@@ -1,11 +1,10 @@
-"""How small a fault the audit finds: faults of each kind, planted in ever smaller sizes, in a table.
+"""Table of the smallest faults that the audit finds: faults of each kind, planted in ever smaller sizes.
 
-    python -m sottovoce.adversary.audit.sizes             # as many draws as `sottovoce audit` makes by itself
-    python -m sottovoce.adversary.audit.sizes 2000000     # as many as it makes at most
+    python -m sottovoce.adversary.audit.sizes             # default draws of `sottovoce audit`
+    python -m sottovoce.adversary.audit.sizes 2000000     # most draws of `sottovoce audit`
 
-A fault is planted in what draws and nowhere else, for as long as one game looks. A size counts as found where the game
-alarms at the confidence that each figure has in a whole audit, on one seed: near the smallest size another seed may
-decide otherwise.
+A fault is planted only in the sampler, for the time of one game. A size counts as found if the game alarms at the
+confidence of each figure in a whole audit, on one seed. Near the smallest size, another seed may decide otherwise.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from sottovoce.adversary.audit.games import Game
 from sottovoce.adversary.audit.own import games_of
 from sottovoce.adversary.audit.stream_games import stream_games
 
-#: Figures of a whole audit, at most: each has its share of the family's rate.
+#: Most figures of a whole audit: each has its share of the family's rate.
 FIGURES = 400
 #: Scales of the noise, and shares of all draws.
 SCALES = (2 / 3, 0.8, 0.9, 0.95, 0.97)
@@ -49,8 +48,14 @@ Made = Callable[[Path], Game]
 
 @dataclass(frozen=True)
 class Fault:
-    """what: in words. sizes: the largest first. plant(size): a context in which what draws is faulty. made: the game
-    that looks for it, of clients in a folder."""
+    """Kind of fault.
+
+    Args:
+        what: Description.
+        sizes: Sizes, the largest first.
+        plant: Function from a size to a context in which the sampler is faulty.
+        made: Function from a folder of clients to the game that searches for the fault.
+    """
 
     what: str
     sizes: tuple[float, ...]
@@ -59,17 +64,17 @@ class Fault:
 
 
 def _of(name: str, at: int = 0) -> Made:
-    """A mechanism's game by itself."""
+    """Return a mechanism's game by itself."""
     return lambda folder: games_of(name, DELTA)[at]
 
 
 def _through(games: Callable[[Clients, float], list[Game]], at: int = 0) -> Made:
-    """A game of the client."""
+    """Return a game of the client."""
     return lambda folder: games(Clients(folder), DELTA)[at]
 
 
 def _noise(kind: Any) -> Callable[[float], Any]:
-    """Draws as with less noise: at this scale of it."""
+    """Return a fault that scales the noise."""
 
     @contextmanager
     def plant(scale: float) -> Iterator[None]:
@@ -86,7 +91,7 @@ def _noise(kind: Any) -> Callable[[float], Any]:
 
 
 def _clear(kind: Any, where: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None) -> Callable[[float], Any]:
-    """Draws that are the input itself in a share of rows, and there in the entries that `where` names."""
+    """Return a fault that releases the input itself in a share of rows, in the entries that `where` selects."""
 
     @contextmanager
     def plant(share: float) -> Iterator[None]:
@@ -105,8 +110,7 @@ def _clear(kind: Any, where: Callable[[NDArray[Any]], NDArray[np.bool_]] | None 
 
 
 def _shared(**ignored: Any) -> Callable[[float], Any]:
-    """Streams that ignore something of a share of users: the stage or the step, which then is always this, or the
-    record."""
+    """Return a fault of streams that ignore the stage, the step or the record of a share of users."""
 
     @contextmanager
     def plant(share: float) -> Iterator[None]:
@@ -128,7 +132,7 @@ def _shared(**ignored: Any) -> Callable[[float], Any]:
 
 @dataclass(frozen=True)
 class _Mixed:
-    """Rows of one source of randomness, and where struck of another."""
+    """Rows of one source of randomness, and those of another for the users `struck`."""
 
     sound: SimulatedUniforms
     other: SimulatedUniforms
@@ -155,7 +159,7 @@ def _behind_the_first(x: NDArray[Any]) -> NDArray[np.bool_]:
     return (np.arange(x.shape[1]) > 0) & (x != NOTHING)
 
 
-#: In the order of DIFFER: which of the games of embedding and label looks at two records, stages, steps.
+#: In the order of DIFFER: positions of the games of embedding and label for two records, stages, steps.
 _RECORDS, _STAGES, _STEPS = 1, 2, 3
 
 FAULTS = (
@@ -186,7 +190,12 @@ FAULTS = (
 
 
 def smallest(fault: Fault, draws: int) -> float | None:
-    """The last of the sizes that is found before one that is not; None where the first is not."""
+    """Return the last size that is found before one that is not; None if the first size is not found.
+
+    Args:
+        fault: Kind of fault.
+        draws: Draws of each input.
+    """
     found = None
     for size in fault.sizes:
         with tempfile.TemporaryDirectory() as folder, fault.plant(size):
@@ -200,7 +209,7 @@ def smallest(fault: Fault, draws: int) -> float | None:
 
 
 def main(draws: int) -> None:
-    """Print the table of what so many draws find."""
+    """Print the table for a number of draws."""
     rows = []
     for fault in FAULTS:
         size = smallest(fault, draws)

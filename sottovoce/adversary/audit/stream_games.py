@@ -1,13 +1,12 @@
-"""Does every draw of a client have randomness of its own?
+"""Games of whether every draw of a client has its own randomness.
 
-Two releases, of inputs that the adversary knows, are told from one of these beside another person's: their noise may
-not go together in any way, whatever they share. If it did, who knows one input (its own, or one that the user has told)
-would read the noise off that release and subtract it from the other. Nothing is claimed of it but ε = 0, so the score
-may be any.
+Two releases of known inputs are compared with one of these beside another person's. Their noise may not be related in
+any way. Otherwise an adversary who knows one input (its own, or one that the user has disclosed) could read the noise
+off that release and subtract it from the other. The claim is ε = 0, so any score may be used.
 
-The two differ in one thing at a time: in the user, in the record, in the stage, in the step (asked again at the same
-stage, an ε apart that changes nothing), in the channel, or in the place within a text. Users and records that belong
-together differ in one bit of their numbers, each of several bits in turn.
+The two differ in one thing at a time: the user, the record, the stage, the step (a second request at the same stage,
+with a negligible change of ε), the channel, or the place within a text. Users and records that belong together differ
+in one bit of their numbers, each of several bits in turn.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ Outputs = NDArray[Any]
 _SHARE = 0.1
 #: Bits in which two users' numbers differ, of 62; and two records', of 32.
 _USER_BITS, _RECORD_BITS = (0, 1, 7, 15, 31, 32, 47, 61), (0, 1, 7, 15, 31)
-#: Every ε is multiplied by it in what is asked again: other parameters, and the same draws from the same uniforms.
+#: Factor of every ε in the second request: other parameters, and the same draws from the same uniforms.
 _NEXT = 1 + 2.0**-30
 _STAGES = "train", "second"
-#: What two releases differ in, of each channel; "embedding" is asked for with the label.
+#: Differences between two releases, for each channel; "embedding" includes the label.
 DIFFER = {
     "embedding": ("user", "record", "stage", "step", "channel"),
     "text": ("user", "record", "stage", "step", "place"),
@@ -51,7 +50,7 @@ _SHOWN = {
 
 @dataclass(frozen=True, eq=False)
 class _Drawn:
-    """Of n users and their companions: users, records (n,), and the replies to what was asked in turn."""
+    """Users and their companions, (n,) each, their records, and their replies to three requests."""
 
     users: IntArray
     companions: IntArray
@@ -62,15 +61,22 @@ class _Drawn:
 
 @dataclass(eq=False)
 class Streams:
-    """Users of two records each and their companions of one, asked three times on a channel, all of whom hold the same.
-    Other users on the other side of a game."""
+    """Users of two records each and their companions of one, who receive three requests on a channel.
+
+    All hold the same data. The other side of a game has other users.
+
+    Args:
+        clients: Clients of the audit.
+        channel: Name of the channel.
+        drawn: Replies by (side, n, seed).
+    """
 
     clients: Clients
     channel: str
     drawn: dict[tuple[int, int, int], _Drawn] = field(default_factory=dict)
 
     def of(self, side: int, n: int, seed: int) -> _Drawn:
-        """Kept, because several games look at it."""
+        """Return the replies, which are kept because several games use them."""
         key = (side, n, seed)
         if key not in self.drawn:
             self.drawn[key] = self._asked(*key)
@@ -97,8 +103,15 @@ class Streams:
         return _Drawn(users, companions, records, others, (replies[0], replies[1], replies[2]))
 
     def pair(self, differ: str, channel: str, side: int, n: int, seed: int) -> tuple[Outputs, Outputs]:
-        """Releases on a channel of n users, as they travel, and those that differ from them in one thing; on side 1
-        the next person's."""
+        """Return releases of n users, and releases that differ from them in one thing; on side 1 the next person's.
+
+        Args:
+            differ: Difference between the two.
+            channel: Name of the channel.
+            side: Side of the game.
+            n: Number of users.
+            seed: Seed of the users.
+        """
         drawn = self.of(side, n, seed)
         users, records, replies = drawn.users, drawn.records, drawn.replies
         one = rows_of(replies[0], channel, users, records)
@@ -114,13 +127,13 @@ class Streams:
 
 
 def stream_games(clients: Clients, delta: float) -> list[Game]:
-    """Every channel, in everything that two releases may differ in."""
+    """Return the games of every channel, for every difference between two releases."""
     each = {channel: Streams(clients, channel) for channel in DIFFER}
     return [_game(each[channel], differ) for channel, kinds in DIFFER.items() for differ in kinds]
 
 
 def _game(streams: Streams, differ: str) -> Game:
-    """Whether two releases go together."""
+    """Return the game of whether two releases are related."""
     channel = streams.channel
     mechanism = audit_clients.request(channel).mechanism(channel)
     shown = "embedding and label" if channel == "embedding" else channel
@@ -158,20 +171,25 @@ def _fits(channel: str, differ: str) -> tuple[Fit, ...]:
 
 
 def _bits(differ: str, n: int) -> IntArray:
-    """Which bit the users or the records of each of n pairs differ in, (n,): it may be one alone that is ignored."""
+    """Return the bit in which each of n pairs of users or records differs, (n,): a fault may ignore a single bit."""
     bits = {"user": _USER_BITS, "record": _RECORD_BITS}.get(differ, (0,))
     return np.resize(np.array(bits, dtype=np.int64), n)
 
 
 def _classes(differ: str, one: Outputs, other: Outputs) -> IntArray:
-    """Of two rows of classes (n,), where class 0 is the truth: the bit, are they the same, and is each the truth?
-    (n, 4)."""
+    """Return for two rows of classes (n,), with true class 0, whether they are equal and whether each is true.
+
+    The result is (n, 4), with the bit of `_bits` first.
+    """
     return np.column_stack([_bits(differ, len(one)), one == other, one == 0, other == 0]).astype(np.int64)
 
 
 def _places(drawn: _Drawn, side: int, n: int) -> IntArray:
-    """Of n texts that came out with two words or more their number and the last two, (n, 3); on side 1 each of another
-    text. All hold one word five times, so that neither number nor place says anything of a word."""
+    """Return the length and the last two words of n released texts with two words or more, (n, 3).
+
+    On side 1, each column is of another text. All texts hold one word five times, so neither length nor place says
+    anything about a word.
+    """
     words = values_of(drawn.replies[0], "text")
     ends = (words != NOTHING).sum(axis=1)
     words, ends = words[ends >= 2][:n], ends[ends >= 2][:n]

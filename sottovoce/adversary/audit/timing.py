@@ -1,12 +1,12 @@
-"""Does the time of an answer tell how long its text is? Measured on the client as it is deployed, without a window.
+"""Test of whether the time of an answer reveals the length of its text, on the deployed client without a window.
 
-Two users hold one record each, the same but for the text: a word, or as much as a client reads. Each pair of users has
-folders of its own, which text is in which is drawn by a coin, and so is who is asked first. A first question, of which
-no time is taken, opens the ledgers; the time of the second is that of an answer that is drawn anew.
+Two users hold one record each, with the same data except the text: a word, or as much as a client reads. Each pair of
+users has its own folders. A coin decides which text is in which folder, and another one who receives the request first.
+A first request, which is not timed, opens the ledgers. The second request is timed, and its answer is drawn anew.
 
-Times are real, and differ from run to run: a difference that is small beside the noise is not found. Texts that are
-sanitized word by word are read when a server asks, so that nothing is promised of their time (a device's window covers
-it); of all else the texts' embeddings are there before.
+Times are real, and differ from run to run. A difference that is small beside the noise is not found. Texts that are
+sanitized word by word are read at the request, so nothing is promised about their time (a device's window covers it).
+For all other channels, embeddings of the texts exist beforehand.
 """
 
 from __future__ import annotations
@@ -25,26 +25,35 @@ from sottovoce.adversary.audit.clients import WIDTH, Clients
 from sottovoce.adversary.estimators.timing import Told
 
 TIMING = "client-timing"
-#: Channels whose answers may take no longer for a longer text, and one whose may.
+#: Channels whose answers must not take longer for a longer text, and one whose answers may.
 PROMISED, OTHER = ("embedding", "statistic", "answer"), ("text",)
-#: The two texts: a word, and as much as is ever read of one.
+#: The two texts: a word, and the longest text that a client reads.
 SHORT, LONG = "good", "a good film " * 1365
-#: Pairs of each channel, for so many draws of an audit.
+#: Pairs of each channel: most, least, and draws of an audit for each pair.
 _PAIRS, _LEAST, _EACH = 400, 60, 2500
-#: Seconds by a clock that only goes forward.
+#: Seconds of a monotonic clock.
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What was measured on a channel, and whether anything is promised of it."""
+    """Measurement on a channel.
+
+    Args:
+        channel: Name of the channel.
+        told: Result of the test.
+        promised: Whether its times are promised to be equal.
+    """
 
     channel: str
     told: Told
     promised: bool
 
     def entry(self, alpha: float) -> dict[str, Any]:
-        """JSON-ready, as of `adversary.audit.run.entry`; violated where chance explains it with less than alpha."""
+        """Return the entry, JSON-ready, in the form of `adversary.audit.run.entry`.
+
+        It is violated if chance explains it with probability below alpha.
+        """
         told = self.told
         broken = self.promised and told.chance < alpha
         return {
@@ -58,7 +67,7 @@ class Timed:
 
 
 def pairs_of(draws: int) -> int:
-    """How many pairs of users are asked on a channel, in an audit of so many draws."""
+    """Return the number of pairs of users on a channel, for an audit's number of draws."""
     return max(_LEAST, min(_PAIRS, draws // _EACH))
 
 
@@ -66,8 +75,20 @@ def timed(
     clients: Clients, pairs: int, seed: int, *, channels: Sequence[str] = (*PROMISED, *OTHER),
     clock: Clock = time.perf_counter,
 ) -> list[Timed]:  # fmt: skip
-    """What so many pairs on each channel show. clients: deployed, if it is to be about devices. Each figure that is
-    promised is one that can raise an alarm. UserError where a client does not answer."""
+    """Measure each channel by pairs of users.
+
+    Each promised figure can raise an alarm.
+
+    Args:
+        clients: Clients; deployed ones for figures about devices.
+        pairs: Number of pairs.
+        seed: Seed of the coins.
+        channels: Names of the channels.
+        clock: Clock.
+
+    Raises:
+        UserError: A client does not answer.
+    """
     return [
         Timed(channel, Told.of(*_times(clients, channel, pairs, seed, clock)), channel in PROMISED)
         for channel in channels
@@ -77,7 +98,7 @@ def timed(
 def _times(
     clients: Clients, channel: str, pairs: int, seed: int, clock: Clock
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Seconds of answers about the short and the long text, (pairs,) each."""
+    """Return the seconds of answers about the short and the long text, (pairs,) each."""
     rng = np.random.default_rng([seed, pairs])
     found = np.zeros((2, pairs))
     for i in range(pairs):
@@ -97,7 +118,7 @@ def _times(
 
 
 def _answered(clients: Clients, name: str, channel: str, stage: str, clock: Clock) -> float:
-    """The seconds that a node takes for an answer."""
+    """Return the seconds of a node's answer."""
     content = request_to_record(clients.request(channel, stage=stage))
     began = clock()
     clients.answer(name, lambda: content)

@@ -1,1 +1,4 @@
-"""The server as the adversary: releases and public data in, guesses out. Truth is not here."""
+"""Estimators of the adversary, who is the server: releases and public data in, guesses out.
+
+They never see the truth.
+"""

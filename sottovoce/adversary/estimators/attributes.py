@@ -1,9 +1,9 @@
-"""An attribute of a text's author or subject, guessed from what was released of it: a network of three layers.
+"""Attack that guesses an attribute of a text's author or subject from a release: a network of three layers.
 
-The attack of Song and Raghunathan 2020 (section 3.3) as Du et al. 2023 (section 4.4) use it: auxiliary texts with known
-attributes are turned into the vectors that the adversary sees, a network of three layers learns on them, and guesses
-the attribute of others. A *static* adversary learns on vectors without noise, an *adaptive* one on vectors with the
-mechanism's own noise, drawn afresh in every epoch.
+It is the attack of Song and Raghunathan 2020 (section 3.3), as Du et al. 2023 (section 4.4) use it. The adversary turns
+auxiliary texts with known attributes into the vectors of releases. A network of three layers learns on them, and
+guesses the attribute of other texts. A *static* adversary learns on vectors without noise. An *adaptive* one learns on
+vectors with the mechanism's own noise, drawn afresh in every epoch.
 """
 
 from __future__ import annotations
@@ -19,16 +19,25 @@ IntArray = NDArray[np.int64]
 
 _HIDDEN, _BATCH, _RATE, _DECAY = 128, 64, 1e-3, 1e-2
 _EPOCHS = 60
-#: Share of the auxiliary texts that chooses when to stop.
+#: Share of the auxiliary texts that decides when to stop.
 _HELD_OUT = 0.2
 
 
 def guessed(auxiliary: NDArray[Any], labels: IntArray, seen: NDArray[Any], *, classes: int, seed: int) -> IntArray:
-    """The class guessed for each of the vectors `seen` (n, k), (n,).
+    """Return the guessed class for each attacked vector, (n,).
 
-    auxiliary: (d, p, k), of each of p texts the vectors of d draws, which the epochs go through in turn. labels: (p,).
-    Of all epochs the one that guesses best on a fifth of the texts, held out, is taken. ValueError where there are
-    fewer than 10 texts. No global generator is used.
+    The network is that of the epoch with the best guesses on a held-out fifth of the texts. No global generator is
+    used.
+
+    Args:
+        auxiliary: Vectors (d, p, k) of d draws for each of p texts; epochs use the draws in turn.
+        labels: Classes (p,) of the texts.
+        seen: Attacked vectors (n, k).
+        classes: Number of classes.
+        seed: Seed of all random choices.
+
+    Raises:
+        ValueError: There are fewer than 10 texts.
     """
     draws, texts, width = auxiliary.shape
     if texts < 10:

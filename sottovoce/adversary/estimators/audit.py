@@ -1,15 +1,15 @@
-"""Empirical lower bounds of ε and δ: what an adversary measures on draws of two inputs, at a stated confidence.
+"""Empirical lower bounds of ε and δ from draws of two inputs, at a stated confidence.
 
-The adversary sees independent draws under an input x and under an input x', and scores each output, in one way or in
-several; a high score speaks for x. Draws are in three parts. On the first quarter a score may be learned; on the second
-an event is chosen, "this score is at least t" or "at most t"; only the other half, which nothing was chosen on, is
-reported: several scores raise no more false alarms than one. Of an event O
-and for any (ε, δ)-indistinguishable pair
+The adversary sees independent draws under an input x and under an input x'. It scores each output in one or several
+ways; a high score speaks for x. Draws are in three parts. On the first quarter, a score may be learned. On the second
+quarter, an event is chosen: "this score is at least t" or "at most t". Only the other half, on which nothing was
+chosen, is reported. So several scores raise no more false alarms than one. For an event O and any (ε,
+δ)-indistinguishable pair,
 
-    Pr[O | x] <= e^ε·Pr[O | x'] + δ,
+  Pr[O | x] <= e^ε·Pr[O | x'] + δ.
 
-so with Clopper and Pearson's (1934) bounds a <= Pr[O | x] and b >= Pr[O | x'], each wrong with probability at most
-alpha/2, ε is at least ln((a - δ)/b) and δ(ε) at least a - e^ε·b: wrong with probability at most alpha, whatever was
+Clopper and Pearson (1934) give bounds a <= Pr[O | x] and b >= Pr[O | x'], each wrong with probability at most alpha/2.
+So ε is at least ln((a - δ)/b), and δ(ε) at least a - e^ε·b. Both are wrong with probability at most alpha, whatever was
 learned and chosen before (Jagielski, Ullman and Oprea 2020, for pure ε).
 """
 
@@ -27,21 +27,27 @@ from scipy.special import betainccinv, betaincinv, ndtri
 
 FloatArray = NDArray[np.float64]
 Outputs = NDArray[Any]
-#: Outputs (n,) or (n, k) to scores (n,).
+#: Function from outputs (n,) or (n, k) to scores (n,).
 Score = Callable[[Outputs], FloatArray]
-#: From outputs under x and under x' to a score; one that is known already does not look at them.
+#: Function from outputs under x and under x' to a score; a known score ignores them.
 Fit = Callable[[Outputs, Outputs], Score]
 
-#: Least draws of each input that anything is measured on.
+#: Least draws of each input for any measurement.
 MIN_DRAWS = 2000
-#: Events that are tried, at most, of each kind: half of them evenly spaced, half ever rarer.
+#: Most events to try of each kind: half of them evenly spaced, half ever rarer.
 _EVENTS = 256
-#: Score of an output that only one of the inputs can give; twice this one was learned against what is known.
+#: Score of an output that only one of the inputs can give. Twice this value marks an output that the law excludes.
 _CERTAIN = 1e6
 
 
 def low(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray:
-    """Clopper and Pearson's lower bound of a probability; above it with probability at most alpha. Array in and out."""
+    """Return Clopper and Pearson's lower bound of a probability, wrong with probability at most alpha.
+
+    Args:
+        successes: Number of successes, or an array of them.
+        trials: Number of trials.
+        alpha: Error probability.
+    """
     k = np.asarray(successes, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         bound = betaincinv(k, trials - k + 1, alpha)
@@ -49,7 +55,13 @@ def low(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray:
 
 
 def high(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray:
-    """Its upper bound."""
+    """Return Clopper and Pearson's upper bound of a probability, wrong with probability at most alpha.
+
+    Args:
+        successes: Number of successes, or an array of them.
+        trials: Number of trials.
+        alpha: Error probability.
+    """
     k = np.asarray(successes, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         bound = betainccinv(k + 1, trials - k, alpha)
@@ -57,15 +69,25 @@ def high(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray
 
 
 def largest(draws: int, alpha: float) -> float:
-    """The largest ε that `draws` draws of each input can show at all: those of a perfect attack."""
+    """Return the largest ε that an audit can show: that of a perfect attack.
+
+    Args:
+        draws: Draws of each input.
+        alpha: Error probability.
+    """
     half = draws - draws // 2
     return float(np.log(low(half, half, alpha / 2) / high(0, half, alpha / 2)))
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """S scores of draws under x and x', (S, n): on the part that events are chosen on, and on the part that is
-    reported. fitted: the scores themselves, in that order."""
+    """S scores of draws under x and x', (S, n) each.
+
+    Args:
+        chosen: Scores on the part that chooses events.
+        reported: Scores on the part that is reported.
+        fitted: Score functions, in the same order.
+    """
 
     chosen: tuple[FloatArray, FloatArray]
     reported: tuple[FloatArray, FloatArray]
@@ -74,21 +96,34 @@ class Scores:
 
 @dataclass(frozen=True)
 class Event:
-    """Score number `of` is at least the threshold; swapped: at most minus the threshold, which speaks for x'."""
+    """Event that a score is at least a threshold.
+
+    Args:
+        of: Number of the score.
+        swapped: True for the event that the score is at most minus the threshold, which speaks for x'.
+        threshold: Threshold of the score.
+    """
 
     of: int
     swapped: bool
     threshold: float
 
     def counted(self, first: FloatArray, second: FloatArray) -> Counts:
-        """How often it came, of scores (n,) under x and under x'."""
+        """Return how often the event occurred, from scores (n,) under x and under x'."""
         own, other = (-second, -first) if self.swapped else (first, second)
         return Counts(int((own >= self.threshold).sum()), int((other >= self.threshold).sum()), len(own), len(other))
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How often an event came under its own input (hits, of `own` draws) and under the other (misses, of `other`)."""
+    """Number of times that an event occurred.
+
+    Args:
+        hits: Occurrences under its own input.
+        misses: Occurrences under the other input.
+        own: Draws of its own input.
+        other: Draws of the other input.
+    """
 
     hits: int
     misses: int
@@ -96,15 +131,22 @@ class Counts:
     other: int
 
     def bounds(self, alpha: float) -> tuple[float, float]:
-        """Its two probabilities, from below under its own input and from above under the other; together wrong with
-        probability at most alpha."""
+        """Return a lower bound of the probability under its own input, and an upper bound under the other.
+
+        Together they are wrong with probability at most alpha.
+        """
         return float(low(self.hits, self.own, alpha / 2)), float(high(self.misses, self.other, alpha / 2))
 
 
 @dataclass(frozen=True)
 class LowerBound:
-    """epsilon: at least 0, nats, a lower bound of ε at δ. event: by which, and how often it came on the part that is
-    reported."""
+    """Lower bound of ε at δ.
+
+    Args:
+        epsilon: The bound in nats, at least 0.
+        event: Event that gives the bound.
+        counts: Its occurrences on the reported part.
+    """
 
     epsilon: float
     event: Event
@@ -113,8 +155,15 @@ class LowerBound:
 
 @dataclass(frozen=True)
 class Excess:
-    """The claimed point (epsilon, claimed δ) that looked worst, and the δ measured at that ε, from below. event,
-    counts: as of `LowerBound`."""
+    """Claimed point (ε, δ) that looked worst, with the δ measured at that ε.
+
+    Args:
+        epsilon: ε of the point.
+        claimed: δ of the point.
+        measured: Lower bound of δ at that ε.
+        event: Event that gives the bound.
+        counts: Its occurrences on the reported part.
+    """
 
     epsilon: float
     claimed: float
@@ -124,11 +173,21 @@ class Excess:
 
     @property
     def violated(self) -> bool:
+        """Return True if the measured δ is above the claimed one."""
         return self.measured > self.claimed
 
 
 def scores(first: Outputs, second: Outputs, *fits: Fit) -> Scores:
-    """Scores of n draws under each input, the parts taken in order. ValueError where there are too few."""
+    """Return scores of n draws under each input, with the parts taken in order.
+
+    Args:
+        first: Outputs under x.
+        second: Outputs under x'.
+        *fits: Functions that learn a score.
+
+    Raises:
+        ValueError: There are too few draws.
+    """
     n = min(len(first), len(second))
     if n < MIN_DRAWS:
         raise ValueError(f"audit: {n} draws are too few; at least {MIN_DRAWS:,} of each input are needed")
@@ -143,7 +202,7 @@ def scores(first: Outputs, second: Outputs, *fits: Fit) -> Scores:
 
 
 def lower_epsilon(scores: Scores, delta: float, alpha: float) -> LowerBound:
-    """A lower bound of ε at δ, wrong with probability at most alpha."""
+    """Return a lower bound of ε at δ, wrong with probability at most alpha."""
     best, event = -math.inf, None
     for of, swapped in _ways(scores):
         thresholds, a, b = _rates(scores, of, swapped, alpha)
@@ -160,8 +219,12 @@ def lower_epsilon(scores: Scores, delta: float, alpha: float) -> LowerBound:
 
 
 def lower_mu(scores: Scores, alpha: float) -> float:
-    """A lower bound of the least μ by whose Gaussian trade-off the pair is bounded, at least 0 and above it with
-    probability at most alpha: Φ⁻¹(a) − Φ⁻¹(b) of an event (Nasr et al. 2023, for μ-GDP of Dong, Roth and Su 2022)."""
+    """Return a lower bound of μ, at least 0, wrong with probability at most alpha.
+
+    μ is the least for which a Gaussian trade-off bounds the pair. The bound is Φ⁻¹(a) − Φ⁻¹(b) of an event.
+
+    Source: Nasr et al. 2023, for μ-GDP of Dong, Roth and Su 2022.
+    """
     best, event = -math.inf, None
     for of, swapped in _ways(scores):
         thresholds, a, b = _rates(scores, of, swapped, alpha)
@@ -176,9 +239,14 @@ def lower_mu(scores: Scores, alpha: float) -> float:
 
 
 def excess(scores: Scores, points: FloatArray, alpha: float) -> Excess:
-    """The claim that the pair is (ε, δ)-indistinguishable at every one of `points` (J, 2), against one measurement.
+    """Test the claim that the pair is (ε, δ)-indistinguishable at every point, by one measurement.
 
-    Where every claim is true, `violated` with probability at most alpha.
+    If every claim is true, the result is `violated` with probability at most alpha.
+
+    Args:
+        scores: Scores of the draws.
+        points: Claimed points (J, 2).
+        alpha: Error probability.
     """
     epsilons, deltas = points[:, 0], points[:, 1]
     best, picked = -math.inf, None
@@ -187,7 +255,7 @@ def excess(scores: Scores, points: FloatArray, alpha: float) -> Excess:
         n = scores.chosen[0].shape[1]
         growth = np.exp(np.minimum(epsilons, 700.0))[:, None]
         margin = a - growth * b - deltas[:, None]
-        # of several points the one that is most surely violated, not the most by measure: in standard deviations
+        # pick the point that is violated most surely, in standard deviations, not by the largest measured value
         spread = np.sqrt((a * (1 - a) + growth**2 * b * (1 - b) + 1 / n) / n)
         standing = margin / spread if len(points) > 1 else margin
         at = np.unravel_index(int(np.argmax(standing)), standing.shape)
@@ -201,7 +269,7 @@ def excess(scores: Scores, points: FloatArray, alpha: float) -> Excess:
 
 
 def excess_of(counts: Counts, epsilon: float, alpha: float) -> float:
-    """What counts show of δ at ε, from below: at least 0, and above the true one with probability at most alpha."""
+    """Return a lower bound of δ at ε from counts, at least 0, wrong with probability at most alpha."""
     a, b = counts.bounds(alpha)
     return max(0.0, a - math.exp(min(epsilon, 700.0)) * b)
 
@@ -210,11 +278,13 @@ def _ways(scores: Scores) -> list[tuple[int, bool]]:
     return [(of, swapped) for of in range(len(scores.chosen[0])) for swapped in (False, True)]
 
 
-@lru_cache(maxsize=4)  # all figures of one game ask for the same, two for each score
+@lru_cache(maxsize=4)  # all figures of one game use the same rates, two for each score
 def _rates(scores: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Of a score the thresholds of events "at least t" (swapped: "at most t", which speak for x'), and of each the
-    bounds of its probability, on the part that events are chosen on: from below under its own input, from above under
-    the other."""
+    """Return a score's thresholds, with bounds of each event's probability on the part that chooses events.
+
+    Events are "at least t" (swapped: "at most t", which speaks for x'). The bounds are a lower one under the event's
+    own input, and an upper one under the other.
+    """
     first, second = (part[of] for part in scores.chosen)
     own, other = (-second, -first) if swapped else (first, second)
     own, other = np.sort(own), np.sort(other)
@@ -227,7 +297,7 @@ def _rates(scores: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatA
 
 @lru_cache(maxsize=64)
 def _ranks(n: int) -> NDArray[np.int64]:
-    """Of which of n sorted draws the thresholds are, 1 for the largest: half evenly spaced, half ever rarer."""
+    """Return the ranks of the draws that are thresholds, 1 for the largest: half evenly spaced, half ever rarer."""
     each = _EVENTS // 4
     return np.unique(np.concatenate([np.geomspace(1, n, each), np.linspace(1, n, each)]).astype(np.int64))
 
@@ -236,14 +306,19 @@ def _ranks(n: int) -> NDArray[np.int64]:
 
 
 def known(score: Score) -> Fit:
-    """A score that needs no learning: a log-likelihood ratio, or a statistic that it rises with."""
+    """Return a score that needs no learning: a log-likelihood ratio, or a statistic that rises with it."""
     return lambda first, second: score
 
 
 def learned(first: Outputs, second: Outputs) -> Score:
-    """A score from examples: of whole numbers the log-ratio of how often they came, of others a linear one (Fisher's).
+    """Learn a score from examples.
 
-    first, second: (n,) or (n, k), of one kind. An output of whole numbers that never came has score 0.
+    For whole numbers it is the log-ratio of frequencies; an output without examples has score 0. For other outputs it
+    is a linear score (Fisher's).
+
+    Args:
+        first: Outputs under x, (n,) or (n, k).
+        second: Outputs under x', of the same kind.
     """
     if first.dtype.kind in "iu":
         return _frequencies(first, second)
@@ -251,14 +326,22 @@ def learned(first: Outputs, second: Outputs) -> Score:
 
 
 def as_rows(outputs: Outputs) -> FloatArray:
-    """Outputs (n,) or (n, k) as rows of numbers, (n, 1) or (n, k)."""
+    """Return outputs (n,) or (n, k) as rows of numbers, (n, 1) or (n, k)."""
     return np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1)
 
 
 def looked_at(step: float) -> Fit:
-    """A linear score (Fisher's) of all that is to be seen of coordinates beside their likelihood: each as it is, its
-    square and so the length of all, its magnitude, its sign, and the two lowest bits of its number on a grid of `step`.
-    Outputs (n, k) of any kind; it finds what a mechanism that is sound never shows."""
+    """Return a linear score (Fisher's) of everything visible in coordinates beside their likelihood.
+
+    Its features are each coordinate, its square (and so the length of the vector), its magnitude, its sign, and the two
+    lowest bits of its code. It finds leaks that a sound mechanism never shows.
+
+    Args:
+        step: Step of the quantizer.
+
+    Returns:
+        A score of outputs (n, k) of any kind.
+    """
 
     def features(outputs: Outputs) -> FloatArray:
         z = np.asarray(outputs, dtype=np.float64)
@@ -268,16 +351,24 @@ def looked_at(step: float) -> Fit:
     return lambda first, second: _fisher(first, second, features)
 
 
-#: Tables of two bits that boosting adds up.
+#: Number of two-bit tables that boosting adds up.
 _ROUNDS = 6
 
 
 def boosted(step: float) -> Fit:
-    """What no linear score sees: gradient boosting (Friedman 2001) of the signs and the two lowest bits of coordinates.
+    """Return a score that finds nonlinear leaks, by gradient boosting of signs and the two lowest bits of coordinates.
 
-    Each round adds the table of two of these bits, of all pairs, that takes most off the logistic loss: a tree of depth
-    two whose splits are chosen together, so that the exclusive or of two bits is found, of which neither alone says
-    anything. step, outputs: as of `looked_at`; it learns on 32,768 of each input at most.
+    Each round considers all pairs of these bits, and adds the table of the pair that reduces the logistic loss most.
+    This is a tree of depth two whose splits are chosen together. So it finds the exclusive or of two bits, where
+    neither bit alone says anything. It learns on at most 32,768 outputs of each input.
+
+    Args:
+        step: Step of the quantizer.
+
+    Returns:
+        A score of outputs (n, k) of any kind.
+
+    Source: Friedman 2001.
     """
 
     def bits(outputs: Outputs) -> NDArray[np.float32]:
@@ -307,7 +398,7 @@ def boosted(step: float) -> Fit:
 
 
 def _cells(b: NDArray[np.float32], weights: FloatArray) -> FloatArray:
-    """(2, 2, f, f) sums of weights (n,) over the rows of bits (n, f) in which bits i and j are 0 or 1 each."""
+    """Return (2, 2, f, f) sums of weights (n,) over the rows of bits (n, f) in which bits i and j are 0 or 1 each."""
     weighted = b * weights[:, None].astype(np.float32)
     both, one, total = (b.T @ weighted).astype(np.float64), weighted.sum(axis=0, dtype=np.float64), weights.sum()
     first, second = one[:, None] - both, one[None] - both
@@ -319,7 +410,13 @@ def _looked_up(b: NDArray[np.float32], i: int, j: int, table: FloatArray) -> Flo
 
 
 def part(columns: slice, fit: Fit, *, whole: bool = False) -> Fit:
-    """A score that looks at some columns of outputs (n, k) alone; whole: as whole numbers."""
+    """Return a score of some columns of outputs (n, k) alone.
+
+    Args:
+        columns: Columns to use.
+        fit: Function that learns the score.
+        whole: Whether to convert the columns to whole numbers.
+    """
 
     def of(outputs: Outputs) -> Outputs:
         return outputs[:, columns].astype(np.int64) if whole else outputs[:, columns]
@@ -332,8 +429,16 @@ def part(columns: slice, fit: Fit, *, whole: bool = False) -> Fit:
 
 
 def alike(step: float) -> Fit:
-    """A linear score (Fisher's) of how two vectors go together, outputs (n, 2k), one behind the other: coordinate by
-    coordinate their product, that of their magnitudes, and whether they are the same number on a grid of `step`."""
+    """Return a linear score (Fisher's) of the relation of two vectors.
+
+    Its features are, for each coordinate, the product, the product of magnitudes, and whether both have the same code.
+
+    Args:
+        step: Step of the quantizer.
+
+    Returns:
+        A score of outputs (n, 2k), one vector behind the other.
+    """
 
     def features(outputs: Outputs) -> FloatArray:
         one, other = np.split(np.asarray(outputs, dtype=np.float64), 2, axis=1)
@@ -343,20 +448,21 @@ def alike(step: float) -> Fit:
     return lambda first, second: _fisher(first, second, features)
 
 
-#: Outputs of each input that boosting learns on, at most.
+#: Most outputs of each input that boosting learns on.
 _LEARNT = 2**15
-#: Outputs whose features are worked on at once.
+#: Outputs whose features are computed at once.
 _AT_ONCE = 2**14
-#: Added to the eigenvalues of features of variance 1 within either input: what never varies there counts by it.
+#: Ridge added to the eigenvalues of features of variance 1 within either input. It gives a weight to features that
+#: never vary there.
 _RIDGE = 1e-9
 
 
 def _fisher(first: Outputs, second: Outputs, features: Callable[[Outputs], FloatArray]) -> Score:
-    """The linear score of features (n, f) whose mean differs most between the inputs, in deviations within them."""
+    """Return the linear score of features (n, f) whose mean differs most between inputs, in deviations within them."""
     means, seconds = [], []
     for part in (first, second):
         total, square = np.zeros(()), np.zeros(())
-        shift = features(part[:1])  # a mean near 0, where squares do not cancel
+        shift = features(part[:1])  # brings the mean near 0, where squares do not cancel
         for at in range(0, len(part), _AT_ONCE):
             x = features(part[at : at + _AT_ONCE]) - shift
             total, square = total + x.sum(axis=0), square + x.T @ x
@@ -374,20 +480,30 @@ def _fisher(first: Outputs, second: Outputs, features: Callable[[Outputs], Float
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """The linear score of features (n, f) of outputs along an axis (f,)."""
+    """Linear score of features of outputs.
+
+    Args:
+        axis: Weights (f,).
+        features: Function from outputs to features (n, f).
+    """
 
     axis: FloatArray
     features: Callable[[Outputs], FloatArray] = as_rows
 
     def __call__(self, outputs: Outputs) -> FloatArray:
+        """Return the scores (n,) of outputs."""
         starts = range(0, len(outputs), _AT_ONCE)
         return np.concatenate([self.features(outputs[at : at + _AT_ONCE]) @ self.axis for at in starts])
 
 
 def finite(outcomes: Outputs, log_ratio: FloatArray) -> Fit:
-    """The log-likelihood ratio of finitely many outcomes, (J,) or (J, k) whole numbers and (J,) ratios.
+    """Return the log-likelihood ratio of finitely many outcomes as a score.
 
-    An output that is none of them, which the law never gives, is scored by the examples, above all that are.
+    An output that the law excludes is scored by the examples, above all outcomes.
+
+    Args:
+        outcomes: Outcomes (J,), or whole numbers (J, k).
+        log_ratio: Log-likelihood ratios (J,).
     """
     ratios = np.clip(log_ratio, -_CERTAIN, _CERTAIN).tolist()
     table = dict(zip(_keys(outcomes), ratios, strict=True))
@@ -411,11 +527,16 @@ def finite(outcomes: Outputs, log_ratio: FloatArray) -> Fit:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A score (J,) of outcomes that are a number each, or a row of numbers; of others 0."""
+    """Score of discrete outcomes: a number each, or a row of numbers. Other outcomes have score 0.
+
+    Args:
+        values: Score of each outcome.
+    """
 
     values: dict[Any, float]
 
     def __call__(self, outputs: Outputs) -> FloatArray:
+        """Return the scores (n,) of outputs."""
         distinct, back = _distinct(outputs)
         return np.array([self.values.get(key, 0.0) for key in _keys(distinct)])[back]
 
@@ -431,7 +552,7 @@ def _frequencies(first: Outputs, second: Outputs) -> Score:
 
 
 def _distinct(outputs: Outputs) -> tuple[Outputs, NDArray[np.int64]]:
-    """The distinct rows, and of each row which it is."""
+    """Return the distinct rows, and the number of each row among them."""
     distinct, back = np.unique(outputs, axis=0, return_inverse=True)
     return distinct, back.reshape(-1)
 

@@ -1,20 +1,20 @@
-"""The words of a sanitized text with a language model for a prior: posterior probabilities, by search or by sampling.
+"""Posterior probabilities of a sanitized text's words with a language model as the prior, by search or by sampling.
 
-Pr[words | release] is proportional to Pr[words]·Π_i Pr[released_i | word_i]: a language model gives the first factor,
-the mechanism the second. What is asked for is the likeliest word *in each place*, so not one best text is looked for,
-but the weight of every word in every place.
+Pr[words | release] is proportional to Pr[words]·Π_i Pr[released_i | word_i]. A language model gives the first factor,
+the mechanism the second. The result is the likeliest word *in each place*. So the search is not for one best text, but
+for the weight of every word in every place.
 
-**A causal model** is searched along the text (`causal`). A beam holds what the model knows of the words so far, its
-states; ways that lead to one state are one. Each state is tried with each candidate of the next place, and the `width`
-heaviest are kept, each weighed also by what the rest of the release says of its last word (an estimate, which decides
-what is kept and nothing else). Back along the ways that were kept, every word gets the weight of all of them that pass
-through it. Where nothing is cut off, these are the exact posterior probabilities.
+**A causal model** is searched along the text (`causal`). A beam holds the states of the model, which summarize the
+words so far. Paths that lead to one state are merged. Each state is tried with each candidate of the next place, and
+the `width` heaviest are kept. Their weights include an estimate of what the rest of the release says about the last
+word; this estimate decides only which states are kept. Then, back along the kept paths, every word gets the weight of
+all paths through it. If nothing is cut off, these are the exact posterior probabilities.
 
-**A masked model** has no direction to search in: it knows each word given all others. Drawing the words of a text in
-turn, each given the rest and its own release, is Gibbs sampling (Geman and Geman 1984) of the same posterior
-(`masked`); a word's weight is the mean over the sweeps of the probability that it was drawn with. Where the model's
-conditionals are those of one law of texts, this tends to the exact posterior; where words hang together closely, slowly
-so.
+**A masked model** has no direction to search in: it knows each word given all others. Gibbs sampling (Geman and Geman
+1984) of the same posterior draws the words of a text in turn, each given the rest and its own release (`masked`). A
+word's weight is the mean, over the sweeps, of the probability with which it was drawn. If the model's conditionals
+belong to one distribution of texts, this tends to the exact posterior. It is slow where words depend closely on each
+other.
 """
 
 from __future__ import annotations
@@ -33,9 +33,15 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What may stand in each place of n texts of L places, K words each: words (n, L, K), likeliest first, each once;
-    logs: (n, L, K) log Pr[released | word], -inf where there are fewer words; behind: (n, L, K) log of what the rest of
-    the release says of the word, up to a constant in each place, by any estimate. ends: (n,) where each text ends."""
+    """Candidate words for each place of n texts, L places and K words each.
+
+    Args:
+        words: Words (n, L, K), likeliest first, each once.
+        logs: log Pr[released | word], (n, L, K); -inf where there are fewer words.
+        behind: Log of what the rest of the release says about the word, (n, L, K), by any estimate, up to a constant in
+            each place.
+        ends: End of each text, (n,).
+    """
 
     words: IntArray
     logs: FloatArray
@@ -43,7 +49,12 @@ class Candidates:
     ends: IntArray
 
     def best(self, weights: FloatArray, unknown: int) -> IntArray:
-        """The heaviest word of each place but the unknown one, (n, L); NOTHING behind the ends."""
+        """Return the heaviest word of each place, (n, L); NOTHING behind the ends.
+
+        Args:
+            weights: Weights (n, L, K).
+            unknown: Number of the unknown word, which is never returned.
+        """
         can = np.where((self.words != unknown) & np.isfinite(self.logs), weights, -1.0)
         words = np.take_along_axis(self.words, can.argmax(axis=2)[:, :, None], axis=2)[:, :, 0]
         inside = np.arange(self.words.shape[1]) < self.ends[:, None]
@@ -51,25 +62,42 @@ class Candidates:
 
 
 class Causal(Protocol):
-    """A language model from left to right; a state is a whole number of all that it knows, the last word too."""
+    """Language model from left to right.
+
+    A state is a whole number that stands for the words so far, with the last word.
+    """
 
     @property
-    def start(self) -> int: ...
+    def start(self) -> int:
+        """Return the state before the first word."""
+        ...
     def log_probs(self, states: IntArray, words: IntArray) -> FloatArray:
-        """(b,) states, (k,) words -> (b, k)."""
+        """Return log-probabilities (b, k) of words (k,) after states (b,)."""
     def after(self, states: IntArray, words: IntArray) -> IntArray:
-        """(b,) states, (k,) words -> (b, k) states."""
+        """Return the states (b, k) that words (k,) make of states (b,)."""
 
 
 class Masked(Protocol):
-    """A language model of one word given all others."""
+    """Language model of one word given all others."""
 
     def log_probs(self, texts: IntArray, place: int, words: IntArray) -> FloatArray:
-        """Texts (n, L), whose word in `place` is left aside, and words (n, k) -> (n, k), up to a constant of a text."""
+        """Return log-probabilities (n, k) of words in one place of texts, up to a constant of a text.
+
+        Args:
+            texts: Texts (n, L); their word in `place` is ignored.
+            place: Place of the word.
+            words: Words (n, k).
+        """
 
 
 def causal(model: Causal, found: Candidates, width: int) -> FloatArray:
-    """The weight of each candidate, (n, L, K), up to a factor in each place; 0 behind the ends."""
+    """Return the weight of each candidate, (n, L, K), up to a factor in each place; 0 behind the ends.
+
+    Args:
+        model: Language model.
+        found: Candidates.
+        width: Number of states in the beam.
+    """
     out = np.zeros(found.logs.shape)
     for row, end in enumerate(found.ends):
         out[row, :end] = _searched(model, found.words[row, :end], found.logs[row, :end], found.behind[row, :end], width)
@@ -77,7 +105,7 @@ def causal(model: Causal, found: Candidates, width: int) -> FloatArray:
 
 
 def _searched(model: Causal, words: IntArray, logs: FloatArray, behind: FloatArray, width: int) -> FloatArray:
-    """Of one text, (L, K)."""
+    """Return the weights (L, K) of one text."""
     states, weight = np.array([model.start], dtype=np.int64), np.zeros(1)
     steps = []
     for i in range(len(words)):
@@ -105,8 +133,16 @@ def _searched(model: Causal, words: IntArray, logs: FloatArray, behind: FloatArr
 def masked(
     model: Masked, found: Candidates, begin: IntArray, *, sweeps: int, skip: int = 0, rng: np.random.Generator
 ) -> FloatArray:
-    """The weight of each candidate, (n, L, K), as of `causal`. begin: (n, L) words to begin with. sweeps: over all
-    places, before which `skip` more do not count."""
+    """Return the weight of each candidate, (n, L, K), as `causal` does.
+
+    Args:
+        model: Language model.
+        found: Candidates.
+        begin: Words (n, L) to begin with.
+        sweeps: Number of sweeps over all places.
+        skip: Sweeps before these, which do not count.
+        rng: Generator of the draws.
+    """
     texts, out = begin.copy(), np.zeros(found.logs.shape)
     for sweep in range(skip + sweeps):
         for i in range(texts.shape[1]):

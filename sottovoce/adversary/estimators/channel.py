@@ -1,4 +1,4 @@
-"""What one token of a sanitized text went through, as far as the server knows it: the law of the released word."""
+"""Distribution of the released word given the word in its place, as far as the server knows it."""
 
 from __future__ import annotations
 
@@ -22,29 +22,34 @@ from mechanisms.words.verbatim import Verbatim
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Entries of a block of log-probabilities, and the multiple of words that it holds.
+#: Log-probabilities in a block, and the number that divides its words.
 _ENTRIES, _ALIGNED = 2**22, 16
-#: Words of a block that are passed through.
+#: Words in a block of words that are passed through.
 _DIAGONAL = 256
-#: Where there is no closed law: draws of each word, at most; multiplications that they may take together; and how
-#: many draws the assumed law is worth beside them.
+#: Settings where there is no closed distribution: most draws of each word, most multiplications for all draws, and the
+#: weight of the assumed distribution in draws.
 _DRAWS, _WORK, _WORTH = 200, 5e10, 5.0
-#: What the assumed law gives to words of another part of speech, where the mechanism looks for its own.
+#: Factor of the assumed distribution for words of another part of speech, if the mechanism uses tags.
 _OTHER_TAG = np.exp(-4.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Channel:
-    """Pr[y | x] of a single token: x in 0..V (V the unknown word), y in 0..V-1.
+    """Distribution Pr[y | x] of a single token: x in 0..V (V the unknown word), y in 0..V-1.
 
-    A mechanism with closed probabilities is taken at its word. MADLIB and its kin have none; there the law is
-    *estimated*: each word is drawn up to 200 times by the public mechanism, as far as the work stays bounded, and the
-    counts are smoothed by exp(-ε·distance), the noise's density where the other word lies. A guess by an estimated law
-    is an attack, but not the best one.
+    For a mechanism with closed probabilities it is exact. MADLIB and related mechanisms have none, so there it is
+    *estimated*. The public mechanism draws each word up to 200 times, as far as the work stays bounded. The counts are
+    smoothed by exp(-ε·distance), the noise's density at the other word. A guess from an estimate is an attack, but not
+    the best one.
 
-    words: of how many words the law is asked for; None: of all of them. Of fewer, an estimate may take more draws each.
+    Args:
+        text: Text mechanism.
+        seed: Seed of the draws.
+        words: Number of words that the caller will request; None for all. For fewer words, an estimate may take more
+            draws each.
 
-    ValueError where a released word depends on more of the text than the token in its place.
+    Raises:
+        ValueError: A released word depends on more of the text than the token in its place.
     """
 
     text: TextMechanism
@@ -58,24 +63,26 @@ class Channel:
 
     @property
     def size(self) -> int:
-        """V."""
+        """Return V."""
         return len(self.text.vocabulary)
 
     @cached_property
     def exact(self) -> bool:
-        """Whether the law is the mechanism's own, not an estimate."""
+        """Return True if the distribution is the mechanism's own, not an estimate."""
         return isinstance(self.text.word, Verbatim) or has_probabilities(self.text.word)
 
     @cached_property
     def draws(self) -> int:
-        """Draws of each word that an estimate takes."""
+        """Return the number of draws of each word in an estimate."""
         words = self.size if self.words is None else max(1, self.words)
         work = float(self.size) * words * self.text.vocabulary.vectors.shape[1]
         return 0 if self.exact else int(min(_DRAWS, _WORK / work))
 
     def log_probs(self, x: IntArray) -> FloatArray:
-        """Log-probabilities of all words, (k,) numbers 0..V -> (k, V). What is kept shows itself; an unknown word that
-        shows nothing has a row of -inf."""
+        """Return log-probabilities (k, V) of all released words for words (k,) in 0..V.
+
+        A kept word releases itself. An unknown word that releases nothing has a row of -inf.
+        """
         word: Any = self.text.word
         if isinstance(word, Verbatim):
             out = self._unchanged(x)
@@ -88,9 +95,9 @@ class Channel:
         return out
 
     def blocks(self, x: IntArray) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
-        """(some of x, outputs, log-probabilities of these), a few at a time: all outputs that any of them may give.
+        """Yield blocks of inputs, outputs and log-probabilities: all outputs that any of the inputs may give.
 
-        What is passed through gives itself alone, and a word of a CusText group words of its group.
+        A word that is passed through gives itself alone. A word of a CusText group gives words of its group.
         """
         word: Any = self.text.word
         through = self.text.kept[x] | self._kept_by(word, x)
@@ -116,7 +123,7 @@ class Channel:
 
     @staticmethod
     def _kept_by(word: Any, x: IntArray) -> NDArray[np.bool_]:
-        """Which inputs the word mechanism itself passes through."""
+        """Return True for each input that the word mechanism itself passes through."""
         if isinstance(word, CusText):
             return word.kept(x)
         return np.full(len(x), isinstance(word, Verbatim))
@@ -133,7 +140,7 @@ class Channel:
         if isinstance(word, MadlibSyntax):
             tags = np.append(np.asarray(word.vocabulary.tags, dtype=np.int64), -1)
             weights *= np.where(tags[x][:, None] == tags[None, :-1], 1.0, _OTHER_TAG)
-        # where all are too far for a float, all are alike
+        # if all are too far for a float, all get equal weight
         weights += np.finfo(float).tiny
         weights /= weights.sum(axis=1, keepdims=True)
         if self.draws:

@@ -1,10 +1,10 @@
-"""Maps that a server would ask for embeddings by if it wanted to know one thing of a text, rather than to train.
+"""Maps of a malicious server that wants one attribute of a text, rather than to train.
 
-A client answers whatever maps it is asked by, under the same ε, so an attack on the maps that serve a run's task says
-what an honest server sees and no more. Here maps are learned from public text for the value of an attribute: a
-coordinate for each value, or the values around a circle, where little noise comes between them and their number of
-coordinates is 2. Which, and how strongly smoothed, is chosen by simulation on public text that they were not learned
-on; the guess is the value of largest posterior probability, by the mechanism's density, over the public texts.
+A client answers under any maps, at the same ε. So an attack on the maps of a run's task shows only what an honest
+server sees. Here the maps are learned from public text for the value of an attribute. They have a coordinate for each
+value. Or they place the values around a circle, where noise confuses them less and two coordinates suffice. Simulation
+on other public text chooses between the two, and the strength of smoothing. The guess is the value of largest posterior
+probability, by the mechanism's density, over the public texts.
 """
 
 from __future__ import annotations
@@ -24,22 +24,28 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Matrices = tuple[NDArray[np.float32], NDArray[np.float32]]
 
-#: In mean eigenvalues, what is added before maps that tell values apart are solved for.
+#: Ridge penalties for maps that separate values, in mean eigenvalues.
 PENALTIES = (0.03, 0.3, 3.0, 30.0)
-#: Public texts that a question is tried on.
+#: Public texts that a request is tried on.
 _TRIED = 400
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """mean (m,), m1 (m, m'): the maps asked by; mechanism: of the releases."""
+    """Maps of a request, with the mechanism of the releases.
+
+    Args:
+        mean: Vector (m,).
+        m1: Matrix (m, m').
+        mechanism: Mechanism of the releases.
+    """
 
     mean: NDArray[np.float32]
     m1: NDArray[np.float32]
     mechanism: Any
 
     def drawn(self, embeddings: NDArray[Any], *, seed: int, stage: str) -> FloatArray:
-        """What users would release for embeddings (n, m), on the public grid."""
+        """Return simulated releases for embeddings (n, m), on the public quantizer."""
         rows = np.arange(len(embeddings), dtype=np.int64)
         streams = SimulationStreams(seed).rows(rows, np.zeros_like(rows), stage=stage, channel="embedding")
         y: FloatArray = self.mechanism.sample(project(embeddings, self.mean, self.m1), rng=streams)
@@ -47,7 +53,14 @@ class Question:
         return y if grid is None else grid.decode(grid.encode(y))
 
     def guessed(self, released: FloatArray, embeddings: NDArray[Any], values: IntArray, count: int) -> IntArray:
-        """The likeliest of `count` values behind each release (n, m'), under public texts (p, m) of these values."""
+        """Return the likeliest value behind each release.
+
+        Args:
+            released: Releases (n, m').
+            embeddings: Embeddings (p, m) of public texts.
+            values: Their values (p,).
+            count: Number of values.
+        """
         shares = posterior(self.mechanism, released, project(embeddings, self.mean, self.m1))
         return (shares @ np.eye(count)[values]).argmax(axis=1)
 
@@ -55,8 +68,18 @@ class Question:
 def for_value(
     embeddings: NDArray[Any], values: IntArray, count: int, build: Callable[[int], Any], *, seed: int
 ) -> Question:
-    """The maps that serve a question for a value best: embeddings (p, m) of public texts, values (p,). build: the
-    mechanism by its number of coordinates. ValueError where its density is not known."""
+    """Return the maps that reveal a value best.
+
+    Args:
+        embeddings: Embeddings (p, m) of public texts.
+        values: Their values (p,).
+        count: Number of values.
+        build: Function from the number of coordinates to the mechanism.
+        seed: Seed of all random choices.
+
+    Raises:
+        ValueError: The mechanism's density is not known.
+    """
     order = np.random.default_rng([seed, 16]).permutation(len(embeddings))
     learnt, tried = order[: len(order) // 2], order[len(order) // 2 :][:_TRIED]
     best: tuple[float, int] = (-1.0, 0)
@@ -65,7 +88,7 @@ def for_value(
         released = question.drawn(embeddings[tried], seed=seed, stage="attack-choice")
         guesses = question.guessed(released, embeddings[learnt], values[learnt], count)
         best = max(best, (float((guesses == values[tried]).mean()), -which))
-    mean, m1 = _arranged(embeddings, values, count)[-best[1]]  # the same question, learned on all of them
+    mean, m1 = _arranged(embeddings, values, count)[-best[1]]  # the same maps, learned on all of them
     return Question(mean, m1, build(m1.shape[1]))
 
 
@@ -82,8 +105,16 @@ def _arranged(embeddings: NDArray[Any], values: IntArray, count: int) -> list[Ma
 
 
 def telling(embeddings: NDArray[Any], values: IntArray, count: int, penalty: float) -> Matrices:
-    """Maps to a coordinate for each value (two values: one, and one that is 0): least squares for which it is, rare
-    values weighing as much as others."""
+    """Return maps to a coordinate for each value, by least squares; rare values weigh as much as frequent ones.
+
+    For two values there is one coordinate, and one that is 0.
+
+    Args:
+        embeddings: Embeddings (p, m) of public texts.
+        values: Their values (p,).
+        count: Number of values.
+        penalty: Ridge penalty, in mean eigenvalues.
+    """
     h = np.asarray(embeddings, np.float64)
     mean = h.mean(axis=0)
     away = h - mean

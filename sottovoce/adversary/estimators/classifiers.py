@@ -1,8 +1,7 @@
-"""Scores that are learned from draws of two inputs, beside those of `adversary.estimators.audit`: trees,
-neighbours, a network.
+"""Learned scores of draws of two inputs, beside those of `adversary.estimators.audit`: trees, neighbours, a network.
 
-Each is a frozen value that can be written down and read again (`stated`, `score_of`), so that whoever doubts what it
-found can look at the test itself. Rows of features (n, f) in, scores (n,) out; a high one speaks for the first input.
+Each is a frozen value that can be saved and read again (`stated`, `score_of`), so that a reader can check the test
+itself. A score maps rows of features (n, f) to scores (n,); a high score speaks for the first input.
 """
 
 from __future__ import annotations
@@ -19,17 +18,22 @@ from sottovoce.adversary.estimators.audit import Fit, Linear, Outputs, Score, Ta
 
 FloatArray = NDArray[np.float64]
 
-#: Outputs of each input that trees and the network learn on, at most, and those that neighbours are looked for among.
+#: Most outputs of each input for learning trees and networks, and as reference for neighbours.
 _LEARNT, _REFERENCE = 8192, 4096
-#: Cells that a tree's feature is cut into.
+#: Number of bins for a tree's feature.
 _BINS = 32
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Gradient boosting (Friedman 2001) of trees of one depth, each level of which asks one question of all rows.
+    """Gradient boosting of trees of one depth. All rows of a level are split by the same feature and cut.
 
-    columns, cuts, (trees, depth): a row's answer is whether its feature is above the cut. leaves (trees, 2^depth).
+    Args:
+        columns: Features (trees, depth).
+        cuts: Cuts (trees, depth); a row goes up if its feature is above the cut.
+        leaves: Values (trees, 2^depth).
+
+    Source: Friedman 2001.
     """
 
     columns: NDArray[np.int64]
@@ -37,6 +41,7 @@ class Trees:
     leaves: FloatArray
 
     def __call__(self, outputs: Outputs) -> FloatArray:
+        """Return the scores (n,) of outputs."""
         x = as_rows(outputs)
         total = np.zeros(len(x))
         powers = 1 << np.arange(self.cuts.shape[1])
@@ -45,13 +50,15 @@ class Trees:
         return total
 
 
-#: Trees that are grown one on another, their depth, and how much of its step each takes.
+#: Number of trees, their depth, and the share of its step that each takes.
 _COUNT, _DEPTH, _RATE = 24, 3, 0.4
 
 
 def trees() -> Fit:
-    """Trees that are learned on 8,192 of each input at most: level by level the question that takes most off the
-    logistic loss, by Newton's step."""
+    """Return a score that learns trees on at most 8,192 outputs of each input.
+
+    Each level takes the split that reduces the logistic loss most, by Newton's step.
+    """
 
     def fit(first: Outputs, second: Outputs) -> Score:
         x = np.vstack([as_rows(first[:_LEARNT]), as_rows(second[:_LEARNT])])
@@ -82,10 +89,10 @@ def trees() -> Fit:
 def _tree(
     codes: NDArray[np.int64], rest: FloatArray, weight: FloatArray, depth: int
 ) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
-    """Questions (row of codes, cell: is it above?) of one tree, and which leaf each row comes to.
+    """Return the splits (row of codes, bin) of one tree, and the leaf of each row.
 
-    A level's question may gain nothing by itself where two do together, so of the first level the best is taken
-    whatever it gains.
+    A split may gain nothing by itself where two gain together, so the first level takes the best split whatever it
+    gains.
     """
     leaf, asked = np.zeros(codes.shape[1], dtype=np.int64), []
     for level in range(depth):
@@ -105,7 +112,14 @@ def _tree(
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """The log-ratio of how many of a row's k nearest examples (m, f) are the first input's; features over `scale`."""
+    """Score by nearest neighbours: the log-ratio of both inputs' shares among a row's k nearest examples.
+
+    Args:
+        examples: Examples (m, f).
+        firsts: Number of examples of the first input, which come first.
+        scale: Scale of each feature.
+        k: Number of neighbours.
+    """
 
     examples: FloatArray
     firsts: int
@@ -113,6 +127,7 @@ class Neighbours:
     k: int
 
     def __call__(self, outputs: Outputs) -> FloatArray:
+        """Return the scores (n,) of outputs."""
         _, near = cKDTree(self.examples / self.scale).query(as_rows(outputs) / self.scale, k=self.k)
         own = (near.reshape(len(outputs), -1) < self.firsts).sum(axis=1)
         ratio: FloatArray = np.log((own + 0.5) / (self.k - own + 0.5))
@@ -120,7 +135,7 @@ class Neighbours:
 
 
 def neighbours(k: int = 32) -> Fit:
-    """Neighbours among 4,096 examples of each input at most."""
+    """Return a score by k neighbours among at most 4,096 examples of each input."""
 
     def fit(first: Outputs, second: Outputs) -> Score:
         one, other = as_rows(first[:_REFERENCE]), as_rows(second[:_REFERENCE])
@@ -132,7 +147,15 @@ def neighbours(k: int = 32) -> Fit:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A hidden layer of hyperbolic tangents: features less `shift`, over `scale`, (f, h) and (h,) weights."""
+    """Network with a hidden layer of hyperbolic tangents.
+
+    Args:
+        shift: Subtracted from features.
+        scale: Divides features.
+        hidden: Weights (f, h).
+        offsets: Offsets (h,).
+        out: Weights (h,).
+    """
 
     shift: FloatArray
     scale: FloatArray
@@ -141,24 +164,28 @@ class Network:
     out: FloatArray
 
     def __call__(self, outputs: Outputs) -> FloatArray:
+        """Return the scores (n,) of outputs."""
         z = np.clip((as_rows(outputs) - self.shift) / self.scale, -8, 8)
         score: FloatArray = np.tanh(z @ self.hidden + self.offsets) @ self.out
         return score
 
 
-#: Hidden units of a network, steps that it learns in, and their length.
+#: Hidden units of a network, number of its steps, and step length.
 _WIDTH, _STEPS, _LENGTH = 16, 150, 0.05
 
 
 def network() -> Fit:
-    """A network that is learned on 8,192 of each input at most, by Adam (Kingma and Ba 2015) on all of them at once."""
+    """Return a score that learns a network on at most 8,192 outputs of each input, by Adam on all of them at once.
+
+    Source: Kingma and Ba 2015.
+    """
 
     def fit(first: Outputs, second: Outputs) -> Score:
         x = np.vstack([as_rows(first[:_LEARNT]), as_rows(second[:_LEARNT])])
         truth = np.repeat([1.0, 0.0], [len(first[:_LEARNT]), len(second[:_LEARNT])])
         shift, scale = np.median(x, axis=0), _spread(x)
         z = np.clip((x - shift) / scale, -8, 8)
-        rng = np.random.default_rng(0)  # a start, of which nothing depends but how well it learns
+        rng = np.random.default_rng(0)  # this start affects only how well the network learns
         inputs = x.shape[1]
         weights = [rng.normal(size=(inputs, _WIDTH)) / np.sqrt(inputs), rng.normal(size=_WIDTH), np.zeros(_WIDTH)]
         first_moments, second_moments = ([np.zeros_like(w) for w in weights] for _ in range(2))
@@ -177,27 +204,31 @@ def network() -> Fit:
 
 
 def frequencies(first: Outputs, second: Outputs) -> Score:
-    """How often each outcome came, where outcomes come again; where most came once there is nothing to count."""
+    """Learn a score from the frequency of each outcome; if most outcomes occur once, the score is 0."""
     if len(np.unique(first, axis=0)) > len(first) / 2:
         return Table({})
     return learned(first, second)
 
 
 def _spread(x: FloatArray) -> FloatArray:
-    """Of each feature its usual deviation, which far values do not stretch; 1 where it is always the same."""
+    """Return the typical deviation of each feature, robust to outliers; 1 for a constant feature."""
     low, high = np.quantile(x, [0.1, 0.9], axis=0)
     spread = (high - low) / 2.5
     wide = np.where(spread > 0, spread, x.std(axis=0))
     return np.where(wide > 0, wide, 1.0)
 
 
-# --- written down, and read again
+# --- saving and reading scores
 
 _KINDS: dict[str, Callable[..., Any]] = {"trees": Trees, "neighbours": Neighbours, "network": Network}
 
 
 def stated(score: Score) -> dict[str, Any]:
-    """A score as JSON can hold it. TypeError for one that cannot be written down."""
+    """Return a score as JSON values.
+
+    Raises:
+        TypeError: The score cannot be saved.
+    """
     if isinstance(score, Table):
         return {"kind": "table", "values": [[_listed(key), value] for key, value in score.values.items()]}
     if isinstance(score, Linear) and score.features is as_rows:
@@ -209,7 +240,13 @@ def stated(score: Score) -> dict[str, Any]:
 
 
 def score_of(written: dict[str, Any]) -> Score:
-    """Inverse of `stated`. ValueError, KeyError or TypeError on anything else."""
+    """Return the score that `stated` saved.
+
+    Raises:
+        ValueError: The values are not those of a score.
+        KeyError: The values are not those of a score.
+        TypeError: The values are not those of a score.
+    """
     values = dict(written)
     kind = values.pop("kind")
     if kind == "table":

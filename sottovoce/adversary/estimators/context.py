@@ -1,13 +1,13 @@
-"""The words of a sanitized text from all of its released words together: the channel, and which words follow which.
+"""Guesses of a sanitized text's words from all released words together: the channel and a Markov chain of words.
 
-A guess from one released word leaves aside what the others of the text say. Here texts are taken for a Markov chain of
-words, learned on public text, and the releases for what its steps gave through the channel: of each place the word of
-largest posterior probability given the *whole* release, by the forward-backward recursion. If texts were such a chain
-and the channel's law exact, no guess would be right more often (it is the Bayes estimate of each word).
+A guess from one released word ignores the other words of the text. Here a text is a Markov chain of words, learned on
+public text, and a release is that chain seen through the channel. The forward-backward recursion gives, for each place,
+the word of largest posterior probability given the *whole* release. If texts were such a chain and the channel exact,
+no guess would be right more often (it is the Bayes estimate of each word).
 
-**The chain.** Pr[w | v] = (c(v, w) + t(v)·p(w)) / (c(v) + t(v)), with c the counts in public text, t(v) how many
-different words follow v (Witten and Bell 1991), and p the frequencies of words, of which one in N + t is left for words
-that public text does not hold, in the same way.
+**The chain.** Pr[w | v] = (c(v, w) + t(v)·p(w)) / (c(v) + t(v)). c are counts in public text, and t(v) is the number of
+different words that follow v (Witten and Bell 1991). p are the frequencies of words. In the same way, they leave one in
+N + t for words outside public text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sottovoce.adversary.estimators.sequences import LEAST, Table, ends
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Words that the chain knows, at most: the most frequent.
+#: Number of words that the chain knows: the most frequent.
 STATES = 4096
 #: Probabilities of a state at a place that are held at once.
 _ENTRIES = 2**23
@@ -35,8 +35,15 @@ _ENTRIES = 2**23
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """states: (s,) words, rising. share: (s,) how frequent each is. first: (s,) as the first of a text. follow: (s, s),
-    sparse, what is counted of Pr[w | v]; left: (s,) what each v leaves for `share`. The rows add to 1."""
+    """Markov chain of words.
+
+    Args:
+        states: Words (s,), in rising order.
+        share: Frequency of each word, (s,).
+        first: Frequency as the first word of a text, (s,).
+        follow: Counted part of Pr[w | v], sparse (s, s).
+        left: Probability (s,) that each v leaves for `share`. The rows add to 1.
+    """
 
     states: IntArray
     share: FloatArray
@@ -46,8 +53,12 @@ class Chain:
 
     @classmethod
     def fitted(cls, texts: IntArray, elsewhere: FloatArray) -> Chain:
-        """From public texts (p, L) of word numbers, NOTHING where there is none. elsewhere: (V + 1,) how frequent words
-        are that these do not hold, above 0 where they may stand at all."""
+        """Return the chain of public texts.
+
+        Args:
+            texts: Word numbers (p, L), NOTHING where there is none.
+            elsewhere: Frequency (V + 1,) of words outside these texts, above 0 for words that may occur.
+        """
         there = texts != NOTHING
         counts = np.bincount(texts[there], minlength=len(elsewhere)).astype(np.float64)
         kinds = int((counts > 0).sum())
@@ -72,19 +83,26 @@ class Chain:
         )  # fmt: skip
 
     def forward(self, weights: FloatArray) -> FloatArray:
-        """(n, s) weights of the words in one place -> those in the next."""
+        """Return the weights (n, s) of the words in the next place, from those in one place."""
         found: FloatArray = (self.follow.T @ weights.T).T + (weights @ self.left)[:, None] * self.share
         return found
 
     def backward(self, weights: FloatArray) -> FloatArray:
-        """(n, s) what each word of one place says of what is behind -> the same of the place before it."""
+        """Return the backward weights (n, s) of the place before, from those of one place."""
         found: FloatArray = (self.follow @ weights.T).T + np.outer(weights @ self.share, self.left)
         return found
 
 
 def guessed(chain: Chain, table: Table, released: IntArray) -> IntArray:
-    """The likeliest word behind each released one given all of its text, (n, L) -> (n, L); NOTHING for no word.
-    table: of the chain's states and the releases. The unknown word is never guessed."""
+    """Return the likeliest word behind each released word given its whole text, (n, L); NOTHING for no word.
+
+    The unknown word is never guessed.
+
+    Args:
+        chain: Chain of words.
+        table: Table of the chain's states and the releases.
+        released: Released words (n, L).
+    """
     out = np.full(released.shape, NOTHING, dtype=np.int64)
     can = chain.states < table.channel.size
     for rows, ahead, behind, _ in _read(chain, table, released):
@@ -94,7 +112,14 @@ def guessed(chain: Chain, table: Table, released: IntArray) -> IntArray:
 
 
 def candidates(chain: Chain, table: Table, released: IntArray, count: int) -> Candidates:
-    """The `count` likeliest words of each place, as `guessed` sees them, for who knows more than a chain."""
+    """Return the likeliest words of each place, as `guessed` ranks them, for a richer model than a chain.
+
+    Args:
+        chain: Chain of words.
+        table: Table of the chain's states and the releases.
+        released: Released words (n, L).
+        count: Number of candidates in each place.
+    """
     count = min(count, len(chain.states))
     shape = (*released.shape, count)
     words, logs, rest = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
@@ -117,8 +142,10 @@ def _own(top: IntArray) -> tuple[IntArray, IntArray, IntArray]:
 def _read(
     chain: Chain, table: Table, released: IntArray
 ) -> Iterator[tuple[slice, FloatArray, FloatArray, Callable[[int], FloatArray]]]:
-    """Some rows; of each place (n, L, s) what the places up to it say of its word, and those behind it, each up to a
-    factor of the place; and what a place alone says, (n, s). A place where no word was released says nothing."""
+    """Yield some rows, their forward and backward weights (n, L, s), and a function to a place's weights (n, s).
+
+    Each weight is up to a factor of the place. A place without a released word says nothing.
+    """
     rows, columns = table.of_words(chain.states), table.of_releases(released)
     likely = np.exp(table.logs[rows].T.astype(np.float64))  # (c + 2, s)
     likely[-2:] = 1.0
@@ -142,6 +169,6 @@ def _read(
 
 
 def _scaled(weights: FloatArray) -> FloatArray:
-    """Rows that add to 1; of one whose words are all impossible, all alike."""
+    """Return rows scaled to add to 1; a row without possible words becomes uniform."""
     total = weights.sum(axis=1, keepdims=True)
     return np.where(total > 0, weights / np.where(total > 0, total, 1.0), 1 / weights.shape[1])

@@ -1,21 +1,22 @@
-"""Which words a sentence embedding was made from: what the server can learn on public text and try on releases.
+"""Inversion of sentence embeddings to words, learned on public text.
 
-An embedding here is any vector that leaves a client: the full-width embedding itself, where nothing protects it, or the
-m' released coordinates. The adversary knows the encoder, the maps and the mechanism. It makes the same vectors of
-*public* texts, noise included (so it adapts to the mechanism), and learns on them to say for each word how far the
-vector speaks for it. A word is guessed where that score reaches a threshold. The threshold, and what else is chosen, is
-what gives the largest F1 on public texts that nothing was learned on; then all are learned on.
+An embedding is any vector that leaves a client: the full-width embedding itself, if nothing protects it, or the m'
+released coordinates. The adversary knows the encoder, the maps and the mechanism. It makes the same vectors of *public*
+texts, with noise, so it adapts to the mechanism. On these it learns a score of each word for a vector. A word is
+guessed if its score reaches a threshold. The threshold and the other choices maximize F1 on held-out public texts. Then
+it learns on all of them.
 
-- `regression`: the presence of each word by least squares with a penalty: a multi-label inverter (Song and Raghunathan
-  2020, section 3.2.2, train a network for it; on a few thousand public texts the linear one was more accurate).
-- `two_step`: the white-box attack (the same, section 3.2.1, as Du et al. 2023, section 4.4, use it): a linear map from
-  the vector to a lower layer, here the mean of the input embeddings of a text's tokens, and then the words that come
-  nearest to it, min over w >= 0 of |target - Σ w_i·e_i|²/2 + λ·Σ w_i.
-- `pool`: the words of the public texts that are nearest: each text counts by its posterior probability, which without
-  noise is the nearest one alone.
+- `regression`: the presence of each word by least squares with a penalty. It is a multi-label inverter. Song and
+  Raghunathan 2020, section 3.2.2, train a network for it; on a few thousand public texts the linear one was more
+  accurate.
+- `two_step`: the white-box attack (the same, section 3.2.1, as Du et al. 2023, section 4.4, use it). A linear map leads
+  from the vector to a lower layer, here the mean of the input embeddings of a text's tokens. Then the words that come
+  nearest to it follow from min over w >= 0 of |target - Σ w_i·e_i|²/2 + λ·Σ w_i.
+- `pool`: the words of the nearest public texts. Each text counts by its posterior probability; without noise the
+  nearest text counts alone.
 
-Where a vector says nothing about a text, `regression` and `pool` rank words by how frequent they are, and guess what
-the baseline does; `two_step` and `nearest` know no such prior, and may do worse.
+For a vector that says nothing about a text, `regression` and `pool` rank words by frequency, and so guess like the
+baseline. `two_step` and `nearest` know no such prior, and may do worse.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from sottovoce.adversary.estimators.likelihood import posterior
 FloatArray = NDArray[Any]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-#: Vectors (n, k) to a score of each word, (n, V).
+#: Function from vectors (n, k) to a score of each word, (n, V).
 Score = Callable[[FloatArray], FloatArray]
-#: Rows of the public texts to what was learned on them.
+#: Function from rows of the public texts to the score learned on them.
 Fit = Callable[[IntArray], Score]
 
-#: Share of the public texts that choose thresholds and penalties, and how many at most.
+#: Share of the public texts that choose thresholds and penalties, and their largest number.
 _HELD_OUT, _MOST_HELD = 0.25, 250
-#: Relative to the mean square of a column: penalties that are tried.
+#: Penalties to try, relative to the mean square of a column.
 PENALTIES = (1e-2, 3e-2, 1e-1, 1.0)
-#: Vectors up to this width enter with their products of two.
+#: Vectors up to this width include the products of two coordinates.
 _NARROW = 32
 #: λ, as a share of the largest correlation of any word with any target.
 SPARSITIES = (1e-3, 1e-2)
@@ -48,10 +49,17 @@ _STEPS = 50
 
 
 def guessed(fits: Iterable[Fit], public: FloatArray, words: BoolArray, seen: FloatArray, *, seed: int) -> BoolArray:
-    """The words guessed behind each of the vectors `seen`, (n, V), by the fit that does best on held-out public texts.
+    """Return the guessed words behind each attacked vector, (n, V), by the fit that is best on held-out public texts.
 
-    public: (d, p, k), of each of p public texts the vectors of d independent draws. words: (p, V), which each holds.
-    ValueError where there are fewer than 8 public texts.
+    Args:
+        fits: Attacks to choose from.
+        public: Vectors (d, p, k) of d independent draws for each of p public texts.
+        words: Words (p, V) of each public text.
+        seen: Attacked vectors (n, k).
+        seed: Seed of the split.
+
+    Raises:
+        ValueError: There are fewer than 8 public texts.
     """
     texts = public.shape[1]
     if texts < 8:
@@ -71,8 +79,13 @@ def guessed(fits: Iterable[Fit], public: FloatArray, words: BoolArray, seen: Flo
 
 
 def most_frequent(words: BoolArray) -> BoolArray:
-    """(V,): the most frequent words of public texts (p, V), as many as give the largest F1 there: the guess that looks
-    at no release."""
+    """Return the most frequent words of public texts, (V,): the guess that ignores the release.
+
+    Their number gives the largest F1 on the public texts.
+
+    Args:
+        words: Words (p, V) of each public text.
+    """
     frequency = words.mean(axis=0)
     order = np.argsort(-frequency, kind="stable")
     count = np.arange(1, len(order) + 1)
@@ -83,7 +96,13 @@ def most_frequent(words: BoolArray) -> BoolArray:
 
 
 def regression(public: FloatArray, words: BoolArray, penalty: float) -> Fit:
-    """Least squares for the presence of each word, all draws of a text alike."""
+    """Return an attack by least squares for the presence of each word, with all draws of a text alike.
+
+    Args:
+        public: Vectors (d, p, k) of public texts.
+        words: Words (p, V) of each public text.
+        penalty: Ridge penalty.
+    """
     draws = public.shape[0]
 
     def fit(rows: IntArray) -> Score:
@@ -97,8 +116,16 @@ def regression(public: FloatArray, words: BoolArray, penalty: float) -> Fit:
 def two_step(
     public: FloatArray, lower: FloatArray, table: FloatArray, wanted: BoolArray, penalty: float, sparsity: float
 ) -> Fit:
-    """lower: (p, m), what the lower layer makes of each public text. table: (U, m) of each word that may be in a text,
-    of which `wanted` (U,) are guessed: V of them."""
+    """Return the white-box attack through a lower layer.
+
+    Args:
+        public: Vectors (d, p, k) of public texts.
+        lower: Output of the lower layer (p, m) for each public text.
+        table: Vectors (U, m) of all words that may be in a text.
+        wanted: Words to guess (U,), V of them.
+        penalty: Ridge penalty of the linear map.
+        sparsity: λ, as a share of the largest correlation.
+    """
     draws = public.shape[0]
     gram = (table @ table.T).astype(np.float32)
     largest = float(np.linalg.norm(gram, 2)) if len(gram) < 256 else _spectral(gram)
@@ -116,7 +143,16 @@ def two_step(
 
 
 def pool(mechanism: Any, candidates: FloatArray, words: BoolArray) -> Fit:
-    """candidates: (p, m') of the public texts without noise, unit rows. ValueError as `likelihood.log_likelihood`."""
+    """Return the attack by nearest public texts.
+
+    Args:
+        mechanism: Mechanism of the releases.
+        candidates: Unit rows (p, m') of the public texts, without noise.
+        words: Words (p, V) of each public text.
+
+    Raises:
+        ValueError: `likelihood.log_likelihood` raises it.
+    """
 
     def fit(rows: IntArray) -> Score:
         return lambda seen: posterior(mechanism, seen, candidates[rows]) @ words[rows].astype(np.float64)
@@ -125,7 +161,12 @@ def pool(mechanism: Any, candidates: FloatArray, words: BoolArray) -> Fit:
 
 
 def nearest(candidates: FloatArray, words: BoolArray) -> Fit:
-    """As `pool` for vectors without noise, (p, k) of any length: the words of the public text of largest cosine."""
+    """Return the attack of `pool` for vectors without noise: the words of the public text of largest cosine.
+
+    Args:
+        candidates: Vectors (p, k) of the public texts, of any length.
+        words: Words (p, V) of each public text.
+    """
     unit = candidates / np.linalg.norm(candidates, axis=1, keepdims=True)
 
     def fit(rows: IntArray) -> Score:
@@ -135,17 +176,17 @@ def nearest(candidates: FloatArray, words: BoolArray) -> Fit:
 
 
 def f1(guesses: BoolArray, words: BoolArray) -> float:
-    """2·right/(guessed + true), over all texts together."""
+    """Return 2·right/(guessed + true), over all texts together."""
     return float(2 * (guesses & words).sum() / max(1, guesses.sum() + words.sum()))
 
 
 def _threshold(score: FloatArray, words: BoolArray) -> tuple[float, float]:
-    """The largest F1 and where it is reached: of all thresholds at once, by counting from the highest score down."""
+    """Return the largest F1 and its threshold, by counting from the highest score down."""
     order = np.argsort(-score, axis=None, kind="stable")
     hits = np.cumsum(words.ravel()[order])
     value = 2 * hits / (np.arange(1, len(order) + 1) + words.sum())
     ordered = score.ravel()[order]
-    value[:-1][ordered[:-1] == ordered[1:]] = -1.0  # of equal scores all are guessed or none
+    value[:-1][ordered[:-1] == ordered[1:]] = -1.0  # equal scores are all guessed or none
     at = int(value.argmax())
     return float(value[at]), float(ordered[at])
 
@@ -168,8 +209,10 @@ def _ridge(x: FloatArray, y: FloatArray, penalty: float) -> Score:
 
 
 def _sparse(gram: FloatArray, speaks: FloatArray, penalty: float, largest: float) -> FloatArray:
-    """min over w >= 0 of w·G·w/2 - w·c + λ·Σw for each row c of `speaks`, by accelerated projected gradients (Beck and
-    Teboulle 2009)."""
+    """Return min over w >= 0 of w·G·w/2 - w·c + λ·Σw for each row c of `speaks`.
+
+    It uses accelerated projected gradients (Beck and Teboulle 2009).
+    """
     w = np.zeros_like(speaks)
     z, t = w, 1.0
     for _ in range(_STEPS):
@@ -181,7 +224,7 @@ def _sparse(gram: FloatArray, speaks: FloatArray, penalty: float, largest: float
 
 
 def _spectral(gram: FloatArray) -> float:
-    """Largest eigenvalue of a matrix of non-negative ones, by powers; a little above it."""
+    """Return a little more than the largest eigenvalue of a positive semidefinite matrix, by power iteration."""
     v = np.ones(len(gram), dtype=np.float32)
     for _ in range(50):
         v = gram @ v

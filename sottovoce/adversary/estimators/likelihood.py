@@ -1,4 +1,4 @@
-"""How likely a released embedding, or a user's one vector, is for each candidate that it may have been drawn from."""
+"""Likelihoods of a released embedding or user vector for each candidate input."""
 
 from __future__ import annotations
 
@@ -22,10 +22,17 @@ _ANGLES = 2048
 
 
 def log_likelihood(mechanism: Any, released: FloatArray, candidates: FloatArray) -> FloatArray:
-    """log p(z | x) up to a constant of the mechanism, (n, m') releases and (p, m') unit candidates -> (n, p).
+    """Return log p(z | x) for each release and candidate, (n, p), up to a constant of the mechanism.
 
-    Without noise the candidate of largest inner product has all the likelihood. ValueError for a mechanism whose
-    density is not known.
+    Without noise, the candidate of largest inner product has all the likelihood.
+
+    Args:
+        mechanism: Mechanism of the releases.
+        released: Releases (n, m').
+        candidates: Unit rows (p, m').
+
+    Raises:
+        ValueError: The mechanism's density is not known.
     """
     products = released @ candidates.T
     if isinstance(mechanism, Identity):
@@ -51,10 +58,15 @@ def log_likelihood(mechanism: Any, released: FloatArray, candidates: FloatArray)
 
 
 def log_likelihood_of_means(mechanism: Any, released: FloatArray, means: FloatArray) -> FloatArray:
-    """The same of statistics: log p(z | mean) up to a constant, (n, D) releases and (p, D) users' means of length r at
-    most 1 -> (n, p). A mean is released as its direction with probability (1 + r)/2, else as the opposite one.
+    """Return log p(z | mean) for each released user vector and candidate mean, (n, p), up to a constant.
 
-    Without noise the nearest candidate has all the likelihood: minus the distance in steps of the grid.
+    A mean of length r is released as its direction with probability (1 + r)/2, otherwise as the opposite one. Without
+    noise, the nearest candidate has all the likelihood: minus the distance in steps of the quantizer.
+
+    Args:
+        mechanism: Mechanism of the releases.
+        released: Releases (n, D).
+        means: Means (p, D) of users, of length at most 1.
     """
     if isinstance(mechanism, Identity):
         square = (released**2).sum(axis=1)[:, None] + (means**2).sum(axis=1) - 2 * released @ means.T
@@ -71,14 +83,14 @@ def log_likelihood_of_means(mechanism: Any, released: FloatArray, means: FloatAr
 
 
 def posterior(mechanism: Any, released: FloatArray, candidates: FloatArray) -> FloatArray:
-    """Probability of each candidate given each release, (n, p), if all were alike likely in advance."""
+    """Return the probability of each candidate given each release, (n, p), for equally likely candidates."""
     found = log_likelihood(mechanism, released, candidates)
     weights: FloatArray = np.exp(found - logsumexp(found, axis=1, keepdims=True))
     return weights
 
 
 def _densities(mechanism: PrivUnit) -> tuple[float, float]:
-    """The logs of the two values of the density, relative to the uniform one: in the cap, and outside it."""
+    """Return the logs of both values of the density, relative to the uniform one: in the cap, and outside it."""
     p, log_mass = mechanism.cap_probability, mechanism.log_mass
     assert p is not None
     with np.errstate(divide="ignore"):
@@ -90,6 +102,6 @@ def _angles(released: FloatArray, products: FloatArray) -> FloatArray:
 
 
 def _lengths(released: FloatArray) -> FloatArray:
-    """(n, 1), near 1: the public grid has changed the length of a release a little."""
+    """Return the lengths (n, 1), near 1: the public quantizer changes the length of a release a little."""
     lengths: FloatArray = np.sqrt(np.square(released).sum(axis=1))[:, None]
     return lengths

@@ -1,17 +1,17 @@
-"""Which two releases come from the same text: what a server can match that receives them without their senders.
+"""Linkage of two releases of the same text, by a server that receives releases without their senders.
 
-For two releases y, y' whose tokens are drawn one by one, and inputs of prior π, the evidence that both come from one
+Let y, y' be two releases whose tokens are drawn one by one, and π the prior of inputs. The evidence for one common
 input, against two independent ones, is the log-likelihood ratio
 
-    Σ_i log( Σ_x π(x)·Pr[y_i | x]·Pr[y'_i | x] ) - log q(y_i) - log q(y'_i),   q(y) = Σ_x π(x)·Pr[y | x],
+  Σ_i log( Σ_x π(x)·Pr[y_i | x]·Pr[y'_i | x] ) - log q(y_i) - log q(y'_i),   q(y) = Σ_x π(x)·Pr[y | x],
 
-over the places i where both have a word, and the same for their lengths. By the lemma of Neyman and Pearson no test is
-better where tokens are independent draws from π.
+over the places i where both have a word, and the same for their lengths. By the lemma of Neyman and Pearson, no test is
+better if tokens are independent draws from π.
 
-**What the theorem allows.** Let E bound the loss of a whole text. Among n releases in random order, one of which comes
-from the text that a given release came from, it is found with probability at most 1/(1 + (n - 1)·e^(-2E)): to exchange
-two of them changes the inputs of two releases, hence the likelihood by at most e^(2E), so that no place's posterior is
-above e^(2E) times another's (`bound`).
+**Bound of the theorem.** Let E bound the loss of a whole text. Among n releases in random order, one comes from the
+same text as a given release. An attack finds it with probability at most 1/(1 + (n - 1)·e^(-2E)). To exchange two of
+them changes the inputs of two releases, and so the likelihood by at most e^(2E). So no place's posterior is above
+e^(2E) times another's (`bound`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,19 @@ from sottovoce.adversary.estimators.sequences import ends
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Probabilities below this count as this.
+#: Least probability; smaller ones count as this.
 _LEAST = 1e-300
 
 
 def scores(channel: Channel, prior: FloatArray, first: IntArray, second: IntArray) -> FloatArray:
-    """The evidence for each pair of releases, (n, L) and (m, L) numbers -> (n, m). prior: (V + 1,)."""
+    """Return the evidence for each pair of releases, (n, m).
+
+    Args:
+        channel: Channel of a token.
+        prior: Prior (V + 1,) of words.
+        first: Releases (n, L).
+        second: Releases (m, L).
+    """
     evidence = Evidence(prior, first, second)
     for x, y, logs in channel.blocks(np.flatnonzero(prior > 0)):
         evidence.add(x, y, logs)
@@ -46,7 +53,7 @@ def scores(channel: Channel, prior: FloatArray, first: IntArray, second: IntArra
 
 
 class Evidence:
-    """What `scores` adds up, for those who go through a channel's inputs anyway: `add` each block of inputs once.
+    """Sums behind `scores`, for callers that go through a channel's inputs anyway: `add` each block of inputs once.
 
     It holds a sum for each pair of releases and each place that has a word in both: L·n·m numbers at most.
     """
@@ -56,7 +63,7 @@ class Evidence:
         outputs = np.unique(np.concatenate([first.ravel(), second.ravel()]))
         self._outputs = outputs[outputs != NOTHING]
         self._single = np.zeros(len(self._outputs))
-        # of each place: the rows that have a word there, and which of the outputs it is
+        # for each place: the rows that have a word there, and its number among the outputs
         self._places = []
         for i in range(first.shape[1]):
             rows = [np.flatnonzero(part[:, i] != NOTHING) for part in (first, second)]
@@ -65,7 +72,13 @@ class Evidence:
                 self._places.append((rows, a, b, np.zeros((len(a), len(b)))))
 
     def add(self, x: IntArray, y: IntArray, logs: FloatArray) -> None:
-        """Some inputs (k,), outputs (c,), rising, and their log-probabilities (k, c), all others having none."""
+        """Add a block of inputs.
+
+        Args:
+            x: Inputs (k,).
+            y: Outputs (c,), in rising order; other outputs have probability 0.
+            logs: Log-probabilities (k, c).
+        """
         here = np.flatnonzero(np.isin(self._outputs, y, assume_unique=True))
         if not len(here):
             return
@@ -85,7 +98,7 @@ class Evidence:
                 joint[np.ix_(rows, columns)] += pairs[np.ix_(place[a[rows]], place[b[columns]])]
 
     def scores(self, text: TextMechanism) -> FloatArray:
-        """The evidence for each pair, (n, m), when every input has been added."""
+        """Return the evidence for each pair, (n, m), after every input was added."""
         lengths = _length_evidence(text)
         found = np.zeros((len(self._first), len(self._second)))
         for side in text.slices:
@@ -98,9 +111,20 @@ class Evidence:
 
 
 def same_source(mechanism: Any, pool: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
-    """The evidence that two released embeddings come from one input, (n, m') and (k, m') -> (n, k): as above, with the
-    unit rows `pool` (p, m') of public texts, all alike likely, in place of the words; without noise, their inner
-    product. ValueError where the mechanism's density is not known."""
+    """Return the evidence that two released embeddings come from one input, (n, k).
+
+    It is that of this module, with public texts, equally likely, in place of words. Without noise it is the inner
+    product.
+
+    Args:
+        mechanism: Mechanism of the releases.
+        pool: Unit rows (p, m') of public texts.
+        first: Releases (n, m').
+        second: Releases (k, m').
+
+    Raises:
+        ValueError: The mechanism's density is not known.
+    """
     if isinstance(mechanism, Identity):
         return first @ second.T
     one, other = (posterior(mechanism, released, pool) for released in (first, second))
@@ -109,9 +133,19 @@ def same_source(mechanism: Any, pool: FloatArray, first: FloatArray, second: Flo
 
 
 def text_and_embedding(mechanism: Any, pool: FloatArray, read: FloatArray, released: FloatArray) -> FloatArray:
-    """The evidence that a sanitized text and a released embedding (k, m') come from one input, (n, k). read: (n, m')
-    unit rows, what the public encoder and maps make of the sanitized texts: taken for the embedding that was drawn
-    from, against a public text's. ValueError as `same_source`."""
+    """Return the evidence that a sanitized text and a released embedding come from one input, (n, k).
+
+    The embedding of the sanitized text is taken for the input of the release, and compared with those of public texts.
+
+    Args:
+        mechanism: Mechanism of the embeddings.
+        pool: Unit rows (p, m') of public texts.
+        read: Unit rows (n, m'), by the public encoder and maps, of the sanitized texts.
+        released: Released embeddings (k, m').
+
+    Raises:
+        ValueError: The mechanism's density is not known.
+    """
     if isinstance(mechanism, Identity):
         return read @ released.T
     near = log_likelihood(mechanism, released, read).T
@@ -120,13 +154,13 @@ def text_and_embedding(mechanism: Any, pool: FloatArray, read: FloatArray, relea
 
 
 def bound(text: TextMechanism, candidates: int) -> float:
-    """The largest probability of finding the one release among so many that the theorem allows."""
+    """Return the largest probability, by the theorem, of finding the one release among several candidates."""
     loss = text.guarantee.worst_case()
     return 1.0 if loss == math.inf else 1 / (1 + (candidates - 1) * math.exp(-2 * min(loss, 350.0)))
 
 
 def _length_evidence(text: TextMechanism) -> FloatArray:
-    """Of one side, (L + 1, L + 1), all lengths being alike in advance."""
+    """Return the evidence of one side's lengths, (L + 1, L + 1), with all lengths equally likely in advance."""
     count = text.tokens + 1
     if text.lengths is None:
         return np.where(np.eye(count, dtype=bool), math.log(count), math.log(_LEAST))

@@ -1,10 +1,9 @@
-"""The likelihood-ratio attack on single records (Carlini et al. 2022, "Membership inference attacks from first
-principles", algorithm 1, online).
+"""Likelihood-ratio attack on single records (LiRA; Carlini et al. 2022, algorithm 1, online).
 
-The adversary trains shadow models on training sets of its own, of which each holds a random half of the records that
-it asks about. For every record it fits a Gaussian to the logit-scaled confidence of the models that were trained on it,
-and one to that of the others; the evidence is the log-likelihood ratio of what the attacked model says. With few models
-the variances are common to all records, as there.
+The paper is "Membership inference attacks from first principles". The adversary trains shadow models, each on a random
+half of the target records. For every record it fits one Gaussian to the logit-scaled confidence of the models trained
+on it, and one to that of the others. The evidence is the log-likelihood ratio of the attacked model's confidence. With
+few models, all records share the variances, as in the paper.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-#: Shadow models with and without a record, two of each at least: Gaussians have a width.
+#: Least number of shadow models, two with and two without a record: a Gaussian needs a width.
 LEAST = 4
-#: From so many models on, each record has variances of its own (Carlini et al. 2022, section VI-B).
+#: Number of models from which each record has its own variances (Carlini et al. 2022, section VI-B).
 OWN_VARIANCE = 64
-#: Standard deviations below this count as this.
+#: Least standard deviation; smaller ones count as this.
 _NARROW = 1e-6
 
 
 def scaled(log_p: FloatArray, labels: IntArray) -> FloatArray:
-    """log(p_y / (1 - p_y)) of log-probabilities (n, K) and labels (n,), without cancellation."""
+    """Return log(p_y / (1 - p_y)) of log-probabilities (n, K) and labels (n,), without cancellation."""
     rows = np.arange(len(labels))
     rest = log_p.astype(np.float64, copy=True)
     rest[rows, labels] = -np.inf
@@ -34,8 +33,18 @@ def scaled(log_p: FloatArray, labels: IntArray) -> FloatArray:
 
 
 def halves(records: int, models: int, *, rng: np.random.Generator) -> BoolArray:
-    """(models, records): which records each shadow model is trained on. Models come in pairs that halve the records, so
-    every record is in half of them. ValueError unless their number is even and at least LEAST."""
+    """Return the records that each shadow model is trained on, (models, records).
+
+    Models come in pairs that halve the records, so every record is in half of them.
+
+    Args:
+        records: Number of records.
+        models: Number of shadow models.
+        rng: Generator of the halves.
+
+    Raises:
+        ValueError: The number of models is odd or below LEAST.
+    """
     if models < LEAST or models % 2:
         raise ValueError(f"lira: an even number of shadow models is needed, at least {LEAST}; got {models}")
     inside = np.zeros((models, records), dtype=bool)
@@ -46,10 +55,12 @@ def halves(records: int, models: int, *, rng: np.random.Generator) -> BoolArray:
 
 
 def evidence(attacked: FloatArray, shadows: FloatArray, inside: BoolArray) -> FloatArray:
-    """The log-likelihood ratio for each record, (n,); above 0 the guess is "member".
+    """Return the log-likelihood ratio for each record, (n,); above 0 the guess is "member".
 
-    attacked: (n,) scaled confidences of the attacked model; shadows: (S, n) those of the shadow models; inside: (S, n),
-    whether the model was trained on the record, by each S/2.
+    Args:
+        attacked: Scaled confidences (n,) of the attacked model.
+        shadows: Scaled confidences (S, n) of the shadow models.
+        inside: Whether each model was trained on each record, (S, n); S/2 of them for each record.
     """
     ratio = np.zeros(len(attacked))
     for sign, where in ((1.0, inside), (-1.0, ~inside)):

@@ -1,9 +1,9 @@
-"""Mask-token inference: each released word is masked in turn, and a language model guesses what stood there.
+"""Mask-token inference: a language model guesses each released word from the words around it.
 
-The attack of Yue et al. 2021 (section 5.3) and Fu 2024 (section 6): the guess is the word that a masked language model
-finds most likely in the released words around it. It does not look at the released word itself, and reads what the
-tokens of a text tell of each other, which no attack on single tokens does. (The query attack that Fu names beside it is
-not described there.)
+This is the attack of Yue et al. 2021 (section 5.3) and Fu 2024 (section 6). The guess is the likeliest word of a masked
+language model in the place of each released word, given the released words around it. It ignores the released word
+itself. It uses what the tokens of a text reveal about each other, which no attack on single tokens does. (Fu also names
+a query attack without a description.)
 """
 
 from __future__ import annotations
@@ -28,21 +28,30 @@ _BATCH = 64
 
 
 class MaskAttack:
-    """checkpoint: what `server.masked_lm.load` reads, with a prediction head. Words of several of its pieces are read
-    but never guessed. ValueError where the checkpoint cannot be read, or spells no word of the vocabulary."""
+    """Mask-token inference with one language model.
+
+    Words of several pieces of the model are read but never guessed.
+
+    Args:
+        checkpoint: Checkpoint for `server.masked_lm.load`, with a prediction head.
+        vocabulary: Vocabulary of the releases.
+
+    Raises:
+        ValueError: The checkpoint cannot be read, or spells no word of the vocabulary.
+    """
 
     def __init__(self, checkpoint: str | Path, vocabulary: Vocabulary) -> None:
         self._model, tokenizer = load(checkpoint)
         where = device()
         with memory_said():
-            self._model.to(where)  # for good: nobody else has it, and it is asked for a few words at a time
+            self._model.to(where)  # for good: this object alone has the model, and reads a few words at a time
         self._about = layout(self._model, tokenizer)
         special = set(self._about["special"])
         spelled = tokenizer(list(vocabulary.words), add_special_tokens=False)["input_ids"]
         self._pieces = [ids or [self._about["unknown"]] for ids in [*spelled, []]]  # the unknown word is the last
         alone = [(ids[0], word) for word, ids in enumerate(spelled) if len(ids) == 1 and ids[0] not in special]
         pieces: dict[int, int] = {}
-        for piece, word in alone:  # of several words that one piece spells, the first
+        for piece, word in alone:  # of several words that one piece spells, the first counts
             pieces.setdefault(piece, word)
         if not pieces:
             raise ValueError(f"masked-lm: no word of the vocabulary is a single piece of {checkpoint}")
@@ -52,8 +61,14 @@ class MaskAttack:
         self._room = longest - len(self._about["before"]) - len(self._about["after"])
 
     def guesses(self, released: IntArray, *, progress: Progress = lambda line: None) -> IntArray:
-        """The guess for each released word, (n, L) -> (n, L); NOTHING where there is none, and behind what the model
-        can read at once."""
+        """Return the guess for each released word, (n, L).
+
+        It is NOTHING where there is no word, and behind what the model can read at once.
+
+        Args:
+            released: Released words (n, L).
+            progress: Function that receives lines of progress.
+        """
         out = np.full(released.shape, NOTHING, dtype=np.int64)
         rows, places = np.nonzero(released != NOTHING)
         for found, logits in self._masked(released, rows, places, progress):
@@ -61,8 +76,16 @@ class MaskAttack:
         return out
 
     def log_probs(self, texts: IntArray, place: int) -> tuple[IntArray, FloatArray]:
-        """Of texts (n, L), each with a word in `place`, which is masked: the rows (r,) in which the model can read that
-        far, and (r, w) log-probabilities of `words` there, in each given the others and that it is one of these."""
+        """Return log-probabilities of words in a masked place of texts.
+
+        Args:
+            texts: Texts (n, L), each with a word in `place`.
+            place: Place to mask.
+
+        Returns:
+            The rows (r,) in which the model can read that far, and log-probabilities (r, w) of `words` there. They are
+            given the other words of the text, and that the word is one of `words`.
+        """
         rows = np.arange(len(texts))
         read = list(self._masked(texts, rows, np.full(len(texts), place)))
         if not read:
@@ -74,8 +97,10 @@ class MaskAttack:
     def _masked(
         self, texts: IntArray, rows: IntArray, places: IntArray, progress: Progress = lambda line: None
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Some of (rows, places), by number, and the logits of `words` where that place of the row is masked; none of
-        places behind what the model can read at once."""
+        """Yield some of (rows, places), by number, and the logits of `words` with that place masked.
+
+        Places behind what the model can read at once are left out.
+        """
         waiting: list[tuple[int, list[int], int]] = []
         for number, (row, place) in enumerate(zip(rows, places, strict=True)):
             there = np.flatnonzero(texts[row] != NOTHING)
@@ -85,7 +110,7 @@ class MaskAttack:
             if start < self._room:
                 masked = [p for piece in (*ids[:i], [self._about["mask"]], *ids[i + 1 :]) for p in piece]
                 waiting.append((number, masked[: self._room], start))
-        waiting.sort(key=lambda each: len(each[1]))  # rows of a batch are alike in length
+        waiting.sort(key=lambda each: len(each[1]))  # rows of a batch have similar lengths
         for at in range(0, len(waiting), _BATCH):
             batch = waiting[at : at + _BATCH]
             yield np.array([w[0] for w in batch]), self._logits([(ids, start) for _, ids, start in batch])
@@ -102,8 +127,13 @@ class MaskAttack:
 
 
 class MaskedPrior:
-    """The same model as a prior over all words (`adversary.estimators.beam.Masked`). share: (V + 1,) how frequent
-    words are, which stand for themselves where the model knows no single piece for them, and together take the rest."""
+    """The same model as a prior over all words (`adversary.estimators.beam.Masked`).
+
+    Args:
+        model: Mask-token inference.
+        share: Frequencies (V + 1,) of words. They are the prior of words that are no single piece of the model; the
+            other words share the rest.
+    """
 
     def __init__(self, model: MaskAttack, share: FloatArray) -> None:
         self._model = model
@@ -114,7 +144,7 @@ class MaskedPrior:
             self._known = np.log(share[model.words].sum() / share.sum())
 
     def log_probs(self, texts: IntArray, place: int, words: IntArray) -> FloatArray:
-        """See `adversary.estimators.beam.Masked`."""
+        """Return log-probabilities: see `adversary.estimators.beam.Masked`."""
         out = self._share[words]
         rows, logs = self._model.log_probs(texts, place)
         column = self._column[words[rows]]

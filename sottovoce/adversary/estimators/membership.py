@@ -1,21 +1,21 @@
-"""Was this record trained on? Guesses from what the trained model says about it.
+"""Membership inference for single records, from the outputs of the trained model.
 
-The adversary knows a record, text and label, has the model, and asks it. All evidence is larger for records that look
-trained on:
+The adversary knows a record, text and label, has the model, and queries it. All evidence is larger for records that
+look trained on:
 
 - *confidence* in the record's own label (Yeom et al. 2018);
 - *entropy* of the output (Shokri et al. 2017), and *modified entropy*, which counts certainty in the wrong label
   against membership (Song and Mittal 2021, "Systematic evaluation of privacy risks of machine learning models");
-- *confidence beside drops*: the mean of that in the record and in copies of it that lack words at random. A model that
-  remembers a text is sure of what is near it, and one answer's luck averages out (Du et al. 2023, section 4.3, drop
-  tokens at random, as Wei and Zou 2019 augment texts, without saying more);
-- a *shadow network*: two layers, 64 units between them, on the output, trained on outputs of models of the adversary's
-  own making, whose training sets it knows (Shokri et al. 2017; in this form Arnold et al. 2023, appendix B).
+- *confidence beside drops*: the mean confidence in the record and in copies of it without some random words. A model
+  that remembers a text is sure of similar texts, and the mean reduces chance (Du et al. 2023, section 4.3, drop tokens
+  at random, as Wei and Zou 2019 augment texts, without saying more);
+- a *shadow network*: two layers, 64 units between them, on the output. It is trained on outputs of the adversary's own
+  models, whose training sets it knows (Shokri et al. 2017; in this form Arnold et al. 2023, appendix B).
 
-**What the theorem allows.** A coin is tossed: among the training users' records is this one, or another in its place,
-all else alike. What the server sees, models included, is computed from the releases, and the two worlds differ in one
-record's. So whatever the guess, Pr[guess "member" | member] - Pr[guess "member" | not] is at most the total variation
-TV of that record's release under two inputs, and balanced accuracy at most (1 + TV)/2 (`bound`).
+**Bound of the theorem.** A coin decides whether this record or another is among the training users' records, with all
+else equal. Everything that the server sees, models included, is computed from the releases. The two cases differ in one
+record's release. So for any guess, Pr[guess "member" | member] - Pr[guess "member" | not] is at most the total
+variation TV of that record's release under two inputs. Balanced accuracy is at most (1 + TV)/2 (`bound`).
 """
 
 from __future__ import annotations
@@ -35,26 +35,33 @@ from mechanisms.mechanism import Mechanism
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-#: A sentence, or a pair of them.
+#: A sentence, or a pair of sentences.
 Text = str | tuple[str, str]
 
-#: Units of the shadow network's hidden layer (Arnold et al. 2023, appendix B).
+#: Hidden units of the shadow network (Arnold et al. 2023, appendix B).
 HIDDEN = 64
-#: Pull of its weights to 0, as the precision of a Gaussian prior; steps of its training; outputs that it learns from.
+#: Weight decay of its training, as the precision of a Gaussian prior; number of steps; most outputs to learn from.
 _DECAY, _STEPS, _ROWS = 1.0, 100, 8_000
-#: Probabilities below this count as this.
+#: Least probability; smaller ones count as this.
 _LEAST = 1e-300
 
 
 def confidence(log_p: FloatArray, labels: IntArray) -> FloatArray:
-    """log p of the record's own label, from log-probabilities (n, K) and labels (n,)."""
+    """Return log p of the record's own label, from log-probabilities (n, K) and labels (n,)."""
     own: FloatArray = log_p[np.arange(len(labels)), labels]
     return own
 
 
 def without_words(text: Text, *, share: float, rng: np.random.Generator) -> Text:
-    """The text, or each side of a pair, without each of its words with probability `share`, 0..1, but never without
-    all: one that loses every word keeps a random one."""
+    """Return the text, or each side of a pair, without some random words.
+
+    A text that would lose every word keeps a random one.
+
+    Args:
+        text: Text or pair.
+        share: Probability 0..1 with which each word is dropped.
+        rng: Generator of the drops.
+    """
     if not isinstance(text, str):
         first, second = text
         return without_words(first, share=share, rng=rng), without_words(second, share=share, rng=rng)
@@ -68,27 +75,34 @@ def without_words(text: Text, *, share: float, rng: np.random.Generator) -> Text
 
 
 def entropy(log_p: FloatArray) -> FloatArray:
-    """Σ p·log p of the output (n, K): the entropy with its sign turned."""
+    """Return Σ p·log p of the output (n, K): the negative entropy."""
     found: FloatArray = (np.exp(log_p) * log_p).sum(axis=1)
     return found
 
 
 def modified_entropy(log_p: FloatArray, labels: IntArray) -> FloatArray:
-    """(1 - p_y)·log p_y + Σ_{k≠y} p_k·log(1 - p_k): the modified entropy of Song and Mittal with its sign turned."""
+    """Return (1 - p_y)·log p_y + Σ_{k≠y} p_k·log(1 - p_k): the negative modified entropy of Song and Mittal."""
     p = np.exp(log_p)
     rows = np.arange(len(labels))
     others = np.ones_like(p, dtype=bool)
     others[rows, labels] = False
     rest = np.where(others, p, 0.0)
-    # 1 - p_k is the sum of the others, which does not cancel where p_k is nearly 1
+    # 1 - p_k is the sum of the others, which does not cancel if p_k is nearly 1
     without = np.log(np.maximum(p.sum(axis=1, keepdims=True) - p, _LEAST))
     found: FloatArray = rest.sum(axis=1) * log_p[rows, labels] + (rest * without).sum(axis=1)
     return found
 
 
 def threshold(evidence: FloatArray, members: BoolArray) -> float:
-    """The τ for which "evidence > τ" tells the known members (n,) from the known others with the highest balanced
-    accuracy. ValueError unless there are both."""
+    """Return the τ for which "evidence > τ" has the highest balanced accuracy on known members and others.
+
+    Args:
+        evidence: Evidence (n,) of each record.
+        members: Whether each record is a member, (n,).
+
+    Raises:
+        ValueError: Members or others are missing.
+    """
     inside, outside = int(members.sum()), int((~members).sum())
     if not inside or not outside:
         raise ValueError("threshold: members and others are needed to choose it by")
@@ -97,13 +111,19 @@ def threshold(evidence: FloatArray, members: BoolArray) -> float:
     # cut i leaves the i lowest below it
     gain = np.concatenate([[0.0], np.cumsum(np.where(members[order], -1 / inside, 1 / outside))])
     cuts = np.concatenate([[-np.inf], (values[1:] + values[:-1]) / 2, [np.inf]])
-    gain[1:-1][values[1:] == values[:-1]] = -np.inf  # equal values cannot be told apart
+    gain[1:-1][values[1:] == values[:-1]] = -np.inf  # equal values cannot be separated
     return float(cuts[gain.argmax()])
 
 
 @dataclass(frozen=True, eq=False)
 class ShadowNetwork:
-    """logit Pr[member | output] = relu(x·W1 + b1)·w2 + b2 of standardized log-probabilities x (n, K)."""
+    """Shadow network: logit Pr[member | output] = relu(x·W1 + b1)·w2 + b2 of standardized log-probabilities x (n, K).
+
+    Args:
+        centre: Mean of the log-probabilities.
+        scale: Their standard deviation.
+        weights: W1, b1, w2 and b2.
+    """
 
     centre: FloatArray
     scale: FloatArray
@@ -111,8 +131,15 @@ class ShadowNetwork:
 
     @classmethod
     def fitted(cls, log_p: FloatArray, members: BoolArray, *, rng: np.random.Generator) -> ShadowNetwork:
-        """From outputs of shadow models (n, K) and whether they were trained on that record (n,): cross-entropy, a weak
-        pull to 0, L-BFGS from random weights; at most 8,000 outputs are used."""
+        """Train a network on outputs of shadow models.
+
+        The loss is cross-entropy with a weak pull to 0, minimized by L-BFGS from random weights.
+
+        Args:
+            log_p: Outputs (n, K), of which at most 8,000 are used.
+            members: Whether the model was trained on that record, (n,).
+            rng: Generator of the weights and the choice of outputs.
+        """
         chosen = rng.permutation(len(log_p))[:_ROWS]
         x, y = np.maximum(log_p[chosen], math.log(_LEAST)), members[chosen].astype(np.float64)
         centre, scale = x.mean(axis=0), x.std(axis=0) + 1e-12
@@ -144,7 +171,7 @@ class ShadowNetwork:
         return cls(centre, scale, (w1, b1, w2, b2))
 
     def evidence(self, log_p: FloatArray) -> FloatArray:
-        """Log-odds of membership (n,) of outputs (n, K); above 0 the guess is "member"."""
+        """Return the log-odds of membership (n,) of outputs (n, K); above 0 the guess is "member"."""
         w1, b1, w2, b2 = self.weights
         x = (np.maximum(log_p, math.log(_LEAST)) - self.centre) / self.scale
         found: FloatArray = np.maximum(x @ w1 + b1, 0.0) @ w2 + b2
@@ -152,9 +179,14 @@ class ShadowNetwork:
 
 
 def bound(parts: Sequence[tuple[Mechanism, int]]) -> float:
-    """The largest balanced accuracy of any guess whether a record took part that releases by these mechanisms, each its
-    number of times: (1 + TV)/2, TV from the exact loss distributions composed, or from the theorems' worst cases added,
-    TV <= (e^ε - 1)/(e^ε + 1), if that is less. What the samplers may be off by is in it."""
+    """Return the largest balanced accuracy of any guess of a record's participation: (1 + TV)/2.
+
+    TV comes from the exact loss distributions, composed, or from the sum of the theorems' worst cases, TV <= (e^ε -
+    1)/(e^ε + 1), if that is less. It includes the samplers' numerical error.
+
+    Args:
+        parts: Mechanisms of the record's releases, each with its number of releases.
+    """
     pure = math.fsum(m.guarantee.worst_case() * times for m, times in parts)
     apart = math.tanh(min(pure, 700.0) / 2)
     losses = [(m.privacy_loss(), times) for m, times in parts]  # type: ignore[attr-defined]

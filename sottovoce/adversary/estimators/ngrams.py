@@ -1,10 +1,10 @@
-"""A causal language model of words that public text alone teaches: trigrams, interpolated after Kneser and Ney (1995).
+"""Causal language model of words from public text alone: interpolated trigrams after Kneser and Ney (1995).
 
-    Pr[w | u, v] = (c(u,v,w) - D)+ / c(u,v) + D·n(u,v)/c(u,v) · Pr[w | v]
+  Pr[w | u, v] = (c(u,v,w) - D)+ / c(u,v) + D·n(u,v)/c(u,v) · Pr[w | v]
 
-with c the counts in public text, n(u,v) how many different words follow u, v, and D = n1/(n1 + 2·n2) of how many
-trigrams were seen once and twice (Ney, Essen and Kneser 1994). Pr[w | v] is the same of bigrams, counted once for each
-different word before them, and Pr[w] of words; what that leaves goes to the words that public text does not hold.
+c are counts in public text, and n(u,v) is the number of different words that follow u, v. D = n1/(n1 + 2·n2), with the
+numbers of trigrams seen once and twice (Ney, Essen and Kneser 1994). Pr[w | v] is the same for bigrams, counted once
+for each different word before them, and Pr[w] for words. The rest goes to words outside public text.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class _Order:
-    """What one order says: keys (k,) rising, of a context and the word behind it, and their discounted shares; contexts
-    (c,) rising, and what each leaves to the order below, 1 where it was never seen."""
+    """Discounted shares of one order.
+
+    keys (k,) are in rising order, of a context and the word behind it; shares (k,) are theirs. contexts (c,) are in
+    rising order; left (c,) is what each leaves to the order below, 1 for an unseen context.
+    """
 
     keys: IntArray
     shares: FloatArray
@@ -32,7 +35,7 @@ class _Order:
 
     @classmethod
     def of(cls, contexts: IntArray, words: IntArray, counts: FloatArray, size: int) -> _Order:
-        """From distinct pairs of a context and a word, and how often each counts."""
+        """Return an order from distinct pairs of a context and a word, and their counts."""
         once, twice = (counts == 1).sum(), (counts == 2).sum()
         discount = float(once / (once + 2 * twice)) if once and twice else 0.5
         known, of = np.unique(contexts, return_inverse=True)
@@ -43,16 +46,24 @@ class _Order:
         return cls(keys[order], ((counts - discount) / total[of])[order], known, discount * kinds / total)
 
     def share(self, contexts: IntArray, words: IntArray, size: int) -> FloatArray:
-        """(b,) contexts and (k,) words -> (b, k)."""
+        """Return the shares (b, k) of words (k,) after contexts (b,)."""
         return _at(self.keys, self.shares, contexts[:, None] * size + words, 0.0)
 
     def leaves(self, contexts: IntArray) -> FloatArray:
+        """Return what each context leaves to the order below."""
         return _at(self.contexts, self.left, contexts, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Trigrams:
-    """Of words 0..V, V the unknown one. A state is a number that stands for the two words before."""
+    """Trigram model of words 0..V, V the unknown one. A state is a number for the two words before.
+
+    Args:
+        size: Number of words with the mark of the beginning.
+        words: Shares of words.
+        two: Order of bigrams.
+        three: Order of trigrams.
+    """
 
     size: int
     words: FloatArray
@@ -61,8 +72,12 @@ class Trigrams:
 
     @classmethod
     def fitted(cls, texts: IntArray, elsewhere: FloatArray) -> Trigrams:
-        """From public texts (p, L) of word numbers, NOTHING behind their ends. elsewhere: (V + 1,) how frequent words
-        are that these do not hold, above 0 where they may stand at all."""
+        """Return the model of public texts.
+
+        Args:
+            texts: Word numbers (p, L), NOTHING behind their ends.
+            elsewhere: Frequency (V + 1,) of words outside these texts, above 0 for words that may occur.
+        """
         begin, size = len(elsewhere), len(elsewhere) + 1
         padded = np.pad(texts, ((0, 0), (2, 0)), constant_values=begin)
         u, v, w = (padded[:, i : i + texts.shape[1]].ravel() for i in range(3))
@@ -78,11 +93,11 @@ class Trigrams:
 
     @property
     def start(self) -> int:
-        """The state before the first word."""
+        """Return the state before the first word."""
         return self.size**2 - 1  # the mark of the beginning, twice
 
     def log_probs(self, states: IntArray, words: IntArray) -> FloatArray:
-        """(b,) states and (k,) words -> (b, k) log Pr[word | state], -inf where a word may not stand at all."""
+        """Return log Pr[word | state], (b, k), of states (b,) and words (k,); -inf for a word that may not occur."""
         before, of = np.unique(states % self.size, return_inverse=True)
         below = self.two.share(before, words, self.size) + self.two.leaves(before)[:, None] * self.words[words]
         left = self.three.leaves(states)
@@ -94,12 +109,12 @@ class Trigrams:
         return logs
 
     def after(self, states: IntArray, words: IntArray) -> IntArray:
-        """The states (b, k) that words (k,) make of states (b,)."""
+        """Return the states (b, k) that words (k,) make of states (b,)."""
         return (states % self.size)[:, None] * self.size + words
 
 
 def _at(keys: IntArray, values: FloatArray, asked: IntArray, otherwise: float) -> FloatArray:
-    """The values at keys, which rise; `otherwise` where there is none."""
+    """Return the values at keys, which rise; `otherwise` where there is none."""
     if not len(keys):
         return np.full(asked.shape, otherwise)
     at = np.searchsorted(keys, asked).clip(max=len(keys) - 1)

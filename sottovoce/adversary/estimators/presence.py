@@ -1,16 +1,18 @@
-"""Is a known record among the releases? What the server sees before any model is trained on them.
+"""Membership of a known record among the releases, which the server sees before it trains any model.
 
-A model's outputs show part of what the releases show, so an attack on models alone says little about the protocol.
+A model's outputs show only part of the information in the releases. So an attack on models alone says little about the
+protocol.
+
 For releases (z_i, y_i) of embeddings and labels, and a record of unit row u and label c, the evidence is the likelihood
 ratio of "one of the n is this record's" against "none is",
 
-    log mean_i p(z_i | u)·Pr[y_i | c] / q(z_i, y_i),
+  log mean_i p(z_i | u)·Pr[y_i | c] / q(z_i, y_i),
 
-where q mixes the same law over public records (Neyman and Pearson, with public records for the population). For texts
-p is the channel's exact law, word by word, and q an even mixture of public texts and of texts of as many words that are
-drawn one by one as they stand in public text: few public texts are poor at what nobody has written yet. Where a
-released word depends on more than the word in its place no law is known; there the evidence is the largest weighted
-overlap of words with any release.
+where q mixes the same density over public records (Neyman and Pearson, with public records for the population). For
+texts, p is the channel's exact distribution, word by word. There q is an even mixture of public texts and of texts with
+the same number of words, drawn one by one from public text. Few public texts alone would represent unseen texts poorly.
+If a released word depends on more than the word in its place, no distribution is known. There the evidence is the
+largest weighted overlap of words with any release.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from sottovoce.adversary.estimators.sequences import LEAST, Table, ends
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Pairs of a release and a record that are looked at together.
+#: Pairs of a release and a record that are computed together.
 _ENTRIES = 2**22
 
 
@@ -38,11 +40,20 @@ def embedding_evidence(
     mechanism: Any, z: FloatArray, records: FloatArray, public: FloatArray, *,
     labels: tuple[FloatArray, IntArray, IntArray] | None = None,
 ) -> FloatArray:  # fmt: skip
-    """The evidence (C,) for unit rows `records` (C, m') among decoded releases z (n, m').
+    """Return the evidence (C,) for records among decoded releases.
 
-    public: (P, m') unit rows of public records. labels: log Pr[y_i | label] of each release and label (n, K), the
-    records' labels (C,) and the public ones' (P,); None where labels are not used. A mechanism that passes rows through
-    gives minus the least distance. ValueError for a mechanism whose density is not known.
+    For a mechanism that passes rows through, it is minus the least distance.
+
+    Args:
+        mechanism: Mechanism of the embeddings.
+        z: Decoded releases (n, m').
+        records: Unit rows (C, m').
+        public: Unit rows (P, m') of public records.
+        labels: log Pr[y_i | label] of each release and label (n, K), the records' labels (C,) and the public ones'
+            (P,). None to ignore labels.
+
+    Raises:
+        ValueError: The mechanism's density is not known.
     """
     pieces = []
     rows = max(1, _ENTRIES // max(len(records), len(public)))
@@ -64,8 +75,17 @@ def embedding_evidence(
 
 
 def text_evidence(table: Table, released: IntArray, records: IntArray, public: IntArray) -> FloatArray:
-    """The evidence (C,) for texts (C, L) among released ones (n, L), with public texts (P, L) for the population; all
-    as numbers of words. table: of the words of all of them. ValueError where there is no public text."""
+    """Return the evidence (C,) for texts among released texts, all as numbers of words.
+
+    Args:
+        table: Table of the words of all texts.
+        released: Released texts (n, L).
+        records: Texts (C, L).
+        public: Public texts (P, L), for the population.
+
+    Raises:
+        ValueError: There is no public text.
+    """
     if not len(public):
         raise ValueError("public texts are needed for the population")
     pieces = []
@@ -80,7 +100,7 @@ def text_evidence(table: Table, released: IntArray, records: IntArray, public: I
 
 
 def _one_by_one(table: Table, released: IntArray, public: IntArray) -> FloatArray:
-    """log Pr[release] (n,), if texts had the lengths of public ones and words drawn one by one from all of these."""
+    """Return log Pr[release], (n,), for texts with the lengths and the independent words of public texts."""
     shares = np.bincount(table.of_words(public[public != NOTHING]), minlength=len(table.inputs))
     words = np.append(shares / max(1, shares.sum()), 0.0) @ np.exp(table.logs.astype(np.float64))
     found = np.log(np.maximum(words, np.exp(LEAST)))[table.of_releases(released)]
@@ -97,8 +117,15 @@ def _one_by_one(table: Table, released: IntArray, public: IntArray) -> FloatArra
 
 
 def overlap(released: IntArray, records: IntArray, size: int) -> FloatArray:
-    """For texts (C, L) among released ones (n, L), as numbers of words below `size` or NOTHING: the largest cosine of
-    their words' counts, rare words weighing more, (C,). It needs no law of the release, and ignores the noise."""
+    """Return the largest cosine (C,) of a text's word counts with those of any release; rare words weigh more.
+
+    It needs no distribution of the release, and ignores the noise.
+
+    Args:
+        released: Released texts (n, L), as numbers of words below `size` or NOTHING.
+        records: Texts (C, L), in the same form.
+        size: V.
+    """
     drawn, known = _counts(released, size), _counts(records, size)
     weight = np.log((1 + len(released)) / (1 + np.diff(drawn.tocsc().indptr)))
     drawn, known = (_unit(counts * weight[None, :]) for counts in (drawn, known))

@@ -1,4 +1,4 @@
-"""How likely a released text is for each text that it may have come from: the channel's exact law, place by place."""
+"""Likelihood of a released text for each candidate text, by the channel's exact distribution, place by place."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from sottovoce.adversary.estimators.channel import Channel
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: What stands for the log of no probability at all: sums of it over a text stay finite.
+#: Finite replacement for the log of probability 0, so that sums over a text stay finite.
 LEAST = -690.0
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """log Pr[y | x] of some inputs and outputs of a channel, each rising and once.
+    """Log-probabilities log Pr[y | x] of some inputs and outputs of a channel, each once and in rising order.
 
-    inputs: (k,) words, the unknown one among them. outputs: (c,). logs: (k + 1, c + 2), float32, at least LEAST: the
-    last row is of no word at all, the last columns of no word being released in a place, and of places behind a drawn
-    end, which say nothing.
+    Args:
+        channel: Channel of a token.
+        inputs: Words (k,), with the unknown one.
+        outputs: Words (c,).
+        logs: (k + 1, c + 2), float32, at least LEAST. The last row is for a place without a word. The last columns are
+            for a place without a released word, and for places behind a drawn end, which say nothing.
     """
 
     channel: Channel
@@ -33,7 +36,13 @@ class Table:
 
     @classmethod
     def of(cls, channel: Channel, texts: IntArray, released: IntArray) -> Table:
-        """For whatever words stand in `texts` and in `released`, numbers of any shape, NOTHING where there is none."""
+        """Return the table of all words in `texts` and in `released`.
+
+        Args:
+            channel: Channel of a token.
+            texts: Word numbers of any shape, NOTHING where there is none.
+            released: Word numbers of any shape, NOTHING where there is none.
+        """
         inputs = np.union1d(texts[texts != NOTHING], [channel.size]).astype(np.int64)
         outputs = np.unique(released[released != NOTHING]).astype(np.int64)
         logs = np.full((len(inputs) + 1, len(outputs) + 2), LEAST, dtype=np.float32)
@@ -48,13 +57,13 @@ class Table:
         return cls(channel, inputs, outputs, logs)
 
     def of_words(self, texts: IntArray) -> IntArray:
-        """The rows of words, (n, L) -> (n, L); of a word that the table has not, that of the unknown one."""
+        """Return the rows of words (n, L); a word outside the table gets the row of the unknown one."""
         at = np.searchsorted(self.inputs, texts).clip(max=len(self.inputs) - 1)
         at = np.where(self.inputs[at] == texts, at, np.searchsorted(self.inputs, self.channel.size))
         return np.where(texts == NOTHING, len(self.inputs), at)
 
     def of_releases(self, released: IntArray) -> IntArray:
-        """The columns of released words, (n, L) -> (n, L)."""
+        """Return the columns of released words (n, L)."""
         at = np.searchsorted(self.outputs, released).clip(max=max(0, len(self.outputs) - 1))
         columns = np.where(released == NOTHING, len(self.outputs), at)
         if self.channel.text.lengths is None:
@@ -66,11 +75,11 @@ class Table:
 
     @property
     def sides(self) -> tuple[slice, ...]:
-        """Where each of a release's texts stands: a pair has two, each with an end of its own."""
+        """Return the places of each text in a release: a pair has two texts, each with its own end."""
         return self.channel.text.slices
 
     def likelihood(self, texts: IntArray, released: IntArray) -> FloatArray:
-        """log Pr[release | text] for releases (n, L) and candidate texts (C, L), words and length: (n, C)."""
+        """Return log Pr[release | text], words and length, (n, C), for releases (n, L) and candidate texts (C, L)."""
         length = sum(self.length(ends(released[:, side]), ends(texts[:, side])) for side in self.sides)
         if self.channel.text.lengths is not None:  # a text is filled up to its drawn end
             texts = np.where(texts == NOTHING, self.channel.size, texts)
@@ -81,8 +90,14 @@ class Table:
         return found.T + length
 
     def length(self, drawn: IntArray, true: IntArray) -> FloatArray:
-        """log Pr[a release ends at drawn | a text of length true], (n,) and (C,) -> (n, C); where lengths are kept,
-        their places say it."""
+        """Return log Pr[a release ends at drawn | a text of length true], (n, C).
+
+        It is 0 if lengths are kept, because the places then express them.
+
+        Args:
+            drawn: Ends (n,) of releases.
+            true: Lengths (C,) of texts.
+        """
         law = self.channel.text.lengths
         if law is None:
             return np.zeros((len(drawn), len(true)))
@@ -92,7 +107,7 @@ class Table:
 
 
 def ends(texts: IntArray) -> IntArray:
-    """Where each text (n, L) ends: behind its last word."""
+    """Return the end of each text (n, L): the place behind its last word."""
     places = np.arange(1, texts.shape[1] + 1)
     found: IntArray = np.where(texts != NOTHING, places, 0).max(axis=1, initial=0)
     return found

@@ -1,14 +1,14 @@
-"""What the one vector of a user (channel `statistic`) gives away, to a server that asks as it should or as it likes.
+"""Attacks on a user vector (channel `statistic`), by an honest or a malicious server.
 
-A release z of PrivUnit has one of two densities given the vector v behind it, high where z lies in the cap of v, so the
-likelihood of every candidate is exact: a posterior over known texts and labels, or over the values of an attribute of
-public texts, is the best guess there is under that prior.
+Given the vector v behind it, a release z of PrivUnit has one of two densities: high where z lies in the cap of v. So
+the likelihood of every candidate is exact. A posterior over known texts and labels, or over an attribute's values of
+public texts, is the best guess under that prior.
 
-A server that asks honestly wants means: principal components of public text, simplex codes, the cap that is best for
-means. A client answers whatever else it is asked under the same ε, so the adversary may choose the maps, the codes and
-the cap for its question (`for_texts`, `for_members`, `for_value`, `for_label`): by simulation on public text, where it
-draws what users would release. For a label of two values that is constant features and a cap of half the sphere, which
-is randomized response, and attains what ε allows.
+An honest server wants means: it uses principal components of public text, simplex codes, and the best cap for means. A
+client answers any other request under the same ε. So the adversary may choose the maps, the codes and the cap for its
+own goal (`for_texts`, `for_members`, `for_value`, `for_label`). It chooses by simulation of releases on public text.
+For a label of two values, the choice is constant features and a cap of half the sphere. This is randomized response,
+and attains the bound of ε.
 """
 
 from __future__ import annotations
@@ -32,18 +32,25 @@ from sottovoce.adversary.estimators.presence import embedding_evidence
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Numbers of features that are tried, and masses of the cap, which with ε say its probability.
+#: Numbers of features to try, and masses of the cap; a mass and ε determine the cap's probability.
 _FEATURES = (16, 64, 128)
 _MASSES = (0.5, 0.1, 0.02, 0.004, 0.0008, 0.00016)
-#: Public rows for each feature, at least; records, and labels, that a question is tried on.
+#: Least public rows for each feature; records, and labels, that a request is tried on.
 _ROWS_PER_FEATURE, _TRIED, _LABELS = 4, 200, 4000
-#: Candidates of a posterior, at most.
+#: Most candidates of a posterior.
 _POOL = 24_000
 
 
 @dataclass(frozen=True, eq=False)
 class VectorQuestion:
-    """What a statistic is asked for by: maps mean (m,) and m1 (m, d), codes (K, c), float32, and the mechanism."""
+    """Request for user vectors.
+
+    Args:
+        mean: Vector (m,) of the maps, float32.
+        m1: Matrix (m, d) of the maps, float32.
+        codes: Codes of labels (K, c), float32.
+        mechanism: Mechanism of the vectors.
+    """
 
     mean: NDArray[np.float32]
     m1: NDArray[np.float32]
@@ -51,11 +58,11 @@ class VectorQuestion:
     mechanism: Any
 
     def vectors(self, embeddings: NDArray[Any], labels: IntArray) -> FloatArray:
-        """The vector (n, D) of each record: embeddings (n, m), labels (n,)."""
+        """Return the vector (n, D) of each record, from embeddings (n, m) and labels (n,)."""
         return statistic_vectors(project(embeddings, self.mean, self.m1), labels, self.codes)
 
     def drawn(self, vectors: FloatArray, *, seed: int, stage: str) -> FloatArray:
-        """What users of these vectors (n, D) would release."""
+        """Return simulated releases of user vectors (n, D)."""
         rows = np.arange(len(vectors), dtype=np.int64)
         streams = SimulationStreams(seed).rows(rows, np.zeros_like(rows), stage=stage, channel="statistic")
         found: FloatArray = self.mechanism.sample(vectors, rng=streams)
@@ -64,15 +71,20 @@ class VectorQuestion:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Public records that may stand behind a release, each as likely as the others: embeddings (p, m), labels (p,), -1
-    where the adversary does not know one, and the value of each (p,), which is to be guessed; None: the label."""
+    """Public records that may stand behind a release, each equally likely.
+
+    Args:
+        embeddings: Embeddings (p, m).
+        labels: Labels (p,), -1 where the adversary does not know one.
+        values: Value (p,) to guess for each; None for the label.
+    """
 
     embeddings: NDArray[Any]
     labels: IntArray
     values: IntArray | None = None
 
     def candidates(self, classes: int) -> tuple[NDArray[Any], IntArray, IntArray]:
-        """Embeddings, labels and values (q,); a record of unknown label once with each."""
+        """Return embeddings, labels and values (q,); a record of unknown label occurs once with each label."""
         at_most = _POOL // classes
         embeddings, labels = self.embeddings[:at_most], self.labels[:at_most]
         each = np.where(labels[:, None] < 0, True, labels[:, None] == np.arange(classes))
@@ -81,10 +93,17 @@ class Pool:
 
 
 def guessed(question: VectorQuestion, released: FloatArray, pool: Pool, values: int) -> IntArray:
-    """The likeliest value of each release (n, D), of so many values, under the pool: (n,)."""
+    """Return the likeliest value behind each release, (n,).
+
+    Args:
+        question: Request of the releases.
+        released: Releases (n, D).
+        pool: Public records.
+        values: Number of values.
+    """
     embeddings, labels, of = pool.candidates(len(question.codes))
     evidence = log_likelihood_of_means(question.mechanism, released, question.vectors(embeddings, labels))
-    # a release is in few caps, whose shares of a value's records are what counts
+    # a release is in few caps; their shares of a value's records count
     found = np.full((len(released), values), -np.inf)
     for value in range(values):
         mine = of == value
@@ -94,16 +113,25 @@ def guessed(question: VectorQuestion, released: FloatArray, pool: Pool, values: 
 
 
 def matching(question: VectorQuestion, released: FloatArray, means: FloatArray) -> FloatArray:
-    """How likely each release (n, D) is under each known mean (p, D) of a user's vectors: log-likelihoods (n, p)."""
+    """Return log-likelihoods (n, p) of releases (n, D) under known means (p, D) of a user's vectors."""
     return log_likelihood_of_means(question.mechanism, released, means)
 
 
-# --- questions of the server's choice
+# --- requests of a malicious server
 
 
 def for_texts(embeddings: NDArray[Any], epsilon: float, *, classes: int, among: int, seed: int) -> VectorQuestion:
-    """To tell which of so many known texts and labels a vector is of: whitened public text, by which the caps of
-    different texts overlap least."""
+    """Return the request that separates known texts and labels best.
+
+    It uses whitened public text, for which the caps of different texts overlap least.
+
+    Args:
+        embeddings: Embeddings of public texts.
+        epsilon: ε of the releases.
+        classes: K.
+        among: Number of known texts.
+        seed: Seed of all random choices.
+    """
     rng = np.random.default_rng([seed, 12])
     rows = rng.permutation(len(embeddings))[:among]
     labels = rng.integers(classes, size=len(rows))
@@ -118,7 +146,15 @@ def for_texts(embeddings: NDArray[Any], epsilon: float, *, classes: int, among: 
 
 
 def for_members(embeddings: NDArray[Any], epsilon: float, *, classes: int, crowd: int, seed: int) -> VectorQuestion:
-    """To tell whether a known record is among the vectors of a crowd."""
+    """Return the request that reveals best whether a known record is among the vectors of a crowd.
+
+    Args:
+        embeddings: Embeddings of public texts.
+        epsilon: ε of the releases.
+        classes: K.
+        crowd: Number of vectors.
+        seed: Seed of all random choices.
+    """
     rng = np.random.default_rng([seed, 13])
     order = rng.permutation(len(embeddings))
     members, others = order[: len(order) // 2], order[len(order) // 2 :]
@@ -138,7 +174,17 @@ def for_members(embeddings: NDArray[Any], epsilon: float, *, classes: int, crowd
 
 
 def for_value(pool: Pool, values: int, epsilon: float, *, classes: int, seed: int) -> VectorQuestion:
-    """To tell a value of the text: ridge regression on which value it has, all labels of one code."""
+    """Return the request that reveals a value of the text best.
+
+    It is ridge regression on the value, with one code for all labels.
+
+    Args:
+        pool: Public records with values.
+        values: Number of values.
+        epsilon: ε of the releases.
+        classes: K.
+        seed: Seed of all random choices.
+    """
     assert pool.values is not None
     same = np.ones((classes, 1), np.float32)
     order = np.random.default_rng([seed, 14]).permutation(len(pool.embeddings))
@@ -158,11 +204,18 @@ def for_value(pool: Pool, values: int, epsilon: float, *, classes: int, seed: in
     options = list(_options(maps(learnt), same, epsilon))
     best = _best(options, success)
     which = next(i for i, question in enumerate(options) if question is best)
-    return list(_options(maps(order), same, epsilon))[which]  # the same question, learned on all public text
+    return list(_options(maps(order), same, epsilon))[which]  # the same request, learned on all public text
 
 
 def for_label(embeddings: NDArray[Any], epsilon: float, *, classes: int, seed: int) -> VectorQuestion:
-    """To tell the label: features that are the same of every text."""
+    """Return the request that reveals the label best: features that are equal for every text.
+
+    Args:
+        embeddings: Embeddings of public texts.
+        epsilon: ε of the releases.
+        classes: K.
+        seed: Seed of all random choices.
+    """
     m = embeddings.shape[1]
     far = 1e4 * max(1.0, float(np.abs(embeddings).max()))
     mean = np.zeros(m, np.float32)

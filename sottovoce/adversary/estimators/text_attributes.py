@@ -1,20 +1,20 @@
-"""An attribute of a text's author or subject, from its sanitized words.
+"""Attacks that guess an attribute of a text's author or subject from its sanitized words.
 
-**Through the channel.** Public texts say how often each word stands in texts of a value, Pr[w | a], and how long these
-are, Pr[m | a]; the mechanism says what becomes of a word, Pr[y | w], and of a length, Pr[l | m]. So Pr[y | a] =
-Σ_w Pr[w | a]·Pr[y | w] is known, and the guess is the value of largest posterior probability
+**Through the channel.** Public texts give the frequency of each word in texts of a value, Pr[w | a], and of their
+lengths, Pr[m | a]. The mechanism gives the probabilities of released words, Pr[y | w], and lengths, Pr[l | m]. So Pr[y
+| a] = Σ_w Pr[w | a]·Pr[y | w] is known, and the guess is the value of largest posterior probability
 
-    Pr[a]·Σ_m Pr[m | a]·Pr[l | m]·Π_{i < min(l, m)} Pr[y_i | a]·Π_{m <= i < l} Pr[y_i | the unknown word],
+  Pr[a]·Σ_m Pr[m | a]·Pr[l | m]·Π_{i < min(l, m)} Pr[y_i | a]·Π_{m <= i < l} Pr[y_i | the unknown word].
 
-the last factor for places behind the text's end, which a longer drawn length fills up. If words stood independently of
+The last factor is for places behind the text's end, which a longer drawn length fills up. If words were independent of
 each other and of the length in texts of one value, no guess would be right more often.
 
-**Without that law**, where words are not drawn one by one, or as a check of it: what is released is *read* in several
-ways (`View`), a learner guesses from what it has read of public texts, and of these ways the one counts that guesses
-best on public texts held out (`most_promising`). A *static* adversary reads public texts as they were written, an
+**Without that distribution**, because words are not drawn one by one, or as a check, a release is *read* in several
+ways (`View`). For each way, a learner guesses from what it has read of public texts. The way with the best guesses on
+held-out public texts counts (`most_promising`). A *static* adversary reads public texts as they were written. An
 *adaptive* one rewrites them first with the same mechanism and parameters (Mattern et al. 2022; Meisenbacher et al.
-2024, section 5.2), and may still learn on what was written where that guesses rewritten texts better: what it knows is
-more, so it should not guess worse.
+2024, section 5.2). It may still learn on the written texts if that guesses rewritten texts better: it knows more, so it
+should not guess worse.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from sottovoce.adversary.estimators.sequences import LEAST, Table, ends
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: learner(auxiliary (d, p, k), labels (p,), seen (n, k), classes=, seed=) -> (n,) guesses: as
+#: learner(auxiliary (d, p, k), labels (p,), seen (n, k), classes=, seed=) -> guesses (n,): as
 #: `adversary.estimators.attributes.guessed`.
 Learner = Callable[..., IntArray]
-#: The share of public texts on which ways of reading are compared.
+#: Share of public texts on which ways of reading are compared.
 _HELD_OUT = 0.2
 
 
@@ -44,9 +44,16 @@ _HELD_OUT = 0.2
 
 
 def through_channel(table: Table, texts: IntArray, values: IntArray, count: int, released: IntArray) -> IntArray:
-    """The likeliest of `count` values behind each release (n, L), (n,), by public texts (p, L) of these values (p,), as
-    numbers of words. table: of the public texts' words and of what was released."""
-    shown = np.exp(table.logs.astype(np.float64))[:, : len(table.outputs) + 1]  # the last: no word in a place
+    """Return the likeliest value behind each release, (n,).
+
+    Args:
+        table: Table of the public texts' words and the released words.
+        texts: Public texts (p, L), as numbers of words.
+        values: Their values (p,).
+        count: Number of values.
+        released: Releases (n, L), as numbers of words.
+    """
+    shown = np.exp(table.logs.astype(np.float64))[:, : len(table.outputs) + 1]  # the last column: no word in a place
     laws = np.log(np.maximum(by_value(table, texts, values, count) @ shown[:-1], 1e-300))
     unknown = table.logs[table.of_words(np.array([table.channel.size]))[0], : shown.shape[1]].astype(np.float64)
     columns = np.where(released == NOTHING, len(table.outputs), table.of_releases(released))
@@ -54,7 +61,7 @@ def through_channel(table: Table, texts: IntArray, values: IntArray, count: int,
     for side in table.sides:
         end, longest = ends(released[:, side]), side.stop - side.start
         places = table.length(end, np.arange(longest + 1))
-        if table.channel.text.lengths is None:  # nothing is filled up, and behind the last word shown may be others
+        if table.channel.text.lengths is None:  # nothing is filled up, and other words may follow the last one shown
             places = np.where(np.arange(longest + 1) >= end[:, None], 0.0, LEAST)
             end, unknown = np.full_like(end, longest), np.zeros_like(unknown)
         evidence += _of_side(laws, unknown, columns[:, side], end, places, _lengths(texts[:, side], values, count))
@@ -62,8 +69,17 @@ def through_channel(table: Table, texts: IntArray, values: IntArray, count: int,
 
 
 def as_written(table: Table, texts: IntArray, values: IntArray, count: int, seen: IntArray) -> IntArray:
-    """The same of texts (n, L) whose words are taken for what was written: the attack where there is no noise. Words
-    that the table has not are unknown."""
+    """Return the likeliest value for each text, with its words taken as written: the attack without noise.
+
+    Words outside the table are unknown.
+
+    Args:
+        table: Table of the public texts' words.
+        texts: Public texts (p, L), as numbers of words.
+        values: Their values (p,).
+        count: Number of values.
+        seen: Attacked texts (n, L), as numbers of words.
+    """
     laws = np.log(np.maximum(by_value(table, texts, values, count), 1e-300))
     columns = np.where(seen == NOTHING, 0, table.of_words(seen))
     evidence = (laws[:, columns] * (seen != NOTHING)).sum(axis=2)
@@ -75,9 +91,12 @@ def as_written(table: Table, texts: IntArray, values: IntArray, count: int, seen
 def _of_side(
     laws: FloatArray, unknown: FloatArray, columns: IntArray, end: IntArray, places: FloatArray, lengths: FloatArray
 ) -> FloatArray:
-    """log Pr[release | value] of one text each, (count, n). laws (count, c), unknown (c,): of what is shown in a place.
-    columns (n, L): what is. end (n,): behind it nothing is drawn. places (n, L + 1): log Pr[release's length | m].
-    lengths (count, L + 1): log Pr[m | value]."""
+    """Return log Pr[release | value] of one text each, (count, n).
+
+    laws (count, c) and unknown (c,) are log-probabilities of the outputs. columns (n, L) are the outputs. Behind end
+    (n,), nothing is drawn. places (n, L + 1) is log Pr[release's length | m], lengths (count, L + 1) is log Pr[m |
+    value].
+    """
     words = _running(laws[:, columns])
     fillers = _running(unknown[columns])
     own = np.minimum(np.arange(lengths.shape[1]), end[:, None])
@@ -88,13 +107,15 @@ def _of_side(
 
 
 def _running(logs: FloatArray) -> FloatArray:
-    """(..., L) -> (..., L + 1) sums of the first 0, 1, ... of them."""
+    """Return the sums of the first 0, 1, ... values: (..., L) -> (..., L + 1)."""
     return np.concatenate([np.zeros((*logs.shape[:-1], 1)), np.cumsum(logs, axis=-1)], axis=-1)
 
 
 def _lengths(texts: IntArray, values: IntArray, count: int) -> FloatArray:
-    """(count, L + 1) log Pr[length | value]; as much as one text is left for the lengths of all texts, and in that as
-    much as one for those that no text has."""
+    """Return log Pr[length | value], (count, L + 1).
+
+    One text's weight goes to the lengths of all texts, and within it one text's weight goes to unseen lengths.
+    """
     longest = texts.shape[1]
     seen = np.zeros((count, longest + 1))
     np.add.at(seen, (values, ends(texts)), 1.0)
@@ -104,16 +125,19 @@ def _lengths(texts: IntArray, values: IntArray, count: int) -> FloatArray:
 
 
 def by_value(table: Table, texts: IntArray, values: IntArray, count: int) -> FloatArray:
-    """(count, k) Pr[w | a] of the table's words; see `_smoothed`."""
+    """Return Pr[w | a] of the table's words, (count, k); see `_smoothed`."""
     rows = table.of_words(texts)
     counts = np.zeros((count, len(table.inputs) + 1))
     np.add.at(counts, (np.repeat(values, texts.shape[1]), rows.ravel()), 1.0)
-    return _smoothed(counts[:, :-1])  # but for places without a word
+    return _smoothed(counts[:, :-1])  # without places that have no word
 
 
 def _smoothed(counts: FloatArray) -> FloatArray:
-    """(count, k) how often each word stands in texts of a value -> how likely it is there: one in N + t is left for
-    words that texts of the value do not hold, t how many different ones they do (Witten and Bell 1991)."""
+    """Return probabilities (count, k) of words in texts of a value, from counts (count, k).
+
+    One in N + t is left for words outside texts of the value, t the number of different words in them (Witten and Bell
+    1991).
+    """
     share = (counts.sum(axis=0) + 1.0) / (counts.sum() + counts.shape[1])
     different = np.maximum((counts > 0).sum(axis=1), 1)[:, None]
     found: FloatArray = (counts + different * share) / (counts.sum(axis=1, keepdims=True) + different)
@@ -121,20 +145,27 @@ def _smoothed(counts: FloatArray) -> FloatArray:
 
 
 def _likeliest(evidence: FloatArray, values: IntArray, count: int) -> IntArray:
-    """evidence: (count, n) logs."""
+    """Return the likeliest value of each column of log evidence (count, n)."""
     prior = (np.bincount(values, minlength=count) + 1.0) / (len(values) + count)
     found: IntArray = (evidence + np.log(prior)[:, None]).argmax(axis=0)
     return found
 
 
-# --- by learning from texts that are read
+# --- by learning from readings of texts
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A way to read texts. auxiliary: (d, p, k) what is read of d draws of each of p public texts, to learn on. seen:
-    (n, k) of the attacked ones. looks_like: (c, p, k) of c draws of the public texts as the attacked ones are seen, as
-    far as the adversary knows that. learner: what guesses from that."""
+    """One way to read texts.
+
+    Args:
+        name: Name of the way.
+        learner: Function that guesses from what is read.
+        auxiliary: Readings (d, p, k) of d draws for each of p public texts, to learn on.
+        seen: Readings (n, k) of the attacked texts.
+        looks_like: Readings (c, p, k) of c draws of the public texts in the form of the attacked ones, as far as the
+            adversary knows it.
+    """
 
     name: str
     learner: Learner
@@ -143,11 +174,18 @@ class View:
     looks_like: NDArray[Any]
 
     def learnt(self, labels: IntArray, *, classes: int, seed: int) -> IntArray:
-        """The guesses (n,) after all public texts, of labels (p,)."""
+        """Return the guesses (n,) after learning on all public texts, of labels (p,)."""
         return self.learner(self.auxiliary, labels, self.seen, classes=classes, seed=seed)
 
     def right(self, labels: IntArray, held: IntArray, *, classes: int, seed: int) -> float:
-        """The share of right guesses on the public texts `held` (h,), after all others."""
+        """Return the share of right guesses on held-out public texts.
+
+        Args:
+            labels: Labels (p,).
+            held: Rows (h,) of the held-out texts; the view learns on all others.
+            classes: Number of classes.
+            seed: Seed of all random choices.
+        """
         rest = np.setdiff1d(np.arange(len(labels)), held)
         asked = self.looks_like[:, held].reshape(-1, self.looks_like.shape[2])
         guesses = self.learner(self.auxiliary[:, rest], labels[rest], asked, classes=classes, seed=seed)
@@ -155,8 +193,10 @@ class View:
 
 
 def most_promising(views: Sequence[View], labels: IntArray, *, classes: int, seed: int) -> tuple[str, IntArray]:
-    """The name and the guesses of the view that guesses best on a fifth of the public texts, held out. Nothing of the
-    attacked texts is looked at for that, so that to have tried several flatters nobody."""
+    """Return the name and the guesses of the view with the best guesses on a held-out fifth of the public texts.
+
+    The choice ignores the attacked texts, so trying several views does not bias the result.
+    """
     order = np.random.default_rng([seed, 10]).permutation(len(labels))
     held = np.sort(order[: int(len(labels) * _HELD_OUT)])
     best = max(views, key=lambda view: view.right(labels, held, classes=classes, seed=seed))
@@ -164,8 +204,17 @@ def most_promising(views: Sequence[View], labels: IntArray, *, classes: int, see
 
 
 def by_words(auxiliary: IntArray, labels: IntArray, seen: IntArray, *, classes: int, seed: int) -> IntArray:
-    """Naive Bayes of texts' words as they are read: auxiliary (d, p, L) and seen (n, L) numbers of words, labels (p,)
-    -> (n,). Words that no public text holds say nothing."""
+    """Return guesses (n,) by naive Bayes of texts' words as they are read.
+
+    Words outside the public texts say nothing.
+
+    Args:
+        auxiliary: Numbers of words (d, p, L).
+        labels: Labels (p,).
+        seen: Numbers of words (n, L).
+        classes: Number of classes.
+        seed: Unused.
+    """
     del seed  # nothing is drawn
     known, at = np.unique(auxiliary[auxiliary != NOTHING], return_inverse=True)
     draws, _, places = auxiliary.shape
@@ -179,8 +228,14 @@ def by_words(auxiliary: IntArray, labels: IntArray, seen: IntArray, *, classes: 
 
 
 def vectors(texts: IntArray, table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The mean vector of each text's words, and how many places it has: (n, L) numbers and (V, m) vectors ->
-    (n, m + 1); unknown words have none."""
+    """Return the mean vector of each text's words and its number of places, (n, m + 1).
+
+    Unknown words have no vector.
+
+    Args:
+        texts: Numbers of words (n, L).
+        table: Vectors (V, m) of words.
+    """
     there = (texts != NOTHING) & (texts < len(table))
     total = np.stack([table[row[known]].sum(axis=0) for row, known in zip(texts, there, strict=True)])
     mean = total / np.maximum(there.sum(axis=1), 1)[:, None]

@@ -1,9 +1,9 @@
-"""Does the time of an answer tell which of two texts it is about? A test that is exact whatever the noise.
+"""Exact test of whether the time of an answer reveals which of two texts it is about.
 
-Answers come in pairs, one about each of two texts, that which comes first drawn by a coin. If an answer's time does not
-depend on the text, then in each pair it is a coin whether the answer about the second text took longer, however noisy
-the machine is, whatever drifts, and whatever else the time depends on. So the number of such pairs is binomial, and the
-test of signs alarms with probability alpha at most. It sees *that* answers differ, not by how much: medians say that.
+Answers come in pairs, one about each of two texts, in an order drawn by a coin. If an answer's time does not depend on
+the text, the second text's answer takes longer in half of the pairs. This holds however noisy the machine is, whatever
+drifts, and whatever else the time depends on. So the number of such pairs is binomial, and the sign test alarms with
+probability at most alpha. It shows *that* answers differ, not by how much; medians show that.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Told:
-    """Of `pairs` pairs whose times differ, in `longer` the second text's answer took longer. chance: the probability of
-    a share that far from one half, if times do not depend on texts. apart: the median of the second text's time less
-    the first's, and noise: the median of how far pairs are from it, in the unit of the times."""
+    """Result of the test.
+
+    Args:
+        pairs: Number of pairs whose times differ.
+        longer: Pairs in which the second text's answer took longer.
+        chance: Probability of a share that far from one half, if times do not depend on texts.
+        apart: Median of the second text's time less the first's, in the unit of the times.
+        noise: Median distance of pairs from `apart`, in the unit of the times.
+    """
 
     pairs: int
     longer: int
@@ -31,7 +37,11 @@ class Told:
 
     @classmethod
     def of(cls, first: FloatArray, second: FloatArray) -> Told:
-        """From times (n,) of answers about two texts, pair by pair. ValueError where there is no pair."""
+        """Test times (n,) of answers about two texts, pair by pair.
+
+        Raises:
+            ValueError: There is no pair.
+        """
         if len(first) != len(second) or not len(first):
             raise ValueError("timing: needs pairs of times")
         difference = np.asarray(second, dtype=np.float64) - first
@@ -42,5 +52,5 @@ class Told:
 
     @property
     def share(self) -> float:
-        """Of pairs in which the second text's answer took longer; one half where no times differ."""
+        """Return the share of pairs in which the second text's answer took longer; one half if no times differ."""
         return self.longer / self.pairs if self.pairs else 0.5

@@ -1,34 +1,35 @@
-"""Guessing the words of a text from its sanitized ones, one token at a time: the best guess, and how good any can be.
+"""Guesses of a text's words from its sanitized words, one token at a time, with bounds on any guess.
 
 The adversary knows the vocabulary, the mechanism, and a prior over words (public counts). It sees the released word y
-and guesses x. Three figures say what that can give, each for tokens of frequencies f:
+and guesses x. Three figures describe the result, each for tokens of frequencies f:
 
-- **What a guess gives.** A guess g(y) is right with probability Σ_y f(g(y))·Pr[y | g(y)].
-- **What the best guess gives**: Σ_y max_x f(x)·Pr[y | x], for the guess that maximizes the posterior. No attack that
-  looks at single tokens, published or not, gives more on tokens of these frequencies (`decode`).
-- **What the theorem allows**, whatever mechanism satisfies it (`bound`).
+- **Success of a guess.** A guess g(y) is right with probability Σ_y f(g(y))·Pr[y | g(y)].
+- **Success of the best guess**: Σ_y max_x f(x)·Pr[y | x], for the guess that maximizes the posterior. No attack on
+  single tokens, published or not, does better on tokens of these frequencies (`decode`).
+- **Bound of the theorem**, for any mechanism that satisfies it (`bound`).
 
 **Bound from ε-LDP (proved, and attained).** Let m(y) = min_x Pr[y | x], Y_x the outputs at which x is guessed, m_x =
-m(Y_x), M = Σ_x m_x, and a_x = Pr[Y_x | x] the success on x. ε-LDP gives a_x <= e^ε·m_x; that probabilities of x add to
-one, a_x <= 1 - (M - m_x). The largest Σ_x f(x)·a_x under both is a linear programme. For given M each a_x rises with
-slope f(x)·e^ε to m_x = (1 - M)/(e^ε - 1) and with slope f(x) after it, so that the most frequent words are filled
-first, and as M varies the optimum is linear between the points where exactly k of them are full, M = k/(e^ε - 1 + k):
+m(Y_x), M = Σ_x m_x, and a_x = Pr[Y_x | x] the success on x. ε-LDP gives a_x <= e^ε·m_x. Probabilities of x add to one,
+so a_x <= 1 - (M - m_x). The largest Σ_x f(x)·a_x under both is a linear programme. For given M, each a_x rises with
+slope f(x)·e^ε up to m_x = (1 - M)/(e^ε - 1), and with slope f(x) after it. So the most frequent words are filled first.
+As M varies, the optimum is linear between the points where exactly k of them are full, M = k/(e^ε - 1 + k):
 
-    success <= max_k  e^ε·F_k / (e^ε + k - 1),   F_k the sum of the k largest frequencies.
+  success <= max_k  e^ε·F_k / (e^ε + k - 1),   F_k the sum of the k largest frequencies.
 
-k-ary randomized response on the k most frequent words (any other word answers uniformly) attains it. It is below
-min(1, e^ε·max f), and k = 1 is the guess of the most frequent word.
+k-ary randomized response on the k most frequent words (any other word answers uniformly) attains it. It is below min(1,
+e^ε·max f), and k = 1 is the guess of the most frequent word.
 
-**Bound from metric LDP (proved).** With ℓ(x, x') the loss that the theorem allows, Pr[Y_x | x'] >= a_x·e^(-ℓ(x, x')),
-and Σ_x Pr[Y_x | x'] <= 1 for each x'. Averaged over x' by f: Σ_x a_x·Z_x <= 1 with Z_x = Σ_x' f(x')·e^(-ℓ(x, x')). So
+**Bound from metric LDP (proved).** Let ℓ(x, x') be the loss that the theorem allows. Then Pr[Y_x | x'] >= a_x·e^(-ℓ(x,
+x')), and Σ_x Pr[Y_x | x'] <= 1 for each x'. Averaged over x' by f: Σ_x a_x·Z_x <= 1 with Z_x = Σ_x' f(x')·e^(-ℓ(x,
+x')). So
 
-    success = Σ_x f(x)·a_x <= c + Σ_x max(0, f(x) - c·Z_x)   for every c >= 0;
+  success = Σ_x f(x)·a_x <= c + Σ_x max(0, f(x) - c·Z_x)   for every c >= 0;
 
-the least of it over c (it is linear between the points c = f(x)/Z_x) is the bound.
+the least value over c is the bound. It is linear between the points c = f(x)/Z_x.
 
-**What is exposed.** Words that may be passed through (kept kinds, CusText+'s stop words, SanText+'s frequent ones)
-count as guessed. Where a group or a tag shows, the two bounds hold inside each, with the frequencies that fall there,
-and are added (of metric LDP: c·F + Σ, F their sum). A mechanism that exposes more is allowed everything.
+**Exposure.** Words that may be passed through (kept kinds, CusText+'s stop words, SanText+'s frequent ones) count as
+guessed. If a group or a tag shows, the two bounds hold inside each, with the frequencies there, and are added (of
+metric LDP: c·F + Σ, F their sum). For a mechanism that exposes more, the bound is 1.
 """
 
 from __future__ import annotations
@@ -55,17 +56,21 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Progress = Callable[[str], None]
 
-#: Guesses that `decode` keeps of each output.
+#: Number of guesses that `decode` keeps for each output.
 TOP = 5
-#: Rows of distances held at once, and bytes of distances that are remembered.
+#: Rows of distances held at once, and bytes of distances that are cached.
 _ROWS, _REMEMBERED = 256, 2**26
-#: Exposures whose inputs `bound` tells apart.
+#: Exposures whose inputs `bound` can separate.
 _KNOWN = {"unknown-words", "stop-words", "frequent-words", "group", "tag"}
 
 
 def unigram(vocabulary: Vocabulary, *, unknown: float = 0.0) -> FloatArray:
-    """A prior over inputs, (V + 1,): public counts + 1 (all alike where nobody has counted), and `unknown` the
-    share of words that are in no vocabulary."""
+    """Return a prior over inputs, (V + 1,): public counts + 1, or equal weights without counts.
+
+    Args:
+        vocabulary: Vocabulary with its counts.
+        unknown: Share of words outside the vocabulary.
+    """
     size = len(vocabulary)
     counts = np.zeros(size) if vocabulary.counts is None else vocabulary.counts.astype(np.float64)
     weights = counts + 1.0
@@ -74,12 +79,15 @@ def unigram(vocabulary: Vocabulary, *, unknown: float = 0.0) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """The best guesses for every output, under each of p priors.
+    """Best guesses for every output, under each of p priors.
 
-    guesses: (p, V) numbers of words. likely: (p, V) Pr[y | guess]. best: (p,) Σ_y max_x prior(x)·Pr[y | x].
-    top: (V, TOP) the best guesses under the first prior, best first; NOTHING where there are fewer, or none are asked
-    for.
-    unchanged: (V,) Pr[y | y].
+    Args:
+        guesses: Numbers of words (p, V).
+        likely: Pr[y | guess], (p, V).
+        best: Σ_y max_x prior(x)·Pr[y | x], (p,).
+        top: Best guesses (V, TOP) under the first prior, best first; NOTHING where there are fewer, or none were
+            requested.
+        unchanged: Pr[y | y], (V,).
     """
 
     guesses: IntArray
@@ -89,7 +97,7 @@ class Decoded:
     unchanged: FloatArray
 
     def expected(self, frequencies: FloatArray) -> float:
-        """How often the guesses under the first prior are right, on tokens of these frequencies (V + 1,)."""
+        """Return the success of the guesses under the first prior, on tokens of frequencies (V + 1,)."""
         return float(frequencies[self.guesses[0]] @ self.likely[0])
 
 
@@ -97,11 +105,17 @@ def decode(
     channel: Channel, priors: FloatArray, *, wanted: IntArray | None = None,
     progress: Progress = lambda line: None, also: Callable[[IntArray, IntArray, FloatArray], None] | None = None,
 ) -> Decoded:  # fmt: skip
-    """The guess of largest posterior for every output: all inputs are gone through once, in blocks.
+    """Return the guess of largest posterior for every output, in one pass over all inputs.
 
-    priors: (p, V + 1), at least 0; inputs without any prior are left out. An output that no input gives is guessed to
-    be itself. wanted: outputs whose `top` is asked for, each once; None: all. also: is given every block of inputs
-    (k,), the unknown word among them, with outputs (c,) and their log-probabilities (k, c): all that are not 0.
+    An output that no input gives is guessed to be itself.
+
+    Args:
+        channel: Channel of a token.
+        priors: Priors (p, V + 1), at least 0; inputs without any prior are left out.
+        wanted: Outputs whose `top` is needed, each once; None for all.
+        progress: Function that receives lines of progress.
+        also: Function that receives every block: inputs (k,), with the unknown word, outputs (c,) and their
+            log-probabilities (k, c), all that are not 0.
     """
     size = channel.size
     score = np.full((len(priors), size), -np.inf)
@@ -141,8 +155,7 @@ def decode(
 
 
 def _keep(top: IntArray, top_score: FloatArray, joint: FloatArray, x: IntArray, y: IntArray) -> None:
-    """Put the best of a block, (k, c) scores of the inputs x for the outputs y, among the best so far, (TOP, V) each,
-    best first."""
+    """Merge the best of a block, (k, c) scores of inputs x for outputs y, into the best so far, (TOP, V) each."""
     most = min(TOP, len(x))
     chosen = np.argpartition(-joint, most - 1, axis=0)[:most]
     scores = np.vstack([top_score[:, y], np.take_along_axis(joint, chosen, axis=0)])
@@ -154,28 +167,42 @@ def _keep(top: IntArray, top_score: FloatArray, joint: FloatArray, x: IntArray, 
 
 
 def guessed(released: IntArray, guesses: IntArray) -> IntArray:
-    """The guess for each released word, (n, L) with NOTHING where there is none; guesses (V,) or (V, k)."""
+    """Return the guess for each released word, with NOTHING where there is none.
+
+    Args:
+        released: Released words (n, L).
+        guesses: Guesses (V,) or (V, k) of each output.
+    """
     there = released != NOTHING
     answers = guesses[np.where(there, released, 0)]
     return np.where(there.reshape(there.shape + (1,) * (guesses.ndim - 1)), answers, NOTHING)
 
 
-# --- what the theorem allows
+# --- bounds of the theorem
 
 
 def most_frequent(draws: IntArray) -> IntArray:
-    """The word that stands most often in a place, of k releases of n texts, (k, n, L) -> (n, L); of several, the one
-    that was released first. NOTHING where no release has a word."""
+    """Return the most frequent word of each place over several releases of the same texts, (n, L).
+
+    Of several such words, it is the one that was released first; NOTHING if no release has a word.
+
+    Args:
+        draws: Releases (k, n, L) of n texts.
+    """
     times = np.stack([np.where(one == NOTHING, 0, (draws == one).sum(axis=0)) for one in draws])
     return np.take_along_axis(draws, times.argmax(axis=0)[None], axis=0)[0]
 
 
 def bound(text: TextMechanism, frequencies: FloatArray, *, releases: int = 1) -> float:
-    """The largest success of any guess from one released word that the theorem allows, on tokens of these frequencies
-    (V + 1,), which add to 1. See this module for the proof. releases: how often the same text was released; losses add.
+    """Return the largest success of any guess from one released word that the theorem allows.
 
-    For a mechanism that protects the "sequence", each of whose draws reads the whole text, the word's ε is that of all
-    draws of a text together.
+    This module's docstring has the proof. If a mechanism protects the "sequence", each of its draws reads the whole
+    text, and the word's ε is that of all draws of a text together.
+
+    Args:
+        text: Text mechanism.
+        frequencies: Frequencies (V + 1,) of tokens; they add to 1.
+        releases: Number of releases of the same text; losses add.
     """
     word: Any = text.word
     one: Guarantee = word.guarantee
@@ -207,14 +234,14 @@ def bound(text: TextMechanism, frequencies: FloatArray, *, releases: int = 1) ->
 
 
 def randomized(f: FloatArray, epsilon: float) -> float:
-    """max_k e^ε·F_k/(e^ε + k - 1): the largest success under ε-LDP, of frequencies f that need not add to 1."""
+    """Return max_k e^ε·F_k/(e^ε + k - 1): the largest success under ε-LDP, for frequencies f that need not add to 1."""
     sums = np.cumsum(np.sort(f)[::-1])
     shrunk = (np.arange(1, len(f) + 1) - 1) * math.exp(-min(epsilon, 700.0))
     return float((sums / (1 + shrunk)).max())
 
 
 def metric(f: FloatArray, z: FloatArray) -> float:
-    """min_c c·Σf + Σ max(0, f - c·z): the largest success that z, (n,) above 0, allows."""
+    """Return min_c c·Σf + Σ max(0, f - c·z): the largest success that z, (n,) above 0, allows."""
     ratio = f / z
     order = np.argsort(-ratio)
     above_f, above_z = np.cumsum(f[order]), np.cumsum(z[order])
@@ -224,7 +251,7 @@ def metric(f: FloatArray, z: FloatArray) -> float:
 
 
 def _parts(word: Any, theorem: Guarantee) -> IntArray:
-    """(V + 1,) inputs of the same number are those that the theorem speaks of together."""
+    """Return a number for each input, (V + 1,); the theorem covers inputs of the same number together."""
     size = len(word.vocabulary)
     if "group" in theorem.exposes:
         groups: IntArray = word.mapping.group
@@ -235,7 +262,7 @@ def _parts(word: Any, theorem: Guarantee) -> IntArray:
 
 
 def _overlap(word: Any, theorem: Guarantee, members: IntArray, f: FloatArray) -> FloatArray:
-    """Z of the inputs `members`, (n,) of frequencies f."""
+    """Return Z of the inputs `members`, (n,) of frequencies f."""
     z = np.empty(len(members))
     for at in range(0, len(members), _ROWS):
         rows = np.arange(at, min(at + _ROWS, len(members)))
@@ -247,8 +274,10 @@ def _overlap(word: Any, theorem: Guarantee, members: IntArray, f: FloatArray) ->
 
 
 def _apart(word: Any, members: IntArray, at: int) -> FloatArray:
-    """Distances of _ROWS inputs `members` from `at` on to all of them: of a small vocabulary they are remembered, for
-    they are the same at every ε."""
+    """Return distances of _ROWS inputs `members`, from `at` on, to all of them.
+
+    Those of a small vocabulary are cached, because they are the same at every ε.
+    """
     if len(members) ** 2 * 8 > _REMEMBERED or hasattr(word, "distances"):
         return metric_distances(word, members[at : at + _ROWS], members)
     return _all_apart(word.vocabulary, members.tobytes())[at : at + _ROWS]
@@ -256,6 +285,6 @@ def _apart(word: Any, members: IntArray, at: int) -> FloatArray:
 
 @lru_cache(maxsize=1)
 def _all_apart(vocabulary: Vocabulary, members: bytes) -> FloatArray:
-    """Euclidean distances of all pairs of inputs (the bytes of int64), (n, n)."""
+    """Return the Euclidean distances of all pairs of inputs (the bytes of int64), (n, n)."""
     x = np.frombuffer(members, dtype=np.int64)
     return np.concatenate([distances(vocabulary, x[at : at + _ROWS], x) for at in range(0, len(x), _ROWS)])

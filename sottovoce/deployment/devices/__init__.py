@@ -1,1 +1,1 @@
-"""From studies and files to devices."""
+"""Preparation of devices from studies and files."""

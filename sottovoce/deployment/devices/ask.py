@@ -1,4 +1,4 @@
-"""`sottovoce device ask`: a sentence, or a file of them, and what a deployed model makes of their releases."""
+"""Command `sottovoce device ask`: classification of a sentence, or a file of them, by a deployed model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ Found = dict[str, Any]
 
 
 def one(node: Path, sentence: str, **where: Any) -> Found:
-    """{"class", "probabilities"} of a sentence, and what it cost, as `_costs` has it."""
+    """Return {"class", "probabilities"} of a sentence, and its cost (`_costs`).
+
+    Args:
+        node: Folder of the device.
+        sentence: Sentence to classify.
+        **where: Server and other arguments of `ask_model`.
+    """
     with _charges_kept(node):
         said = ask_model(node, [sentence], **where)
     shares = dict(zip(said.classes, said.probabilities[0].tolist(), strict=True))
@@ -29,10 +35,20 @@ def one(node: Path, sentence: str, **where: Any) -> Found:
 
 
 def many(node: Path, file: Path, out: Path, *, progress: Callable[[str], None], **where: Any) -> Found:
-    """Writes a line of answers for each line of a file: line, class, the probability of each class, sentence, separated
-    by tabs, under a header; an empty line has an empty answer. Whole, or not at all.
+    """Write a line of answers for each line of a file, the whole file or nothing.
 
-    {"out", "lines", "classes"}, how many sentences are of each class, and what they cost, as `_costs` has it.
+    A line has line number, class, the probability of each class, and sentence, separated by tabs, under a header. An
+    empty line has an empty answer.
+
+    Args:
+        node: Folder of the device.
+        file: File of sentences.
+        out: File to write.
+        progress: Function that receives lines of progress.
+        **where: Server and other arguments of `ask_model`.
+
+    Returns:
+        {"out", "lines", "classes"} with the number of sentences in each class, and their cost (`_costs`).
     """
     sentences: Any = TextColumn.of(line for _, line in lines(file))
     with _charges_kept(node), _draft(out) as draft:
@@ -42,7 +58,7 @@ def many(node: Path, file: Path, out: Path, *, progress: Callable[[str], None], 
 
 
 def in_lines(found: Found) -> str:
-    """The same for people: lines, with what it cost."""
+    """Return the results as lines for people, with the cost."""
     if "class" in found:
         shares = sorted(found["probabilities"].items(), key=lambda item: -item[1])
         lines = [f"{found['class']}  ({', '.join(f'{name} {share:.3f}' for name, share in shares)})"]
@@ -62,8 +78,11 @@ def in_lines(found: Found) -> str:
 
 
 def _costs(said: Predictions) -> Found:
-    """cost: of each release, the worst case at the policy's delta. charged: how many were new. public: whether the
-    policy declares them public. spent: by the user, in all that counts."""
+    """Return the cost.
+
+    cost is the worst case of each release at the policy's delta. charged is the number of new releases. public is True
+    if the policy declares them public. spent is the user's total.
+    """
     guarantee: Guarantee = said.request.mechanism("embedding").guarantee
     return {
         "cost": said.epsilon,
@@ -76,7 +95,7 @@ def _costs(said: Predictions) -> Found:
 
 
 def _write(draft: TextIO, said: Predictions, sentences: Sequence[str]) -> dict[str, int]:
-    """How many sentences are of each class."""
+    """Write the answers, and return the number of sentences in each class."""
     best = said.probabilities.argmax(axis=1)
     counts = dict.fromkeys(said.classes, 0)
     print("line", "class", *said.classes, "sentence", sep="\t", file=draft)
@@ -93,7 +112,10 @@ def _write(draft: TextIO, said: Predictions, sentences: Sequence[str]) -> dict[s
 
 @contextmanager
 def _draft(out: Path) -> Iterator[TextIO]:
-    """A file that gets its name when the block ends well. Raises UserError where it cannot be made, at once."""
+    """Open a file that gets its name when the context ends without error.
+
+    Raise UserError at once if it cannot be made.
+    """
     if out.exists():
         raise UserError(f"{out}: is there already; name another file with --out")
     outcome = "nothing was charged"
@@ -102,7 +124,7 @@ def _draft(out: Path) -> Iterator[TextIO]:
             draft = TextIOWrapper(file, encoding="utf-8", newline="\n")
             outcome = "the sentences were charged, and cost nothing when they are asked about again"
             yield draft
-            draft.detach()  # what is written goes through; the file is not closed before it lies on the disk
+            draft.detach()  # flushes the text; the file must stay open until it is on disk
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror}); {outcome}") from None
 

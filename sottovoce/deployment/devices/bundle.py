@@ -1,4 +1,4 @@
-"""From a study to a device's bundle: what its server would ask of users, and what they need to answer."""
+"""Bundle of a device, made from a study: the server's request, and the files that a device needs to answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from simulations.experiment import (
 from simulations.progress import Progress
 from sottovoce.deployment.devices.policy import policy_of
 
-#: Seconds within which a device's answers leave, where nobody says otherwise.
+#: Default of the seconds within which a device's answers leave.
 WINDOW = 10.0
 
 
@@ -45,13 +45,21 @@ def bundle_of_run(
     keys: Keys = NO_KEYS, window: float = WINDOW,
     progress: Progress,
 ) -> Bundle:  # fmt: skip
-    """What users of a finished run's model need: its encoder, and the maps that it was left with.
+    """Write the bundle for users of a finished run's model: its encoder and its final maps.
 
-    precision: of the encoder, where it shall be another than the run's. It is then another encoder, by another name,
-    and the maps were learned from embeddings that differ a little. records: as `deployment.devices.policy.policy_of`
-    takes it. keys: as `client.device.bundle.write_bundle` takes them. window: of the
-    policy.
-    Raises UserError where there is no such run or arm, or its encoder or vocabulary cannot be had as they were.
+    Args:
+        run: Folder of the run.
+        arm_name: Name of the arm; None if there is only one.
+        out: Folder for the bundle.
+        precision: Precision of the encoder, if it differs from the run's. This is another encoder with another
+            identity, and the maps come from slightly different embeddings.
+        records: As in `deployment.devices.policy.policy_of`.
+        keys: As in `client.device.bundle.write_bundle`.
+        window: Window of the policy, in seconds.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: There is no such run or arm, or its encoder or vocabulary cannot be made again.
     """
     try:
         results = json.loads((run / "results.json").read_text(encoding="utf-8"))
@@ -68,10 +76,10 @@ def bundle_of_run(
         request = _first_request(experiment, arm, public, progress)
         return _write(experiment, arm, request, public, out, records=records, keys=keys, window=window)
     maps = Maps.load(model)
-    if (model / ENCODER).is_dir():  # which the run has trained
+    if (model / ENCODER).is_dir():  # the run has trained it
         encoder = CachedEncoder(model / ENCODER, progress=progress)
     else:
-        # without fine-tuning the encoder needs no data, and the run's need not be there any more
+        # without fine-tuning the encoder needs no data, and the run's data may be gone
         known = _public(experiment) if experiment.encoder.fine_tune_on_public else Corpus([], np.zeros(0, int), ("",))
         place = encoder_folder(_at(experiment, precision), known, progress=progress)
         encoder = CachedEncoder(place, progress=progress)
@@ -105,16 +113,27 @@ def bundle_of_experiment(
     records: int | None = None, keys: Keys = NO_KEYS, window: float = WINDOW,
     public: Public | None = None, progress: Progress,
 ) -> Bundle:  # fmt: skip
-    """What a study's first users need, before anybody has released anything: maps from public data alone.
+    """Write the bundle for a study's first users, before any release: maps from public data alone.
 
-    precision: of the encoder, in place of the study's, also for learning the maps. public: the study's public part,
-    where it is at hand.
-    Raises UserError where the study has no such arm, or its way of training asks for what a bundle does not hold.
+    Args:
+        experiment: The study.
+        arm_name: Name of the arm; None if there is only one.
+        out: Folder for the bundle.
+        precision: Precision of the encoder, in place of the study's, also for learning the maps.
+        records: As in `deployment.devices.policy.policy_of`.
+        keys: As in `client.device.bundle.write_bundle`.
+        window: Window of the policy, in seconds.
+        public: The study's public part, if it is already loaded.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: The study has no such arm, or its protocol needs more than a bundle holds.
     """
     arm = chosen(experiment, arm_name)
     if experiment.training.protocol.in_halves:
         raise UserError(
-            f'training.way: "{experiment.training.way}" trains the encoder of its second half; run it first, and give --run RUN_DIR'
+            f'training.way: "{experiment.training.way}" trains the encoder of its second half; run it first, and give '
+            "--run RUN_DIR"
         )
     _check_precision(experiment, precision)
     study = _at(experiment, precision)
@@ -128,12 +147,12 @@ def bundle_of_experiment(
 
 
 def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: Progress) -> Request:
-    """What the arm's protocol asks of users first; of those who are asked nothing, what they ask its model by."""
+    """Return the first request of the arm's protocol; without training users, the request of inference."""
     texts = arm.public_only and arm.text is not None  # whose question is the same, and its model takes an hour
     asking = replace(arm, way=None) if texts else arm
-    if isinstance(public.rewriter, StudyRewriter):  # what is asked does not wait for the training that comes of it
+    if isinstance(public.rewriter, StudyRewriter):  # the request does not depend on this pretraining
         public = replace(public, rewriter=replace(public.rewriter, pretrain=None))
-    with threadpool_limits(1, user_api="blas"):  # as a training server, whose maps must be these to the last bit
+    with threadpool_limits(1, user_api="blas"):  # as in a training server, whose maps must be equal to the last bit
         protocol = protocol_of(experiment, asking, public, folder=Path(), progress=progress)
         try:
             request = next(protocol)
@@ -146,10 +165,9 @@ def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: P
 
 
 def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...]:
-    """The digests of what a device may be asked: of training users, and of those who ask the model by the same, who
-    have no label to tell."""
+    """Return the digests of requests that a device may answer: for training, and for inference without a label."""
     asked = [replace(request, split="train")] if teaching else []
-    if asking or "text" in request.channels:  # whoever asks releases a text, as those who teach do
+    if asking or "text" in request.channels:  # inference releases a text, as training does
         asked.append(replace(request, split="test", label=None, prior=None))
     return tuple(sorted({one.digest(channel) for one in asked for channel in one.channels}))
 
@@ -158,10 +176,10 @@ def _write(
     experiment: Experiment, arm: Arm, request: Request, public: Public, out: Path, *, records: int | None,
     teaching: bool = True, asking: bool = False, keys: Keys, window: float,
 ) -> Bundle:  # fmt: skip
-    """teaching: whether the request is what training users are asked; asking: whether it is what users ask by."""
+    """Write the bundle. teaching and asking state whether its request is that of training or of inference."""
     policy = policy_of(experiment, arm, request, teaching=teaching, records=records)
     policy = replace(policy, window=window, questions=_listed(request, teaching=teaching, asking=asking))
-    # a bundle whose own device would refuse is a mistake of ours
+    # a bundle that its own device would refuse is our fault
     policy.check(replace(request, split="train" if teaching else "test"))
     parts: dict[str, Any] = {}
     if isinstance(public.rewriter, StudyRewriter):
@@ -175,7 +193,15 @@ def _write(
 
 
 def chosen(experiment: Experiment, name: str | None) -> Arm:
-    """The arm of that name, or the only one that a device can be made for."""
+    """Return the arm of a name, or the only arm that has devices.
+
+    Args:
+        experiment: The study.
+        name: Name of the arm; None if there is only one.
+
+    Raises:
+        UserError: There is no such arm, or more than one without a name.
+    """
     if not experiment.training.protocol.private:
         raise UserError('training.way: "paper" is a trusted simulation; a device has no part in it')
     fit = [arm for arm in experiment.arms if not arm.reference and _released(experiment, arm)]
@@ -195,24 +221,24 @@ def chosen(experiment: Experiment, name: str | None) -> Arm:
 
 
 def _released(experiment: Experiment, arm: Arm) -> bool:
-    """Whether users of the arm release what a bundle can hold the question of."""
+    """Return True if users of the arm make releases for which a bundle can hold the request."""
     return bool(arm.statistic if experiment.protocol_of(arm).releases_vector else arm.embedding or arm.text)
 
 
 def _at(experiment: Experiment, precision: str | None) -> Experiment:
-    """The study with an encoder of that precision."""
+    """Return the study with an encoder of that precision."""
     if precision is None:
         return experiment
     return replace(experiment, encoder=replace(experiment.encoder, precision=precision))
 
 
 def _check_precision(experiment: Experiment, precision: str | None, known: Path | None = None) -> None:
-    """known: the encoder that a run has trained, if it has."""
+    """Check the precision; `known` is the encoder that a run has trained, if it has."""
     if precision is None:
         return
     if experiment.training.protocol.only_texts:
         raise UserError("--precision: is the encoder's, and users of this study release texts, which need none")
-    _at(experiment, precision)  # says what it may be
+    _at(experiment, precision)  # raises an error for an unknown precision
     if experiment.training.protocol.in_halves and known is not None and Encoder(known).precision != precision:
         raise UserError(f"--precision {precision}: this run has trained and exported its encoder itself; leave it out")
 

@@ -1,4 +1,4 @@
-"""What a device agrees to: what its arm asks, as often as it asks, and nothing that another arm of the study needs."""
+"""Policy of a device: it permits the requests of its arm, as often as they come, and nothing of other arms."""
 
 from __future__ import annotations
 
@@ -19,14 +19,21 @@ from simulations.experiment.arm import embeddings_of
 def policy_of(
     experiment: Experiment, arm: Arm, request: Request, *, teaching: bool, records: int | None = None
 ) -> Policy:
-    """The policy of a device that answers `request` and asks the arm's model.
+    """Return the policy of a device that answers `request` and queries the arm's model.
 
-    Of each record: each channel's limit is what the arm's own release costs. Of each user: the total and the number of
-    releases are those of `records` records that teach, where `teaching`, and of as many that ask; never more than the
-    study's. What the study declares public stays so where this arm needs it, and nowhere else.
+    For each record, a channel's limit is the cost of the arm's own release. For each user, the total and the number of
+    releases are those of `records` training records (if `teaching`) and of as many queries, and never more than the
+    study's. A declaration of the study as public is kept only if this arm needs it.
 
-    records: None for the one that each user of the study has. Raises UserError where a user may have any number, and
-    the study sets no total either.
+    Args:
+        experiment: The study.
+        arm: The arm.
+        request: Request of the bundle.
+        teaching: Whether it is the request of training.
+        records: Records of a user; None if each user of the study has one.
+
+    Raises:
+        UserError: A user may have any number of records, and the study sets no total.
     """
     study = client_policy(experiment, arm)
     taught = {c: request.mechanism(c) for c in request.channels if teaching}
@@ -47,14 +54,14 @@ def policy_of(
                 "with --records how many of a user's records may teach, and how many ask"
             )
         return policy
-    # A statistic is one of a user, whatever they have.
+    # A user has one user vector, whatever the number of records.
     times = [1 if channel == "statistic" else records for channel, _ in priced]
     charged = (n * cost.epsilon for n, (channel, cost) in zip(times, priced, strict=True) if channel not in clear)
     return replace(policy, total=min(study.total, sum(charged)), releases=min(study.releases, sum(times)))
 
 
 def _question(policy: Policy, arm: Arm, request: Request) -> Mapping[str, Mechanism]:
-    """What a user releases of each record that they ask the arm's model about, the dearest of what may be chosen."""
+    """Return the most expensive mechanism that a user may need for a query of the arm's model."""
     if (answer := answer_of(arm, request.classes)) is not None:
         return {"answer": answer}
     if "text" in request.channels:

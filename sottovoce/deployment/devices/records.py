@@ -1,4 +1,4 @@
-"""`sottovoce device add`: a user's own records, out of a file, into the folder of a device."""
+"""Command `sottovoce device add`: a user's own records, from a file into the folder of a device."""
 
 from __future__ import annotations
 
@@ -19,10 +19,20 @@ from simulations.errors import UserError, no_file
 def add(
     node: Path, file: Path, *, text: str | None, label: str | None, classes: str | None, user: int | None, split: str
 ) -> str:
-    """Adds a file's records to a device, all or none; one line for people.
+    """Add a file's records to a device, all or none, and return one line for people.
 
-    file: .txt, a sentence a line, or one that `simulations.corpora.files.read` reads. text, label: columns. classes:
-    the names of classes 0, 1, ... between commas. Raises UserError or ValueError, in one line.
+    Args:
+        node: Folder of the device.
+        file: .txt with a sentence a line, or a file that `simulations.corpora.files.read` reads.
+        text: Column of the texts.
+        label: Column of the labels.
+        classes: Names of classes 0, 1, ... separated by commas.
+        user: Number of the user; None for the default.
+        split: Split of the records.
+
+    Raises:
+        UserError: A file, a column or a class is invalid. The message is one line.
+        ValueError: The records cannot be added. The message is one line.
     """
     names = _classes(label, classes)
     texts: Sequence[Text]

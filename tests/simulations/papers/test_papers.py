@@ -56,7 +56,8 @@ def test_no_user_refuses_a_text_of_a_whole_run(name: str) -> None:
     for item in paper.items:
         if item.arms:
             study = experiment_of(paper, item, quick=False, data=DATA, rows=2490)
-            assert (rewriter_to_price(study, ["a sentence"]) is None) == (not study.training.protocol.private), item.name
+            published = not study.training.protocol.private
+            assert (rewriter_to_price(study, ["a sentence"]) is None) == published, item.name
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -1,1 +1,1 @@
-"""The audit of what other people claim of their software: any program, any function, a claim, and draws."""
+"""Audits of claims about external software: any program or function, with a claim and draws."""

@@ -1,4 +1,4 @@
-"""A violation as a file that anyone can check: which pair, which test, how often, how sure; and the check."""
+"""Certificates: files that show a violation to anyone, with its pair, test, counts and confidence; and their check."""
 
 from __future__ import annotations
 
@@ -21,12 +21,20 @@ from sottovoce.adversary.audit.outside.spaces import Pair
 from sottovoce.adversary.estimators.audit import Counts, Event, excess_of
 
 FORMAT = "sottovoce-audit-certificate-1"
-#: Probability that a check of new draws confirms a violation that is none.
+#: Probability that a check of new draws confirms a false violation.
 CHECKED = 1e-3
 
 
 def certificate(source: Source, pair: Pair, finding: Finding, *, draws: int, seed: int) -> dict[str, Any]:
-    """JSON-ready: of a finding that is violated the figure that is so most surely."""
+    """Return the certificate of a violated finding, JSON-ready: of its figures, the one that is violated most surely.
+
+    Args:
+        source: Source of the draws.
+        pair: Pair of inputs.
+        finding: Violated finding.
+        draws: Draws of the audit.
+        seed: Seed of the audit.
+    """
     epsilon, delta, event, counts = max(
         finding.violations, key=lambda each: excess_of(each[3], each[0], finding.alpha) - each[1]
     )
@@ -45,7 +53,14 @@ def certificate(source: Source, pair: Pair, finding: Finding, *, draws: int, see
 
 
 def certificate_of_one_run(source: Source, found: Mapping[str, Any], *, seed: int, confidence: float) -> dict[str, Any]:
-    """The same of training that was run once."""
+    """Return the certificate of training that ran once, JSON-ready.
+
+    Args:
+        source: Source of the draws.
+        found: Measurement.
+        seed: Seed of the audit.
+        confidence: Confidence of the measurement.
+    """
     return _about(source, 1, seed) | {"what": ONE_RUN, "measured": dict(found) | {"confidence": confidence}}
 
 
@@ -59,7 +74,11 @@ def _about(source: Source, draws: int, seed: int) -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A certificate of a file. UserError on anything else."""
+    """Read the certificate in a file.
+
+    Raises:
+        UserError: The file holds none.
+    """
     if not path.is_file():
         raise no_file(path)
     try:
@@ -72,10 +91,21 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = None) -> dict[str, Any]:
-    """What as many new draws say of a certificate: `confirmed`, wrongly with probability at most 1e-3, and counts.
+    """Check a certificate by the same number of new draws.
 
-    The event is the certificate's, the claim the source's of now, so that a claim that was mended is not held against.
-    seed: of the new draws, None for the one behind the certificate's. UserError where it is damaged.
+    The event is that of the certificate. The claim is the source's current one, so that a corrected claim is not
+    violated.
+
+    Args:
+        written: Certificate.
+        source: Source of new draws.
+        seed: Seed of the new draws; None for the one after the certificate's.
+
+    Returns:
+        Counts, and `confirmed`, which is wrong with probability at most 1e-3.
+
+    Raises:
+        UserError: The certificate is damaged, or is about another claim.
     """
     stated = Claim.of(written.get("claim"), "certificate")
     if stated.stated() != source.claim.stated():
@@ -101,7 +131,7 @@ def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = No
 
 
 def _run_again(written: Mapping[str, Any], source: Source, seed: int | None) -> dict[str, Any]:
-    """One more run, with coins of its own, and as many guesses."""
+    """Check by one more run, with its own coins, and the same number of guesses."""
     claim = source.claim
     try:
         guesses, seed = int(written["measured"]["guesses"]), int(written["seed"]) + 1 if seed is None else seed

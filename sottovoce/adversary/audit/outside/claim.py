@@ -1,4 +1,4 @@
-"""What is claimed of somebody else's mechanism: a theorem, the inputs that it speaks of, and what is released."""
+"""Claim about an external mechanism: a theorem, its inputs, and the form of releases."""
 
 from __future__ import annotations
 
@@ -23,35 +23,45 @@ from sottovoce.adversary.audit.games import claim as claim_of_pair
 METRICS = ("discrete", "euclidean", "hamming")
 NEIGHBOURS = ("any", "replace", "add-remove")
 KINDS = ("number", "vector", "category", "sequence", "text")
-#: In place of pairs: the program is asked for each.
+#: Value in place of pairs: the audit requests each pair from the program.
 ASKED = "asked"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim about a mechanism that is audited from outside. It is (epsilon, delta)-indistinguishability of any two
-    neighbouring inputs, or with `mu` in place of epsilon that of Gaussian noise, μ-GDP (Dong, Roth and Su 2022), of
-    which delta says where on its curve ε is measured.
+    """Claim about an external mechanism.
 
-    inputs: a space. A list is one of its values; {"low": a, "high": b} a number between, with "size": k a vector of
-        them, with "whole": true integers; {"radius": r, "size": k} a vector of at most that Euclidean length;
-        {"records": SPACE, "count": n} a list of n. Spaces nest: a client of a federation is a list of records.
-    neighbours: "any" two inputs (local privacy), or lists that differ in one record: "replace" it, or "add-remove".
-    pairs: neighbouring inputs in place of a space: a list of pairs, or a function that makes one from a number; of a
-        program "asked", which is then sent {"pair": number} and answers {"pair": [x, x']}.
-    metric: what epsilon or mu is multiplied by: "discrete" 1, "euclidean" the distance, "hamming" the number of
-        places that differ. places: where `inputs` is a list, its values' vectors, which are then what is measured.
-    releases: what a draw is: a "number", a "vector" of one length, a "category" (a word or a number that names
-        something), a "sequence" of categories, or a "text". None (null) in its place: nothing was released.
-    time: whether the time of an answer is claimed to tell no more either; each draw is then asked for alone.
-    density: a function of an input and draws that says how likely each is, as logarithms, up to what is the same for
-        all inputs; of a program true, which is then sent {"input": x, "outputs": [draws]} and answers
-        {"log_density": [numbers]}. Its ratio is one more score; its word is not taken.
-    one_run: whether one draw is all that is asked for: training whose input says of each of many canaries whether it is
-        in, and whose draw is a score of each. inputs are {"records": [0, 1], "count": m}, neighbours "replace".
-    name, version: of what is audited.
+    It is (epsilon, delta)-indistinguishability of any two neighbouring inputs. With `mu` in place of epsilon it is that
+    of Gaussian noise, μ-GDP (Dong, Roth and Su 2022); delta then says where on its curve ε is measured.
 
-    UserError, of one line, on anything else.
+    Args:
+        epsilon: ε, or None with `mu`.
+        delta: δ.
+        mu: μ, or None with `epsilon`.
+        inputs: Space of inputs. A list is one of its values. {"low": a, "high": b} is a number between, with "size": k
+            a vector of them, with "whole": true integers. {"radius": r, "size": k} is a vector of at most that
+            Euclidean length. {"records": SPACE, "count": n} is a list of n. Spaces nest: a client of a federation is a
+            list of records.
+        neighbours: "any" two inputs (local privacy), or lists that differ in one record: "replace" it, or "add-remove".
+        pairs: Neighbouring inputs in place of a space: a list of pairs, or a function from a number to a pair. For a
+            program it is "asked": the program receives {"pair": number} and answers {"pair": [x, x']}.
+        metric: Factor of epsilon or mu: "discrete" 1, "euclidean" the distance, "hamming" the number of places that
+            differ.
+        places: If `inputs` is a list, vectors of its values, which the metric then measures.
+        releases: Form of a draw: a "number", a "vector" of one length, a "category" (a word or a number that names
+            something), a "sequence" of categories, or a "text". None (null) in its place means that nothing was
+            released.
+        time: Whether the claim also covers the time of an answer; each draw is then a separate request.
+        density: Function of an input and draws that returns the log-density of each draw, up to a constant of all
+            inputs. For a program it is true: the program receives {"input": x, "outputs": [draws]} and answers
+            {"log_density": [numbers]}. Its ratio is one more score; the audit does not trust it.
+        one_run: Whether the audit requests one draw only: training whose input states which canaries are in, and whose
+            draw is a score of each. inputs are {"records": [0, 1], "count": m}, neighbours "replace".
+        name: Name of the mechanism.
+        version: Version of the mechanism.
+
+    Raises:
+        UserError: A field is invalid. The message is one line.
     """
 
     epsilon: float | None = None
@@ -99,7 +109,15 @@ class Claim:
 
     @classmethod
     def of(cls, manifest: Any, where: str = "manifest") -> Claim:
-        """From a JSON object of its fields. UserError on anything else."""
+        """Return the claim in a JSON object of its fields.
+
+        Args:
+            manifest: JSON object.
+            where: Name of the object in error messages.
+
+        Raises:
+            UserError: It is not a claim.
+        """
         if not isinstance(manifest, Mapping):
             raise UserError(f"{where}: must be a JSON object that states the claim")
         known = [field.name for field in fields(cls)]
@@ -112,7 +130,10 @@ class Claim:
             raise UserError(f"{where}: {error}") from error
 
     def stated(self) -> dict[str, Any]:
-        """JSON-ready fields, those that are as by default left out; a function that makes pairs is "asked"."""
+        """Return the fields that differ from their defaults, JSON-ready.
+
+        A function that makes pairs becomes "asked".
+        """
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         defaults = {field.name: field.default for field in fields(self)}
         if callable(self.pairs):
@@ -121,7 +142,11 @@ class Claim:
         return {key: value for key, value in found.items() if value != defaults[key]}
 
     def distance(self, x: Any, other: Any) -> float:
-        """By the metric. UserError where it does not measure such inputs."""
+        """Return the distance of two inputs by the metric.
+
+        Raises:
+            UserError: The metric does not apply to such inputs.
+        """
         if self.metric == "discrete":
             return float(key_of(x) != key_of(other))
         if self.metric == "hamming":
@@ -140,37 +165,41 @@ class Claim:
             raise UserError("claim: the euclidean metric is one of numbers, or state places") from error
 
     def loss(self, distance: float) -> LossCells:
-        """A loss distribution that dominates what is claimed of two inputs so far apart."""
+        """Return a loss distribution that dominates the claim about two inputs at a distance."""
         if self.mu is not None:
             return gaussian_loss(self.mu * distance)
         assert self.epsilon is not None
         return approximate_loss(self.epsilon * distance, self.delta if distance else 0.0)
 
     def of_pair(self, x: Any, other: Any, delta: float) -> PairClaim:
-        """What is claimed of two inputs; at_delta is ε at `delta`."""
+        """Return the claim about two inputs; at_delta is ε at `delta`."""
         exact, distance = Guarantee(0.0, "discrete", 1.0, "record"), self.distance(x, other)
         found = claim_of_pair(self.loss(distance), exact, delta)
         if not self.delta or delta != self.delta or self.epsilon is None:
             return found
-        # the point that is claimed, which rounding would miss
+        # the claimed point itself, which rounding would miss
         stated = self.epsilon * distance
         return replace(found, at_delta=stated, points=np.vstack([found.points, [stated, delta]]))
 
     @property
     def at(self) -> float:
-        """The δ at which ε is compared beside the pure one: the claim's own, or a thousandth."""
+        """Return the δ at which ε is compared beside the pure one: the claim's own, or a thousandth."""
         return self.delta or _DELTA
 
 
-#: δ at which ε is compared where a claim names none.
+#: δ at which ε is compared if a claim names none.
 _DELTA = 1e-3
-#: μ above this tells any two inputs apart.
+#: A larger μ distinguishes any two inputs.
 _STEEPEST = 20.0
 
 
 def approximate_loss(epsilon: float, delta: float) -> LossCells:
-    """The loss that dominates any (ε, δ)-indistinguishable pair: with probability δ the input itself, otherwise binary
-    randomized response (Kairouz, Oh and Viswanath 2015, Theorem 3.4)."""
+    """Return the loss that dominates any (ε, δ)-indistinguishable pair.
+
+    With probability δ the release is the input itself, otherwise binary randomized response.
+
+    Source: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
+    """
     keep = -math.log1p(math.exp(-epsilon))
     shown, hidden = (math.log(delta) if delta else -math.inf), math.log1p(-delta)
     own = np.array([shown, -math.inf, hidden + keep, hidden + keep - epsilon])
@@ -180,7 +209,11 @@ def approximate_loss(epsilon: float, delta: float) -> LossCells:
 
 
 def key_of(value: Any) -> str:
-    """One text for each JSON value. UserError for what JSON cannot hold."""
+    """Return a unique text for each JSON value.
+
+    Raises:
+        UserError: The value is not JSON.
+    """
     try:
         return json.dumps(value, sort_keys=True, allow_nan=False, default=_plain)
     except (TypeError, ValueError) as error:

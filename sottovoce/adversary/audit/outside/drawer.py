@@ -1,4 +1,4 @@
-"""Draws of a source as rows that tests read, of one input or of two in turn."""
+"""Draws of a source as rows for tests, for one input or for two inputs in turn."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from sottovoce.adversary.audit.outside.source import BATCH, Source, timed
 
 FloatArray = NDArray[np.float64]
 
-#: Seeds that programs are given are below this; no two requests of an audit have the same.
+#: Limit of the seeds for programs; no two requests of an audit have the same seed.
 _SEEDS = 2**31
-#: Logarithms of densities are no further from 0.
+#: Limit of log-densities.
 _LEAST_LIKELY = 1e6
 
 
 class Drawer:
-    """Rows of a source's draws. seed: of the seeds that the source is given, and of coins."""
+    """Rows of a source's draws.
+
+    Args:
+        source: Source of the draws.
+        seed: Seed of coins, and of the seeds for the source.
+    """
 
     def __init__(self, source: Source, seed: int) -> None:
         self.source, self.reader = source, Reader(source.claim)
@@ -29,13 +34,25 @@ class Drawer:
         self.drawn = 0
 
     def rows(self, x: Any, n: int) -> FloatArray:
-        """(n, 1 + f) new draws at an input. UserError as of the source and of `Reader.rows`."""
+        """Return new draws at an input, (n, 1 + f).
+
+        Raises:
+            UserError: The source or `Reader.rows` raises it.
+        """
         pieces = [self._request(x, min(BATCH, n - at)) for at in range(0, n, BATCH)]
         return np.concatenate(pieces)
 
     def both(self, x: Any, other: Any, n: int) -> tuple[FloatArray, FloatArray]:
-        """(n, 1 + f) new draws at each of two inputs, asked for in turn, who is first by a coin each time: what drifts
-        while they are drawn is the same for both."""
+        """Return new draws at each of two inputs, (n, 1 + f) each.
+
+        Requests alternate between the inputs, with the first one by a coin each time. So any drift during the draws is
+        the same for both.
+
+        Args:
+            x: First input.
+            other: Second input.
+            n: Draws of each input.
+        """
         step = 1 if self.source.claim.time else BATCH
         found: tuple[list[FloatArray], list[FloatArray]] = ([], [])
         for at in range(0, n, step):
@@ -44,7 +61,7 @@ class Drawer:
         return np.concatenate(found[0]), np.concatenate(found[1])
 
     def _request(self, x: Any, n: int, *, ratio: tuple[Any, Any] | None = None) -> FloatArray:
-        """ratio: of which two inputs the log-ratio of densities stands behind all else, where they are known."""
+        """Return rows of one request; the log-ratio of densities at the inputs `ratio` comes last, if it is known."""
         self.drawn += n
         if not self.source.claim.time:
             draws = self.source.draws(x, n, self._seed())

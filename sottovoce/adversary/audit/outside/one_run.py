@@ -1,4 +1,4 @@
-"""An audit of training by one run of it: its input is which canaries are in, its draw a score of each."""
+"""Audit of training in one run: its input is which canaries are in, and its draw a score of each."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from sottovoce.adversary.audit.outside.source import Source
 from sottovoce.adversary.estimators import one_run as adversary
 
 ONE_RUN = "one run"
-#: Shares of the canaries that are guessed; each is a figure.
+#: Shares of the canaries to guess; each share is a figure.
 _SHARES = (0.005, 0.02, 0.1)
 _LEAST = 20
 
 
 def guesses_of(canaries: int) -> tuple[int, ...]:
-    """How many canaries are guessed, in each of the figures that are tried."""
+    """Return the number of guessed canaries in each figure."""
     return tuple(dict.fromkeys(min(canaries, max(_LEAST, round(canaries * share))) // 2 * 2 for share in _SHARES))
 
 
 def canaries_of(claim: Claim) -> int:
-    """Of a claim about one run. UserError where its inputs are no coins of canaries."""
+    """Return the number of canaries of a claim about one run.
+
+    Raises:
+        UserError: Its inputs are no coins of canaries.
+    """
     stated = claim.inputs
     count = stated.get("count") if isinstance(stated, Mapping) and stated.get("records") == [0, 1] else None
     if claim.neighbours != "replace" or claim.releases != "vector" or not isinstance(count, int) or count < _LEAST:
@@ -37,7 +41,16 @@ def canaries_of(claim: Claim) -> int:
 
 
 def right_of(source: Source, canaries: int, seed: int) -> dict[int, int]:
-    """Right guesses of one new run, for each number of guesses. UserError where it does not score every canary."""
+    """Return the right guesses of one new run, for each number of guesses.
+
+    Args:
+        source: Source of the run.
+        canaries: Number of canaries.
+        seed: Seed of the coins.
+
+    Raises:
+        UserError: The run does not score every canary.
+    """
     coins = np.random.default_rng([seed, 3]).integers(0, 2, canaries)
     (scores,) = source.draws(coins.tolist(), 1, seed % 2**31)
     try:
@@ -50,7 +63,15 @@ def right_of(source: Source, canaries: int, seed: int) -> dict[int, int]:
 
 
 def lower(claim: Claim, canaries: int, guesses: int, right: int, alpha: float) -> tuple[float | None, float]:
-    """Lower bounds of μ (None where the claim has none) and of ε at the claim's δ."""
+    """Return lower bounds of μ (None if the claim has none) and of ε at the claim's δ.
+
+    Args:
+        claim: The claim.
+        canaries: Number of canaries.
+        guesses: Number of guesses.
+        right: Number of right guesses.
+        alpha: Error probability.
+    """
     if claim.mu is None:
         return None, adversary.lower_epsilon(canaries, guesses, right, claim.delta, alpha)
     mu = adversary.lower_mu(canaries, guesses, right, alpha)
@@ -58,7 +79,15 @@ def lower(claim: Claim, canaries: int, guesses: int, right: int, alpha: float) -
 
 
 def audited(source: Source, *, seed: int, family: float) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The entry of an audit, as of `adversary.audit.measure.entry`, and what a certificate says of a violation."""
+    """Return the entry of an audit, and the evidence of a violation for a certificate.
+
+    The entry has the form of `adversary.audit.measure.entry`.
+
+    Args:
+        source: Source of the run.
+        seed: Seed of the coins.
+        family: Probability of a false alarm.
+    """
     claim = source.claim
     canaries = canaries_of(claim)
     alpha = family / len(guesses_of(canaries))

@@ -1,8 +1,11 @@
-"""Draws as tests read them: each is checked, and made a row of numbers.
+"""Conversion of draws to rows of numbers for tests, with a check of each draw.
 
-A row's first number names the draw: 52 bits of a hash, the same for the same draw. Behind it stand features: what a
-number is and on how fine a grid it lies (the exponent of its lowest bit, which floating-point noise may tell an input
-by); how long a sequence is, what it holds and in which place; whether anything was released at all; how long it took.
+A row's first number identifies the draw: 52 bits of a hash, the same for the same draw. Features follow:
+
+- the value of a number, and the exponent of its lowest bit, by which floating-point noise may reveal an input;
+- the length of a sequence, its items and their places;
+- whether anything was released at all;
+- the time of the answer.
 """
 
 from __future__ import annotations
@@ -23,26 +26,39 @@ from sottovoce.adversary.estimators.classifiers import frequencies, neighbours, 
 
 FloatArray = NDArray[np.float64]
 
-#: Buckets of what a sequence holds, and of what stands in its first places.
+#: Buckets of a sequence's items, and number of its first places that have features.
 _BUCKETS, _PLACES = 16, 3
-#: Words and whole numbers whose names are remembered.
+#: Words and whole numbers whose hashes are cached.
 _REMEMBERED = 100_000
-#: Coordinates of a vector whose grids are looked at.
+#: Coordinates of a vector whose lowest bits are features.
 _GRIDS = 16
-#: Numbers of a draw whose neighbours are looked for, at most.
+#: Most numbers of a draw for a search of neighbours.
 _NEAR = 6
 
 
 @dataclass
 class Reader:
-    """Of one kind of draws. size: numbers of a vector, as the first draw has them."""
+    """Reader of one form of draws.
+
+    Args:
+        claim: Claim with the form.
+        size: Numbers in a vector, set by the first draw.
+    """
 
     claim: Claim
     size: int | None = None
     _names: dict[tuple[type, Any], float] = field(default_factory=dict)
 
     def rows(self, draws: Any, times: Sequence[float] | None = None) -> FloatArray:
-        """(n, 1 + f) of n draws, and of the seconds that each took. UserError for a draw that is not of its kind."""
+        """Return rows (n, 1 + f) of n draws.
+
+        Args:
+            draws: List of draws.
+            times: Seconds of each draw, if they are tested.
+
+        Raises:
+            UserError: A draw does not have the claimed form.
+        """
         if not isinstance(draws, list | tuple | np.ndarray):
             raise UserError(f"{self.claim.name}: draws must be a list, got {type(draws).__name__}")
         kind = self.claim.releases
@@ -57,8 +73,7 @@ class Reader:
         return found
 
     def beside(self, draws: FloatArray, others: FloatArray) -> FloatArray:
-        """Rows of draws beside rows of others: both, how far apart they are, their products, and whether they are the
-        same."""
+        """Return rows of draws beside rows of others: both, differences, products, and whether they are equal."""
         name = np.fmod(draws[:, 0] * 31 + others[:, 0] * 17, 2.0**52)
         one, other = draws[:, 1:], others[:, 1:]
         with np.errstate(over="ignore"):
@@ -111,7 +126,7 @@ class Reader:
         return [_hash(draw), draw is None, length, len(items), *held, *placed]
 
     def _name(self, value: Any) -> float:
-        if not isinstance(value, str | int):  # 0.0 and -0.0 are equal, and are not one draw
+        if not isinstance(value, str | int):  # 0.0 and -0.0 are equal, and are different draws
             return _hash(value)
         known = type(value), value
         if known not in self._names:
@@ -134,7 +149,7 @@ def _is_text(rows: Sequence[Any]) -> bool:
 
 
 def _grid(values: FloatArray) -> FloatArray:
-    """Exponents of the lowest bits of numbers; of 0 that of the smallest number there is."""
+    """Return the exponents of the lowest bits of numbers; for 0, that of the smallest number."""
     fraction, exponent = np.frexp(values)
     whole = np.abs(fraction * 2.0**53).astype(np.int64)
     lowest = np.log2(np.maximum(whole & -whole, 1))
@@ -146,7 +161,14 @@ def _grid(values: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A score of some columns of rows; name: which test it is."""
+    """Score of some columns of rows.
+
+    Args:
+        name: Name of the test.
+        columns: First column, and the one after the last; None for all.
+        score: Score.
+        whole: Whether to convert the columns to whole numbers.
+    """
 
     name: str
     columns: tuple[int, int | None]
@@ -154,15 +176,22 @@ class Part:
     whole: bool = False
 
     def __call__(self, outputs: Outputs) -> FloatArray:
+        """Return the scores (n,) of outputs."""
         return self.score(_part(outputs, self.columns, self.whole))
 
     def stated(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the score as JSON values."""
         return {"name": self.name, "columns": list(self.columns), "whole": self.whole, "score": stated(self.score)}
 
     @classmethod
     def of(cls, written: Any) -> Part:
-        """Inverse of `stated`. ValueError, KeyError or TypeError on anything else."""
+        """Return the score that `stated` saved.
+
+        Raises:
+            ValueError: The values are not those of a score.
+            KeyError: The values are not those of a score.
+            TypeError: The values are not those of a score.
+        """
         first, last = written["columns"]
         return cls(written["name"], (first, last), score_of(written["score"]), bool(written["whole"]))
 
@@ -179,18 +208,18 @@ def _named(name: str, columns: tuple[int, int | None], fit: Fit, *, whole: bool 
     return fitted
 
 
-#: What tells two inputs apart fast, for a search of many pairs: how often each draw came, and what is linear.
+#: Fast tests for a search over many pairs: frequencies of draws, and a linear score.
 QUICK: tuple[Fit, ...] = (
     _named("frequencies", (0, 1), frequencies, whole=True), _named("linear", (1, None), learned),
 )  # fmt: skip
 
 
-#: Of draws whose density is said: the ratio itself, which stands behind all else.
+#: For draws with a stated density: its ratio, in the last column.
 _DENSITY = _named("density", (-1, None), known(Linear(np.ones(1))))
 
 
 def strong(reader: Reader) -> tuple[Fit, ...]:
-    """All that is tried on the pair that is tested."""
+    """Return all tests for the pair that is tested."""
     density = (_DENSITY,) if reader.claim.density else ()
     if reader.claim.releases == "category" and not reader.claim.time:
         return (*QUICK, *density)

@@ -1,4 +1,4 @@
-"""What is measured of a pair of inputs, as games."""
+"""Games of a pair of inputs of an external mechanism."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from sottovoce.adversary.audit.outside.spaces import Pair
 
 FloatArray = NDArray[np.float64]
 
-#: What is measured: a draw; and one beside a draw at an input that the adversary knows, whose noise may not be in it.
+#: Names of the measurements: a draw, and a draw beside another one at an input that the adversary knows. The noise of
+#: the known draw must not be in the other.
 DRAW, BESIDE = "a draw", "beside a known draw"
 
 
 def games_of(drawer: Drawer, pair: Pair) -> list[Game]:
-    """What is measured of a pair: a draw, and a draw beside another at its first input, which the adversary knows.
+    """Return the games of a pair: a draw, and a draw beside another at its first input, which the adversary knows.
 
-    The second finds noise that comes again: if each request is answered with randomness of its own, the known draw says
-    nothing, and the claim is the same. Of answers that are timed it is left out.
+    The second game finds repeated noise. If each request has its own randomness, the known draw says nothing, and the
+    claim is the same. Claims about time have the first game only.
     """
     claim = drawer.source.claim
     made = Game(
@@ -40,7 +41,7 @@ def games_of(drawer: Drawer, pair: Pair) -> list[Game]:
 
 
 def _drawn(drawer: Drawer, pair: Pair, what: str) -> Callable[[int, int, int], NDArray[Any]]:
-    """Draws as of `Game.draw`; both sides are drawn in turn when the first is asked for."""
+    """Return draws for `Game.draw`; the first request draws both sides in turn."""
     kept: dict[int, tuple[FloatArray, FloatArray]] = {}
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
@@ -52,9 +53,9 @@ def _drawn(drawer: Drawer, pair: Pair, what: str) -> Callable[[int, int, int], N
 
 
 def rows_of(drawer: Drawer, pair: Pair, what: str, n: int) -> tuple[FloatArray, FloatArray]:
-    """(n, 1 + f) new rows under each input of a pair, of DRAW or BESIDE."""
+    """Return new rows (n, 1 + f) under each input of a pair, of DRAW or BESIDE."""
     found = drawer.both(*pair, n)
     if what == DRAW:
         return found
-    known = drawer.both(pair[0], pair[0], n)  # whose ratio of densities, where there is one, is nothing
+    known = drawer.both(pair[0], pair[0], n)  # their log-ratio of densities, if there is one, is 0
     return drawer.reader.beside(found[0], known[0]), drawer.reader.beside(found[1], known[1])

@@ -1,4 +1,4 @@
-"""An audit of somebody else's mechanism: search on one half of the draws, test on the other, certificates."""
+"""Audit of an external mechanism: search on one half of the draws, test on the other, certificates."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from sottovoce.adversary.audit.outside.source import Source
 from sottovoce.adversary.audit.outside.spaces import Pair
 from sottovoce.adversary.estimators.audit import MIN_DRAWS
 
-#: Draws of each input, at least and at most: a half of them is searched on, and a quarter of the rest tests a pair of
-#: draws; all of a game are held at once.
+#: Limits of the draws of each input. A half of them is for the search, and a quarter of the rest for a pair of draws.
+#: All draws of a game are in memory at once.
 LEAST, MOST = 8 * MIN_DRAWS, 4_000_000
 
 
 def check_seed(seed: int) -> None:
-    """UserError unless it can be a root seed."""
+    """Check that a seed can be a root seed.
+
+    Raises:
+        UserError: It is negative.
+    """
     if seed < 0:
         raise UserError(f"--seed {seed}: must be at least 0")
 
@@ -31,10 +35,20 @@ def audit_source(
     source: Source, *, draws: int, seed: int, family: float = FAMILY,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Results as of `adversary.audit.run.run`, and `certificates`, one of each entry that is violated.
+    """Run an audit of a source.
 
-    draws: of each of two inputs; half of them look for the worst pair, where the claim names more than one.
-    UserError on draws or a seed that cannot be, and on a source that does not do what it says.
+    Args:
+        source: Source of the draws.
+        draws: Draws of each of two inputs. Half of them search for the worst pair, if the claim names more than one.
+        seed: Seed of the draws.
+        family: Probability of any false alarm.
+        progress: Function that receives lines of progress.
+
+    Returns:
+        Results in the form of `adversary.audit.run.run`, and `certificates`, one of each violated entry.
+
+    Raises:
+        UserError: The draws or the seed are invalid, or the source does not follow its claim.
     """
     check_seed(seed)
     if not source.claim.one_run and not LEAST <= draws <= MOST:
@@ -66,7 +80,7 @@ def _in_one_run(source: Source, *, seed: int, family: float) -> dict[str, Any]:
 
 
 def _only(source: Source) -> Pair | None:
-    """The one pair that a claim names; None where there are more."""
+    """Return the one pair that a claim names; None if there are more."""
     pairs = source.claim.pairs
     if isinstance(pairs, list | tuple) and len(pairs) == 1:
         x, other = pair_of(source.claim, pairs[0])

@@ -1,8 +1,8 @@
-"""The search for the pair of inputs that breaks a claim most, on draws that no figure is made of.
+"""Search for the pair of inputs that violates a claim most, on separate draws from those of the figures.
 
-Pairs are compared by a bound of ε over what is claimed of them, each from few draws at first; those that look worst are
-drawn again and moved a little (Jamieson and Talwalkar 2016, successive halving, with evolution in each round). No
-gradients, no densities: draws alone.
+Pairs are compared by a bound of ε over the claimed ε, each from few draws at first. The worst pairs are drawn again and
+moved a little (Jamieson and Talwalkar 2016, successive halving, with evolution in each round). The search uses draws
+alone: no gradients, no densities.
 """
 
 from __future__ import annotations
@@ -24,19 +24,27 @@ from sottovoce.adversary.estimators import audit as adversary
 
 FloatArray = NDArray[np.float64]
 
-#: Of each round: draws of an input, the share of the budget that is spent when it ends, and how many pairs it looks at.
+#: For each round: draws of an input, the share of the budget spent at its end, and its number of pairs.
 _ROUNDS = ((256, 0.35, 300), (1024, 0.55, 60), (4096, 0.8, 20), (16384, 1.0, 6))
-#: Confidence of the bounds that pairs are compared by: nothing is reported of them.
+#: Error probability of the bounds that compare pairs; none of them is reported.
 _ALPHA = 0.2
-#: Least ε that a bound is held against.
+#: Least ε that a bound is compared with.
 _LEAST = 0.05
-#: Pairs that others are made of.
+#: Pairs from which new pairs are made.
 _PARENTS = 6
 
 
 def worst_pair(drawer: Drawer, budget: int, progress: Callable[[str], None] = lambda line: None) -> Pair:
-    """The pair of neighbouring inputs that looks worst, from `budget` draws in all. UserError as of `Drawer.rows`, or
-    where the claim names no two inputs that differ."""
+    """Return the pair of neighbouring inputs that looks worst.
+
+    Args:
+        drawer: Draws of the source.
+        budget: Draws in all.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: `Drawer.rows` raises it, or the claim names no two inputs that differ.
+    """
     claim = drawer.source.claim
     pool: dict[str, FloatArray] = {}
 
@@ -75,7 +83,7 @@ def worst_pair(drawer: Drawer, budget: int, progress: Callable[[str], None] = la
 
 
 def _candidates(drawer: Drawer) -> tuple[Iterator[Pair], Callable[[Pair, np.random.Generator], Pair] | None]:
-    """Pairs to begin with, and how to move one."""
+    """Return the first pairs, and a function that moves one."""
     claim = drawer.source.claim
     if claim.inputs is None:
         return _named(drawer), None
@@ -98,7 +106,11 @@ def _named(drawer: Drawer) -> Iterator[Pair]:
 
 
 def pair_of(claim: Claim, pair: Any) -> Pair:
-    """What a claim, or a program, gives as a pair. UserError on anything else."""
+    """Return the pair that a claim or a program states.
+
+    Raises:
+        UserError: It is no pair.
+    """
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         raise UserError(f"{claim.name}: {shown(pair)} is no pair of inputs")
     return pair[0], pair[1]
@@ -108,7 +120,7 @@ def _followed(
     queue: Iterator[Pair], ranked: list[tuple[float, Pair]],
     moved: Callable[[Pair, np.random.Generator], Pair] | None, rng: np.random.Generator,
 ) -> Iterator[Pair]:  # fmt: skip
-    """The pairs of a queue, then those that the worst of them become when they are moved."""
+    """Yield the pairs of a queue, then moved copies of the worst of them."""
     yield from queue
     while moved is not None and ranked:
         parents = sorted(ranked, key=lambda each: -each[0])[:_PARENTS]
@@ -116,8 +128,10 @@ def _followed(
 
 
 def _looks(first: FloatArray, second: FloatArray, claim: Claim, pair: Pair) -> float:
-    """How bad a pair looks: the largest bound of ε over the ε that is claimed there, each half of its draws scored by
-    what was learned on the other."""
+    """Return the largest bound of ε over the claimed ε.
+
+    Each half of the draws is scored by what was learned on the other half.
+    """
     half = len(first) // 2
     one, other = slice(None, half), slice(half, None)
     scored = []
@@ -135,7 +149,7 @@ def _looks(first: FloatArray, second: FloatArray, claim: Claim, pair: Pair) -> f
 
 
 def marks(claim: Claim, pair: Pair) -> list[tuple[float, float]]:
-    """Points (ε, δ) of what is claimed of a pair, at which it is compared with others."""
+    """Return claimed points (ε, δ) of a pair, at which it is compared with other pairs."""
     of_pair = claim.of_pair(*pair, claim.at)
     points = of_pair.points
     some = points[[len(points) // 3, 2 * len(points) // 3]].tolist() if len(points) > 2 else []

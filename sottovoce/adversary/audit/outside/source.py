@@ -1,10 +1,14 @@
-"""Where draws of somebody else's mechanism come from: a function, or a program that speaks JSON lines.
+"""Sources of an external mechanism's draws: a function, or a program that speaks JSON lines.
 
-A program's first line is its claim, an object of the fields of `adversary.audit.outside.claim.Claim`. Then each line
-that it is sent, {"input": x, "draws": n, "seed": s}, it answers with one, {"draws": [n draws]}; and {"pair": number},
-where its claim says that pairs are asked for, with {"pair": [x, x']}; and {"input": x, "outputs": [draws]}, where it
-says that their density is known, with {"log_density": [numbers]}. The seed is another one each time, for programs
-that take one. It may answer {"error": "why"}. It ends when its standard input does.
+A program's first line is its claim, an object of the fields of `adversary.audit.outside.claim.Claim`. It then answers
+each line that it receives with one line:
+
+- {"input": x, "draws": n, "seed": s} with {"draws": [n draws]};
+- {"pair": number}, if its claim has pairs "asked", with {"pair": [x, x']};
+- {"input": x, "outputs": [draws]}, if its claim has a density, with {"log_density": [numbers]}.
+
+The seed differs each time, for programs that use one. A program may answer {"error": "why"}. It ends when its standard
+input ends.
 """
 
 from __future__ import annotations
@@ -25,28 +29,33 @@ from typing import Any, Protocol
 from simulations.errors import UserError
 from sottovoce.adversary.audit.outside.claim import Claim, key_of
 
-#: Draws that are asked for at once.
+#: Draws of one request.
 BATCH = 10_000
 
 
 class Source(Protocol):
-    """A claim, and draws of what it is about. command: how the program was started, if it is one."""
+    """Claim about a mechanism, and its draws. `command` is the command of the program, if it is one."""
 
     claim: Claim
     command: str | None
 
     def draws(self, x: Any, n: int, seed: int) -> Any:
-        """n independent draws at an input, as they came."""
+        """Return n independent draws at an input, in their order."""
 
     def pair(self, number: int) -> Any:
-        """A pair of neighbouring inputs, where the claim names none."""
+        """Return a pair of neighbouring inputs, if the claim names none."""
 
     def log_density(self, x: Any, draws: Any) -> Any:
-        """How likely draws are at an input, where the claim says that this is known."""
+        """Return the log-density of draws at an input, if the claim states that it is known."""
 
 
 class Function:
-    """A function of an input and a number of draws, in this process; seeds are not its affair."""
+    """Source that is a function of an input and a number of draws, in this process. It ignores seeds.
+
+    Args:
+        function: Function of an input and a number of draws.
+        claim: Claim about it.
+    """
 
     command: str | None = None
 
@@ -54,6 +63,7 @@ class Function:
         self.function, self.claim = function, claim
 
     def draws(self, x: Any, n: int, seed: int) -> Any:
+        """Return n independent draws at an input."""
         try:
             return self.function(x, n)
         except Exception as error:
@@ -62,22 +72,32 @@ class Function:
             ) from error
 
     def pair(self, number: int) -> Any:
+        """Return a pair of neighbouring inputs."""
         if not callable(self.claim.pairs):
             raise UserError(f"{self.claim.name}: of a function, pairs are a list or a function of a number")
         return self.claim.pairs(number)
 
     def log_density(self, x: Any, draws: Any) -> Any:
+        """Return the log-density of draws at an input."""
         if not callable(self.claim.density):
             raise UserError(f"{self.claim.name}: of a function, density is a function of an input and draws")
         return self.claim.density(x, draws)
 
 
-#: Seconds that an answer may take: more is none that anybody waits for, or that a clock counts.
+#: Longest wait for an answer, in seconds.
 LONGEST_WAIT = 1e6
 
 
 class Program:
-    """A program that was started, in a session of its own; `close` ends it, with all that it started."""
+    """Source that is a running program, in its own session; `close` ends it with all its children.
+
+    Args:
+        command: Command line of the program.
+        timeout: Seconds to wait for an answer.
+
+    Raises:
+        UserError: The program does not start, or states no claim.
+    """
 
     def __init__(self, command: str, timeout: float) -> None:
         if not 0 < timeout <= LONGEST_WAIT:
@@ -105,7 +125,7 @@ class Program:
             raise
 
     def _talk(self) -> None:
-        """Reads the claim, then for each line that is asked an answer: on a thread, since either may never end."""
+        """Read the claim, then an answer for each line that is sent: on a thread, because either may never end."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(OSError, ValueError):
             self._answers.put(self._process.stdout.readline())
@@ -117,6 +137,7 @@ class Program:
         self._answers.put(b"")
 
     def draws(self, x: Any, n: int, seed: int) -> Any:
+        """Return n independent draws at an input."""
         asked = {"input": x, "draws": n, "seed": seed}
         answer = self._ask(asked, f"{n:,} draws at the input {shown(x)}")
         draws = answer.get("draws")
@@ -126,9 +147,11 @@ class Program:
         return draws
 
     def pair(self, number: int) -> Any:
+        """Return a pair of neighbouring inputs."""
         return self._ask({"pair": number}, "a pair of inputs").get("pair")
 
     def log_density(self, x: Any, draws: Any) -> Any:
+        """Return the log-density of draws at an input."""
         asked = {"input": x, "outputs": draws}
         return self._ask(asked, f"the density of {len(draws):,} draws at the input {shown(x)}").get("log_density")
 
@@ -168,7 +191,7 @@ class Program:
         return f"with code {code}" + (f": {lines[-1]}" if lines else "")
 
     def close(self) -> None:
-        """Ends the program."""
+        """End the program."""
         self._asked.put(None)
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -185,7 +208,15 @@ def _refused(constant: str) -> Any:
 
 @contextlib.contextmanager
 def program(command: str, timeout: float) -> Iterator[Program]:
-    """A program for as long as the block lasts. UserError where it does not start or states no claim."""
+    """Run a program for the duration of a context.
+
+    Args:
+        command: Command line of the program.
+        timeout: Seconds to wait for an answer.
+
+    Raises:
+        UserError: The program does not start, or states no claim.
+    """
     started = Program(command, timeout)
     try:
         yield started
@@ -194,13 +225,13 @@ def program(command: str, timeout: float) -> Iterator[Program]:
 
 
 def shown(x: Any, length: int = 60) -> str:
-    """An input, in so many characters."""
+    """Return an input as text of at most `length` characters."""
     text = json.dumps(json.loads(key_of(x)), ensure_ascii=False)
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def timed(source: Source, x: Any, seed: int) -> tuple[Any, float]:
-    """One draw, and the seconds that its answer took."""
+    """Return one draw, and the seconds of its answer."""
     began = time.perf_counter()
     draws = source.draws(x, 1, seed)
     return draws, time.perf_counter() - began

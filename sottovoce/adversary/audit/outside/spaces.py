@@ -1,7 +1,7 @@
-"""Inputs of a mechanism that is audited: what a space holds, how neighbours are proposed and moved.
+"""Spaces of inputs of an audited mechanism, and proposals of neighbouring pairs.
 
-Proposals lean to the ends: of an interval its bounds, of a ball its surface and opposite points, of lists those whose
-records are all the same; there worst cases lie more often than not.
+Proposals prefer extremes, where worst cases are more likely: the bounds of an interval, the surface and opposite points
+of a ball, lists of equal records.
 """
 
 from __future__ import annotations
@@ -18,38 +18,52 @@ Pair = tuple[Any, Any]
 
 
 class Space(Protocol):
-    """Inputs of one kind. ends: two that lie as far apart as any."""
+    """Space of inputs of one kind. `ends` are two inputs at the largest distance."""
 
     ends: tuple[Any, Any]
 
     def drawn(self, rng: Rng) -> Any:
-        """One of them."""
+        """Return a random input."""
 
     def moved(self, x: Any, rng: Rng) -> Any:
-        """One near x."""
+        """Return an input near x."""
 
     def opposite(self, x: Any, rng: Rng) -> Any:
-        """One far from x."""
+        """Return an input far from x."""
 
 
 class Listed:
-    """One of some values."""
+    """Space of listed values.
+
+    Args:
+        values: The values.
+    """
 
     def __init__(self, values: list[Any]) -> None:
         self.values, self.ends = values, (values[0], values[-1])
 
     def drawn(self, rng: Rng) -> Any:
+        """Return a random value."""
         return self.values[int(rng.integers(len(self.values)))]
 
     def moved(self, x: Any, rng: Rng) -> Any:
+        """Return a random value."""
         return self.drawn(rng)
 
     def opposite(self, x: Any, rng: Rng) -> Any:
+        """Return a random value."""
         return self.drawn(rng)
 
 
 class Box:
-    """A number between two, or a vector of such numbers."""
+    """Space of numbers in an interval, or of vectors of them.
+
+    Args:
+        low: Lower bound.
+        high: Upper bound.
+        size: Length of a vector; None for a number.
+        whole: Whether numbers are integers.
+    """
 
     def __init__(self, low: float, high: float, size: int | None, whole: bool) -> None:
         self.low, self.high, self.size, self.whole = low, high, size, whole
@@ -62,6 +76,7 @@ class Box:
         return float(z) if self.size is None else [float(i) for i in z]
 
     def drawn(self, rng: Rng) -> Any:
+        """Return a random number or vector."""
         ends, inside = rng.choice([self.low, self.high], self.size), rng.uniform(self.low, self.high, self.size)
         if self.size is None:
             return self._out(ends if rng.integers(2) else inside)
@@ -70,6 +85,7 @@ class Box:
         return self._out((same, same, ends, inside)[kind])
 
     def moved(self, x: Any, rng: Rng) -> Any:
+        """Return a number or vector near x."""
         z = np.array(x, dtype=np.float64)
         step = rng.normal(0, (self.high - self.low) * 10.0 ** rng.uniform(-3, 0), self.size)
         one = np.ones(()) if self.size is None else np.arange(self.size) == rng.integers(self.size)
@@ -79,17 +95,24 @@ class Box:
         return self._out(z + step * (one if kind == 1 else 1.0))
 
     def opposite(self, x: Any, rng: Rng) -> Any:
+        """Return x reflected at the centre."""
         return self._out(self.low + self.high - np.array(x, dtype=np.float64))
 
 
 class Ball:
-    """A vector of at most a Euclidean length."""
+    """Space of vectors of at most a Euclidean length.
+
+    Args:
+        radius: Largest length.
+        size: Number of coordinates.
+    """
 
     def __init__(self, radius: float, size: int) -> None:
         self.radius, self.size = radius, size
         self.ends = self._out(np.eye(size)[0], radius), self._out(-np.eye(size)[0], radius)
 
     def drawn(self, rng: Rng) -> Any:
+        """Return a random vector."""
         kind = rng.integers(4)
         if kind == 0:
             z = np.eye(self.size)[rng.integers(self.size)] * rng.choice([-1.0, 1.0])
@@ -100,26 +123,34 @@ class Ball:
         return self._out(z, self.radius * (1.0 if kind < 3 else float(rng.random())))
 
     def moved(self, x: Any, rng: Rng) -> Any:
+        """Return a vector near x."""
         z = np.array(x, dtype=np.float64)
         length = float(np.linalg.norm(z)) if rng.integers(2) else self.radius
         return self._out(z + rng.normal(0, self.radius * 10.0 ** rng.uniform(-2, 0), self.size), length)
 
     def opposite(self, x: Any, rng: Rng) -> Any:
+        """Return -x."""
         return [-float(i) for i in x]
 
     def _out(self, z: Any, length: float) -> list[float]:
-        # a shade shorter: rounding must not put it outside
+        # a little shorter, so that rounding does not put it outside
         return [float(i) for i in z / max(np.linalg.norm(z), 1e-300) * length * (1 - 1e-12)]
 
 
 class Records:
-    """A list of records of one space."""
+    """Space of lists of records of one space.
+
+    Args:
+        each: Space of a record.
+        count: Number of records.
+    """
 
     def __init__(self, each: Space, count: int) -> None:
         self.each, self.count = each, count
         self.ends = [each.ends[0]] * count, [each.ends[1]] * count
 
     def drawn(self, rng: Rng) -> Any:
+        """Return a random list."""
         kind = rng.integers(3)
         if kind == 0:
             return [self.each.drawn(rng) for _ in range(self.count)]
@@ -127,15 +158,25 @@ class Records:
         return [one if kind == 1 or i else other for i in rng.random(self.count) < rng.random()]
 
     def moved(self, x: Any, rng: Rng) -> Any:
+        """Return the list with one record moved."""
         at = int(rng.integers(len(x))) if x else 0
         return [self.each.moved(value, rng) if i == at else value for i, value in enumerate(x)]
 
     def opposite(self, x: Any, rng: Rng) -> Any:
+        """Return the list of opposite records."""
         return [self.each.opposite(value, rng) for value in x]
 
 
 def space(stated: Any, where: str = "claim: inputs") -> Space:
-    """The space that a claim states. UserError on anything else."""
+    """Return the space that a claim states.
+
+    Args:
+        stated: JSON form of the space.
+        where: Name of it in error messages.
+
+    Raises:
+        UserError: It is not a space.
+    """
     if isinstance(stated, list | tuple):
         if len(stated) < 2:
             raise UserError(f"{where}: a list has two values or more")
@@ -171,7 +212,15 @@ def _whole(stated: Mapping[str, Any], key: str, where: str) -> int:
 
 
 class Pairs:
-    """Pairs of neighbouring inputs of a space. UserError where the relation is one of lists and the space has none."""
+    """Pairs of neighbouring inputs of a space.
+
+    Args:
+        within: Space of inputs.
+        neighbours: Relation, as in `Claim`.
+
+    Raises:
+        UserError: The relation is one of lists, and the space has none.
+    """
 
     def __init__(self, within: Space, neighbours: str) -> None:
         if neighbours != "any" and not isinstance(within, Records):
@@ -179,7 +228,7 @@ class Pairs:
         self.within, self.neighbours = within, neighbours
 
     def extreme(self) -> Iterator[Pair]:
-        """Those to begin with: the ends of the space; of lists all of one end but for one record."""
+        """Yield the first pairs: the ends of the space, or lists of one end with one other record."""
         if self.neighbours == "any":
             yield self.within.ends
             return
@@ -190,7 +239,7 @@ class Pairs:
                 yield [there, *same[1:]], same[1:]
 
     def proposed(self, rng: Rng) -> Pair:
-        """A pair, out of nothing."""
+        """Return a random pair."""
         x = self.within.drawn(rng)
         if self.neighbours == "any":
             return x, (self.within.opposite(x, rng) if rng.integers(2) else self.within.drawn(rng))
@@ -201,7 +250,7 @@ class Pairs:
         return x, [*x[:at], other, *x[at + 1 :]]
 
     def moved(self, pair: Pair, rng: Rng) -> Pair:
-        """A pair near one."""
+        """Return a pair near a given one."""
         x, other = pair
         if self.neighbours == "any":
             kind = rng.integers(3)
