@@ -185,10 +185,11 @@ def amplify(
 
 
 def generic_epsilon(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> float | None:
-    """The least ε of the bounds that know ε0 and the worst pair's total variation alone; as `amplify` has it, None: none
-    holds."""
+    """The least ε of the bounds that know ε0 and the worst pair's total variation alone, as `amplify` has them; None:
+    none holds."""
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
-    worst, numeric = (math.fsum(parts) for parts in zip(*((g.worst_case(), g.numeric_epsilon) for g in guarantees)))
+    worst = math.fsum(g.worst_case() for g in guarantees)
+    numeric = math.fsum(g.numeric_epsilon for g in guarantees)
     if math.isinf(worst) or not _one_randomizer(mechanisms):
         return None
     _, beta = _local(mechanisms, worst, numeric, delta * math.exp(-numeric))
