@@ -138,8 +138,8 @@ def gaussian_delta(ratio: float, epsilon: float) -> float:
 def gaussian_delta_bound(ratio: float, epsilon: float) -> float:
     """`gaussian_delta` from above: no less than the exact one, and at most a part in 10^11 more.
 
-    With a = r/2 - ε/r, x = -a and Mills's ratio R = (1 - Φ)/φ it is φ(a)·(R(x) - R(x + r)), as e^ε·φ(x + r) = φ(a). Of a
-    small r that difference is taken as ∫ (1 - tR(t)) dt over [x, x + r], since R' = tR - 1: nothing cancels.
+    With a = r/2 - ε/r, x = -a and Mills's ratio R = (1 - Φ)/φ it is φ(a)·(R(x) - R(x + r)), as e^ε·φ(x + r) = φ(a).
+    Of a small r that difference is taken as ∫ (1 - tR(t)) dt over [x, x + r], since R' = tR - 1: nothing cancels.
     """
     if ratio == 0:
         return 0.0

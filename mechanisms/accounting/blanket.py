@@ -47,7 +47,7 @@ _RESOLUTION = 32
 _MAX_POINTS = 2**20
 _UNIT = 2.0**-53
 #: Share of δ spent on outputs with the largest U: it moves ε by about a ten-thousandth, and bounds L.
-_SLACK = 3e-3
+SLACK = 3e-3
 #: More atoms than this are gathered in narrow bins first: how narrow, `thinned` says.
 _MANY, _NARROW = 2**14, 2048
 #: The same for the law by which tilt and window are chosen, where no exponent is above _MODERATE: any tilt and any
@@ -123,7 +123,7 @@ def least_epsilon(
     gamma = math.exp(min(0.0, cells.log_gamma))
     if n * gamma < _FEWEST_SAMPLES or local == 0.0:
         return None
-    slack = delta * _SLACK
+    slack = delta * SLACK
 
     def excess(epsilon: float) -> float:
         value = blanket_delta(cells, n, epsilon, pessimistic=pessimistic, slack=slack)
@@ -174,7 +174,7 @@ def _atoms(
 ) -> tuple[FloatArray, FloatArray, float]:
     """Values of L, their masses under ω, and the mass outside them: under x, or if optimistic under x'."""
     keep = _held(cells)
-    order = np.argsort(-cells.log_u_high)
+    order, by_v = cells.orders
     mass = np.exp(cells.log_p if pessimistic else np.logaddexp(cells.log_p, cells.log_q))
     keep[order[np.cumsum(mass[order]) <= slack]] = False
     outside = cells.tail + float(np.exp((cells.log_p if pessimistic else cells.log_q)[~keep]).sum())
@@ -188,7 +188,7 @@ def _atoms(
     high = np.exp(high) * (1 + _MASSES) - np.exp(cells.log_v_low[keep] + epsilon) * (1 - _MASSES)
     share = np.clip((u - v + rounding - low) / (high - low), 0.0, 1.0)
     # Values far below 0 would stretch the grid. Raising them to a floor only adds.
-    order = np.argsort(-v)
+    order = (np.cumsum(keep) - 1)[by_v[keep[by_v]]]
     rare = order[np.cumsum((w * v)[order]) <= 1e-7]
     if len(rare):
         low, high = (np.maximum(ends, -float(v[rare].min())) for ends in (low, high))

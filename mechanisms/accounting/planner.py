@@ -13,9 +13,11 @@ from scipy.optimize import minimize_scalar
 from mechanisms import checks
 from mechanisms.accounting.blanket import blanket_delta
 from mechanisms.accounting.central import central_epsilon, group_factor
+from mechanisms.accounting.clone_pair import LEAST_DELTA
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.counted import price
-from mechanisms.accounting.shuffle import joint_blanket
+from mechanisms.accounting.shuffle import generic_epsilon, joint_blanket
+from mechanisms.accounting.truncated import fits_truncated
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import MAX_EPSILON, PrivUnit
@@ -76,8 +78,8 @@ class Split:
 def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     """Whether one linked release of all the mechanisms, for each record and stage, keeps within the target.
 
-    Locally (the exact composition of all that a user releases), or shuffled, as `central.central_epsilon` has it. The
-    blanket at the target's ε is tried first: one δ at a known ε is faster than an ε at δ from every bound. The
+    Locally (the exact composition of all that a user releases), or shuffled, by the bounds of `shuffle.amplify`. The
+    blanket's are asked for a δ at the target's ε, which is faster than an ε at δ. The
     samplers' numeric ε is in all of them, as in `shuffle.amplify`: ε has it, and δ the factor e^numeric. Amplified, δ
     holds all users' samplers.
     """
@@ -88,18 +90,30 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
         return True
     repeats = target.records * target.stages
     numeric = sum(g.numeric_epsilon for g in guarantees)
-    if target.users is not None and target.users > 1:
-        shuffled, _ = central_epsilon(
-            tuple(mechanisms), users=target.users, delta=target.delta, records=target.records, stages=target.stages,
-            bracketed=False,
-        )  # fmt: skip
-        if shuffled is not None and shuffled <= target.epsilon:
-            return True
+    if target.users is not None and target.users > 1 and _amplified(tuple(mechanisms), target):
+        return True
     if sum(g.worst_case(target.delta) for g in guarantees) * repeats > 1e6:
         return False  # far beyond any budget, and a needless strain on the convolution
     share = target.delta * math.exp(-numeric * repeats)
+    if any(mechanism.privacy_loss().epsilon_optimistic(share) > target.epsilon for mechanism in mechanisms):
+        return False  # one release alone costs more
     local = compose([(mechanism, repeats) for mechanism in mechanisms], delta=share)
     return bool(local.epsilon <= target.epsilon)
+
+
+def _amplified(mechanisms: tuple[Mechanism, ...], target: Target) -> bool:
+    """Whether a bound keeps within the target that `_hidden` has not looked at: of one stage the generic ones, of
+    several their composition too."""
+    assert target.users is not None
+    if target.stages == 1:
+        epsilon, delta = target.one_record
+        shuffled = generic_epsilon(mechanisms, users=target.users, delta=delta) if delta >= LEAST_DELTA else None
+        return shuffled is not None and shuffled <= epsilon
+    shuffled, _ = central_epsilon(
+        mechanisms, users=target.users, delta=target.delta, records=target.records, stages=target.stages,
+        bracketed=False,
+    )  # fmt: skip
+    return shuffled is not None and shuffled <= target.epsilon
 
 
 def plan(
@@ -155,7 +169,8 @@ def best_privunit(dim: int, target: Target, *, tolerance: float = TOLERANCE) -> 
 
 
 def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
-    """Whether the release keeps within the target by its worst case, or by its blanket at the target's ε."""
+    """Whether the release keeps within the target by its worst case, or by its blanket at the target's ε, truncated or
+    not."""
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     if sum(g.worst_case() for g in guarantees) * target.records * target.stages <= target.epsilon:
         return True
@@ -165,7 +180,11 @@ def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     if cells is None or target.users is None or not numeric <= epsilon <= 700:  # as far as `blanket_delta` goes
         return False
     samplers = price(epsilon, target.users * sum(g.numeric_delta for g in guarantees))
-    return blanket_delta(cells, target.users, epsilon - numeric) * math.exp(numeric) + samplers <= delta
+    rest = (delta - samplers) * math.exp(-numeric)
+    if rest <= 0:
+        return False
+    near = epsilon - numeric
+    return blanket_delta(cells, target.users, near) <= rest or fits_truncated(cells, target.users, near, rest)
 
 
 def largest(

@@ -212,6 +212,20 @@ def samplers_reason(lost: float, delta: float) -> str:
     )
 
 
+def generic_epsilon(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> float | None:
+    """The least ε of the bounds that know ε0 and the worst pair's total variation alone, as `amplify` has them; None:
+    none holds."""
+    guarantees = [mechanism.guarantee for mechanism in mechanisms]
+    worst = math.fsum(g.worst_case() for g in guarantees)
+    numeric = math.fsum(g.numeric_epsilon for g in guarantees)
+    if math.isinf(worst) or not _one_randomizer(mechanisms):
+        return None
+    _, beta = _local(mechanisms, worst, numeric, delta * math.exp(-numeric))
+    lost = users * math.fsum(g.numeric_delta for g in guarantees)
+    found = (counted(bound, delta, lost) for bound in _clone_bounds(worst, beta, users).values())
+    return min((epsilon for epsilon in found if epsilon is not None), default=None)
+
+
 def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta: float) -> tuple[float, float]:
     """(local ε at δ, total variation of the worst pair), both with the samplers' numeric ε; 1 where it is not known."""
     loss = _joint_loss([mechanism.privacy_loss() for mechanism in mechanisms])

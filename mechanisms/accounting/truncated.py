@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.accounting.blanket import least_epsilon
+from mechanisms.accounting.blanket import SLACK, blanket_delta, least_epsilon
 from mechanisms.losses.blanket_cells import BlanketCells
 
 FloatArray = NDArray[np.float64]
@@ -67,6 +67,21 @@ def truncated_epsilon(cells: BlanketCells, n: int, delta: float) -> float | None
     """Least ε at δ of `best_truncation`; None where none is below the local ε."""
     cut = best_truncation(cells, n, delta)
     return None if cut is None else cut.epsilon
+
+
+def fits_truncated(cells: BlanketCells, n: int, epsilon: float, delta: float) -> bool:
+    """Whether a truncation shows δ(ε) <= delta for n >= 2 users: a δ at a known ε for each share of `best_truncation`,
+    where that looks for an ε."""
+    weight = math.exp(-np.logaddexp(0.0, epsilon))  # 1/(1 + e^ε)
+    for share in _SHARES:
+        log_gamma = _weight(cells, share * delta * weight / (n - 1))
+        if log_gamma is None:
+            continue
+        cut, eta = truncated(cells, log_gamma)
+        rest = delta - (n - 1) * eta / weight
+        if rest > 0 and blanket_delta(cut, n, epsilon, slack=rest * SLACK) <= rest:
+            return True
+    return False
 
 
 def best_truncation(cells: BlanketCells, n: int, delta: float) -> TruncatedBlanket | None:

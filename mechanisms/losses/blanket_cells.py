@@ -8,6 +8,7 @@ U = p_x(W)/ω(W) and V = p_x'(W)/ω(W), both at least γ and of mean 1 (where p_
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +53,11 @@ class BlanketCells:
             raise ValueError(f"blanket cells: log_gamma must be at most 0, got {self.log_gamma}")
         if not 0 <= self.tail <= 1:
             raise ValueError(f"blanket cells: tail must be from 0 to 1, got {self.tail}")
+
+    @cached_property
+    def orders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The cells by falling bound of U, and by falling V: (J,) each."""
+        return np.argsort(-self.log_u_high), np.argsort(self.log_w - self.log_q)
 
     def product(self, other: BlanketCells) -> BlanketCells:
         """The joint randomizer of two independent releases of one user, J·J' cells.

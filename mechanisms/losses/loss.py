@@ -40,8 +40,8 @@ class LossCells:
         both.
     left_out: mass under x whose loss is not known. It counts as unbounded in the pessimistic figures and as
         nothing in the optimistic ones.
-    doubt: nats, a number or (J,): how far log_p - log_q may be off beside what float64 rounds. Where a cell is no wider,
-        as at the least ε, its mass goes to the safe end.
+    doubt: nats, a number or (J,): how far log_p - log_q may be off beside what float64 rounds. Where a cell is no
+        wider, as at the least ε, its mass goes to the safe end.
 
     ValueError unless the arrays have one length, low <= high, and masses make no more than 1 (to 1e-9).
     """

@@ -275,13 +275,13 @@ def _at_most(
 ) -> tuple[float | None, float | None]:
     """The largest parameter that fits, to three digits, and what it costs by the ladder. most: as large to TOLERANCE,
     so that what is as near above it is tried first."""
-    best, cost = _rounded(most * (1 + TOLERANCE)), None
+    best = _rounded(most * (1 + TOLERANCE))
     while best is not None and best > 0:
-        cost = central(best)
-        if cost is not None and cost <= epsilon and fitting(best):
-            break
+        cost = central(best) if fitting(best) else None  # whether it fits is sooner found than what it costs
+        if cost is not None and cost <= epsilon:
+            return best, cost
         best = _rounded(best * (1 - STEP))  # one unit of the last digit
-    return best, cost
+    return None, None
 
 
 def _central(

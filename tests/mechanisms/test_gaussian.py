@@ -71,5 +71,5 @@ def test_the_bound_of_the_profile_is_above_it_by_a_hair():
 )
 def test_a_calibrated_sigma_never_exceeds_its_delta(epsilon, delta):
     """Near the largest σ the two terms of the profile are equal to their last digits."""
-    sigma = Gaussian.calibrated(epsilon, delta, 3).sigma
-    assert exact_delta(2 / mpmath.mpf(sigma), epsilon) <= delta < exact_delta(2 / mpmath.mpf(sigma * (1 - 2e-7)), epsilon)
+    sigma = mpmath.mpf(Gaussian.calibrated(epsilon, delta, 3).sigma)
+    assert exact_delta(2 / sigma, epsilon) <= delta < exact_delta(2 / (sigma * (1 - 2e-7)), epsilon)

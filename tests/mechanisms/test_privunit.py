@@ -202,7 +202,7 @@ def test_parameters_are_refused_in_one_line(bad: dict) -> None:
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-9, 1.0, 4.0, 100.0])
 def test_the_loss_of_a_rare_cap_is_the_one_it_states(epsilon: float) -> None:
-    """In 60 digits, from the p and the c that are drawn by: no larger than stated, also where 1 - p would be rounded."""
+    """In 60 digits, from the p and the c that are drawn by: no larger than stated, also where 1 - p is rounded."""
     for p in (LEAST_CAP, 3e-6, 1e-4, 0.3, 0.5, 1 - 1e-5, 1 - LEAST_CAP):
         if p > float(expit(epsilon)):
             continue

@@ -64,7 +64,7 @@ def test_the_density_of_the_normalized_laplace_at_the_poles(m: int) -> None:
     for epsilon in (1e-12, SMALL, 1.01 * SMALL, 1e-4, 0.3, 10.0, 1000.0):
         with mp.workdps(30):
             e = mp.mpf(epsilon)
-            inside = mp.quad(lambda r: r ** (m - 1) * mp.exp(e * (r - 1)), [0, 0.5, 0.9, 0.99, 1]) * e**m
+            inside = mp.quad(lambda r, e=e: r ** (m - 1) * mp.exp(e * (r - 1)), [0, 0.5, 0.9, 0.99, 1]) * e**m
             at = mp.log((inside + mp.exp(e) * mp.gammainc(m, e)) / mp.gamma(m))
             error = 4 * e**2 / (m - 1) + 4e-16 * e if epsilon <= SMALL else RADIAL_ERROR
             first, last = log_radial_ratio(m, epsilon, np.array([0.0, math.pi]))
@@ -117,7 +117,8 @@ def test_purkayastha(m: int, kappa: float) -> None:
         dominates(cells, exact, [place * kappa * mp.pi for place in PLACES])
         assert cells.epsilon(0.0) == pytest.approx(kappa * math.pi, rel=1e-15)
         order = mp.mpf(2)
-        both = mp.quad(lambda t: mp.sin(t) ** (m - 2) * mp.exp(-mp.mpf(kappa) * (order * t - (order - 1) * (mp.pi - t))),
+        k = mp.mpf(kappa)
+        both = mp.quad(lambda t: mp.sin(t) ** (m - 2) * mp.exp(-k * (order * t - (order - 1) * (mp.pi - t))),
                        mp.linspace(0, mp.pi, 3))  # fmt: skip
         whole = mp.quad(lambda t: mp.sin(t) ** (m - 2) * mp.exp(-mp.mpf(kappa) * t), mp.linspace(0, mp.pi, 3))
         truth = mp.log(both / whole)
@@ -146,7 +147,7 @@ def test_the_normalized_laplace(epsilon: float) -> None:
 
 
 def tilted(m: int, epsilon: float, place: float) -> float:
-    """Of the normalized and of the raw planar Laplace as ε vanishes: δ(2ε·place)/(2ε) = E(cos θ - place)₊, θ uniform."""
+    """Of the normalized and of the raw planar Laplace as ε vanishes: δ(2ε·place)/(2ε) = E(cos θ - place)₊."""
     weight = (m - 3) / mp.mpf(2)
     gain = mp.quad(lambda c: (c - place) * (1 - c * c) ** weight, [place, (1 + mp.mpf(place)) / 2, 1])
     return gain / mp.beta(mp.mpf(1) / 2, (m - 1) / mp.mpf(2))
