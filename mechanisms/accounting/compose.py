@@ -12,6 +12,8 @@ from mechanisms.losses.loss import LossCells, check_delta
 from mechanisms.mechanism import Mechanism
 
 METHODS = ("least", "pld", "basic", "advanced", "renyi")
+#: Share of ε below which a δ is not worth spending: worst cases of pure mechanisms hold at δ = 0.
+_WORTH = 1e-6
 #: What a budget says of each.
 _HOW = {
     "basic": "worst cases added",
@@ -63,11 +65,12 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method
 
     epsilon, spent, how = math.fsum(e * times for e, times in worst(delta)), delta if noisy else 0.0, "basic"
     protected = all(g.sigma is not None or not math.isinf(g.worst_case()) for g, _ in guarantees)
+    worth = 1.0 if noisy else 1 - _WORTH
     for other in METHODS[1:] if method == "least" else (method,):
         if protected and other != "basic":
             better = _bound(releases, worst, delta, noisy, other)
-            if better < epsilon:
-                epsilon, spent, how = better, delta, other
+            if better < epsilon * worth:
+                epsilon, spent, how, worth = better, delta, other, 1.0
     units = {g.protects for g, _ in guarantees}
     return Budget(
         epsilon=epsilon + numeric,

@@ -352,7 +352,7 @@ class ComposedLoss:
         places = places[places <= self._top]
         q = tilted.q[start : start + len(places)]
         exponents = tilted.log_scale + tilted.theta * (self._top - places)
-        if len(places) and exponents[0] > 700.0:  # of another ε, far above
+        if len(places) and exponents[0] > 300.0:  # of another ε, far above
             return math.inf, math.inf
         gains = np.maximum(-np.expm1(epsilon - (self.base + self.step * places) * self.interval), 0.0)
         weights = gains * np.exp(exponents)
@@ -456,7 +456,7 @@ def _interval(finite: Sequence[tuple[FloatArray, FloatArray, int]], tail: float)
     widest = max(float(losses[-1] - losses[0]) for losses, _, _ in finite)
     parts = [_Coarse.of(*release) for release in finite]
     width = max(widest, 16.0 * math.sqrt(_moments(parts, 0.0)[2]))
-    theta, most = 1e-3 / max(width, 1e-6), 1e3 * _COARSE / max(widest, 1e-300)
+    theta, most = 1e-3 / max(width, 1e-6), 1e3 * _COARSE / max(widest, 1e-9)
     while theta < most:
         log_sum, mean, variance = _moments(parts, theta)
         width = max(width, 3.0 * math.sqrt(variance))

@@ -225,7 +225,7 @@ def test_a_uniform_word_and_a_coin_are_those_of_exact_arithmetic():
 
 
 def test_equal_words_that_share_a_uniform_share_its_further_digits(monkeypatch):
-    """One draw for each distinct word of a text, also where every draw is settled by fresh digits of a secure source."""
+    """One draw for each distinct word of a text, also where fresh digits of a secure source settle every draw."""
     monkeypatch.setattr(categorical, "_UNIT", 1.0)
     mechanism = CusTextImportance(2.0, 1.0, WORDS, strategy="conservative")
     x = np.tile([[5, 9, 5, 9, 5]], (200, 1))

@@ -260,5 +260,5 @@ def test_a_text_hides_among_texts_that_expose_the_same() -> None:
     fewer = rungs(None, None, text=same, users=5000)["shuffled"]
     # but for one sampler more, that of the length, which δ holds
     assert some.crowd == fewer.crowd == 5000 and some.epsilon == pytest.approx(fewer.epsilon, rel=1e-4)
-    assert some.epsilon <= fewer.epsilon
+    assert some.epsilon <= fewer.epsilon * (1 + 1e-9)  # to rounding
     assert "who agree in the number of tokens, sent in clear" in some.assumption

@@ -147,7 +147,7 @@ def test_the_best_order_is_found_without_all_of_them():
 
 def test_the_assumptions_say_what_gave_the_epsilon():
     said = {
-        method: compose([(Purkayastha(16, 1.0), 2)], delta=1e-6, method=method).assumptions[-1]
+        method: compose([(Purkayastha(16, 0.1), 100)], delta=1e-6, method=method).assumptions[-1]
         for method in ("least", "pld", "advanced", "renyi", "basic")
     }
     assert said["least"] == said["pld"] != said["renyi"] and "Rényi" in said["renyi"]

@@ -308,3 +308,65 @@ def test_a_generator_is_for_what_generates(capsys: pytest.CaptureFixture[str], p
         given = ["plan", "--mechanism", mechanism, "--epsilon", "5", "--delta", "1e-6", "--generator", "model", *words]
         assert cli.main(["budget", *given]) == 2
         assert "--" in capsys.readouterr().err
+
+
+def test_labels_hide_among_more_users_the_more_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their samplers are exact enough for any crowd: at δ = 1e-9 a million of them used to hide nobody."""
+    spec = ("--mechanism", "randomized-response", "--epsilon", "2", "--delta", "1e-9")
+    few = answer(capsys, "shuffle", *spec, "--users", "100000")
+    many = answer(capsys, "shuffle", *spec, "--users", "1000000")
+    assert many["epsilon"] < 0.0146 < few["epsilon"] and many["sampler_delta"] < 1e-20 and many["reason"] is None
+    spec = ("--mechanism", "randomized-response", "--epsilon", "2", "--delta", "1e-10", "--users", "100000000")
+    assert answer(capsys, "shuffle", *spec)["epsilon"] < 0.0015
+
+
+def test_why_nothing_is_amplified_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    raw = ("--mechanism", "planar-laplace", "--raw", "--epsilon", "4", "--dim", "16", "--delta", "1e-9")
+    for arguments, said in (
+        ((*raw, "--users", "100000"), "the samplers of all users may be"),
+        ((*raw, "--users", "1"), "one user alone"),
+        (("--mechanism", "randomized-response-prior", "--epsilon", "2", "--users", "9"), "priors differ"),
+        (("--mechanism", "randomized-response", "--epsilon", "6", "--users", "2"), "no bound is below"),
+    ):
+        assert said in answer(capsys, "shuffle", *arguments)["reason"]
+        assert f"no amplification: {said}" in printed(capsys, "shuffle", *arguments)
+    plan = ("plan", "--mechanism", "purkayastha", "--epsilon", "1", "--dim", "16", "--label-epsilon", "1")
+    crowded = printed(capsys, *plan, "--users", "100000000", "--delta", "1e-13")
+    assert "the samplers of all users" in crowded and "more users" not in crowded
+    assert "hide among more users" in printed(capsys, *plan, "--users", "2", "--delta", "1e-13")
+
+
+def test_dp_accounting_is_bounded_in_memory_and_kept_quiet(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import logging
+    import resource
+
+    from simulations.analysis import compare
+
+    before = resource.getrlimit(resource.RLIMIT_AS), logging.root.manager.disable
+    monkeypatch.setattr(compare, "_MEMORY", 2**28)
+    spec = ["budget", "compare", "--mechanism", "gaussian", "--sigma", "0.2", "--dim", "4", "--times", "40"]
+    assert cli.main(spec) == 0
+    out, err = capfd.readouterr()
+    assert "GiB of memory" in out and "RdpAccountant                ε = " in out and err == ""
+    assert cli.main([*spec[:5], "500", "--dim", "4"]) == 0  # at whose order its accountant warns
+    assert capfd.readouterr().err == ""
+    assert before == (resource.getrlimit(resource.RLIMIT_AS), logging.root.manager.disable)
+
+
+def test_a_difference_is_blamed_on_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mechanisms import RandomizedResponse
+    from simulations.analysis import compare
+
+    def reasons(ours: float) -> dict[str, str]:
+        monkeypatch.setattr(compare, "composed", lambda *given, **named: ours)
+        found = compare.compare([RandomizedResponse(0.1, classes=2)], times=100, delta=1e-9)
+        return {a["accountant"]: a["reason"] for a in found["answers"]}
+
+    loose = reasons(10.0)  # what ours was
+    assert "leaves out how often" in loose["PLDAccountant"]
+    assert loose["PLDAccountant, one by one"] == "ours is rounded up: the truth is at least ε = 5.96"
+    assert loose["RdpAccountant"] == "ours is rounded up: the truth is at least ε = 5.96"
+    right = reasons(5.9597)
+    assert right["PLDAccountant, one by one"] == "" and "Rényi" in right["RdpAccountant"]
