@@ -28,7 +28,8 @@ from simulations.artifacts.checksums import set_aside, sound, write_sums
 from simulations.artifacts.provenance import made_by
 from simulations.artifacts.segments import Keys, Segments
 from simulations.corpora.corpus import Text
-from simulations.output.atomic import made_once
+from simulations.errors import UserError
+from simulations.output.atomic import cached, made_once
 from simulations.progress import Progress
 
 #: Texts whose embeddings become one segment, and those between two looks at the clock.
@@ -44,8 +45,10 @@ _LIBRARIES = ("onnxruntime", "tokenizers", "numpy")
 
 def cache_folder() -> Path:
     """The cache's folder; it need not exist."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "sottovoce"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sottovoce"
+    except RuntimeError:
+        raise UserError("HOME: is not set, and the cache has no place; name a folder in XDG_CACHE_HOME") from None
 
 
 def folder_once(name: str, make: Callable[[Path], None], *, progress: Progress) -> Path:
@@ -102,8 +105,10 @@ def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> Cac
 def _one_at_a_time(folder: Path) -> Iterator[None]:
     """While another process encodes by the same encoder, this one waits: the runs of a study begin with the same texts,
     and would all encode them."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.parent / f".{folder.name}.lock", "a") as lock:
+    with cached(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        opened = open(folder.parent / f".{folder.name}.lock", "a")  # noqa: SIM115 - closed below
+    with opened as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -68,12 +68,26 @@ def check_writable(folder: Path) -> None:
 
 
 @contextmanager
+def cached(folder: Path) -> Iterator[None]:
+    """Raise UserError where the cache, in which `folder` is to be, cannot be written; a full disk stays an OSError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"{folder.parent}: the cache cannot be written ({error.strerror}); name another folder in XDG_CACHE_HOME"
+        ) from error
+
+
+@contextmanager
 def made_once(folder: Path) -> Iterator[Path]:
     """A temporary folder beside `folder` that becomes it when the block ends well, and vanishes otherwise, or where
     another process was first: for what is named by what it is made from, so that both are the same. All of it lies on
     the disk by then: after a power cut it is whole, or not there."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    with cached(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
     try:
         yield part
         for place, _, files in os.walk(part):

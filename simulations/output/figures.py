@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import textwrap
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from simulations.output.atomic import whole
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Where it cannot write its cache it makes another one, and says so at length; each figure is drawn all the same.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 # Okabe and Ito's palette: told apart with every common colour blindness; markers tell apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
