@@ -35,6 +35,6 @@ from simulations.experiment.toml import bundled, from_table, load, to_toml
 
 __all__ = [
     "ANY_MODEL", "BOTH", "BUNDLED_LM", "CHECKPOINT", "DEFAULT_DIM", "NONE", "Arm", "Encoder", "Experiment", "Policy",
-    "answer_of", "bundled", "client_policy", "curator_of", "embedding_mechanism", "from_table", "label_of", "load", "released_text",
-    "slug", "stand_in", "text_mechanism", "to_toml", "trial_text_of",
+    "answer_of", "bundled", "client_policy", "curator_of", "embedding_mechanism", "from_table", "label_of", "load",
+    "released_text", "slug", "stand_in", "text_mechanism", "to_toml", "trial_text_of",
 ]  # fmt: skip

@@ -286,7 +286,8 @@ class Experiment:
         if not arm.centralised and self.training.protocol.private:
             check_requests(
                 arm, self.protocol_of(arm), classes=classes or self.data.classes, width=width,
-                stages=self.training.stages, least=self.shuffle.least, statistic=self.statistic_of(arm), shared=self.shared_codes,
+                stages=self.training.stages, least=self.shuffle.least, statistic=self.statistic_of(arm),
+                shared=self.shared_codes,
             )  # fmt: skip
 
     def check_text(self, arm: Arm, text: TextMechanism) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client.models import language_models
 from client.models.legible import legible
 from client.models.onnx import cores
 from client.models.tokens import sides_of, word_ids
@@ -17,23 +19,31 @@ from server.checkpoint_files import resolve
 from server.training.self_training import EPOCHS
 from simulations.artifacts.encoder import check_trained
 from simulations.artifacts.lengths import MANY_UNKNOWN, token_lengths
-from simulations.artifacts.text_channel import rewriter_to_price
+from simulations.artifacts.text_channel import MINILM, rewriter_to_price
 from simulations.corpora.corpus import Corpus, Split
-from simulations.experiment import Experiment
+from simulations.experiment import BUNDLED_LM, Arm, Experiment
 from simulations.experiment.ladder import of_experiment
 from simulations.progress import Progress
+from simulations.run.centralised import PENALTIES, STEPS
 from simulations.run.data_warnings import data_warnings, unknown_words
 from simulations.run.prepare import check_asked, parts
 
-#: Rates that were measured on two AMD EPYC cores (docs/scale.md): floating-point operations a second and core of the
-#: encoder in ONNX Runtime, how many times that int8 does, and how many times slower the same texts are in transformers;
-#: users a second of an arm's round; seconds of a start on Ray, and of an arm beside its users.
-FLOPS, INT8, TORCH, USERS, START, ARM = 91e9, 2.3, 6.6, 150_000, 12.0, 1.0
+#: Rates of two AMD EPYC cores. FLOPS: floating-point operations a second and core of the encoder in ONNX Runtime; INT8:
+#: how many times that int8 does (docs/scale.md). TORCH: how many times slower training goes through a model, 1.4 to
+#: 2.4 of short texts and long, fine-tuning and pretraining (a soak test measures it anew).
+#: USERS: users a second of an arm's round; START: seconds of a start on Ray, EXPORT of a model that is made, ARM of an
+#: arm beside its users. DRAW: operations of a draw for each word of the vocabulary.
+FLOPS, INT8, TORCH, USERS, START, EXPORT, ARM, DRAW = 91e9, 2.3, 1.9, 150_000, 12.0, 6.0, 1.0, 350
 #: Bytes of Python, Ray, Flower and torch at work on a small study, of a further user, and of a weight in training: in
 #: float32, with its gradient and Adam's two moments.
 BASE, USER, WEIGHT = 1.3 * 2**30, 120, 16
 #: Training goes through a model forwards and, for twice that, backwards.
 _BACKWARDS = 3
+#: Tokens that an encoder puts around a text, and about as many as a prompt has.
+_MARKS, _PROMPT = 2, 20
+#: Of a language model that learns to predict words (`server.training.pretrain`): batches, texts of a batch, pieces of a
+#: text and its copy, the share of batches with the copy, and the share of words that are predicted.
+PRETRAINING, BATCH, PIECES, PAIRED, MASKED = 500, 32, 96, 0.7, 0.15
 #: A share of cut texts, of a class and of what users could be expected, from which on it is worth a warning.
 _MUCH_CUT, _RARE = 0.2, 0.1
 HOW = (
@@ -74,7 +84,9 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
             experiment, texts=texts, records=holders.most, test_records=asked.most, tests=asked.people,
             public=len(split.public), classes=classes,
         ),
-        "estimate": None if lengths is None else _estimate(experiment, lengths, len(split.public), len(split.test)),
+        "estimate": None if lengths is None else _estimate(
+            experiment, lengths, len(split.public), len(split.test), texts, classes
+        ),
     }  # fmt: skip
     return found | {"warnings": [*data_warnings(experiment, split, about), *_warnings(found)]}
 
@@ -126,29 +138,76 @@ def _cut(where: str, most: int, unit: str, lengths: NDArray[np.int64]) -> dict[s
     }  # fmt: skip
 
 
-def _estimate(experiment: Experiment, lengths: NDArray[np.int64], public: int, tests: int) -> dict[str, Any]:
+def _estimate(
+    experiment: Experiment, lengths: NDArray[np.int64], public: int, tests: int, texts: dict[str, TextMechanism],
+    classes: int,
+) -> dict[str, Any]:  # fmt: skip
     """Seconds, bytes of memory and of the cache that a run takes, about."""
-    about = json.loads((Path(resolve(experiment.encoder.model)) / "config.json").read_text(encoding="utf-8"))
-    width, depth = about["hidden_size"], about["num_hidden_layers"]
-    layers = max(experiment.encoder.layers, default=depth)
-    inner = about.get("intermediate_size", 4 * width)
+    model = Transformer.of(experiment.encoder.model)
     known = np.minimum(lengths, experiment.encoder.max_length).astype(np.float64)
-    work = operations(known, layers, width, inner)
-    rate = FLOPS * cores() * (INT8 if experiment.encoder.precision == "int8" else 1)
-    encode = 0.0 if experiment.training.protocol.releases_text else float(work.sum()) / rate
-    passes = _trained(experiment, work, public, tests)
-    train = _BACKWARDS * TORCH * passes / (FLOPS * cores())
+    parts = Parts(known[:public], known[public : len(known) - tests], known[len(known) - tests :])
+    rate = FLOPS * cores()
+    in_int8 = INT8 if experiment.encoder.precision == "int8" else 1
+    encode = _encoded(experiment, parts, model) / (rate * in_int8)
+    rewrite = sum(_rewritten(experiment, arm, parts, texts[arm.name]) for arm in experiment.arms if arm.name in texts)
+    trained = _trained(experiment, parts, model, texts)
+    train = _BACKWARDS * TORCH * trained / rate + _regressed(experiment, parts, model, classes) / rate
+    made = (not experiment.training.protocol.releases_text) + any(text.word.reads for text in texts.values())
     asked = sum(experiment.population.users + tests for _ in experiment.arms)
-    columns = width * max(1, len(experiment.encoder.layers))
-    weights = depth * (4 * width**2 + 2 * width * inner) + about.get("vocab_size", 0) * width
+    columns = model.width * max(1, len(experiment.encoder.layers))
     return {
-        "seconds": START + ARM * len(experiment.arms) + asked / USERS + encode + train,
-        "encoding": encode, "training": train,
+        "seconds": START + EXPORT * made + ARM * len(experiment.arms) + asked / USERS + encode + rewrite / rate + train,
+        "encoding": encode, "rewriting": rewrite / rate, "training": train,
         "memory": BASE + USER * experiment.population.users + 12 * columns * (public + tests)
-        + (WEIGHT * weights if passes else 0),
+        + (WEIGHT * model.weights if trained else 0),
         "disk": 0 if experiment.training.protocol.releases_text else 4 * columns * len(lengths),
         "how": HOW.format(flops=FLOPS / 1e9, cores="one core" if cores() == 1 else f"{cores()} cores"),
     }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """What a checkpoint says of itself. layers: how deep; inner: the width within a layer; words: its vocabulary.
+    whole: whether it predicts words, and need not learn that first."""
+
+    width: int
+    layers: int
+    inner: int
+    words: int
+    whole: bool
+
+    @classmethod
+    def of(cls, model: str) -> Transformer:
+        """Return that of a checkpoint's folder on this machine; of one that is not there, the bundled one's."""
+        file = Path(resolve(model)) / "config.json"
+        about = json.loads((file if file.is_file() else Path(resolve(MINILM)) / "config.json").read_text("utf-8"))
+        width = about.get("hidden_size") or about.get("n_embd") or about.get("d_model") or 0
+        layers = about.get("num_hidden_layers") or about.get("n_layer") or about.get("num_layers") or 0
+        inner = about.get("intermediate_size") or about.get("d_ff") or 4 * width
+        heads = about.get("architectures") or []
+        return cls(width, layers, inner, about.get("vocab_size", 0), any("MaskedLM" in head for head in heads))
+
+    @property
+    def weights(self) -> int:
+        return self.layers * (4 * self.width**2 + 2 * self.width * self.inner) + self.words * self.width
+
+    def operations(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return those of one way through all layers for each of n texts of so many tokens, (n,)."""
+        return operations(tokens, self.layers, self.width, self.inner)
+
+    @property
+    def prediction(self) -> int:
+        """Operations of the logits of all words at one place."""
+        return 2 * self.width * self.words
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Tokens of each text as the encoder reads it, (n,) each."""
+
+    public: NDArray[np.float64]
+    train: NDArray[np.float64]
+    test: NDArray[np.float64]
 
 
 def operations(tokens: NDArray[np.float64], layers: int, width: int, inner: int) -> NDArray[np.float64]:
@@ -158,19 +217,90 @@ def operations(tokens: NDArray[np.float64], layers: int, width: int, inner: int)
     return layers * (tokens * (8 * width**2 + 4 * width * inner) + 4 * tokens**2 * width)
 
 
-def _trained(experiment: Experiment, work: NDArray[np.float64], public: int, tests: int) -> float:
-    """Floating-point operations of one way through the encoder, of every text that it is trained on as often as it is.
-    """
-    training, total = experiment.training, 0.0
-    if experiment.encoder.fine_tune_on_public:
-        total += experiment.encoder.fine_tune_epochs * float(work[:public].sum())
-    if not training.protocol.fits_maps:
-        arms = sum(not arm.public_only for arm in experiment.arms)
-        total += arms * training.epochs * float(work[: len(work) - tests].sum())
-    if training.self_training:
-        taught = sum(experiment.protocol_of(arm).releases_vector and not arm.public_only for arm in experiment.arms)
-        total += taught * training.rounds * EPOCHS * float(work[:public].sum())
+def _encoded(experiment: Experiment, parts: Parts, model: Transformer) -> float:
+    """Operations of the encoder as clients run it: each text once, and again under each encoder that is trained on the
+    way."""
+    training = experiment.training
+    layers = replace(model, layers=max(experiment.encoder.layers, default=model.layers))
+    public, train, test = (float(layers.operations(part).sum()) for part in (parts.public, parts.train, parts.test))
+    total = 0.0 if training.protocol.releases_text else public + train + test
+    if training.protocol.in_halves:
+        total += len(experiment.arms) * (public + train + test)
+    if training.self_training:  # each round's encoder is run by the next group, and the last by those who ask
+        total += _self_taught(experiment) * (training.rounds * public + train * (1 - 1 / training.rounds) + test)
     return total
+
+
+def _rewritten(experiment: Experiment, arm: Arm, parts: Parts, text: TextMechanism) -> float:
+    """Operations of drawing an arm's texts: a draw for each word, and what a language model reads for it."""
+    shares = {"train": arm.perturb != "test" and not arm.public_only, "test": arm.perturb != "train"}
+    rows = [part for part, drawn in ((parts.train, shares["train"]), (parts.test, shares["test"])) if drawn]
+    if experiment.data.public.any_labels and shares["train"]:
+        rows.append(parts.public)
+    words = np.minimum(np.maximum(np.concatenate([np.zeros(0), *rows]) - _MARKS, 1), text.tokens)
+    if text.word.name in ("identity", "verbatim"):
+        return 0.0
+    draws = float(words.sum()) * DRAW * len(text.vocabulary)
+    if not text.word.reads:
+        return draws
+    kind = language_models.kind_of(text.word)
+    settings = experiment.text
+    named = {language_models.MASKED_LM: settings.masked_lm, language_models.GENERATOR: settings.generator}
+    source = named.get(kind, settings.paraphraser)
+    reader = Transformer.of(MINILM if source == BUNDLED_LM else source)
+    if kind != language_models.MASKED_LM:  # the prompt with the text, then each drawn token after those before it
+        read = float(reader.operations(_PROMPT + words + text.tokens).sum())
+        return draws + read + len(words) * text.tokens * reader.prediction
+    if "scores" in text.word.reads:  # at every word the whole text, and the text with that word masked
+        return draws + float((words * (reader.operations(2 * words + _MARKS + 1) + reader.prediction)).sum())
+    return draws + float(reader.operations(words + _MARKS).sum())
+
+
+def _trained(experiment: Experiment, parts: Parts, model: Transformer, texts: dict[str, TextMechanism]) -> float:
+    """Operations of one way through a model, of every text that it is trained on as often as it is."""
+    training, total = experiment.training, 0.0
+    public, train = (float(model.operations(part).sum()) for part in (parts.public, parts.train))
+    if experiment.encoder.fine_tune_on_public:
+        total += experiment.encoder.fine_tune_epochs * public
+    if not training.protocol.fits_maps:
+        share = 0.5 if training.protocol.in_halves else 1.0
+        beside = public if experiment.data.public.any_labels and training.protocol.private else 0.0
+        for arm in experiment.arms:
+            total += training.epochs * (beside + (0.0 if arm.public_only else share * train))
+    if training.self_training:
+        total += _self_taught(experiment) * training.rounds * EPOCHS * public
+    reading = [text for text in texts.values() if text.word.reads]
+    kinds = {language_models.kind_of(text.word) for text in reading}
+    if language_models.MASKED_LM in kinds:
+        source = experiment.text.masked_lm
+        reader = Transformer.of(MINILM if source == BUNDLED_LM else source)
+        total += 0.0 if reader.whole else pretraining(parts.public, reader, PRETRAINING)
+    if experiment.text.pretrain:
+        total += len(texts) * pretraining(parts.public, model, experiment.text.pretrain_steps)
+    return total
+
+
+def pretraining(public: NDArray[np.float64], model: Transformer, steps: int) -> float:
+    """Operations of one way through a language model, of all batches by which it learns to predict words
+    (`server.training.pretrain`): a share of them has each text twice, and a share of the places is predicted."""
+    if not len(public):
+        return 0.0
+    once = np.minimum(public, PIECES / 2)
+    read = (1 - PAIRED) * model.operations(once) + PAIRED * model.operations(2 * once)
+    return steps * BATCH * float((read + MASKED * once * model.prediction).mean())
+
+
+def _regressed(experiment: Experiment, parts: Parts, model: Transformer, classes: int) -> float:
+    """Operations of the logistic regressions of centralised arms: each of them two products with the embeddings."""
+    arms = sum(arm.centralised for arm in experiment.arms)
+    rows = len(parts.train) + (len(parts.public) if experiment.data.public.any_labels else 0)
+    columns = model.width * max(1, len(experiment.encoder.layers)) * classes
+    return arms * (1 + len(PENALTIES)) * STEPS / 3 * 4 * rows * columns
+
+
+def _self_taught(experiment: Experiment) -> int:
+    """How many arms train an encoder on public text that their users' statistics label."""
+    return sum(experiment.protocol_of(arm).releases_vector for arm in experiment.arms)
 
 
 def _warnings(found: dict[str, Any]) -> list[str]:

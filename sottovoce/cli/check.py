@@ -73,8 +73,8 @@ def _classes(part: Mapping[str, Any]) -> str:
 def _estimate(estimate: Mapping[str, Any] | None) -> list[str]:
     if estimate is None:
         return ["Time and memory: not estimated, as the encoder is not on this machine."]
-    work = [f"{_time(estimate[name])} {name}" for name in ("encoding", "training") if estimate[name] >= 1]
-    of = f", of these {' and '.join(work)}" if work else ""
+    work = [f"{_time(estimate[name])} {name}" for name in ("encoding", "rewriting", "training") if estimate[name] >= 1]
+    of = f", of these {', '.join(work[:-1])}{' and ' * (len(work) > 1)}{work[-1]}" if work else ""
     return [
         f"About {_time(estimate['seconds'])}{of}; {estimate['memory'] / 2**30:.1f} GiB of memory, "
         f"{estimate['disk'] / 2**20:,.0f} MiB in the cache:",
