@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from client.device.records import add_records
 from client.store.text_column import Text, TextColumn
 from simulations.corpora.columns import class_numbers, label_names, texts_of
-from simulations.corpora.files import lines, read
+from simulations.corpora.files import lines, positional, read
 from simulations.errors import UserError, no_file
 
 
@@ -20,8 +20,8 @@ def add(
 ) -> str:
     """Adds a file's records to a device, all or none; one line for people.
 
-    file: .txt, a sentence a line, or one that `simulations.corpora.files.read` reads. text, label: columns. classes:
-    the names of classes 0, 1, ... between commas. Raises UserError or ValueError, in one line.
+    file: .txt, a sentence a line, or one that `simulations.corpora.files.read` reads. text, label: columns, by name or
+    by position. classes: the names of classes 0, 1, ... between commas. Raises UserError or ValueError, in one line.
     """
     names = _classes(label, classes)
     texts: Sequence[Text]
@@ -45,8 +45,8 @@ def _columns(
     file: Path, text: str | None, label: str | None, classes: Sequence[str]
 ) -> tuple[Sequence[Text], NDArray[np.int64] | None]:
     if text is None:
-        raise UserError(f"{file}: name the column of the texts with --text")
-    part = read(file, [text] if label is None else [text, label])
+        raise UserError(f"{file}: name the column of the texts with --text, or give its position")
+    part = read(file, [text] if label is None else [text, label], named=not positional(file, (text, label)))
     labels = None
     if label is not None:
         labels = class_numbers(part, label_names(part, label), classes, "name the class in --classes")
