@@ -36,6 +36,8 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     for name, part in found["parts"].items():
         classes = ", ".join(f"{label} {n:,} ({n / max(1, part['rows']):.0%})" for label, n in part["classes"].items())
         said.append(f"{name:<8} {part['rows']:>9,} texts: {classes}")
+    if found["dropped"]:
+        said.append(f"{found['dropped']:,} rows have a text that is in another part, and are left out")
     for who, crowd in found["crowds"].items():
         met = "met" if crowd["users"] >= crowd["least"] else "NOT met"
         said.append(f"{who} users in a batch: {crowd['users']:,} expected, of at least {crowd['least']:,}: {met}")

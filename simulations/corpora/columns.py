@@ -176,14 +176,24 @@ def _label(part: Columns, row: int, value: object) -> str:
             return part.classes[number]
         value = str(number)
     name = value.strip()
-    if not _names(name):
+    if not is_name(name):
         raise UserError(_refused(part, row, f"label is {kind(value)}; give a whole number or a name"))
     return name
 
 
-def _names(name: str) -> bool:
-    """Whether a cell's text says something: not nothing, no missing value, one line of characters, not too long."""
+def is_number(value: str) -> bool:
+    """Whether a text is a number as programs write one."""
+    return _REAL.fullmatch(value.strip()) is not None
+
+
+def is_name(name: str) -> bool:
+    """Whether a cell names a label or a user: not nothing, no missing value, one line of characters, not too long."""
     return 0 < len(name) <= LONGEST_NAME and name.casefold() not in _MISSING and _NO_NAME.search(name) is None
+
+
+def names_user(value: object) -> bool:
+    """Whether a value says whose a row is."""
+    return isinstance(value, str | int) and not isinstance(value, bool) and is_name(str(value).strip())
 
 
 def is_text(value: str) -> bool:
@@ -241,6 +251,6 @@ def texts_of(part: Columns, first: str, second: str | None = None) -> TextColumn
 
 def _users(part: Columns, user: str) -> list[str]:
     for row, value in enumerate(part.values[user]):
-        if isinstance(value, bool) or not isinstance(value, str | int) or not _names(str(value).strip()):
+        if not names_user(value):
             raise UserError(_refused(part, row, f'"{user}" is {kind(value)}; name the user of the record'))
     return [sys.intern(str(value).strip()) for value in part.values[user]]

@@ -98,6 +98,11 @@ def positional(file: Path, columns: Iterable[str | None]) -> bool:
     return _kind(file) in (*_TABS, ".csv") and headers.by_position(columns)
 
 
+def declares(file: Path) -> bool:
+    """Whether a schema names the columns, which nobody's words can do."""
+    return _kind(file) in _TABLES
+
+
 def column_names(file: Path) -> list[str]:
     """The names of a file's columns; of JSON lines, the keys of the first. Raises UserError."""
     if not file.is_file():

@@ -61,7 +61,7 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": experiment.name, "way": experiment.training.way,
         "parts": {name: {"rows": len(part), "classes": _classes(part)} for name, part in shown.items()},
-        "repeated": about["repeated"],
+        "repeated": about["repeated"], "dropped": about.get("dropped", 0),
         "crowds": {
             "train": {"users": min(map(experiment.answering, experiment.arms)), "least": experiment.shuffle.least},
             "test": {"users": int(tested * (1 - experiment.population.late)), "least": experiment.shuffle.least},
