@@ -36,10 +36,10 @@ class Similarity:
 
     same: the share that are alike to the character. bleu: of the corpus, 0 to 100, by up to four words in a row,
     the rewritten text as the hypothesis (Papineni et al. 2002); None where no text of either side has four words.
-    bleu_signature: of what made it (Post 2018, section 3). cosine: the mean, -1 to 1, and its standard error, which says
-    nothing of a single pair and is None of one; 1 between texts that are both empty. pseudo_perplexity, of_original: of
-    the rewritten texts and of those that were written (`simulations.analysis.pseudo_perplexity`); None where no masked
-    language model was asked.
+    bleu_signature: of what made it (Post 2018, section 3). cosine: the mean, -1 to 1, and its standard error, which
+    says nothing of a single pair and is None of one; 1 between texts that are both empty. pseudo_perplexity,
+    of_original: of the rewritten texts and of those that were written (`simulations.analysis.pseudo_perplexity`); None
+    where no masked language model was asked.
     """
 
     texts: int

@@ -104,7 +104,8 @@ def _texts(rng: Generator, size: int) -> list[Any]:
 def _labels(rng: Generator, size: int) -> list[Any]:
     classes: list[Any] = [
         ["neg", "pos"], [0, 1], [1.0, 2.0, 3.0], ["0", "1.0", "1"], ["é", unicodedata.normalize("NFD", "é"), "x"],
-        ["yes", "Yes", "no", "no."], [f"class {i}" for i in range(max(2, size // 12))], ["NA", "None", "ok"], ["１", "2"], [b"a", b"b"],
+        ["yes", "Yes", "no", "no."], [f"class {i}" for i in range(max(2, size // 12))], ["NA", "None", "ok"],
+        ["１", "2"], [b"a", b"b"],
         ["+1", "-1"], ["a", "b"], ["x", "y", "z"], [True, False], ["one"], ["a\tb", "c"], [0.5, 1.5],
     ][rng.integers(16) if rng.random() < 0.3 else rng.integers(12)]  # fmt: skip
     return [classes[i] for i in rng.integers(len(classes), size=size)]
