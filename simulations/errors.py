@@ -8,6 +8,11 @@ from pathlib import Path
 #: Exit codes of a command that was ended by Ctrl-C or SIGTERM: as a shell counts them, 128 and the signal's number.
 INTERRUPTED, TERMINATED = (128 + number for number in (signal.SIGINT, signal.SIGTERM))
 
+#: How text begins that is not UTF-8, and what it is then.
+_MARKS = (
+    (b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"),
+)  # fmt: skip
+
 
 class UserError(ValueError):
     """One line that says what is wrong, where, and what to do. The command prints it and exits with 2."""
@@ -15,7 +20,25 @@ class UserError(ValueError):
 
 def no_file(path: Path) -> UserError:
     """What to say of a path at which a file was looked for, and is none."""
-    return UserError(f"{path}: {'is a folder; name a file in it' if path.is_dir() else 'there is no such file'}")
+    if path.is_dir():
+        return UserError(f"{path}: is a folder; name a file in it")
+    if path.exists():
+        return UserError(f"{path}: is a pipe or a device, which can be read only once; save what it gives in a file")
+    return UserError(f"{path}: there is no such file")
+
+
+def can_be_read(path: Path) -> bool:
+    """Whether there is something to read, once: a file, a pipe such as a shell's <(...), or a device."""
+    return path.exists() and not path.is_dir()
+
+
+def other_encoding(data: bytes) -> str | None:
+    """What text is that begins so, where it is not UTF-8 and says so: by its mark, or by zeros beside its letters."""
+    for mark, name in _MARKS:
+        if data.startswith(mark):
+            return name
+    pairs = data[: len(data) // 2 * 2][:1000]
+    return "UTF-16" if {any(pairs[::2]), any(pairs[1::2])} == {True, False} and len(pairs) > 2 else None
 
 
 #: What a program does wrong whenever it comes to the same place: errors of libraries and the system are others.

@@ -77,7 +77,8 @@ def _array(file: Path) -> NDArray[Any] | None:
 def read_vectors(path: Path | str, *, keep: Container[str] | None = None, limit: int | None = None) -> Vocabulary:
     """The vocabulary of a text file in the format of GloVe or word2vec, gzipped or not, in the file's order.
 
-    Each line is a word and its m numbers, spaces between; a first line of two whole numbers (how many, m) is a header.
+    Each line is a word and its m numbers, spaces between; a first line of two whole numbers (how many, m) is a header,
+    which holds unless `limit` ends the file before.
     UTF-8. The *last* m fields are the numbers. keep: take these words alone. limit: stop after so many words.
     Left out are words that no text can hold as one word, because of a space or control character inside (GloVe 840B
     has some), and what repeats an earlier word: the first one stands.
@@ -112,11 +113,11 @@ def read_vectors(path: Path | str, *, keep: Container[str] | None = None, limit:
 
 def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[int, str, bytes, int]]:
     """(the line's number, its word, its numbers as text, how many there must be) for each line but a header."""
-    dim = 0
+    dim = promised = found = 0
     for number, line in _lines(path, file):
         fields = line.count(b" ")
         if number == 1 and fields == 1 and all(part.isdigit() for part in line.split(b" ")):
-            dim = int(line.split(b" ")[1])  # word2vec's header
+            promised, dim = map(int, line.split(b" "))  # word2vec's header
             if not dim:
                 raise ValueError(f"{path}, line 1: says that vectors have 0 numbers")
             continue
@@ -128,7 +129,10 @@ def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[int, str, bytes, int]
             word = head.decode("utf-8")
         except UnicodeDecodeError:
             raise ValueError(f"{path}, line {number}: the word is not UTF-8; convert the file") from None
+        found += 1
         yield number, word, numbers, dim
+    if found < promised:
+        raise ValueError(f"{path}: holds {found:,} words, and line 1 says {promised:,}: cut short; get it again")
 
 
 def _stacked(blocks: list[NDArray[np.float32]], rows: int, dim: int) -> NDArray[np.float32]:

@@ -35,24 +35,29 @@ class Similarity:
     """Of n pairs of texts.
 
     same: the share that are alike to the character. bleu: of the corpus, 0 to 100, by up to four words in a row,
-    the rewritten text as the hypothesis (Papineni et al. 2002). bleu_signature: of what made it (Post 2018, section 3).
-    cosine: the mean, -1 to 1, and its standard error, which says nothing of a single pair; 1 between texts that are
-    both empty. pseudo_perplexity, of_original: of the rewritten texts and of those that were written
-    (`simulations.analysis.pseudo_perplexity`); None where no masked language model was asked.
+    the rewritten text as the hypothesis (Papineni et al. 2002); None where no text of either side has four words.
+    bleu_signature: of what made it (Post 2018, section 3). cosine: the mean, -1 to 1, and its standard error, which
+    says nothing of a single pair and is None of one; 1 between texts that are both empty. pseudo_perplexity,
+    of_original: of the rewritten texts and of those that were written (`simulations.analysis.pseudo_perplexity`); None
+    where no masked language model was asked.
     """
 
     texts: int
     same: float
-    bleu: float
+    bleu: float | None
     bleu_signature: str
     cosine: float
-    cosine_error: float
+    cosine_error: float | None
     pseudo_perplexity: PseudoPerplexity | None = None
     of_original: PseudoPerplexity | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Of plain values."""
-        return asdict(self)
+        """Of plain values, None for what one text does not tell."""
+        said = asdict(self)
+        for likely in (said["pseudo_perplexity"], said["of_original"]):
+            if likely is not None and math.isnan(likely["error"]):
+                likely["error"] = None
+        return said
 
 
 def similarity(
@@ -65,7 +70,8 @@ def similarity(
     from sacrebleu.metrics.bleu import BLEU
 
     bleu = BLEU()
-    score = bleu.corpus_score(list(rewritten), [list(original)]).score
+    score = bleu.corpus_score(list(rewritten), [list(original)])
+    of_four = score.totals[-1] or bleu.corpus_score(list(original), [list(original)]).totals[-1]
     cosines = _cosines(original, rewritten, progress)
     same = float(np.mean([a == b for a, b in zip(original, rewritten, strict=True)]))
     likely = [
@@ -73,8 +79,8 @@ def similarity(
         for texts in (rewritten, original)
     ]
     return Similarity(
-        len(original), same, float(score), str(bleu.get_signature()), float(cosines.mean()),
-        float(cosines.std() / math.sqrt(len(cosines))), *likely,
+        len(original), same, float(score.score) if of_four else None, str(bleu.get_signature()), float(cosines.mean()),
+        float(cosines.std() / math.sqrt(len(cosines))) if len(cosines) > 1 else None, *likely,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from mechanisms.vocabulary import Vocabulary
 from server.checkpoint_files import fingerprint
 from simulations.artifacts.cache import folder_once
 from simulations.artifacts.provenance import made_by
-from simulations.errors import UserError
+from simulations.errors import UserError, no_file
 from simulations.progress import Progress
 
 # Nothing here may import torch before a checkpoint has to be read: what was made once lies in the cache.
@@ -141,6 +141,8 @@ def vocabulary_folder(
     own = path.is_dir() and (path / "vocabulary.json").is_file()
     if own and public_texts is None and not tags and not spans:
         return path
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise no_file(path)
     file = own or path.is_file() or (source != MINILM and path.suffix.lower() in _FILES)
     made = made_by(("simulations.artifacts.vocabulary",), (*_LIBRARIES, *(["HanTa"] if tags else [])))
     whole = hashlib.sha256(f"{made} {tags} {public_texts is not None} ".encode())

@@ -8,27 +8,37 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client.store.text_column import Text
-from simulations.corpora import files
-from simulations.corpora.columns import Columns, is_missing, label_names, plain_name, require_columns
+from simulations.corpora import files, headers
+from simulations.corpora.columns import (
+    LONGEST_NAME,
+    MOST_CLASSES,
+    Columns,
+    is_missing,
+    is_number,
+    is_text,
+    kind,
+    label_names,
+    names_user,
+    plain_name,
+    require_columns,
+)
 from simulations.corpora.names import folded, spelled
 from simulations.corpora.overlap import near_another, normalized
 from simulations.errors import UserError
 
-#: What columns are called where people name them as others do.
-_TEXTS = ("text", "review", "sentence", "comment", "content", "message", "tweet", "body", "post", "review_text")
-_LABELS = ("label", "sentiment", "class", "category", "rating", "stars", "score", "target", "polarity", "topic")
-_USERS = ("user", "user_id", "userid", "username", "author", "author_id", "reviewer", "reviewer_id", "reviewerid")
-#: Labels of fewer rows cannot be divided into three parts; of more names than this, a column holds something else.
-LEAST, MOST_CLASSES = 5, 50
+#: Labels of fewer rows cannot be divided into three parts; so many rare ones are named one by one.
+LEAST, _NAMED = 5, 5
+#: What programs and sites write where there is no value, in place of a text; and of a user or a class.
+_NO_TEXT = frozenset(("[deleted]", "[removed]", "null", "none", "na", "n/a", "nil", "undefined"))
+_NOBODY = _NO_TEXT | {"unknown", "anonymous", "-", "?"}
 #: Tags of HTML, by their names: "<3" is none.
 _TAG = re.compile(
     r"</?(?:a|b|i|u|p|q|s|br|em|hr|li|ol|td|th|tr|ul|div|img|pre|sub|sup|h[1-6]|code|span|font|small|table|tbody|strong"
@@ -36,20 +46,29 @@ _TAG = re.compile(
     re.IGNORECASE,
 )
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|amp|lt|gt|quot|apos|nbsp|[a-z]{2,8});")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Chosen(NamedTuple):
-    """The columns of the texts, of the labels and, where there is one, of the users."""
+@dataclass(frozen=True)
+class Chosen:
+    """The columns of the texts, of the labels and, where there is one, of the users: names, or positions from 1."""
 
     text: str
     label: str
     user: str | None
+    named: bool = True
+
+    @property
+    def all(self) -> list[str]:
+        """Those that there are."""
+        return [name for name in (self.text, self.label, self.user) if name is not None]
 
 
 @dataclass(frozen=True)
 class Cleaned:
     """n rows that a study can use. labels: (n,) indices into classes. users: n names; None without such a column.
-    rows: how many the file has. notes: what was changed and what was left out, a line each."""
+    rows: how many the file has. notes: what was changed and what was left out, a line each. left: how many rows were
+    left out, by these lines: with the n, they are all of the file's."""
 
     texts: Sequence[str]
     labels: NDArray[np.int64]
@@ -57,20 +76,41 @@ class Cleaned:
     users: Sequence[str] | None
     rows: int
     notes: tuple[str, ...]
+    left: Mapping[str, int]
+
+    def without(self, gone: NDArray[np.bool_], why: str) -> Cleaned:
+        """The same without some of the rows. why: with ROWS for how many they are."""
+        if not gone.any():
+            return self
+        kept, said = np.flatnonzero(~gone), _counted(why, int(gone.sum()))
+        there = np.unique(self.labels[kept])
+        return Cleaned(
+            [self.texts[row] for row in kept], np.searchsorted(there, self.labels[kept]).astype(np.int64),
+            tuple(self.classes[i] for i in there), None if self.users is None else [self.users[row] for row in kept],
+            self.rows, (*self.notes, said), {**self.left, said: int(gone.sum())},
+        )  # fmt: skip
 
 
 def chosen(file: Path, *, text: str | None, label: str | None, user: str | None) -> Chosen:
     """The columns as said, those that are not said by their names. Raises UserError where these do not tell."""
     names = files.column_names(file)
-    require_columns(str(file), (text, label, user), names)
+    if files.positional(file, (text, label, user)):
+        for option, position in (("text", text), ("label", label)):
+            if position is None:
+                raise UserError(f"{file}: say where the {option}s stand too, as --{option} 1: columns have no names")
+        if len({text, label, user}) < 3:
+            raise UserError(f"{file}: --text, --label and --user are one column; give each its own")
+        return Chosen(str(text), str(label), user, named=False)
+    declared = files.declares(file)
+    require_columns(str(file), (text, label, user), names, declared=declared)
     free = [name for name in names if name not in (text, label, user)]
     found = {
-        "text": text or _named(free, _TEXTS), "label": label or _named(free, _LABELS),
-        "user": user or _named(free, _USERS),
+        "text": text or _named(free, headers.TEXTS), "label": label or _named(free, headers.LABELS),
+        "user": user or _named(free, headers.USERS),
     }  # fmt: skip
     for option in ("text", "label"):
         if found[option] is None:
-            there = ", ".join(map(plain_name, names[:20])) + (", ..." if len(names) > 20 else "")
+            there = ", ".join(map(plain_name, names[:20])) if declared else headers.told(names)
             raise UserError(f"{file}: say which column holds the {option}s, --{option} NAME; there are: {there}")
     if found["text"] == found["label"]:
         raise UserError(f"{file}: --text and --label are one column; name two")
@@ -82,48 +122,170 @@ def _named(names: Sequence[str], usual: Sequence[str]) -> str | None:
     return next((folded[name] for name in usual if name in folded), None)
 
 
+@dataclass
+class _Table:
+    """Rows that are still there, and what was said of those that are not."""
+
+    columns: Columns
+    notes: list[str] = field(default_factory=list)
+    left: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return len(self.columns.row_names)
+
+    def leave_out(self, gone: Sequence[bool], why: str) -> None:
+        """Take rows out. why: with ROWS for how many they are."""
+        number = sum(gone)
+        if not number:
+            return
+        keep = [row for row in range(self.rows) if not gone[row]]
+        self.left[_counted(why, number)] = number
+        values = {name: [column[row] for row in keep] for name, column in self.columns.values.items()}
+        self.columns = Columns(self.columns.source, values, [self.columns.row_names[row] for row in keep])
+
+    def put(self, column: str, values: Sequence[object]) -> None:
+        """Other values in a column."""
+        self.columns = Columns(
+            self.columns.source, {**self.columns.values, column: values}, self.columns.row_names
+        )
+
+    def refuse(self, column: str, is_wrong: Callable[[object], bool], mend: str) -> None:
+        """UserError at the first value that is wrong, by what it is."""
+        for row, value in enumerate(self.columns.values[column]):
+            if is_wrong(value):
+                where = f"{self.columns.source}: {self.columns.row_names[row]}"
+                raise UserError(f'{where}: "{column}" is {kind(value)}{mend}')
+
+
 def cleaned(file: Path, columns: Chosen) -> Cleaned:
-    """The file's rows that a study can use: with a text and a label, of a class that is not all but empty, none the
-    same or nearly the same as another. Tags of HTML become spaces; spellings of a label, its most frequent one.
+    """The file's rows that a study can use: with a text and a label, of a class that is not all but empty, none nearly
+    the same as another; without users, none the same either. Tags of HTML become spaces; spellings of a label, its most
+    frequent one.
 
     Raises UserError, in one line, where what is left is no table of texts and classes.
     """
-    table = files.read(file, [name for name in columns if name is not None])
-    rows, notes = len(table.row_names), []
-    keep = [row for row in range(rows) if not any(is_missing(values[row]) for values in table.values.values())]
-    if not keep:
-        empty = [name for name, values in table.values.items() if all(map(is_missing, values))]
-        raise UserError(f"{file}: " + (
-            f'column "{empty[0]}" is empty in every row; name another one' if rows and empty
-            else "no row has something in each of these columns: " + ", ".join(table.values) if rows
-            else "has no rows below its header"
-        ))  # fmt: skip
-    if left := rows - len(keep):
-        notes.append(f"{left:,} of {rows:,} rows lack something in one of these columns: left out")
-    table = Columns(
-        table.source, {name: [values[row] for row in keep] for name, values in table.values.items()},
-        [table.row_names[row] for row in keep],
-    )  # fmt: skip
-    texts = [str(value) for value in table.values[columns.text]]
-    plain = [without_html(text) for text in texts]
-    if changed := sum(a != b for a, b in zip(texts, plain, strict=True)):
-        notes.append(f"{changed:,} texts hold HTML: tags became spaces, entities their characters")
-    labels, said = _one_spelling(label_names(table, columns.label))
-    notes += said
-    users = None
-    if columns.user is not None:
-        users, said = _one_user([str(value).strip() for value in table.values[columns.user]])
-        notes += said
-    kept, said = _usable(file, columns, plain, labels)
-    notes += said
-    classes = _ordered({labels[row] for row in kept})
+    table = _Table(files.read(file, columns.all, named=columns.named))
+    rows = table.rows
+    _decode(columns, table)
+    _take_out_missing(file, columns, table)
+    _check_kinds(columns, table)
+    _as_plain(columns, table)
+    labels, said = _one_spelling(label_names(table.columns, columns.label))
+    table.put(columns.label, labels)
+    table.notes += said
+    _leave_out_rare(file, columns, table)
+    _leave_out_repeated(columns, table)
+    labels = [str(value) for value in table.columns.values[columns.label]]
+    classes = _ordered(set(labels))
     if len(classes) < 2:
         raise UserError(f'{file}: column "{columns.label}" has one usable class; name another column with --label')
     number = {name: i for i, name in enumerate(classes)}
     return Cleaned(
-        [plain[row] for row in kept], np.array([number[labels[row]] for row in kept], np.int64), classes,
-        None if users is None else [users[row] for row in kept], rows, tuple(notes),
+        [str(text) for text in table.columns.values[columns.text]],
+        np.array([number[name] for name in labels], np.int64), classes,
+        None if columns.user is None else [str(name) for name in table.columns.values[columns.user]],
+        rows, (*table.notes, *table.left), table.left,
     )  # fmt: skip
+
+
+def _take_out_missing(file: Path, columns: Chosen, table: _Table) -> None:
+    """Rows without a text, a label or a user. Names what stands for none of them and is kept as a class."""
+    rows, values = table.rows, table.columns.values
+    gone = [any(is_missing(column[row]) for column in values.values()) for row in range(rows)]
+    if all(gone):
+        empty = [name for name, column in values.items() if all(map(is_missing, column))]
+        raise UserError(f"{file}: " + (
+            f'column "{empty[0]}" is empty in every row; name another one' if rows and empty
+            else "no row has something in each of these columns: " + ", ".join(columns.all) if rows
+            else "has no rows below its header"
+        ))  # fmt: skip
+    table.leave_out(gone, f"N of {rows:,} rows lack something in one of these columns: left out")
+    for column, nothing, what in ((columns.text, _NO_TEXT, "text"), (columns.user, _NOBODY, "user")):
+        if column is None:
+            continue
+        held = [_folded(value) for value in table.columns.values[column]]
+        said = sorted({value for value in held if value in nothing})
+        if said and all(value in nothing for value in held):
+            raise UserError(f'{file}: column "{column}" names no {what} in any row; name another one')
+        table.leave_out(
+            [value in nothing for value in held],
+            f"ROWS with {' or '.join(map(_quoted, said))} in place of a {what}: left out",
+        )
+    classes = Counter(_folded(value) for value in table.columns.values[columns.label])
+    for name in sorted(_NOBODY & set(classes)):
+        table.notes.append(
+            f'label {_quoted(name)} ({_rows(classes[name])}) may stand for no label: it is a class here; take its rows '
+            "out where it is none"
+        )
+
+
+def _decode(columns: Chosen, table: _Table) -> None:
+    """Bytes that are UTF-8 are texts. UserError for others."""
+    for column in columns.all:
+        values = table.columns.values[column]
+        if any(isinstance(value, bytes) for value in values):
+            table.put(column, [_as_utf8(value) for value in values])
+            table.refuse(column, lambda value: isinstance(value, bytes), " that are no UTF-8 text")
+            table.notes.append(f'column "{plain_name(column)}" holds bytes, which are read as UTF-8')
+
+
+def _check_kinds(columns: Chosen, table: _Table) -> None:
+    """UserError for what is no text, or names no user; a whole number names one."""
+    table.refuse(columns.text, lambda value: not isinstance(value, str), ", not a text; name a column of texts")
+    if all(is_number(str(value)) for value in table.columns.values[columns.text]):
+        raise UserError(f'{table.columns.source}: column "{columns.text}" holds numbers alone; name a column of texts')
+    if columns.user is not None:
+        users = [
+            int(value) if isinstance(value, float) and value.is_integer() else value
+            for value in table.columns.values[columns.user]
+        ]
+        table.put(columns.user, users)
+        table.refuse(
+            columns.user, lambda value: not names_user(value),
+            f", no name of at most {LONGEST_NAME} characters; name the column that says whose a row is with --user",
+        )  # fmt: skip
+        usual, said = _one_user([str(value).strip() for value in users])
+        table.put(columns.user, usual)
+        table.notes += said
+
+
+def _as_plain(columns: Chosen, table: _Table) -> None:
+    """Texts on one line without markup; rows that are markup alone are left out."""
+    texts = [str(text) for text in table.columns.values[columns.text]]
+    plain = [without_html(text) for text in texts]
+    empty = [not normalized(text) for text in plain]
+    pairs = list(zip(texts, plain, empty, strict=True))
+    if changed := sum(new != _on_one_line(old) and not none for old, new, none in pairs):
+        table.notes.append(f"{changed:,} texts hold HTML: tags became spaces, entities their characters")
+    if broken := sum(not is_text(old) and not none for old, _, none in pairs):
+        table.notes.append(f"{broken:,} texts hold NUL or half of a surrogate pair: replaced")
+    table.put(columns.text, plain)
+    table.leave_out(empty, "ROWS with no text but markup, or what nobody sees: left out")
+
+
+def _folded(value: object) -> str:
+    return str(value).strip().casefold()
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row{'' if number == 1 else 's'}"
+
+
+def _counted(why: str, number: int) -> str:
+    return why.replace("ROWS", _rows(number), 1) if "ROWS" in why else why.replace("N", f"{number:,}", 1)
+
+
+def _as_utf8(value: object) -> object:
+    """Bytes as the text that they are, where they are one."""
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def without_html(text: str) -> str:
@@ -131,18 +293,22 @@ def without_html(text: str) -> str:
     text = _TAG.sub(" ", text)
     if _ENTITY.search(text):
         text = html.unescape(text)
-    return " ".join(text.replace("\0", " ").split())
+    return _on_one_line(text)
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(_SURROGATE.sub("\ufffd", text).replace("\0", " ").split())
 
 
 def _one_spelling(labels: Sequence[str]) -> tuple[list[str], list[str]]:
     """The labels, those that differ in case, Unicode form, spaces or a last full stop by their most frequent spelling;
     and a note."""
-    usual, groups = _usual(labels, lambda name: folded(name.rstrip(".")) or name)
+    usual, groups = _usual(labels, lambda name: folded(name).rstrip(".").strip() or name)
     notes = []
     for counts in groups:
         (first, _), *others = counts.most_common()
-        also = ", ".join(f"{spelled(name)} ({n:,})" for name, n in others)
-        notes.append(f"label {spelled(first)} is also spelled {also}: made one")
+        also = ", ".join(f"{_shown(name)} ({n:,})" for name, n in others)
+        notes.append(f"label {_shown(first)} is also spelled {also}: made one")
     return usual, notes
 
 
@@ -168,42 +334,54 @@ def _usual(names: Sequence[str], form: Callable[[str], str]) -> tuple[list[str],
     return [usual[forms[name]] for name in names], [counts for counts in spellings.values() if len(counts) > 1]
 
 
-def _usable(
-    file: Path, columns: Chosen, texts: Sequence[str], labels: Sequence[str]
-) -> tuple[list[int], list[str]]:
-    """The rows that are kept, and what was left out."""
-    counts, notes = Counter(labels), []
+def _shown(name: str) -> str:
+    """A label in quotes; one that may be somebody's words by how long it is."""
+    return _quoted(name) if headers.is_name(name) else f"of {len(name)} characters"
+
+
+def _leave_out_rare(file: Path, columns: Chosen, table: _Table) -> None:
+    """Rows of classes that have too few. UserError where the column holds something else than classes."""
+    labels = [str(value) for value in table.columns.values[columns.label]]
+    counts = Counter(labels)
     rare = {name: n for name, n in counts.items() if n < LEAST}
     if len(counts) - len(rare) > MOST_CLASSES or sum(rare.values()) > len(labels) / 10:
         values, of = "value" if len(counts) == 1 else "values", "row" if len(labels) == 1 else "rows"
         if len(counts) == len(rare):
             why = f", none of them in {LEAST} rows: give more rows, or name"
         else:
-            why = f", more than {MOST_CLASSES} of them in {LEAST} rows: name"
+            why = f", more than {MOST_CLASSES:,} of them in {LEAST} rows: name"
             if sum(rare.values()) > len(labels) / 10:
                 why = f", and many of them in fewer than {LEAST} rows: name"
         has = f'column "{columns.label}" has {len(counts):,} {values} in {len(labels):,} {of}'
         raise UserError(f"{file}: {has}{why} the column that holds classes with --label")
-    for name, n in rare.items():
-        notes.append(f'label "{name}" has {n} {"row" if n == 1 else "rows"}: left out')
-    kept: list[int] = []
-    seen: dict[Text, int] = {}
-    same = clash = 0
-    for row, text in enumerate(texts):
-        if labels[row] in rare or not text:
-            continue
-        if (first := seen.setdefault(normalized(text), row)) != row:
-            same, clash = same + 1, clash + (labels[first] != labels[row])
-            continue
-        kept.append(row)
-    if same:
-        notes.append(
-            f"{same:,} texts are repeated, but for case and marks ({clash:,} with another label): the first is kept"
+    few = {name: f"label {_shown(name)} has ROWS: left out" for name in list(rare)[:_NAMED]}
+    for name, why in few.items():
+        table.leave_out([value == name for value in table.columns.values[columns.label]], why)
+    table.leave_out(
+        [value in rare for value in table.columns.values[columns.label]],
+        f"{len(rare) - len(few):,} more labels of fewer than {LEAST} rows have ROWS: left out",
+    )
+
+
+def _leave_out_repeated(columns: Chosen, table: _Table) -> None:
+    """Texts that are nearly another's, and, where nobody says whose a row is, the same as another's: else they would
+    stand in two parts. Rows of people are divided so that what these share stays in one part."""
+    texts, labels = table.columns.values[columns.text], table.columns.values[columns.label]
+    plain = [normalized(text) for text in map(str, texts)]
+    first: dict[Text, int] = {}
+    for row, text in enumerate(plain):
+        first.setdefault(text, row)
+    if columns.user is None:
+        same = [first[text] != row for row, text in enumerate(plain)]
+        clash = sum(labels[first[text]] != labels[row] for row, text in enumerate(plain))
+        table.leave_out(
+            same, f"N texts are repeated, but for case and marks ({clash:,} with another label): the first is kept"
         )
-    near = near_another([str(normalized(texts[row])) for row in kept])
-    if near:
-        notes.append(f"{len(near):,} more texts are nearly another: left out, or they would stand in two parts")
-    return [row for row in kept if normalized(texts[row]) not in near], notes
+    near = near_another(list(map(str, first)))
+    plain = [normalized(text) for text in map(str, table.columns.values[columns.text])]
+    table.leave_out(
+        [text in near for text in plain], "N more texts are nearly another: left out, or they would stand in two parts"
+    )
 
 
 def _ordered(names: set[str]) -> tuple[str, ...]:

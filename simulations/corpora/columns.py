@@ -1,5 +1,6 @@
 """Named columns become corpora: the checks that every outside source of texts shares."""
 
+import datetime
 import difflib
 import math
 import re
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.store.text_column import TextColumn
+from simulations.corpora import headers
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.names import alike, folded, normal, spelled
 from simulations.errors import UserError
@@ -57,14 +59,20 @@ class Columns:
     classes: tuple[str, ...] | None = None
 
 
-def require_columns(source: str, wanted: Iterable[str | None], present: Iterable[str]) -> None:
-    """Raises UserError where a wanted column is not there, with the nearest name; None is not wanted."""
+def require_columns(
+    source: str, wanted: Iterable[str | None], present: Iterable[str], *, declared: bool = False
+) -> None:
+    """Raises UserError where a wanted column is not there, with the nearest name; None is not wanted. declared: whether
+    a schema names those that are there; else they may be somebody's words (`simulations.corpora.headers`)."""
     present = list(present)
     for name in wanted:
         if name is not None and name not in present:
-            near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
-            named = ", ".join(map(plain_name, present[:20])) + (", ..." if len(present) > 20 else "")
-            mend = f'did you mean "{plain_name(near[0])}"?' if near else f"there are: {named or 'none'}"
+            if declared:
+                near = next(iter(difflib.get_close_matches(name, present, n=1, cutoff=0.5)), None)
+                named = ", ".join(map(plain_name, present[:20])) + (", ..." if len(present) > 20 else "")
+            else:
+                near, named = headers.nearest(name, present), headers.told(present) if present else ""
+            mend = f'did you mean "{plain_name(near)}"?' if near else f"there are: {named or 'none'}"
             raise UserError(f'{source}: has no column "{name}"; {mend}')
 
 
@@ -119,7 +127,7 @@ def _levels(part: Columns, label: str, numbers: Sequence[float]) -> NDArray[np.i
         real = isinstance(value, int | float) and not isinstance(value, bool)
         number = float(value) if written or real else math.nan  # type: ignore[arg-type]
         if not low <= number <= high:
-            raise UserError(_refused(part, row, f"label {shown(value)} is no number from {low:g} to {high:g}"))
+            raise UserError(_refused(part, row, f"label is no number from {low:g} to {high:g}"))
         found[row] = number
     return np.rint((found - low) / (high - low) * (len(numbers) - 1)).astype(np.int64)
 
@@ -142,16 +150,13 @@ def class_numbers(part: Columns, names: Sequence[str], classes: Sequence[str], r
     index = {name: i for i, name in enumerate(classes)}
     for row, name in enumerate(names):
         if name not in index:
-            where = f"{part.source}: {part.row_names[row]}"
-            if (same := next((other for other in classes if normal(other) == normal(name)), None)) is not None:
-                raise UserError(
-                    f"{where}: label {spelled(name)} is the class {spelled(same)} in another spelling; write it one way"
-                )
-            shown = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
-            raise UserError(
-                f'{where}: label "{name}" is outside the classes ({shown}); '
-                f"correct it, or {remedy}"
-            )
+            same = next((other for other in classes if normal(other) == normal(name)), None)
+            if same is not None:
+                said = f"label {spelled(name)} is the class {spelled(same)} in another spelling; write it one way"
+                raise UserError(_refused(part, row, said))
+            raise UserError(_refused(
+                part, row, f"its label is none of the {len(classes):,} classes; correct it, or {remedy}"
+            ))  # fmt: skip
     return np.array([index[name] for name in names], dtype=np.int64)
 
 
@@ -162,7 +167,7 @@ def _classes(source: str, label: str, names: Sequence[str]) -> tuple[str, ...]:
             f'{source}: column "{label}" has {len(distinct)} values; name the column that holds classes'
         )
     if len(distinct) < 2:
-        raise UserError(f'{source}: column "{label}" has one class only, "{names[0]}"; two are needed')
+        raise UserError(f'{source}: column "{label}" has one class only; two are needed')
     refuse_two_spellings(source, label, distinct)
     numbers = {int(name.partition(".")[0]): name for name in distinct if _NUMBER.fullmatch(name)}
     return tuple(numbers[value] for value in sorted(numbers)) if len(numbers) == len(distinct) else tuple(distinct)
@@ -181,24 +186,33 @@ def refuse_two_spellings(source: str, label: str, names: Iterable[str]) -> None:
 def _label(part: Columns, row: int, value: object) -> str:
     whole = isinstance(value, float) and value.is_integer()
     if isinstance(value, bool) or not (isinstance(value, str | int) or whole):
-        raise UserError(_refused(part, row, f"label {shown(value)}; give a whole number or a name"))
+        raise UserError(_refused(part, row, f"label is {kind(value)}; give a whole number or a name"))
     if not isinstance(value, str):
         number = int(value)  # type: ignore[call-overload]
         if part.classes is not None and 0 <= number < len(part.classes):
             return part.classes[number]
         value = str(number)
     name = value.strip()
-    if not _names(name):
-        raise UserError(_refused(part, row, f"label {shown(value)}; give a whole number or a name"))
+    if not is_name(name):
+        raise UserError(_refused(part, row, f"label is {kind(value)}; give a whole number or a name"))
     return name
 
 
-def _names(name: str) -> bool:
-    """Whether a cell's text says something: not nothing that is visible, no missing value, one line of characters, not
-    too long."""
+def is_number(value: str) -> bool:
+    """Whether a text is a number as programs write one."""
+    return _REAL.fullmatch(value.strip()) is not None
+
+
+def is_name(name: str) -> bool:
+    """Whether a cell names a label or a user: visible, no missing value, one line of characters, not too long."""
     if len(name) > LONGEST_NAME or _NO_NAME.search(name) is not None:
         return False
     return normal(name).casefold() not in ("", *_MISSING)
+
+
+def names_user(value: object) -> bool:
+    """Whether a value says whose a row is."""
+    return isinstance(value, str | int) and not isinstance(value, bool) and is_name(str(value).strip())
 
 
 def is_text(value: str) -> bool:
@@ -219,11 +233,18 @@ def plain_name(name: str) -> str:
     return said if len(said) <= 60 else f"{said[:57]}..."
 
 
-def shown(value: object) -> str:
-    """A value as an error shows it, on one line that ends."""
-    said = repr(value)
-    said = said if said.isprintable() else ascii(value)
-    return said if len(said) <= 60 else f"{said[:57]}..."
+def kind(value: object) -> str:
+    """What a value is, as an error says it: never the value, which is a person's."""
+    if is_missing(value):
+        return "missing"
+    if isinstance(value, str):
+        odd = " that holds NUL or half of a surrogate pair" if not is_text(value) else ""
+        return f"a text of {len(value):,} characters{odd}"
+    kinds = (
+        (bool, "true or false"), (int | float, "a number"), (bytes, "bytes"), (dict, "an object"), (list, "a list"),
+        (datetime.date | datetime.time | datetime.timedelta, "a time"),
+    )  # fmt: skip
+    return next((said for kinds_, said in kinds if isinstance(value, kinds_)), "something else")
 
 
 def _refused(part: Columns, row: int, why: str) -> str:
@@ -236,7 +257,7 @@ def texts_of(part: Columns, first: str, second: str | None = None) -> TextColumn
     for column in (first, second) if second else (first,):
         for row, value in enumerate(part.values[column]):
             if not isinstance(value, str):
-                raise UserError(_refused(part, row, f'"{column}" is {shown(value)}, not a text'))
+                raise UserError(_refused(part, row, f'"{column}" is {kind(value)}, not a text'))
             if not value.strip():
                 raise UserError(_refused(part, row, f'"{column}" is empty; fill it in or remove the record'))
             if not is_text(value):
@@ -248,17 +269,10 @@ def texts_of(part: Columns, first: str, second: str | None = None) -> TextColumn
 
 
 def _users(part: Columns, user: str) -> list[str]:
-    known: dict[object, str] = {}  # fewer names than rows
-    users = []
     for row, value in enumerate(part.values[user]):
-        name = known.get(value) if isinstance(value, str) else None
-        if name is None:
-            if isinstance(value, bool) or not isinstance(value, str | int) or not _names(str(value).strip()):
-                raise UserError(_refused(part, row, f'"{user}" is {shown(value)}; name the user of the record'))
-            name = sys.intern(str(value).strip())
-            known[name] = name
-        users.append(name)
-    return users
+        if not names_user(value):
+            raise UserError(_refused(part, row, f'"{user}" is {kind(value)}; name the user of the record'))
+    return [sys.intern(str(value).strip()) for value in part.values[user]]
 
 
 def _refuse_two_users(train: Columns, test: Columns, user: str, names: Sequence[str]) -> None:

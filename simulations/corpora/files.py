@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from client.store.text_column import TextColumnWriter
-from simulations.corpora import reading
+from simulations.corpora import headers, reading
 from simulations.corpora.columns import Columns, RowNames, make_corpora, require_columns
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError, no_file
@@ -71,6 +71,8 @@ def _existing(folder: Path, name: str) -> Path:
     if not folder.is_dir():
         missing = "is a file" if folder.is_file() else "there is no such folder"
         raise UserError(f"{folder}: {missing}; name the {'folder' if folder.is_file() else 'one'} that holds {name}")
+    if file.exists() and not file.is_file():
+        raise no_file(file)
     if not file.is_file():
         here = sorted(entry.name for entry in folder.iterdir() if _kind(entry) in _READERS)
         raise UserError(
@@ -88,6 +90,17 @@ def _header(file: Path) -> list[str]:
         first = reading.decoded(opened, str(file))
         rows = reading.tab_separated(first) if _kind(file) in _TABS else reading.comma_separated(first, str(file))
         return [name.strip() for name in next(iter(rows), (1, []))[1]]
+
+
+def positional(file: Path, columns: Iterable[str | None]) -> bool:
+    """Whether columns that a command was given are positions: numbers, of a file of tabs or commas. UserError where
+    only some are."""
+    return _kind(file) in (*_TABS, ".csv") and headers.by_position(columns)
+
+
+def declares(file: Path) -> bool:
+    """Whether a schema names the columns, which nobody's words can do."""
+    return _kind(file) in _TABLES
 
 
 def column_names(file: Path) -> list[str]:
@@ -139,7 +152,7 @@ def read(file: Path, wanted: list[str], *, named: bool = True) -> Columns:
             _reader(file)
             raise UserError(f"{file}: its columns have names; give them in place of positions")
         with _opened(file) as opened:
-            return _by_position(file, _rows(file, opened), wanted)
+            return _from_rows(file, _rows(file, opened), wanted, named=False)
 
 
 @contextmanager
@@ -186,31 +199,29 @@ def _rows(file: Path, opened: BinaryIO) -> Iterator[tuple[int, list[str]]]:
         yield from ((number, cells) for number, cells, _ in reading.tab_separated(found))
 
 
-def _by_position(file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str]) -> Columns:
-    """As `_from_rows`, of a file without a header: its first row says how many columns there are."""
-    rows = iter(rows)
-    first = next(((number, cells) for number, cells in rows if cells), None)
-    if first is None:
-        raise UserError(f"{file}: is empty; give it at least one record")
-    names = [str(place) for place in range(1, len(first[1]) + 1)]
-    if missing := [place for place in wanted if place not in names]:
-        raise UserError(f"{file}: line {first[0]}: has {len(names)} columns, and no position {missing[0]}")
-    return _from_rows(file, chain([(0, names), first], rows), wanted)
-
-
-def _from_rows(file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str]) -> Columns:
+def _from_rows(
+    file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str], *, named: bool = True
+) -> Columns:
+    """Columns of rows of cells. named: whether the first row is a header; else columns are positions from 1."""
     place = str(file)
     rows = ((number, cells) for number, cells in rows if cells)
-    _, first = next(rows, (1, None))
+    first = next(rows, None)
     if first is None:
-        raise UserError(f"{file}: is empty; its first line must name the columns")
-    header = reading.header(first, place)
-    values = {name: (TextColumnWriter(), reading.column(header, name, place)) for name in wanted}
+        raise UserError(f"{file}: is empty; " + (
+            "its first line must name the columns" if named else "give it at least one record"
+        ))  # fmt: skip
+    if named:
+        header = reading.header(first[1], place)
+        at = [reading.column(header, name, place) for name in wanted]
+        rows = headers.below(header, at, rows, place)
+    else:
+        at, rows = reading.places(first, wanted, place), chain([first], rows)
+    values = {name: (TextColumnWriter(), i) for name, i in zip(wanted, at, strict=True)}
     where = RowNames("line")
     for number, cells in rows:
-        row = reading.fitted(cells, header, place, number)
-        for column, at in values.values():
-            column.add(row[at])
+        row = reading.fitted(cells, len(first[1]), place, number, named=named)
+        for column, i in values.values():
+            column.add(row[i])
         where.add(number)
     return Columns(place, {name: column.column() for name, (column, _) in values.items()}, where)
 
@@ -236,7 +247,7 @@ def _table(file: Path, wanted: list[str]) -> Columns:
 
     names = _schema(file).names
     for name in wanted:
-        reading.column(names, name, str(file))
+        reading.column(names, name, str(file), declared=True)
     try:
         if _kind(file) == ".arrow":
             with _arrow(file) as reader:
@@ -244,8 +255,8 @@ def _table(file: Path, wanted: list[str]) -> Columns:
         else:
             table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
         values = {name: table.column(name).to_pylist() for name in wanted}
-    except (pyarrow.ArrowException, ValueError, OverflowError, KeyError) as error:
-        raise _damaged(file, error) from error
+    except (pyarrow.ArrowException, ValueError, OverflowError, KeyError):
+        raise _damaged(file, "a value cannot be read") from None  # what was raised may quote it
     return Columns(str(file), values, RowNames("row", range(1, table.num_rows + 1)))
 
 
@@ -259,7 +270,7 @@ def _schema(file: Path) -> Any:
                 return reader.schema
         return parquet.read_schema(file)
     except (pyarrow.ArrowException, ValueError, OverflowError, KeyError) as error:
-        raise _damaged(file, error) from error
+        raise _damaged(file, (str(error).splitlines() or ["?"])[0]) from error
 
 
 @contextmanager
@@ -274,9 +285,9 @@ def _arrow(file: Path) -> Iterator[Any]:
             yield reader
 
 
-def _damaged(file: Path, error: BaseException) -> UserError:
+def _damaged(file: Path, why: str) -> UserError:
     kind = "Arrow" if _kind(file) == ".arrow" else "Parquet"
-    return UserError(f"{file}: is not a readable {kind} file: {(str(error).splitlines() or ['?'])[0]}")
+    return UserError(f"{file}: is not a readable {kind} file: {why}")
 
 
 _READERS: dict[str, Callable[[Path, list[str]], Columns]] = {

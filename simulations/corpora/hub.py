@@ -70,7 +70,7 @@ def _read(
             f"{path}: no data hub can be reached and no copy is cached; connect this machine, "
             'or put the data into files and use source = "files"'
         ) from error
-    require_columns(place, wanted, data.column_names)
+    require_columns(place, wanted, data.column_names, declared=True)
     named = None if label is None else data.features[label]
     classes = tuple(named.names) if isinstance(named, datasets.ClassLabel) else None
     values = {column: list(data[column]) for column in wanted}

@@ -67,8 +67,9 @@ def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
             numbers=data.numbers,
         )  # fmt: skip
     about: dict[str, object] = {"source": data.source, "split": data.public.split}
-    if data.public.split == "by-sentence":
-        public, private, dropped = splits.split_by_sentence(train, data.public.fraction, seed)
+    in_two = {"by-sentence": splits.split_by_sentence, "by-text": splits.split_by_text}.get(str(data.public.split))
+    if in_two is not None:
+        public, private, dropped = in_two(train, data.public.fraction, seed)
         about["dropped"] = dropped
     elif data.public.split == "random":
         public, private = splits.random_split(train, data.public.fraction, seed)
@@ -86,8 +87,8 @@ def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
         private = train
     if data.held_out is not None:
         about["held_out"] = data.held_out
-        if data.public.split == "by-sentence":
-            test, private, dropped = splits.split_by_sentence(private, data.held_out, seed)
+        if in_two is not None:
+            test, private, dropped = in_two(private, data.held_out, seed)
             about["dropped"] = int(str(about["dropped"])) + dropped
         else:
             test, private = splits.random_split(private, data.held_out, seed)

@@ -13,14 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, BinaryIO
 
+from simulations.corpora import headers
 from simulations.corpora.columns import require_columns
-from simulations.errors import UserError
+from simulations.errors import UserError, other_encoding
 
 #: Bytes of a line and characters of a cell, at most; and how many levels of lists and objects stand in one another.
 LONGEST, DEEPEST = 2**26, 100
 
 #: The number of a line, the line with its end, its end.
 Line = tuple[int, str, str]
+#: The number of a row's first line, its cells; and, of tabs, its end.
+Row = tuple[Any, ...]
 
 
 def decoded(stream: BinaryIO, place: str) -> Iterator[Line]:
@@ -30,6 +33,8 @@ def decoded(stream: BinaryIO, place: str) -> Iterator[Line]:
         number += 1
         if len(raw) == LONGEST:
             raise UserError(f"{place}: line {number}: is longer than {LONGEST >> 20} MiB")
+        if number == 1 and (other := other_encoding(raw)):
+            raise UserError(f"{place}: is {other}; convert it to UTF-8: iconv -f {other} -t UTF-8")
         if b"\0" in raw:
             raise UserError(f"{place}: line {number}: holds a NUL byte: a binary file, or text that is not UTF-8")
         try:
@@ -49,12 +54,21 @@ def header(cells: Sequence[str], place: str) -> list[str]:
     return names
 
 
-def column(names: Sequence[str], wanted: str, place: str) -> int:
-    """Where a column stands in a header."""
-    require_columns(place, [wanted], names)
+def column(names: Sequence[str], wanted: str, place: str, *, declared: bool = False) -> int:
+    """Where a column stands in a header; declared: of a schema."""
+    require_columns(place, [wanted], names, declared=declared)
     if list(names).count(wanted) > 1:
         raise UserError(f'{place}: line 1: names column "{wanted}" twice; rename one of them')
     return list(names).index(wanted)
+
+
+def places(first: Row, wanted: Sequence[str], place: str) -> list[int]:
+    """Where columns stand that are given by their positions from 1, in a file without a header. first: its first row,
+    which says how many there are."""
+    there = [str(position) for position in range(1, len(first[1]) + 1)]
+    if missing := [position for position in wanted if position not in there]:
+        raise UserError(f"{place}: line {first[0]}: has {len(there)} columns, and no position {missing[0]}")
+    return [there.index(position) for position in wanted]
 
 
 def tab_separated(lines: Iterable[Line]) -> Iterator[tuple[int, list[str], str]]:
@@ -95,10 +109,11 @@ def separator(first: str) -> str:
     return ","
 
 
-def fitted(cells: list[str], names: Sequence[str], place: str, number: int) -> list[str]:
-    """The cells, as many as the header names."""
-    if len(cells) != len(names):
-        raise UserError(f"{place}: line {number}: has {len(cells)} cells, and the header names {len(names)}")
+def fitted(cells: list[str], width: int, place: str, number: int, *, named: bool = True) -> list[str]:
+    """The cells, as many as the first line has, which is a header where columns are named."""
+    if len(cells) != width:
+        first = f"the header names {width}" if named else f"the first row has {width}"
+        raise UserError(f"{place}: line {number}: has {len(cells)} cells, and {first}")
     return cells
 
 
@@ -131,7 +146,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Twice(json.dumps(next(name for name in names if names.count(name) > 1)))
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Twice(f'"{twice}"' if twice in headers.USUAL else "a key")
     return made
 
 

@@ -8,17 +8,20 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from simulations.corpora import reading
-from simulations.corpora.columns import is_text, require_columns, shown
+from simulations.corpora import headers, reading
+from simulations.corpora.columns import is_text, kind, plain_name, require_columns
 from simulations.corpora.reading import Line
-from simulations.errors import UserError
+from simulations.errors import UserError, can_be_read, no_file
 from simulations.output.atomic import whole
 
 #: Formats by what a file's name ends with; everything else, and a pipe, is one text a line.
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
+#: Those of cells, whose columns may be called by their positions.
+CELLS = (".tsv", ".csv")
 #: A block ends early where its texts have so many characters: what is held does not depend on the file's size.
 _CHARACTERS = 2**22
 #: The texts of a row, one of each column that is rewritten.
@@ -44,25 +47,26 @@ def format_of(path: Path | None) -> str:
 def blocks(path: Path | None, stdin: BinaryIO, columns: Sequence[str], rows: int) -> Iterator[Block]:
     """The rows of a file (None: of stdin, as lines), at most `rows` in each block, in their order.
 
-    .tsv: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: an object a line; null is an empty
-    text. .parquet. Text is UTF-8. A line that is wholly empty is an empty text where there is one column, and passes
-    through where there are several. UserError, one line: no such file or column, a row that does not fit, with its
-    line, and what is binary or not UTF-8. columns: by name; none where the file has one, or lines.
+    .tsv: a header, tabs, no quoting. .csv: a header, commas, double quotes; neither has one where columns are positions
+    from 1. .jsonl: an object a line; null is an empty text. .parquet. Text is UTF-8. A line that is wholly empty is an
+    empty text where there is one column, and passes through where there are several. columns: by name, or all by
+    position; none where the file has one, or lines. UserError, one line: no such file or column, a row that does not
+    fit, with its line, a header that may be a record (`headers.below`), and what is binary or not UTF-8.
     """
-    kind = format_of(path)
+    form = format_of(path)
     place = "standard input" if path is None else str(path)
-    if path is not None and not path.is_file():
-        raise UserError(f"{path}: there is no such file")
-    if path is not None and kind == ".parquet":
+    if path is not None and not can_be_read(path):
+        raise no_file(path)
+    if path is not None and form == ".parquet":
         yield from _parquet(path, columns, rows)
         return
     stream = stdin if path is None else path.open("rb")
     try:
         lines = reading.decoded(stream, place)
-        if kind == ".jsonl":
+        if form == ".jsonl":
             yield from _jsonl(lines, place, columns, rows)
-        elif kind:
-            yield from (_tsv if kind == ".tsv" else _csv)(lines, place, columns, rows)
+        elif form:
+            yield from (_tsv if form == ".tsv" else _csv)(lines, place, columns, rows)
         else:
             made = (((line[: len(line) - len(end)],), _affixed("", end)) for _, line, end in lines)
             yield from _grouped(made, rows)
@@ -139,13 +143,37 @@ def _block(held: list[Row], others: tuple[str, ...]) -> Block:
     return Block([text for text, _ in held if text is not None], with_texts, others)
 
 
-def _places(place: str, names: Sequence[str], columns: Sequence[str]) -> list[int]:
-    """Where the columns stand in a header."""
-    if not columns:
-        if len(names) == 1:
-            return [0]
-        raise UserError(f"{place}: name the column of the texts with --column; there are: {', '.join(names)}")
-    return [reading.column(names, column, place) for column in columns]
+def _places(place: str, names: Sequence[str], columns: Sequence[str], *, declared: bool = False) -> list[int]:
+    """Where the columns stand in a header, or in a schema, which declares them."""
+    if columns:
+        return [reading.column(names, column, place, declared=declared) for column in columns]
+    if len(names) == 1 and (declared or names[0].casefold() in headers.USUAL):
+        return [0]
+    if len(names) == 1:
+        raise UserError(f"{place}: say whether it has a header: name its column with --column, or give --column 1")
+    there = ", ".join(map(plain_name, names)) if declared else headers.told(names)
+    raise UserError(f"{place}: name the column of the texts with --column; there are: {there}")
+
+
+def _opened(
+    read: Iterator[Any], place: str, columns: Sequence[str]
+) -> tuple[list[str], list[int], Any, Iterator[Any]]:
+    """The names of the columns, where those of the texts stand, the header, and the rows, (number, cells, ...) each. By
+    positions there is no header, and the first row is one like all others."""
+    if headers.by_position(columns):
+        held = []
+        for row in read:
+            held.append(row)
+            if row[1]:
+                at = reading.places(row, columns, place)
+                return [f"column {i + 1}" for i in range(len(row[1]))], at, None, chain(held, read)
+        raise UserError(f"{place}: is empty; give it at least one record")
+    first = next(read, None)
+    if first is None or not first[1]:
+        raise UserError(f"{place}: is empty; its first line must name the columns")
+    names = reading.header(first[1], place)
+    at = _places(place, names, columns)
+    return names, at, first, headers.below(names, range(len(names)), read, place)  # all of it passes in clear
 
 
 def _replaced(cells: Sequence[str], at: Sequence[int], texts: Cells) -> list[str]:
@@ -156,18 +184,16 @@ def _replaced(cells: Sequence[str], at: Sequence[int], texts: Cells) -> list[str
 
 
 def _tsv(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int) -> Iterator[Block]:
-    read = reading.tab_separated(lines)
-    _, first, end = next(read, (1, [], ""))
-    names = _names(first, place)
-    at = _places(place, names, columns)
-    yield Block([], lambda _: ("\t".join(first) + end).encode())
+    names, at, first, read = _opened(reading.tab_separated(lines), place, columns)
+    if first is not None:
+        yield Block([], lambda _: _tsv_line(first[1], first[2]))
 
     def made() -> Iterator[Row]:
         for number, cells, end in read:
             if not cells and len(names) > 1:
                 yield None, _affixed("", end)
                 continue
-            cells = reading.fitted(cells or [""], names, place, number)
+            cells = reading.fitted(cells or [""], len(names), place, number, named=first is not None)
             yield tuple(cells[i] for i in at), lambda texts, cells=cells, end=end: _tsv_line(
                 _replaced(cells, at, texts), end
             )
@@ -184,19 +210,18 @@ def _csv(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int) -
                 firsts.append(line)
             yield line
 
-    read = reading.comma_separated(noted(), place)
-    _, first = next(read, (1, []))
-    names, (_, line, end) = _names(first, place), firsts[0]
+    names, at, first, read = _opened(reading.comma_separated(noted(), place), place, columns)
+    _, line, end = firsts[0]
     end, mark = end or "\n", reading.separator(line)
-    at = _places(place, names, columns)
-    yield Block([], lambda _: _csv_line(first, end, mark))
+    if first is not None:
+        yield Block([], lambda _: _csv_line(first[1], end, mark))
 
     def made() -> Iterator[Row]:
         for number, cells in read:
             if not cells and len(names) > 1:
                 yield None, _affixed("", end)
                 continue
-            row = reading.fitted(cells or [""], names, place, number)
+            row = reading.fitted(cells or [""], len(names), place, number, named=first is not None)
             yield tuple(row[i] for i in at), lambda texts, row=row: _csv_line(_replaced(row, at, texts), end, mark)
 
     yield from _grouped(made(), rows, _others(names, at))
@@ -208,12 +233,6 @@ def _others(names: Sequence[str], at: Sequence[int]) -> list[str]:
 
 def _tsv_line(cells: Sequence[str], end: str) -> bytes:
     return ("\t".join(cells) + end).encode("utf-8", "replace")
-
-
-def _names(first: list[str], place: str) -> list[str]:
-    if not first:
-        raise UserError(f"{place}: is empty; its first line must name the columns")
-    return reading.header(first, place)
 
 
 def _csv_line(cells: Sequence[str], end: str, mark: str) -> bytes:
@@ -237,7 +256,7 @@ def _jsonl(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int)
             for column in columns:
                 text = "" if record[column] is None else record[column]
                 if not isinstance(text, str) or not is_text(text):
-                    raise UserError(f'{place}: line {number}: "{column}" is {shown(text)}, not a text')
+                    raise UserError(f'{place}: line {number}: "{column}" is {kind(text)}, not a text')
             others.extend(key for key in record if key not in columns and key not in others)
             yield tuple(record[column] or "" for column in columns), lambda new, record=record, end=end: _json_line(
                 record | dict(zip(columns, new, strict=True)), end
@@ -261,7 +280,7 @@ def _parquet(path: Path, columns: Sequence[str], rows: int) -> Iterator[Block]:
     try:
         with parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
-            at = _places(str(path), schema.names, columns)
+            at = _places(str(path), schema.names, columns, declared=True)
             wanted = schema
             for i in at:
                 field = schema.field(i)
@@ -285,6 +304,8 @@ def _parquet(path: Path, columns: Sequence[str], rows: int) -> Iterator[Block]:
                     if not all(map(is_text, texts)):
                         raise UserError(f'{path}: column "{schema.names[i]}" holds a NUL; mend the text')
                 yield Block(list(zip(*read, strict=True)), with_texts, others)
-    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError, KeyError, OSError) as error:
+    except UnicodeDecodeError:  # which quotes the text
+        raise UserError(f"{path}: is not a readable Parquet file: a text is not UTF-8") from None
+    except (pyarrow.ArrowException, OverflowError, KeyError, OSError) as error:
         reason = (str(error).splitlines() or ["?"])[0]
         raise UserError(f"{path}: is not a readable Parquet file: {reason}") from error

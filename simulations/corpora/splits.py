@@ -4,10 +4,15 @@ By users, two people may have written the same; by sentences, one person may hav
 have in common all the same, `simulations.corpora.overlap` counts.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from simulations.corpora.corpus import Corpus
+from simulations.corpora.overlap import normalized
 from simulations.errors import UserError
 
 _STREAM = 0x5B117  # keeps these draws apart from others of the same seed
@@ -58,6 +63,50 @@ def split_by_sentence(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpu
         else:
             parts[0 if where.pop() else 1].extend(rows[phrase])
     return corpus.take(sorted(parts[0])), corpus.take(sorted(parts[1])), dropped
+
+
+def split_by_text(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpus, Corpus, int]:
+    """Public part, private part and the number of dropped rows, where users may hold the same texts, as annotators do:
+    parts that share neither a user nor a text, but for case and marks.
+
+    About `fraction` of the users is public. Users who share texts go together, as far as this share allows; what is in
+    both parts all the same is dropped from the one that would lose less of it. Raises UserError as `random_split`.
+    """
+    names = np.arange(len(corpus)) if corpus.users is None else np.asarray(corpus.users)
+    owners = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    public, dropped = apart(owners, [normalized(text) for text in corpus.texts], fraction, seed)
+    parts = [corpus.take(np.flatnonzero(part & ~dropped)) for part in (public, ~public)]
+    return parts[0], parts[1], int(dropped.sum())
+
+
+def apart(
+    owners: NDArray[np.int64], texts: Sequence[str], fraction: float, seed: int, *, stream: int = 2
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which of n rows are chosen, all rows of about a share of the users 0, 1, ...; and which are dropped, since their
+    text is in the other part too. bool (n,) each."""
+    if not 0 <= fraction < 1:
+        raise UserError(f"data.public.fraction: {fraction}; give a number from 0 to below 1")
+    users = int(owners.max(initial=-1)) + 1
+    said = np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1]
+    nodes = users + int(said.max(initial=-1)) + 1
+    shared = sparse.csr_matrix((np.ones(len(owners), np.int8), (owners, users + said)), shape=(nodes, nodes))
+    kin = csgraph.connected_components(shared, directed=False)[1][:users]
+    room = min(users, max(1, round(fraction * users))) if fraction > 0 else 0
+    order = np.random.default_rng((seed, _STREAM, stream)).permutation(users)
+    sizes, taken = np.bincount(kin), np.zeros(users, np.bool_)
+    groups, least = set(), room / 2
+    for group in dict.fromkeys(kin[order].tolist()):
+        if sizes[group] <= room:
+            groups.add(group)
+            room -= int(sizes[group])
+    taken[np.isin(kin, list(groups))] = True
+    if room > least:  # what is left is larger: some of it, and its nearest
+        near = csgraph.breadth_first_order(shared, order[~taken[order]][0], directed=False, return_predecessors=False)
+        taken[near[near < users][:room]] = True
+    chosen = taken[owners]
+    inside, outside = (np.bincount(said[part], minlength=nodes - users) for part in (chosen, ~chosen))
+    stays = inside * (1 - fraction) >= outside * fraction  # where there is more of it than the share
+    return chosen, ((inside > 0) & (outside > 0))[said] & (chosen != stays[said])
 
 
 def stratified(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:

@@ -60,7 +60,9 @@ class Public(Section):
     not given.
 
     labels: whether its labels are public too; labelled: of so many of its texts alone, picked by the seed, or 0. split:
-    "random", "by-sentence" (SST-2: phrases follow the sentences that contain them), "built-in", "file" or "hub".
+    "random", "by-sentence" (SST-2: phrases follow the sentences that contain them), "by-text" (annotators: users who
+    hold the same texts go together, and what is in two parts all the same is left out of one), "built-in", "file" or
+    "hub".
     classes: for each class of the data which of the public part's it is, where the names do not say it.
     """
 
@@ -68,7 +70,7 @@ class Public(Section):
     fraction: float | None = setting(values.number(below=1.0))
     labels: bool = setting(values.flag, True)
     labelled: int | None = setting(values.whole(0))
-    split: str | None = setting(values.choice("random", "by-sentence", *ELSEWHERE))
+    split: str | None = setting(values.choice("random", "by-sentence", "by-text", *ELSEWHERE))
     file: str | None = setting(values.text)
     hub: str | None = setting(values.text)
     part: str | None = setting(values.text)

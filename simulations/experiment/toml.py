@@ -12,7 +12,7 @@ from typing import Any
 import tomli_w
 
 from mechanisms.messages.release import CHANNELS
-from simulations.errors import UserError
+from simulations.errors import UserError, can_be_read, other_encoding
 from simulations.experiment.arm import Arm
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.names import key, nearest
@@ -53,7 +53,7 @@ def load(
 def document(path: str | Path) -> dict[str, Any]:
     """What a TOML file, or the bundled experiment of that name, holds, not yet checked. Raises UserError."""
     file = Path(path)
-    if not file.is_file():
+    if not can_be_read(file):
         if file.is_dir() and (inside := sorted(file.glob("*.toml"))):
             raise UserError(f"{path}: is a folder; name the file, as {inside[0]}")
         if file.suffix or len(file.parts) != 1:
@@ -66,8 +66,11 @@ def document(path: str | Path) -> dict[str, Any]:
 
 def parsed(file: Path, path: str | Path) -> dict[str, Any]:
     """What a TOML file holds. path: what people called it, for the one line of a UserError."""
+    data = file.read_bytes()
+    if other := other_encoding(data):
+        raise UserError(f"{path}: is {other}; convert it to UTF-8: iconv -f {other} -t UTF-8")
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{path}: is not valid TOML: {error}") from error
 

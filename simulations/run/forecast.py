@@ -74,7 +74,7 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": experiment.name, "way": experiment.training.way,
         "parts": {name: {"rows": len(part), "classes": _classes(part)} for name, part in shown.items()},
-        "repeated": about["repeated"], "untested": about.get("untested", []),
+        "repeated": about["repeated"], "dropped": about.get("dropped", 0), "untested": about.get("untested", []),
         "crowds": {
             "train": {"users": min(map(experiment.answering, experiment.arms)), "least": least},
             "test": {"users": int(asked.people * (1 - experiment.population.late) + 1e-9), "least": least},

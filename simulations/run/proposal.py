@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from pathlib import Path
@@ -21,8 +22,10 @@ from numpy.typing import NDArray
 from server.protocols import CENTRALISED
 from simulations.artifacts.lengths import token_lengths
 from simulations.corpora.cleaned import Chosen, Cleaned, chosen, cleaned
+from simulations.corpora.headers import USERS, is_name, is_position
+from simulations.corpora.overlap import normalized
 from simulations.corpora.parts import load_split
-from simulations.corpora.splits import stratified
+from simulations.corpora.splits import apart, stratified
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, load, slug
 from simulations.experiment.commented import commented
@@ -34,15 +37,18 @@ from simulations.output.atomic import staged, whole
 TEST, PUBLIC, LEAST = 0.2, 0.2, 200
 #: Where the encoder may cut, and the largest share of texts that it should.
 CUTS, CUT = (32, 64, 128, 256), 0.05
+#: Classes that are named with their rows; of more, the largest.
+CLASSES = 30
 STUDY, SWEEP, TRAIN, TESTED = "study.toml", "sweep.toml", "train.csv", "test.csv"
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What was written: the experiment, its file, and what was found, a line each."""
+    """What was written: the experiment, its file, the rows, and what was found, a line each."""
 
     experiment: Experiment
     file: Path
+    table: Cleaned
     found: tuple[str, ...]
 
 
@@ -60,25 +66,25 @@ def propose(
         raise UserError(f"{out}: is there already; name another: sottovoce init NAME")
     if not slug(out.name):
         raise UserError(f"{out}: its name must have a letter or a digit; name another: sottovoce init NAME")
-    table = cleaned(file, columns)
-    if len(table.texts) < LEAST:
-        raise UserError(f"{file}: {len(table.texts)} of {table.rows} rows can be used, and a study needs {LEAST}")
-    tested = _tested(file, table, seed)
+    table, tested = _divided(file, columns, seed)
+    called = _called(columns, table)
     lengths = token_lengths(Encoder().model, table.texts)
     cut = next((most for most in CUTS if np.mean(lengths > most) <= CUT), CUTS[-1])
     found = (*_seen(file, columns, table, lengths), *table.notes)
     with staged(out, private=True) as part:
-        _write(part / TESTED, columns, table, np.flatnonzero(tested))
-        _write(part / TRAIN, columns, table, np.flatnonzero(~tested))
-        experiment = _experiment(out, part, columns, seed, cut, int(tested.sum()))
+        _write(part / TESTED, called, table, np.flatnonzero(tested))
+        _write(part / TRAIN, called, table, np.flatnonzero(~tested))
+        experiment = _experiment(out, part, called, seed, cut)
         why = _why(experiment, lengths, int((~tested).sum()), table.users is not None)
         (part / STUDY).write_text(commented(experiment, why, first="\n".join(found)), encoding="utf-8")
         (part / SWEEP).write_text(_sweep(experiment, out), encoding="utf-8")
-    return Proposal(experiment, out / STUDY, found)
+    return Proposal(experiment, out / STUDY, table, found)
 
 
-def _tested(file: Path, table: Cleaned, seed: int) -> NDArray[np.bool_]:
-    """Which rows are for the test: of each class its share; where rows have users, all rows of a share of these."""
+def _divided(file: Path, columns: Chosen, seed: int) -> tuple[Cleaned, NDArray[np.bool_]]:
+    """The rows that can be used, and which of them are for the test: of each class its share; where rows have users,
+    all rows of a share of these. No text is in both parts, and every class is."""
+    table = cleaned(file, columns)
     tested = np.zeros(len(table.texts), np.bool_)
     if table.users is None:
         tested[stratified(table.labels, round(TEST * len(tested)), seed)] = True
@@ -89,37 +95,65 @@ def _tested(file: Path, table: Cleaned, seed: int) -> NDArray[np.bool_]:
                 f"{file}: --user: the column has {len(names)} users, and a study needs {LEAST // 4}; name another, or "
                 "take it out of the file where it does not say whose a row is"
             )
-        tested = np.isin(owners, stratified(np.zeros(len(names), np.int64), round(TEST * len(names)), seed))
-    there = np.arange(len(table.classes))
-    for part, rows in (("test", tested), ("train", ~tested)):
-        if missing := set(there) - set(table.labels[rows].tolist()):
-            raise UserError(f'{file}: label "{table.classes[min(missing)]}" is on too few rows to be in {part}')
-    return tested
+        plain = [normalized(text) for text in table.texts]
+        tested, twice = apart(owners.astype(np.int64), plain, TEST, seed, stream=3)
+        table = table.without(twice, "ROWS with texts of users of the other part, test or train: left out")
+        tested = tested[~twice]
+    both = set(table.labels[tested].tolist()) & set(table.labels[~tested].tolist())
+    gone = ~np.isin(table.labels, list(both))
+    number = len(table.classes) - len(both)
+    some = "a class" if number == 1 else f"{number} classes"
+    table = table.without(gone, f"ROWS of {some} that only test or only train would have: left out")
+    tested = tested[~gone]
+    if len(table.texts) < LEAST:
+        raise UserError(f"{file}: {len(table.texts)} of {table.rows} rows can be used, and a study needs {LEAST}")
+    if len(table.classes) < 2:
+        raise UserError(f"{file}: no two classes are in both test and train; give more rows")
+    return table, tested
 
 
-def _write(path: Path, columns: Chosen, table: Cleaned, rows: NDArray[np.int64]) -> None:
+def _called(columns: Chosen, table: Cleaned) -> list[str]:
+    """What the columns are called in the copies: as in the file, or, where there that is no name, what they hold. No
+    value is called so, which would make the first line look like a record."""
+    names, usual = columns.all, ("text", "label", "user")
+    if not all(is_name(name) and name.strip() and not is_position(name) for name in names):
+        names = list(usual[: len(names)])
+    values = {*table.texts, *table.classes, *(table.users or ())}
+    made: list[str] = []
+    for name in names:
+        while name in values or name in made:
+            name += "_"
+        made.append(name)
+    return made
+
+
+def _write(path: Path, called: Sequence[str], table: Cleaned, rows: NDArray[np.int64]) -> None:
     with whole(path, private=True) as file, TextIOWrapper(file, encoding="utf-8", newline="") as opened:
         writer = csv.writer(opened, lineterminator="\n")
-        writer.writerow([name for name in columns if name is not None])
+        writer.writerow(called)
         for row in rows.tolist():
             owner = [] if table.users is None else [table.users[row]]
             writer.writerow([table.texts[row], table.classes[table.labels[row]], *owner])
 
 
-def _experiment(out: Path, part: Path, columns: Chosen, seed: int, cut: int, tests: int) -> Experiment:
+def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: int) -> Experiment:
     """The demo's arms with a centralised one, and its policy, on the rows in `part`, which will be `out`."""
-    demo = load("demo")
+    demo, owned = load("demo"), len(called) == 3
     first, *others = demo.arms
     arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), first, *others)
     data = Data(
-        source="files", path=str(part), train=TRAIN, test=TESTED, text=columns.text, label=columns.label,
-        user=columns.user, public=Public(fraction=PUBLIC, labels=False),
+        source="files", path=str(part), train=TRAIN, test=TESTED, text=called[0], label=called[1],
+        user=called[2] if owned else None,
+        public=Public(fraction=PUBLIC, labels=False, split="by-text" if owned else None),
     )  # fmt: skip
     experiment = replace(
         demo, name=slug(out.name), seed=seed, data=data, arms=arms, encoder=Encoder(max_length=cut),
         population=Population(users=1), shuffle=Shuffle(minimum_users=1),
     )  # fmt: skip
-    split, _ = load_split(experiment)
+    try:
+        split, _ = load_split(experiment)
+    except UserError as error:  # of the copies, which nobody has seen yet
+        raise UserError(str(error).replace(str(part), str(out))) from None
     users, asked = (len(set(part.users or range(len(part)))) for part in (split.train, split.test))
     least = min(Shuffle.minimum_users, users, asked)
     return replace(
@@ -142,13 +176,21 @@ def _sweep(experiment: Experiment, out: Path) -> str:
 def _seen(file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64]) -> list[str]:
     """What the table holds."""
     counts = Counter(table.labels.tolist())
-    classes = ", ".join(f"{table.classes[i]} {counts[i]:,}" for i in sorted(counts))
-    whose = "each row a user's own" if table.users is None else f"of {len(set(table.users)):,} users by {columns.user}"
+    most_of = sorted(counts, key=lambda i: (-counts[i], i))[:CLASSES]
+    shown = ", ".join(f"{table.classes[i]} {counts[i]:,}" for i in sorted(most_of))
+    if len(counts) > CLASSES:
+        shown += f" and {len(counts) - CLASSES} more of {min(counts.values()):,} to {counts[most_of[-1]]:,}"
+    by = {name: name if columns.named else f"column {name}" for name in columns.all}
+    users = "" if table.users is None else f"of {len(set(table.users)):,} users by {by[str(columns.user)]}"
+    whose = users or "each row a user's own"
     median, most = np.median(lengths), lengths.max()
+    people = table.users is None and columns.label.casefold() in USERS
+    warn = [f'Labels are by "{columns.label}", and no user is named: who has several rows has a budget for each.']
     return [
         f"From {json.dumps(file.name, ensure_ascii=False)}: {len(table.texts):,} of {table.rows:,} rows, {whose}.",
-        f"Texts by {columns.text}, {median:,.0f} tokens in the median and {most:,} at most; labels by {columns.label}: "
-        f"{classes}.",
+        f"Texts by {by[columns.text]}, {median:,.0f} tokens in the median and {most:,} at most; labels by "
+        f"{by[columns.label]}: {shown}.",
+        *(warn if people else []),
     ]
 
 

@@ -35,6 +35,8 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     said = [f"{found['name']}, way {found['way']}", ""]
     for name, part in found["parts"].items():
         said.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")
+    if found["dropped"]:
+        said.append(f"{found['dropped']:,} rows have a text that is in another part, and are left out")
     for who, crowd in found["crowds"].items():
         met = "met" if crowd["users"] >= crowd["least"] else "NOT met"
         said.append(f"{who} users in a batch: {crowd['users']:,} expected, of at least {crowd['least']:,}: {met}")

@@ -259,7 +259,10 @@ def add(
         Path, typer.Option("--file", metavar="FILE", help=".txt, a sentence a line; or .tsv, .csv, .jsonl.")
     ],
     text: Annotated[
-        str | None, typer.Option("--text", metavar="COLUMN", help="The column of the texts.", show_default=False)
+        str | None,
+        typer.Option(
+            "--text", metavar="COLUMN", help="The column of the texts, or its position from 1.", show_default=False
+        ),
     ] = None,
     label: Annotated[
         str | None, typer.Option("--label", metavar="COLUMN", help="That of the labels.", show_default=False)

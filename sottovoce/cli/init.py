@@ -16,7 +16,10 @@ def command(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Of a new folder (default: the file's).", show_default=False)
     ] = None,
-    text: Annotated[str | None, typer.Option("--text", help="The column of the texts.", show_default=False)] = None,
+    text: Annotated[
+        str | None,
+        typer.Option("--text", help="The column of the texts, or its position from 1.", show_default=False),
+    ] = None,
     label: Annotated[str | None, typer.Option("--label", help="The column of the labels.", show_default=False)] = None,
     user: Annotated[
         str | None, typer.Option("--user", help="The column that says whose a row is.", show_default=False)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulations.errors import UserError
+from simulations.errors import UserError, can_be_read, no_file
 from simulations.output.streams import standard_input
 
 if TYPE_CHECKING:
@@ -71,7 +71,11 @@ def command(
     out: Out = None,
     column: Annotated[
         list[str] | None,
-        typer.Option("--column", help="The column of the texts; twice, of pairs: both are sanitized."),
+        typer.Option(
+            "--column",
+            help="The column of the texts, or its position from 1 where there is no header; twice, of pairs: both are "
+            "sanitized.",
+        ),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="On stderr, each token beside its substitute: it shows the originals.")
@@ -123,19 +127,22 @@ def _check_files(
     in_: Path | None, out: Path | None, folder: Path | None, columns: tuple[str, ...], public: Path | None
 ) -> None:
     """Raise UserError if formats, files and columns do not go together; `folder` is made in place of a file."""
-    from simulations.corpora.rewriting import FORMATS, format_of
+    from simulations.corpora.headers import by_position
+    from simulations.corpora.rewriting import CELLS, FORMATS, format_of
 
     if out is not None and folder is None and format_of(out) != format_of(in_):
         given, kind = format_of(out) or "lines", format_of(in_) or "lines"
         raise UserError(f"{out}: would be {given}, and the input is {kind}; the output has the input's format")
     if out is None and format_of(in_) == ".parquet":
         raise UserError(f"{in_}: Parquet does not go to the terminal; name a file with --out")
-    if in_ is not None and not in_.is_file():
-        raise UserError(f"{in_}: there is no such file; give {', '.join(FORMATS)}, or a file of lines")
+    if in_ is not None and not can_be_read(in_):
+        raise UserError(f"{no_file(in_)}; give {', '.join(FORMATS)}, or a file of lines")
     if len(columns) > 2 or len(set(columns)) < len(columns):
         raise UserError(f"--column: give one, or the two of a pair, by different names; got {', '.join(columns)}")
     if columns and not format_of(in_) and (len(columns) == 2 or not format_of(public)):
         raise UserError(f"--column: {in_ or 'standard input'} is read as lines, and has no columns")
+    if format_of(in_) in CELLS and by_position(columns) and folder is not None:
+        raise UserError(f"{in_}: has no header, and a data set names its columns; add one, and give --column its name")
 
 
 def _spec(
@@ -319,6 +326,7 @@ def _stream(
 
     from mechanisms.streams import SimulationStreams
     from simulations.artifacts.lengths import SAMPLE
+    from simulations.corpora.columns import plain_name
     from simulations.corpora.rewriting import blocks
 
     if seed is not None:
@@ -333,7 +341,7 @@ def _stream(
     for block in blocks(in_, stdin, columns, at_once):
         if block.others != others:
             others = block.others
-            _say(f"passed through unchanged, without any protection: {', '.join(others)}")
+            _say(f"passed through unchanged, without any protection: {', '.join(map(plain_name, others))}")
         rng = None
         if streams is not None:
             users = np.arange(rows, rows + len(block.texts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import redirect_stdout
+from math import isnan
 from pathlib import Path
 from typing import Annotated
 
@@ -37,8 +38,11 @@ def command(
         print(json.dumps(found.to_dict(), indent=2))
         return
     print(f"{found.texts:,} texts, {found.same:.1%} of them unchanged")
-    print(f"BLEU    {found.bleu:.2f}   ({found.bleu_signature})")
-    print(f"cosine  {found.cosine:.4f} ± {found.cosine_error:.4f}   (all-MiniLM-L6-v2, 128 tokens of each)")
+    bleu = "–, as no text has four words" if found.bleu is None else f"{found.bleu:.2f}   ({found.bleu_signature})"
+    error = "" if found.cosine_error is None else f" ± {found.cosine_error:.4f}"
+    print(f"BLEU    {bleu}")
+    print(f"cosine  {found.cosine:.4f}{error}   (all-MiniLM-L6-v2, 128 tokens of each)")
     for what, likely in (("rewritten", found.pseudo_perplexity), ("original", found.of_original)):
         if likely is not None:
-            print(f"pseudo-perplexity, {what}  {likely.value:.2f} ± {likely.error:.2f}   ({likely.pieces:,} pieces)")
+            error = "" if isnan(likely.error) else f" ± {likely.error:.2f}"
+            print(f"pseudo-perplexity, {what}  {likely.value:.2f}{error}   ({likely.pieces:,} pieces)")

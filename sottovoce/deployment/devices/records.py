@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from client.device.records import add_records
 from client.store.text_column import Text, TextColumn
 from simulations.corpora.columns import class_numbers, label_names, texts_of
-from simulations.corpora.files import lines, read
+from simulations.corpora.files import lines, positional, read
 from simulations.corpora.names import normal
 from simulations.errors import UserError, no_file
 
@@ -24,7 +24,7 @@ def add(
     Args:
         node: Folder of the device.
         file: .txt with a sentence a line, or a file that `simulations.corpora.files.read` reads.
-        text: Column of the texts.
+        text: Column of the texts, by name or by position.
         label: Column of the labels.
         classes: Names of classes 0, 1, ... separated by commas.
         user: Number of the user; None for the default.
@@ -56,8 +56,8 @@ def _columns(
     file: Path, text: str | None, label: str | None, classes: Sequence[str]
 ) -> tuple[Sequence[Text], NDArray[np.int64] | None]:
     if text is None:
-        raise UserError(f"{file}: name the column of the texts with --text")
-    part = read(file, [text] if label is None else [text, label])
+        raise UserError(f"{file}: name the column of the texts with --text, or give its position")
+    part = read(file, [text] if label is None else [text, label], named=not positional(file, (text, label)))
     labels = None
     if label is not None:
         labels = class_numbers(part, label_names(part, label), classes, "name the class in --classes")

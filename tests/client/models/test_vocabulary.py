@@ -149,6 +149,8 @@ def test_which_words_are_taken(tmp_path: Path) -> None:
         ("two words\nof prose\n", "line 1: 'words' is not a number"),
         ("prose\n", "line 1: expected a word and its numbers, found 0"),
         ("5 0\n", "line 1: says that vectors have 0 numbers"),
+        ("9 3\n" + GLOVE, "holds 4 words, and line 1 says 9: cut short"),
+        (gzip.compress(("9 3\n" + GLOVE).encode(), mtime=0), "holds 4 words, and line 1 says 9: cut short"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_its_number(tmp_path: Path, content: str | bytes, expected: str) -> None:

@@ -87,6 +87,22 @@ def test_the_command_says_pseudo_perplexity_where_a_model_is_named(
     assert cli.main(["similarity", "a", "b", "--masked-lm", "none"]) == 2
 
 
+def test_one_text_has_no_error_and_few_words_no_bleu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lengths_alone: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a").write_text("a b c\n")
+    Path("b").write_text("a b c d\n")
+    for other, bleu in (("a", "–, as no text has four words"), ("b", "0.00")):
+        assert cli.main(["similarity", other, "a"]) == 0
+        said = capsys.readouterr().out
+        assert f"BLEU    {bleu}" in said and "cosine  1.0000   (" in said and "±" not in said
+    tiny_masked_lm(tmp_path / "model")
+    assert cli.main(["similarity", "a", "a", "--json", "--masked-lm", "model"]) == 0
+    said = capsys.readouterr().out
+    assert "NaN" not in said and json.loads(said)["bleu"] is None and json.loads(said)["cosine_error"] is None
+
+
 def test_pairs_are_needed(lengths_alone: None) -> None:
     for original, rewritten in (([], []), (["a"], ["a", "b"])):
         with pytest.raises(ValueError, match="pairs of texts"):

@@ -59,9 +59,10 @@ def test_a_long_text_is_a_text(tmp_path: Path) -> None:
     "label", ["nan", "NaN", " nan ", "<NA>", "NaT", "", "x" * (LONGEST_NAME + 1), "1" * 5000, "a\x07"]
 )
 def test_what_is_no_label(tmp_path: Path, label: str) -> None:
-    refused("line 3: label '", lambda: read(tmp_path, ".tsv", f"text\tlabel\na\t1\nb\t{label}\n".encode()))
+    why = "label is (missing|a text)"
+    refused(f"line 3: {why}", lambda: read(tmp_path, ".tsv", f"text\tlabel\na\t1\nb\t{label}\n".encode()))
     line = json.dumps({"text": "b", "label": label})
-    refused("line 2: label '", lambda: read(tmp_path, ".jsonl", f'{{"text": "a", "label": 1}}\n{line}'.encode()))
+    refused(f"line 2: {why}", lambda: read(tmp_path, ".jsonl", f'{{"text": "a", "label": 1}}\n{line}'.encode()))
 
 
 @pytest.mark.parametrize("name", ["nan", "", "true", "null", "1.5", '"\\ud800"', '"a\\nb"', '"nan"'])
@@ -91,13 +92,13 @@ def test_classes_are_in_one_order_whatever_the_hashes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "match"),
     [
-        (b'{"text": "a\\ud800", "label": 0}', "holds NUL or half of a surrogate pair|is 'a.ud800', not a text"),
-        (b'{"text": "a\\u0000", "label": 0}', "holds NUL or half of a surrogate pair|is 'a.x00', not a text"),
+        (b'{"text": "a\\ud800", "label": 0}', "holds NUL or half of a surrogate pair"),
+        (b'{"text": "a\\u0000", "label": 0}', "holds NUL or half of a surrogate pair"),
         (b'{"text": "a", "label": 0, "n": ' + b"1" * 5000 + b"}", "a number of thousands of digits"),
         (b'{"text": "a", "label": 0, "n": ' + b"[" * 101 + b"]" * 101 + b"}", "nested deeper than 100 levels"),
         (b"[" * 10**5, "nested deeper than 100 levels"),
         (b'{"text": "a", "label": 0, "text": "b"}', 'names "text" twice'),
-        (b'{"text": "a", "label": 0, "n": {"\\n": 1, "\\n": 2}}', r'names ".n" twice'),
+        (b'{"text": "a", "label": 0, "n": {"\\n": 1, "\\n": 2}}', "names a key twice"),
         (b'["text"]', "must be an object"),
         (b'{"te\\nxt\\ud800": "a", "label": 0}', "has no column"),
         (b'{"text": "a\x00", "label": 0}', "holds a NUL byte"),

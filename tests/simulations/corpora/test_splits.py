@@ -6,7 +6,7 @@ import pytest
 
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.files import read_files
-from simulations.corpora.splits import random_split, split_by_sentence, stratified
+from simulations.corpora.splits import random_split, split_by_sentence, split_by_text, stratified
 from simulations.errors import UserError
 from tests.support.paths import DATA
 
@@ -138,3 +138,35 @@ def test_a_limit_is_drawn_by_the_seed():
     drawn = {tuple(stratified(labels, 10, seed)) for seed in range(20)}
     assert len(drawn) == 20 and all(np.bincount(labels[list(rows)]).tolist() == [5, 5] for rows in drawn)
     assert len(stratified(labels, 1, 0)) == 1 and len(stratified(np.zeros(0, np.int64), 3, 0)) == 0
+
+
+def annotated(groups: int, each: int, texts: int, *, mixed: bool = False) -> Corpus:
+    """groups of users, each of whom has labelled all texts of the group; mixed: or as many of all texts, at random."""
+    rng = np.random.default_rng(3)
+    rows = [
+        (f"user {group} {person}", f"text {rng.integers(groups * texts) if mixed else group * texts + text}")
+        for group in range(groups) for person in range(each) for text in range(texts)
+    ]  # fmt: skip
+    return Corpus([t for _, t in rows], np.arange(len(rows)) % 2, ("0", "1"), users=[u for u, _ in rows])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_annotators_of_the_same_texts_go_together(seed: int) -> None:
+    corpus = annotated(6, 10, 50)
+    public, private, dropped = split_by_text(corpus, 0.2, seed)
+    assert dropped == 0 and len(public) + len(private) == len(corpus) == 3000
+    assert len(set(public.users)) == 10 and len(set(private.users)) == 50
+    assert not set(public.texts) & set(private.texts)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_in_two_parts_all_the_same_is_dropped_from_one(seed: int) -> None:
+    corpus = annotated(6, 10, 20, mixed=True)
+    public, private, dropped = split_by_text(corpus, 0.2, seed)
+    assert 0 < dropped < len(corpus) / 2 and len(public) + len(private) + dropped == len(corpus)
+    assert not set(public.texts) & set(private.texts) and not set(public.users) & set(private.users)
+    assert len(set(public.users)) == 12 and len(public) > 0.1 * len(corpus)
+    alone = Corpus([f"t {i // 2}" for i in range(100)], np.arange(100) % 2, ("0", "1"))
+    public, private, dropped = split_by_text(alone, 0.2, seed)
+    assert (len(public), len(private), dropped) == (20, 80, 0)
+    assert len(split_by_text(alone, 0.0, seed)[1]) == 100

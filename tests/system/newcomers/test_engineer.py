@@ -92,7 +92,7 @@ def gives_it_records(engineer: Newcomer) -> None:
     )
     errs(
         "device add me --file notes.csv --text said --label mood --classes negative,positive",
-        'notes.csv: line 2: label "good" is outside the classes (negative, positive); correct it, or name the class in '
+        'notes.csv: line 2: its label is none of the 2 classes; correct it, or name the class in '
         "--classes",
     )
     assert "2 records of user 0" in types("device add me --file notes.csv --text said --label mood --classes bad,good")

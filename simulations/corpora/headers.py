@@ -1,0 +1,90 @@
+"""First lines that may name columns, or be somebody's record: which names are shown, and what is no header.
+
+Nobody can tell a header from a record for certain. So nothing of a first line, and no key of an object, is shown but
+words of a public list; and a column is called by its name only where the first line looks like names. By position,
+every row is a record, the first one too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
+
+from simulations.errors import UserError
+
+#: What columns are called where people name them as others do.
+TEXTS = ("text", "review", "sentence", "comment", "content", "message", "tweet", "body", "post", "review_text")
+LABELS = ("label", "sentiment", "class", "category", "rating", "stars", "score", "target", "polarity", "topic")
+USERS = ("user", "user_id", "userid", "username", "author", "author_id", "reviewer", "reviewer_id", "reviewerid")
+#: Words that may be shown: no record is told by them.
+USUAL = frozenset((
+    *TEXTS, *LABELS, *USERS, "texts", "sentences", "sentence1", "sentence2", "question", "question1", "question2",
+    "premise", "hypothesis", "answer", "query", "document", "utterance", "said", "paraphrase", "title", "headline",
+    "subject", "summary", "description", "labels", "intent", "emotion", "genre", "kind", "type", "group", "split",
+    "annotator", "annotator_id", "worker", "worker_id", "speaker", "name", "id", "idx", "index", "row", "date", "time",
+    "timestamp", "created_at", "url", "source", "language", "lang", "country", "age", "sex", "gender", "helpful",
+    "verified", "product", "product_id", "item", "item_id", "who",
+))  # fmt: skip
+#: Rows below a header that are looked at, words and characters of a name, digits in one run of it, and characters of a
+#: script that is written wide, or without spaces.
+_LOOKED_AT, _WORDS, _LONGEST, _DIGITS, _WIDE = 100, 3, 40, 4, 8
+
+
+def told(names: Sequence[str]) -> str:
+    """The names that may be shown, and how many others there are; where all are others, what to do."""
+    usual = [name for name in dict.fromkeys(names) if name.casefold() in USUAL]
+    rest = len(names) - len(usual)
+    if not usual:
+        return f"{rest} of names that are not shown; where the first line is no header, give positions from 1"
+    return ", ".join([*usual, *([f"{rest} more"] if rest else [])])
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one that may be shown and is most like a name that is not there."""
+    usual = [each for each in names if each.casefold() in USUAL]
+    return next(iter(difflib.get_close_matches(name, usual, n=1, cutoff=0.5)), None)
+
+
+def is_name(cell: str) -> bool:
+    """Whether a cell looks like a column's name: a few short words, and no sentence, address or number of a person."""
+    wide = sum(unicodedata.east_asian_width(sign) in "WF" or "\u0e00" <= sign <= "\u0eff" for sign in cell)
+    runs = "".join(sign if sign.isdigit() else " " for sign in cell).split()
+    return (
+        len(cell) <= _LONGEST and len(cell.split()) <= _WORDS and wide <= _WIDE and cell.isprintable()
+        and "@" not in cell and not cell.endswith((".", "!", "。", "！", "…"))
+        and all(len(run) <= _DIGITS for run in runs)
+    )  # fmt: skip
+
+
+def below(
+    names: Sequence[str], at: Iterable[int], rows: Iterable[Any], place: str
+) -> Iterator[Any]:
+    """The rows below a header, (number, cells, ...) each, once it has been looked at. at: columns that are called by
+    their names. UserError where one looks like a value: it is no name, or stands below itself again."""
+    rows = iter(rows)
+    held = list(islice(rows, _LOOKED_AT))
+    for i in at:
+        again = next((row[0] for row in held if len(row[1]) == len(names) and row[1][i].strip() == names[i]), None)
+        if names[i] and (again is not None or not is_name(names[i])):
+            why = "looks like no name" if again is None else f"is a value in line {again} too"
+            raise UserError(
+                f"{place}: line 1: what stands in column {i + 1} {why}: where the file has no header, give positions, "
+                f"as {i + 1}; else rename the column"
+            )
+    return chain(held, rows)
+
+
+def is_position(column: str) -> bool:
+    """Whether a column that was given on a command line is a position, in a file of cells."""
+    return column.isascii() and column.isdigit()
+
+
+def by_position(columns: Iterable[str | None]) -> bool:
+    """Whether columns of a file of cells are given by their positions from 1. UserError where only some are."""
+    found = {is_position(column) for column in columns if column is not None}
+    if len(found) > 1:
+        raise UserError("columns: give names for all of them, or positions for all, which count from 1")
+    return found == {True}
