@@ -11,7 +11,7 @@ from typing import Any
 from scipy.optimize import minimize_scalar
 
 from mechanisms import checks
-from mechanisms.accounting.blanket import blanket_delta
+from mechanisms.accounting.blanket import SLACK, blanket_delta
 from mechanisms.accounting.central import central_epsilon, group_factor
 from mechanisms.accounting.clone_pair import LEAST_DELTA
 from mechanisms.accounting.compose import compose
@@ -184,7 +184,8 @@ def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     if rest <= 0:
         return False
     near = epsilon - numeric
-    return blanket_delta(cells, target.users, near) <= rest or fits_truncated(cells, target.users, near, rest)
+    plain = blanket_delta(cells, target.users, near, slack=rest * SLACK)
+    return plain <= rest or fits_truncated(cells, target.users, near, rest)
 
 
 def largest(

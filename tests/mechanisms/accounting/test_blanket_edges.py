@@ -7,11 +7,14 @@ import mpmath
 import numpy as np
 import pytest
 
-from mechanisms import Purkayastha, RandomizedResponse
+from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponse
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
-from mechanisms.accounting.shuffle import joint_blanket
-from mechanisms.accounting.truncated import truncated_epsilon
+from mechanisms.accounting.clone_pair import LEAST_DELTA
+from mechanisms.accounting.lower import few_cells_delta, lower_bounds
+from mechanisms.accounting.shuffle import amplify, joint_blanket
+from mechanisms.accounting.truncated import fits_truncated, truncated_epsilon
 from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.privunit import PrivUnit
 
 DELTA = 1e-6
 
@@ -72,3 +75,47 @@ def test_an_output_that_next_to_nobody_else_sends_is_left_out_and_not_a_crash():
     u, v = np.log(p / w), np.log(q / w)
     cells = BlanketCells(math.log(0.5), np.log(w), np.log(p), np.log(q), u, u, v, v)
     assert blanket_delta(cells, 3, 0.1) == pytest.approx(0.5) and blanket_delta(cells, 3, 0.1, pessimistic=False) == 0.0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("mechanism", "users", "delta"),
+    [
+        (Purkayastha(16, 60.0), 3, 1e-90), (PlanarLaplace(3, 1e-8), 10, 1e-10),
+        (Purkayastha(2, 1e-3), 4, LEAST_DELTA), (PrivUnit(16, 1e-6), 1, LEAST_DELTA), (PrivUnit(16, 60.0), 10, 1e-20),
+        (RandomizedResponse(60.0, 3), 1000, 1e-9), (RandomizedResponse(1e-100, 2), 10**9, 1e-6),
+        (Gaussian(2, 1e-6), 100, 1e-200), (Gaussian(2, 1e6), 10, 1 - 1e-9),
+        (Purkayastha(3, 1000.0), 2, 0.999),
+    ],
+)  # fmt: skip
+def test_every_accepted_input_has_a_number(mechanism, users, delta):
+    answer = amplify([mechanism], users=users, delta=delta)
+    assert 0 <= (answer.lower_bound or 0.0) <= answer.epsilon * (1 + 1e-9)
+    assert answer.epsilon <= answer.local_epsilon
+
+
+def test_a_delta_that_leaves_nothing_to_share_is_refused_in_one_line():
+    for delta in (5e-324, 1e-300, 0.99 * LEAST_DELTA):
+        with pytest.raises(ValueError, match=r"^shuffle: delta must be at least 1e-290, got [^\n]+$"):
+            amplify([Purkayastha(3, 1.0)], users=10, delta=delta)
+
+
+def test_a_generating_function_that_is_all_rounding_bounds_nothing_from_below():
+    """Of three users who all but tell the truth: the exact δ of randomized response, by its three counts."""
+    answers = 3
+    cells = RandomizedResponse(60.0, 2).blanket()
+    for name, least in lower_bounds([Purkayastha(16, 60.0)], answers, 1e-90).items():
+        assert 0 <= least <= 60.0 * math.pi, name
+    for epsilon in (1.0, 30.0, 59.0):
+        below = few_cells_delta(cells, answers, epsilon)
+        assert below <= blanket_delta(cells, answers, epsilon)
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(4, 1.0), PlanarLaplace(4, 2.0), Purkayastha(4, 2.0)])
+def test_a_delta_at_a_known_epsilon_agrees_with_the_search_for_an_epsilon(mechanism):
+    """What a search says holds at a hair above it, and nothing holds well below the truth's own lower bound."""
+    cells, users = mechanism.blanket(), 5000
+    found = truncated_epsilon(cells, users, DELTA)
+    assert fits_truncated(cells, users, found * 1.001, DELTA)
+    least = max(lower_bounds([mechanism], users, DELTA).values())
+    assert not fits_truncated(cells, users, least * 0.99, DELTA)

@@ -140,6 +140,14 @@ def test_a_prior_hides_only_beside_what_it_is_made_from() -> None:
     assert not fits(prior[1:], Target(0.1, DELTA, 100_000))
 
 
+@pytest.mark.parametrize("mechanism", [Purkayastha(4, 2.0), Gaussian(4, 0.8), RandomizedResponse(4.0, 2)])
+def test_what_fits_is_what_amplification_says(mechanism) -> None:
+    """A δ at the target's ε and the search for an ε at δ are the same bounds, and part by little."""
+    cost = amplify([mechanism], users=3000, delta=DELTA, lower_bounded=False).epsilon
+    assert fits([mechanism], Target(cost * 1.001, DELTA, 3000))
+    assert not fits([mechanism], Target(cost * 0.98, DELTA, 3000))
+
+
 def test_what_has_no_guarantee_fits_nothing() -> None:
     assert not fits([Identity("embedding", 16)], Target(10.0, DELTA, 10**6))
     assert fits([Gaussian.calibrated(2.0, DELTA, 4)], Target(2.01, DELTA, None))
