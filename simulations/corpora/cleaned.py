@@ -336,7 +336,7 @@ def _usual(names: Sequence[str], form: Callable[[str], str]) -> tuple[list[str],
 
 def _shown(name: str) -> str:
     """A label in quotes; one that may be somebody's words by how long it is."""
-    return _quoted(name) if headers.is_name(name) else f"of {len(name)} characters"
+    return spelled(name) if headers.is_name(name) else f"of {len(name)} characters"
 
 
 def _leave_out_rare(file: Path, columns: Chosen, table: _Table) -> None:
