@@ -7,7 +7,7 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from mechanisms.identity import Identity
-from mechanisms.privunit import PrivUnit
+from mechanisms.privunit import MAX_DIM, PrivUnit
 from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SimulationStreams
 from server.training import statistic_head
@@ -15,6 +15,8 @@ from server.training.statistic_head import (
     CANDIDATES,
     Evidence,
     best_features,
+    code_length,
+    features_allowed,
     linear_head,
     mean_noise,
     of_labels,
@@ -195,6 +197,19 @@ def test_more_users_and_more_epsilon_afford_more_features() -> None:
     free = best_features(embeddings, codes, lambda size: 0.0, users=50_000)
     assert free >= by_users[-2]
     assert best_features(embeddings[:, :5], codes, lambda size: 1.0, users=50) == 5
+
+
+@pytest.mark.parametrize("classes", [2, 21, 22, 23, 77, 150, 1000])
+@pytest.mark.parametrize("shared", [False, True])
+def test_as_many_features_as_a_vector_has_room_for(classes: int, shared: bool) -> None:
+    """Of any number of classes: what is chosen, and all that may be, fits into the largest vector."""
+    length = code_length(classes, shared=shared)
+    assert length == (shared_codes if shared else simplex_codes)(classes).shape[1]
+    allowed = features_allowed(length)
+    assert allowed and all(length * (d + 1) <= MAX_DIM for d in allowed)
+    h = np.random.default_rng(0).normal(size=(3_100, 384)) * (np.arange(1, 385) ** -0.1)
+    codes = np.eye(classes, classes - 1, dtype=np.float32)
+    assert best_features(h, codes, lambda size: 0.0, users=10**9, length=length) in allowed
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.0])

@@ -32,6 +32,7 @@ from simulations.artifacts.lengths import token_lengths
 from simulations.artifacts.masked_lm import masked_lm_folder
 from simulations.artifacts.vocabulary import MINILM, vocabulary_folder
 from simulations.corpora.builtin import builtin
+from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, from_table, text_mechanism, to_toml
 from simulations.experiment.ladder import of_experiment
 from simulations.run import forecast as forecasts
@@ -137,6 +138,20 @@ def test_each_kind_of_user_is_priced_with_their_own_records(most: int, others: i
     shuffled = next(rung for rung in arm["test_ladder"] if rung["rung"] == "shuffled")
     assert shuffled["crowd"] == (20 if shuffled["epsilon"] is not None else None)
     assert f" a test user, ε = {4 * most} at worst:" in check.lines(found)
+
+
+@pytest.mark.parametrize("classes", [23, 77, 150])
+def test_many_classes_are_priced_as_a_run_asks(classes: int, bert: Path) -> None:
+    """By numbers of features that a vector has room for; the statistic's own, where the arm names none."""
+    experiment = by_people(bert, {}, {})
+    arm = experiment.arms[0]
+    chosen = replace(experiment, arms=(replace(arm, statistic={"mechanism": "privunit", "epsilon": 6.0}),))
+    (line,) = of_experiment(chosen, classes=classes, records=2, test_records=1, tests=30, public=400)
+    assert {rung["rung"]: rung["worst_case"] for rung in line["ladder"]}["user"] == pytest.approx(6.0)
+    chosen.check_requests(chosen.arms[0], classes=classes, width=384)
+    wide = replace(arm, statistic={"mechanism": "privunit", "epsilon": 6.0, "dim": 384})
+    with pytest.raises(UserError, match=f"384 features of {classes} classes take"):
+        chosen.check_requests(wide, classes=classes, width=384)
 
 
 def test_no_more_test_users_hide_one_than_the_data_have(bert: Path) -> None:
