@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from server.protocols import PROTOCOLS
+from server.declarations import PROTOCOLS
 
 NOT_PRIVATE = "\n**Not private: a reference.** Nothing protects the users of this model.\n"
 

@@ -16,7 +16,7 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words.text import KEPT, TextMechanism
 from mechanisms.words.verbatim import Verbatim
-from server.protocols import CENTRALISED, PUBLIC_ONLY, RELEASE_ONCE
+from server.declarations import CENTRALISED, PUBLIC_ONLY, RELEASE_ONCE
 from server.training.descent import DESCENTS, Descent, LocalDPSGD
 from simulations.errors import UserError
 from simulations.experiment import values

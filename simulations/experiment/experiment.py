@@ -12,8 +12,7 @@ from mechanisms.catalogue import CATALOGUE, admit
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.release import CHANNELS
 from mechanisms.words.text import TextMechanism
-from server.protocols import CENTRALISED, PROTOCOLS, PUBLIC_ONLY, RELEASE_ONCE, STATISTICS
-from server.protocols.declaration import TrainingProtocol
+from server.declarations import CENTRALISED, PROTOCOLS, PUBLIC_ONLY, RELEASE_ONCE, STATISTICS, TrainingProtocol
 from server.training.descent import Descent
 from simulations.errors import UserError
 from simulations.experiment import values

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from client import policy as client
-from server.protocols import ASKING, PAPER, PROTOCOLS, RELEASE_ONCE
-from server.protocols.declaration import TrainingProtocol
+from server.declarations import ASKING, PAPER, PROTOCOLS, RELEASE_ONCE, TrainingProtocol
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import key

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from server.protocols import PROTOCOLS, PUBLIC_ONLY
+from server.declarations import PROTOCOLS, PUBLIC_ONLY
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 from simulations.output.numbers import epsilon, is_finite, plain, share
 from simulations.run import trust

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from server.protocols import CENTRALISED
+from server.declarations import CENTRALISED
 from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import gap, shown

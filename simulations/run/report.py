@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from server.protocols import STATISTICS
+from server.declarations import STATISTICS
 from simulations.corpora.classes import listed
 from simulations.output.jsonable import json_ready, print_json
 from simulations.output.markdown import table as markdown_table

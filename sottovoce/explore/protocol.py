@@ -9,7 +9,7 @@ from typing import Any
 
 from mechanisms.accounting.ladder import ladder
 from mechanisms.vocabulary import Vocabulary
-from server.protocols import PROTOCOLS
+from server.declarations import PROTOCOLS
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml

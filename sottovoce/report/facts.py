@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from server.card import PAYERS, Price, dearest, price_of
-from server.protocols import CENTRALISED, PAPER, PUBLIC_ONLY
+from server.declarations import CENTRALISED, PAPER, PUBLIC_ONLY
 from simulations.output.numbers import is_finite
 from simulations.run import trust
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from server.protocols import PROTOCOLS
+from server.declarations import PROTOCOLS
 from simulations.analysis.attack_results import figures as attack_figures
 from simulations.output.figures import inline
 from simulations.output.numbers import count, is_finite, share

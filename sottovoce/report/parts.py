@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from server.protocols import CENTRALISED, PAPER
+from server.declarations import CENTRALISED, PAPER
 from simulations.analysis.attack_results import ALLOWED, BELOW, below
 from simulations.output.numbers import count, is_finite, share
 from sottovoce.report import facts

@@ -16,8 +16,8 @@ from mechanisms.messages.batch import Batch
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.randomized_response import RandomizedResponse
-from server import protocols
-from server.protocols import ASKING, PROTOCOLS
+from server import declarations
+from server.declarations import ASKING, PROTOCOLS
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Publish
 from simulations.artifacts.ways import channels_of, protocol_of, training_of
@@ -99,8 +99,8 @@ def test_a_new_way_costs_one_file(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(lines) <= 40
     imported = {n.module for n in ast.walk(ast.parse("\n".join(lines))) if isinstance(n, ast.ImportFrom)}
     assert all(name.split(".")[0] in ("__future__", "pathlib", "server") for name in imported), "no user, no truth"
-    mine = replace(protocols.RELEASE_ONCE, steps="tests.server.protocols.nearest_mean:nearest_mean")
-    monkeypatch.setitem(protocols.PROTOCOLS, "release-once", mine)
+    mine = replace(declarations.RELEASE_ONCE, steps="tests.server.protocols.nearest_mean:nearest_mean")
+    monkeypatch.setitem(declarations.PROTOCOLS, "release-once", mine)
     study = experiment(ARM)
     line = run_arms(study, LocalGrid(make_nodes(study, folder)))["a"].line
     assert line["delivered"] == USERS and line["dropped"] == line["errors"] == {}
