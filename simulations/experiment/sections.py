@@ -260,7 +260,7 @@ class Encoder(Section):
     place: ClassVar[str] = "encoder"
     model: str = setting(values.text, "minilm")
     pooling: str = setting(values.choice("mean", "cls"), "mean")
-    max_length: int = setting(values.whole(3), 128)
+    max_length: int = setting(values.whole(2), 128)
     layers: tuple[int, ...] = setting(values.wholes(1), ())
     precision: str = setting(values.choice("fp32", "int8"), "fp32")
     fine_tune_on_public: bool = setting(values.flag, False)

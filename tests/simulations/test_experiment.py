@@ -158,7 +158,6 @@ def test_overrides(tmp_path: Path) -> None:
         ("data.test-size=10", "shuffle.minimum-users"),
         ("data.test-limit=10", "lower it, or raise data.test-limit or data.test-repeats"),
         ("data.public-size=1", "data.public-size: must be a whole number of at least 2"),
-        ("encoder.max-length=2", "encoder.max-length: must be a whole number of at least 3"),
         ("data.source=file", 'did you mean "files"'),
         ("data.source=files", "data.path: is missing"),
         ("data.text=sentence", 'source = "built-in"'),

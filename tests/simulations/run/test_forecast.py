@@ -248,6 +248,7 @@ def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "seed=1", "--set", "seed = 2"], "seed is set twice, by seed=1 too"),
         (["--set", "data.path=x", "--data", "y"], "data.path is set twice, by --data too"),
         (["--set", "encoder.max-length=65"], "encoder.max-length: must be from 3 to the encoder's 64 places"),
+        (["--set", "encoder.max-length=2"], "encoder.max-length: must be from 3 to the encoder's 64 places, got 2"),
         (["--set", "encoder.layers=[3]"], "encoder.layers: 3 is above the encoder's 2 layers"),
         (["--set", "arm.0.embedding.dim=33"], "embedding.dim: 33 is above the encoder's width 32"),
     ],
