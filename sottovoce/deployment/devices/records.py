@@ -56,7 +56,7 @@ def _columns(
     file: Path, text: str | None, label: str | None, classes: Sequence[str]
 ) -> tuple[Sequence[Text], NDArray[np.int64] | None]:
     if text is None:
-        raise UserError(f"{file}: name the column of the texts with --text, or give its position")
+        raise UserError(f"{file}: name the column of the texts with --text")
     part = read(file, [text] if label is None else [text, label], named=not positional(file, (text, label)))
     labels = None
     if label is not None:
