@@ -22,8 +22,8 @@ POOL = 50
 
 
 def tokenize(tokenizer: Any, texts: Sequence[Text], max_length: int) -> list[dict[str, list[int]]]:
-    """Unpadded token ids of texts or (first, second) pairs, as the tokenizer's own inputs for the model: names of special
-    tokens in a text are characters."""
+    """Unpadded token ids of texts or (first, second) pairs, as the tokenizer's own inputs for the model: names of
+    special tokens in a text are characters."""
     if not len(texts):
         return []
     backend = tokenizer.backend_tokenizer
@@ -39,7 +39,7 @@ def tokenize(tokenizer: Any, texts: Sequence[Text], max_length: int) -> list[dic
 
 
 def pieces_of(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of texts, without those that the tokenizer of a checkpoint puts around a text; read as `tokenize` does."""
+    """Token ids of texts, without those that a checkpoint's tokenizer puts around a text; read as `tokenize` does."""
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()

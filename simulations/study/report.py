@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simulations.experiment import STATISTICS
 from simulations.corpora.classes import listed
+from simulations.experiment import STATISTICS
 from simulations.output.jsonable import json_ready
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import count, epsilon, is_finite, plain, share
@@ -226,7 +226,8 @@ def data_notes(corpus: dict[str, Any]) -> list[str]:
     lines = []
     if untested := corpus.get("untested"):
         lines.append(
-            f"Classes without a row under data.test-limit, of which accuracy says nothing: {listed(untested)}. Raise it."
+            "Classes without a row under data.test-limit, of which accuracy says nothing; raise it: "
+            f"{listed(untested)}."
         )
     if classes := corpus.get("classes"):
         said = ", ".join(f"{ours} is {theirs}" for ours, theirs in classes.items())

@@ -120,7 +120,8 @@ def test_what_is_worth_a_look_is_said(bert: Path) -> None:
     warnings = "\n".join(said(late)["warnings"])
     assert "30 train users are expected in a batch" in warnings and "25 test users are expected" in warnings
     assert "of the texts are longer than 8 tokens" in warnings
-    assert said(study(bert, encoder={"max-length": 128}))["warnings"] == []
+    plain = study(bert, encoder={"model": "minilm", "max-length": 128})  # the tiny one knows few words
+    assert said(plain)["warnings"] == []
 
 
 def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
