@@ -87,7 +87,8 @@ def encoded(
     if special:
         for i, encoding in enumerate(encodings):
             if _typed(encoding, texts[i], special):
-                encodings[i] = tokenizer.encode(*_sides(opened(tokenizer, texts[i], special)), add_special_tokens=around)
+                sides = _sides(opened(tokenizer, texts[i], special))
+                encodings[i] = tokenizer.encode(*sides, add_special_tokens=around)
     return encodings
 
 

@@ -48,7 +48,7 @@ def tokenize(tokenizer: Any, texts: Sequence[Text], max_length: int) -> list[dic
 
 
 def pieces_of(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of texts, without those that the tokenizer of a checkpoint puts around a text; read as `tokenize` does."""
+    """Token ids of texts, without those that a checkpoint's tokenizer puts around a text; read as `tokenize` does."""
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()

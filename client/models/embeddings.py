@@ -69,6 +69,12 @@ def embeddings_path(folder: Path | str, split: str, identity: str) -> Path:
     return Path(folder) / f"{split}-{identity}-{_READING}.npy"
 
 
+def embeddings_of(path: Path) -> tuple[str, str] | None:
+    """The split and the encoder's hash of an `embeddings_path`; None of texts that were read otherwise."""
+    split, _, identity = path.stem.removesuffix(f"-{_READING}").rpartition("-")
+    return (split, identity) if path == embeddings_path(path.parent, split, identity) else None
+
+
 def write_embeddings(
     folder: Path | str, split: str, identity: str, values: NDArray[np.float32] | TableEmbeddings
 ) -> None:

@@ -43,12 +43,13 @@ class Encoder:
     encoder.json: {"pooling": "mean" | "cls", "max_length": tokens, "dim": m, "precision": "fp32" | "int8"}, fp32 where
     it is not said.
 
-    It is a function of one text, whose every character is a character ("[SEP]" too, `mechanisms.pieces`). Batches hold texts of one length in tokens, so nothing is padded, and ONNX Runtime's
-    CPU kernels then work row by row: a row's sums run in the same order whatever rows stand beside it, on however many
-    threads. An embedding's bits therefore depend on the text alone, not on its batch, and may be kept text by text. It
-    rests on the kernels of the ONNX Runtime at hand, so it is tried on every start; a graph that fails, such as one
-    with dynamic quantization, whose scale is that of a whole batch, would carry something of one user's text into
-    another's embedding, and is refused.
+    It is a function of one text, whose every character is a character ("[SEP]" too, `mechanisms.pieces`). Batches
+    hold texts of one length in tokens, so nothing is padded, and ONNX Runtime's CPU kernels then work row by row: a
+    row's sums run in the same order whatever rows stand beside it, on however many threads. An embedding's bits
+    therefore depend on the text alone, not on its batch, and may be kept text by text. It rests on the kernels of
+    the ONNX Runtime at hand, so it is tried on every start; a graph that fails, such as one with dynamic
+    quantization, whose scale is that of a whole batch, would carry something of one user's text into another's
+    embedding, and is refused.
 
     threads: batches that are at work at once, each on one thread; None takes $OMP_NUM_THREADS where it is set, as in
         an actor that has one of the cores, and else all cores.

@@ -179,7 +179,8 @@ def refuse_two_spellings(source: str, label: str, names: Iterable[str]) -> None:
         first, second, *_ = groups[0]
         same = "number" if _REAL.fullmatch(normal(first)) else "name"
         raise UserError(
-            f'{source}: column "{label}": labels {spelled(first)} and {spelled(second)} are one {same}; write it one way'
+            f'{source}: column "{label}": labels {spelled(first)} and {spelled(second)} are one {same}; '
+            "write it one way"
         )
 
 
@@ -221,10 +222,12 @@ def is_text(value: str) -> bool:
 
 
 def is_missing(value: object) -> bool:
-    """Whether a cell says nothing: empty, or what programs write where there is no value."""
+    """Whether a cell says nothing: nothing visible, or what programs write where there is no value."""
     if isinstance(value, float):
         return value != value  # not a number
-    return value is None or (isinstance(value, str) and value.strip().casefold() in ("", *_MISSING))
+    if not isinstance(value, str):
+        return value is None
+    return not value.strip() or (len(value) <= LONGEST_NAME and normal(value).casefold() in ("", *_MISSING))
 
 
 def plain_name(name: str) -> str:

@@ -56,11 +56,11 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
     """{"name", "way", "parts", "untested", "crowds", "cut", "unknown", "arms", "estimate", "warnings"}, JSON-ready but
     for infinity.
 
-    parts: of each, rows and rows by class. untested: classes that lost all test rows to the limit. crowds: of training and test users, how many are expected in a batch and the
-    fewest that it may be of. cut: of each limit, the share of texts that are longer. unknown: of the encoder and the
-    vocabulary, the share of words that they do not have. arms: as `simulations.experiment.ladder.of_experiment` has them.
-    estimate: seconds and bytes, how that was found; None where
-    the encoder is not on this machine. Reads the data; raises UserError where a run would.
+    parts: of each, rows and rows by class. untested: classes that lost all test rows to the limit. crowds: of training
+    and test users, how many are expected in a batch and the fewest that it may be of. cut: of each limit, the share of
+    texts that are longer. unknown: of the encoder and the vocabulary, the share of words that they do not have. arms:
+    as `simulations.experiment.ladder.of_experiment` has them. estimate: seconds and bytes, how that was found; None
+    where the encoder is not on this machine. Reads the data; raises UserError where a run would.
     """
     check_trained(experiment)
     split, holders, about = parts(experiment, progress=progress)

@@ -227,7 +227,8 @@ def data_notes(corpus: dict[str, Any]) -> list[str]:
     lines = []
     if untested := corpus.get("untested"):
         lines.append(
-            f"Classes without a row under data.test-limit, of which accuracy says nothing: {listed(untested)}. Raise it."
+            "Classes without a row under data.test-limit, of which accuracy says nothing; raise it: "
+            f"{listed(untested)}."
         )
     if classes := corpus.get("classes"):
         said = ", ".join(f"{ours} is {theirs}" for ours, theirs in classes.items())

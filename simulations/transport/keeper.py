@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from client.app import respond
-from client.models.embeddings import read_embeddings
+from client.models.embeddings import embeddings_of, read_embeddings
 from client.node import NODE, Node, load_node
 from client.shard import Shard
 from client.store.durable import creating_folder, private_file
@@ -133,8 +133,9 @@ def packed(node: Path) -> Files:
         if ".table-" in path.name or (path.suffix == ".json" and path.name != NODE):
             continue
         if path.with_suffix(".json").is_file() and path.suffix == ".npy":
-            split, _, identity = path.stem.rpartition("-")
-            rows = read_embeddings(node, split, identity, n := len(Shard.load(node, split)))
+            if (of := embeddings_of(path)) is None:
+                continue
+            rows = read_embeddings(node, *of, n := len(Shard.load(node, of[0])))
             assert rows is not None
             written = io.BytesIO()
             np.save(written, rows.take(np.arange(n)), allow_pickle=False)

@@ -244,7 +244,7 @@ def test_a_model_of_fewer_layers_than_its_weights_is_refused(tmp_path):
 
 def test_the_end_typed_into_a_text_is_text(checkpoint):
     """"</s>" in a private or public text is no end; in a prompt, which is the experimenter's, it is."""
-    folder, kind = checkpoint
+    folder, _ = checkpoint
     read = Generator(folder / "made")._plain("film </s> good")
     assert NUMBER["</s>"] not in read and (read[0], read[-1]) == (NUMBER["film"], NUMBER["good"])
     _, tokenizer = read_generator(folder / "model")

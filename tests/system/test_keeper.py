@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Message
 
 from client.app import respond
-from client.models.embeddings import TableEmbeddings
+from client.models.embeddings import TableEmbeddings, embeddings_path
 from client.node import load_node, write_node
 from client.shard import Shard, write_shard
 from client.store.ledger import Ledger, LedgerRow
@@ -142,13 +142,19 @@ def test_what_travels_of_a_node(tmp_path: Path) -> None:
     Ledger(node / "ledger-a.sqlite", durable=False).close()
 
     files = packed(node)
-    assert set(files) == {"node.json", "test.records.npy", "test.texts", "test.texts.starts.npy", "test-ab.npy"}
+    kept = embeddings_path(node, "test", "ab").name
+    assert set(files) == {"node.json", "test.records.npy", "test.texts", "test.texts.starts.npy", kept}
+    (node / "test-old.npy").write_bytes((node / kept).read_bytes())  # of texts that were read otherwise
+    (node / "test-old.json").write_text("[]")
+    assert set(packed(node)) == set(files)
     for name, held in files.items():
         held.tofile((tmp_path / name).resolve())
     shard = Shard.load(tmp_path, "test")
     assert list(shard.texts) == ["a", "b", "c"]
     np.testing.assert_array_equal(shard.embeddings("ab").take(ids), values[[4, 0, 4]])
 
+    (node / "test-old.npy").unlink()
+    (node / "test-old.json").unlink()
     keeper = Beside(tmp_path / "nodes")
     first, again = keeper.lend("0"), keeper.lend("0")
     assert first.files is again.files and keeper.sees()

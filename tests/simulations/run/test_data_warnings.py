@@ -101,8 +101,8 @@ def test_a_user_with_a_large_share_of_the_rows_is_named(tmp_path: Path) -> None:
     test = [(text, str(i % 2), f"t{i}") for i, text in enumerate(texts[150:])]
     lines = said(study(tmp_path, train, test))["warnings"]
     assert [line for line in lines if "user " in line] == [
-        'train: user "Bot" holds 30 of 150 rows (20%): a figure over rows is largely this person\'s; take some of these '
-        "rows out, or give more users"
+        'train: user "Bot" holds 30 of 150 rows (20%): a figure over rows is largely this person\'s; take some of '
+        "these rows out, or give more users"
     ]
     five = [(text, str(i % 2), f"u{i % 5}") for i, text in enumerate(texts[:150])]
     assert not any("user " in line for line in said(study(tmp_path, five, test))["warnings"])
