@@ -30,7 +30,7 @@ from server.maps import Maps
 from server.text_batches import collate, tokenize
 from server.training.descent import DPSGD
 from server.training.principal import pca_maps
-from server.training.sharpen import factored
+from server.training.rescale import factored
 
 DELTA, BATCH, FEATURES = 1e-6, 64, 64
 #: Steps that train the encoder: a user's share of them, their number, the clip, and Adam's usual learning rate for

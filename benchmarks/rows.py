@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.grid import SPHERE
 from mechanisms.mechanism import parameters
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import Sealed, generate_keys, seal, sealed_bytes
+from mechanisms.quantizer import SPHERE
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import Purkayastha
 from server.sealed_batches import open_batch

@@ -29,7 +29,7 @@ from server.checkpoint import load as load_checkpoint
 from server.maps import Maps
 from server.text_batches import collate, tokenize
 from server.training.principal import pca_maps
-from server.training.sharpen import factored
+from server.training.rescale import factored
 from server.training.statistic_head import (
     SHARED,
     best_features,

@@ -49,7 +49,7 @@ class Policy:
         above. One half is for what releases and samplers spend, the other for the filter.
     releases: the most releases of one user, whatever they cost and declared public or not.
     stand_ins: the most releases of one user that say nothing of them, in place of what they can pay no more: without
-        them a user whose total is spent is missing, and everybody sees that (`client.stand_in`).
+        them a user whose total is spent is missing, and everybody sees that (`client.dummy_release`).
     mechanisms: catalogue names that may be asked for.
     minimum_users: the smallest minimum batch of the shuffler. The server's word for it is all a client has.
     accept_unprotected: "channel: reason". That channel is declared public: no limit applies to it, and it

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client import stand_in
+from client import dummy_release
 from client.draw import draw, statistic_means
 from client.models import language_models
 from client.policy import Policy, Refused
@@ -38,8 +38,8 @@ _BYTES = 2**22
 class Sanitizer:
     """Answers requests about a shard, under a policy, on a ledger, with a source of randomness.
 
-    stand_ins: the ledger of what is released in place of users who can pay no more (`client.stand_in`); None where such
-    users are left out, whatever the policy says.
+    stand_ins: the ledger of what is released in place of users who can pay no more (`client.dummy_release`); None where
+    such users are left out, whatever the policy says.
     """
 
     policy: Policy
@@ -101,7 +101,7 @@ class Sanitizer:
         """What is released of the users' data, and, where there may be any, what stands for it."""
         books = [_Book(self.ledger, request, shard, self.streams)]
         if self.stand_ins is not None:
-            books.append(_StandIns(self.stand_ins, request, shard, stand_in.apart(self.streams, "stand-in")))
+            books.append(_StandIns(self.stand_ins, request, shard, dummy_release.apart(self.streams, "stand-in")))
         return books
 
     def _affordable(
@@ -234,10 +234,10 @@ class _StandIns(_Book):
     """The book of what says nothing of the users."""
 
     def guarantee(self, channel: str) -> Guarantee:
-        return stand_in.NOTHING_OF_THE_USERS
+        return dummy_release.NOTHING_OF_THE_USERS
 
     def values(self, channel: str) -> Callable[[_Answering, int], Any]:
-        return lambda part, step: stand_in.values(
+        return lambda part, step: dummy_release.values(
             self.request, channel, part.users, part.records, streams=self.streams, step=step
         )
 

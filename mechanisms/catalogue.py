@@ -1,5 +1,5 @@
 """Mechanisms by the names that experiment files, requests and commands use: one line for each, and those of other
-people's packages (`mechanisms.own`), which a process knows once its user has named them.
+people's packages (`mechanisms.plugin`), which a process knows once its user has named them.
 
 Who names one matters: `build` and `admit` import what they are told to, and are for what the user wrote; `rebuild`
 never imports, and is for what somebody else sent.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from mechanisms import own
+from mechanisms import plugin
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.piecewise import Piecewise
@@ -70,9 +70,9 @@ def admit(name: str) -> type[Any]:
     that came with a message. ValueError, one line."""
     if (kind := find(name)) is not None:
         return kind
-    if not own.is_reference(name) and name not in (there := own.installed()):
+    if not plugin.is_reference(name) and name not in (there := plugin.installed()):
         raise ValueError(f"unknown mechanism {name!r}; {nearest(name, {*CATALOGUE, *there})}")
-    kind = own.load(name, frozenset(CATALOGUE))
+    kind = plugin.load(name, frozenset(CATALOGUE))
     return _ADMITTED.setdefault(kind.name, kind)
 
 
@@ -80,12 +80,12 @@ def admit_installed(names: Iterable[str]) -> None:
     """Admit those of a policy's names that are not of the catalogue: what is installed here as an entry point, and
     nothing by its place, since policies travel in bundles. ValueError for any other."""
     for name in names:
-        if own.is_reference(name):
+        if plugin.is_reference(name):
             raise ValueError(
                 f"policy: {name!r}: a device takes mechanisms of the catalogue, and those that are installed on it as "
-                f"entry points of {own.GROUP}, by their names"
+                f"entry points of {plugin.GROUP}, by their names"
             )
-        if find(name) is None and name not in own.installed():
+        if find(name) is None and name not in plugin.installed():
             raise ValueError(f"policy: {name!r}: no mechanism of that name is installed here")
         admit(name)
 
@@ -175,7 +175,7 @@ def _made(kind: type[Any], given: Mapping[str, Any]) -> Any:
         raise
     except Exception as error:
         raise ValueError(f"{kind.name}: cannot be made of {dict(given)!r} ({' '.join(str(error).split())})") from error
-    return own.checked(made)
+    return plugin.checked(made)
 
 
 def nearest(word: str, known: Any) -> str:

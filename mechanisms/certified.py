@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.decimals import precise
-from mechanisms.grid import Grid
+from mechanisms.quantizer import Quantizer
 from mechanisms.streams import LATTICE
 
 FloatArray = NDArray[np.float64]
@@ -45,7 +45,8 @@ _HALF = Decimal("0.5")
 
 
 def certify(
-    draws: FloatArray, doubt: FloatArray, grid: Grid, uniforms: FloatArray, further: Callable[[IntArray], FloatArray],
+    draws: FloatArray, doubt: FloatArray, grid: Quantizer, uniforms: FloatArray,
+    further: Callable[[IntArray], FloatArray],
     exact: Callable[[int, Sequence[Decimal]], Sequence[Decimal]],
 ) -> None:  # fmt: skip
     """Changes draws (n, m), so that the grid rounds each as it would the exact one.

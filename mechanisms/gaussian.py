@@ -16,13 +16,13 @@ from scipy.special import ndtri
 from mechanisms import checks
 from mechanisms.certified import NORMAL, UNIT, certify, normal_doubt
 from mechanisms.decimals import normal_quantile
-from mechanisms.grid import SPACE, Grid
 from mechanisms.guarantee import Guarantee, gaussian_delta, gaussian_delta_bound
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER
+from mechanisms.quantizer import SPACE, Quantizer
 from mechanisms.streams import FINE, drawn
 
 FloatArray = NDArray[np.float64]
@@ -84,7 +84,7 @@ class Gaussian:
         return cls(dim, sigma)
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> Quantizer:
         return SPACE
 
     @property

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
-from mechanisms.grid import SPHERE, Grid
 from mechanisms.guarantee import Guarantee, unprotected
 from mechanisms.losses.loss import LossCells, checked_distance, no_loss, unbounded_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER
+from mechanisms.quantizer import SPHERE, Quantizer
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Identity:
         object.__setattr__(self, "size", checks.integer(self.name, "size", self.size, 2, 100_000))
 
     @property
-    def grid(self) -> Grid | None:
+    def grid(self) -> Quantizer | None:
         return None if self.channel in ("answer", "label") else SPHERE
 
     @property

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.grid import Grid
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells
+from mechanisms.quantizer import Quantizer
 from mechanisms.streams import drawn
 from mechanisms.vocabulary import Vocabulary
 
@@ -43,7 +43,7 @@ class Mechanism(Protocol):
     def guarantee(self) -> Guarantee: ...
 
     @property
-    def grid(self) -> Grid | None: ...
+    def grid(self) -> Quantizer | None: ...
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
         """One independent draw for each row of x. Same shape as x."""

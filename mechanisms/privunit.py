@@ -20,12 +20,12 @@ from scipy.special import betaincinv, betaln, expit
 from mechanisms import checks
 from mechanisms.certified import UNIT, certify, further
 from mechanisms.decimals import symmetric_beta_quantile
-from mechanisms.grid import SPHERE, Grid
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.cap import cap_blanket, cap_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
+from mechanisms.quantizer import SPHERE, Quantizer
 from mechanisms.streams import FINE, drawn
 from mechanisms.tangent import exact_tangent_normal, tangent_normal
 
@@ -77,7 +77,7 @@ class PrivUnit:
         object.__setattr__(self, "cap_probability", value)
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> Quantizer:
         return SPHERE
 
     @property

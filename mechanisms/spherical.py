@@ -37,7 +37,6 @@ from scipy.special import gammaincinv, gammaln, ndtri
 from mechanisms import checks
 from mechanisms.certified import NORMAL, UNIT, certify, further, normal_doubt
 from mechanisms.decimals import gamma_quantile, normal_quantile
-from mechanisms.grid import SPACE, SPHERE, Grid
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.angle_table import angle_table, log_normalizer
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -46,6 +45,7 @@ from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.losses.sphere import normalized_laplace_loss, purkayastha_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER, angular, euclidean
+from mechanisms.quantizer import SPACE, SPHERE, Quantizer
 from mechanisms.streams import FINE, LATTICE, drawn
 from mechanisms.tangent import exact_tangent_normal, tangent_normal
 
@@ -78,7 +78,7 @@ class Purkayastha:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> Quantizer:
         return SPHERE
 
     @property
@@ -158,7 +158,7 @@ class PlanarLaplace:
             raise ValueError(f"{self.name}: epsilon must be above 0 where normalize is false, got 0")
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> Quantizer:
         return SPHERE if self.normalize else SPACE
 
     @property

@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.grid import SPACE
 from mechanisms.identity import Identity
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
+from mechanisms.quantizer import SPACE
 from mechanisms.vocabulary import NOTHING
 
 

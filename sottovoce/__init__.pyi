@@ -24,8 +24,8 @@ from mechanisms.identity import Identity as Identity
 from mechanisms.messages.release import Release as Release
 from mechanisms.messages.reply import Reply as Reply
 from mechanisms.messages.request import Request as Request
-from mechanisms.own import OwnMechanism as OwnMechanism
 from mechanisms.piecewise import Piecewise as Piecewise
+from mechanisms.plugin import OwnMechanism as OwnMechanism
 from mechanisms.privunit import PrivUnit as PrivUnit
 from mechanisms.randomized_answer import RandomizedAnswer as RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse as RandomizedResponse
@@ -63,7 +63,7 @@ from simulations.run.simulate import resume as resume
 from simulations.run.simulate import simulate as simulate
 from simulations.run.summary import summarize as summarize
 from sottovoce.adversary.attacks.run import attack as attack
-from sottovoce.adversary.audit.outside.claim import Claim as Claim
+from sottovoce.adversary.audit.external.claim import Claim as Claim
 from sottovoce.adversary.audit.run import audit as audit
 from sottovoce.adversary.audit.run import verify as verify
 

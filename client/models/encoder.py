@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
+from client.models.clean_text import clean_text
 from client.models.content import content_hash
-from client.models.described import LONGEST, fields, last_token, loaded, longest, tried
-from client.models.legible import legible
+from client.models.load_checked import LONGEST, fields, last_token, load_checked, longest, tried
 from client.models.onnx import cores
 from client.store.text_column import Text
 from mechanisms.checks import is_whole
@@ -67,7 +67,7 @@ class Encoder:
         for value, known in ((self.pooling, _POOLINGS), (self.precision, PRECISIONS)):
             if not isinstance(value, str) or value not in known:
                 raise ValueError(f"encoder: {folder / 'encoder.json'}: {value!r} is not one of {', '.join(known)}")
-        self._tokenizer, (self._session,) = loaded("encoder", folder, "model.onnx", threads=1)
+        self._tokenizer, (self._session,) = load_checked("encoder", folder, "model.onnx", threads=1)
         self.threads = cores() if threads is None else threads
         self._special = read_as_text(self._tokenizer)
         self._tokenizer.enable_truncation(self.max_length)
@@ -90,7 +90,7 @@ class Encoder:
 
     def _batches(self, texts: Sequence[Text]) -> Iterator[tuple[NDArray[np.int64], list[Encoding]]]:
         """Places of texts of one length in tokens, and these texts; longest first: the last to be at work are short."""
-        encodings = encoded(self._tokenizer, [legible(text) for text in texts], self._special)
+        encodings = encoded(self._tokenizer, [clean_text(text) for text in texts], self._special)
         for encoding in encodings:  # the tokenizer cuts nothing where what it puts around a text is longer
             encoding.truncate(self.max_length)
         lengths = np.array([len(e) for e in encodings])

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client.models.clean_text import clean_text
 from client.models.content import content_hash
-from client.models.described import LONGEST, bounds, fields, loaded, longest, numbers, tried
-from client.models.legible import legible
+from client.models.load_checked import LONGEST, bounds, fields, load_checked, longest, numbers, tried
 from client.models.pieces import Pieces, in_pieces
 from mechanisms.checks import is_whole
 from mechanisms.pieces import encoded, read_as_text
@@ -57,7 +57,7 @@ class Generator:
             raise ValueError(f"generator: {folder / 'generator.json'}: {why}")
         self.low, self.high = float(self._about["low"]), float(self._about["high"])
         parts = () if self._about["start"] is None else (ENCODER,)
-        self._tokenizer, graphs = loaded("generator", folder, "model.onnx", *parts, threads=threads)
+        self._tokenizer, graphs = load_checked("generator", folder, "model.onnx", *parts, threads=threads)
         self._special = read_as_text(self._tokenizer, self._about["special"])
         self._session, self._encoder = graphs[0], graphs[1] if parts else None
         self._known: dict[str, Pieces] = {}
@@ -191,7 +191,7 @@ class Generator:
         return write
 
     def _plain(self, text: str) -> list[int]:
-        read = encoded(self._tokenizer, [str(legible(text))], self._special, around=False) if text else []
+        read = encoded(self._tokenizer, [str(clean_text(text))], self._special, around=False) if text else []
         ids = read[0].ids if read else []
         return [i if i < self._about["pieces"] else self._about["padding"] for i in ids]  # none that the model lacks
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models.content import content_hash
-from client.models.described import LONGEST, bounds, fields, last_token, loaded, longest, numbers, tried
+from client.models.load_checked import LONGEST, bounds, fields, last_token, load_checked, longest, numbers, tried
 from client.models.onnx import reached_alone
 from client.models.pieces import Columns, Pieces, in_pieces
 from mechanisms.checks import is_whole
@@ -48,7 +48,7 @@ class MaskedLM:
             raise ValueError(f"masked-lm: {folder / 'masked_lm.json'}: {why}")
         self.low, self.high = float(self._about["low"]), float(self._about["high"])
         self.max_length = int(self._about["max_length"])
-        self._tokenizer, (self._session,) = loaded("masked-lm", folder, "model.onnx", threads=threads)
+        self._tokenizer, (self._session,) = load_checked("masked-lm", folder, "model.onnx", threads=threads)
         read_as_text(self._tokenizer, self._about["special"])
         self._inputs = [i.name for i in self._session.get_inputs()]
         self._run_options = reached_alone()

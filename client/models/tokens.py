@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models.legible import legible
+from client.models.clean_text import clean_text
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.text import TextMechanism
 
@@ -312,7 +312,7 @@ def padded_word_ids(texts: Sequence[str | tuple[str, str]], mechanism: TextMecha
     padded = np.full((len(texts), mechanism.positions), NOTHING, dtype=np.int64)
     dropped = frozenset(np.flatnonzero(mechanism.dropped).tolist())
     for row, text in enumerate(texts):
-        for part, side in zip(sides_of(legible(text), mechanism.sides), mechanism.slices, strict=True):
+        for part, side in zip(sides_of(clean_text(text), mechanism.sides), mechanism.slices, strict=True):
             ids = _first(reader, _chunks(part), dropped, mechanism.tokens)
             padded[row, side.start : side.start + len(ids)] = ids
     return padded

@@ -26,9 +26,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client.store import witness
+from client.store import rollback_guard
 from client.store.durable import creating
-from client.store.witness import Commit
+from client.store.rollback_guard import NONCE_BYTES, Commit
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost, cost
 from mechanisms.guarantee import Guarantee
 
@@ -48,7 +48,7 @@ CREATE TABLE draws (
     guarantee TEXT NOT NULL, UNIQUE (stage, channel, digest)
 );
 CREATE TABLE commits (
-    id INTEGER PRIMARY KEY, time INTEGER NOT NULL, nonce BLOB NOT NULL CHECK (length(nonce) = {witness.NONCE_BYTES})
+    id INTEGER PRIMARY KEY, time INTEGER NOT NULL, nonce BLOB NOT NULL CHECK (length(nonce) = {NONCE_BYTES})
 );
 CREATE TABLE releases (
     id INTEGER PRIMARY KEY, at INTEGER NOT NULL REFERENCES commits,
@@ -154,7 +154,7 @@ class Ledger:
         self.path = Path(path)
         self._witness = self.path.with_name(f".{self.path.name}.made") if durable else None
         with _failing_closed():
-            known = None if self._witness is None else witness.read(self._witness)  # first: others may commit meanwhile
+            known = None if self._witness is None else rollback_guard.read(self._witness)  # first: others may commit
             if not self.path.exists():
                 if known is not None:
                     raise LedgerError(f"ledger: {self.path} is gone, and what was spent with it; put it back")
@@ -194,7 +194,7 @@ class Ledger:
             raise LedgerError("ledger: commit outside of exclusive")
         if not charges:
             return
-        nonce = os.urandom(witness.NONCE_BYTES)
+        nonce = os.urandom(NONCE_BYTES)
         with _failing_closed():
             number = self._connection.execute(_COMMIT, (int(time.time()), nonce)).lastrowid
             assert number is not None
@@ -202,7 +202,7 @@ class Ledger:
                 self._write(charge, number)
             self._connection.execute("COMMIT")
             if self._witness is not None:
-                witness.advance(self._witness, Commit(number, nonce))
+                rollback_guard.advance(self._witness, Commit(number, nonce))
 
     def recall(
         self, stage: str, channel: str, digest: str, users: NDArray[np.int64], records: NDArray[np.int64]
@@ -382,12 +382,12 @@ class Ledger:
         if last is None:
             raise LedgerError(f"ledger: {self.path} is damaged")
         if known is None and last[0] > 1:  # the first commit is the ledger's making; the next ones have a witness
-            known = witness.read(self._witness)  # which another may have made since we looked, as the ledger
+            known = rollback_guard.read(self._witness)  # which another may have made since we looked, as the ledger
             if known is None:
                 raise LedgerError(f"ledger: {self._witness} is gone, and whether this is the last copy cannot be told")
             self._require(known)
         if known is None or known.number < last[0]:
-            witness.advance(self._witness, Commit(*last))
+            rollback_guard.advance(self._witness, Commit(*last))
 
     def _require(self, known: Commit | None) -> None:
         """Raises unless the commit that the witness names is on the ledger."""
@@ -464,7 +464,7 @@ def _create(path: Path, durable: bool) -> None:
             for table in ("meta", "draws", "commits", "releases")
             for verb in ("UPDATE", "DELETE")
         )
-        first = f"INSERT INTO commits VALUES (1, {int(time.time())}, x'{os.urandom(witness.NONCE_BYTES).hex()}');"
+        first = f"INSERT INTO commits VALUES (1, {int(time.time())}, x'{os.urandom(NONCE_BYTES).hex()}');"
         connection.executescript("BEGIN;" + _CREATE + first + "".join(triggers) + "COMMIT;")
 
 
@@ -484,7 +484,7 @@ def _connect(path: Path, durable: bool) -> sqlite3.Connection:
 def _failing_closed() -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, OSError, witness.Damaged) as error:  # "database or disk is full" says more than a name
+    except (sqlite3.Error, OSError, rollback_guard.Damaged) as error:  # the text says more than a name
         raise LedgerError(f"ledger: it cannot be used: {error}") from error
     except (ValueError, TypeError, OverflowError) as error:
         raise LedgerError(f"ledger: it cannot be used ({type(error).__name__})") from error

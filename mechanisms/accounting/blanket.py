@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
 from mechanisms.accounting.convex_order import gathered_near, gathered_on_grid, spread_on_grid, thinned
-from mechanisms.accounting.crossing import crossing
+from mechanisms.accounting.solve_epsilon import solve_epsilon
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 from mechanisms.losses.blanket_cells import BlanketCells
 
@@ -127,7 +127,7 @@ def least_epsilon(
 
     def excess(epsilon: float) -> float:
         value = blanket_delta(cells, n, epsilon, pessimistic=pessimistic, slack=slack)
-        if math.isnan(value):  # `crossing` takes it for too much, which is the safe side of an upper bound alone
+        if math.isnan(value):  # `solve_epsilon` takes it for too much, which is the safe side of an upper bound alone
             return math.nan if pessimistic else -math.inf
         return math.log(max(value, 1e-300)) - math.log(delta)
 
@@ -135,7 +135,7 @@ def least_epsilon(
     ratio = _gaussian_ratio(cells, n)
     guess = min(max(1e-6, gaussian_epsilon(ratio, delta)), 0.7 * top) if near is None else min(near, top)
     tolerance = tolerance or (1e-4 if pessimistic else 5e-4)
-    found = crossing(excess, guess, top, fall=_fall(ratio, guess), tolerance=tolerance)
+    found = solve_epsilon(excess, guess, top, fall=_fall(ratio, guess), tolerance=tolerance)
     if found is None:
         return None
     low, high = found

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from mechanisms.accounting.clone_pair import LEAST_DELTA
-from mechanisms.accounting.counted import counted
 from mechanisms.accounting.rounds import rounds_epsilon
 from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket
+from mechanisms.accounting.with_sampler_error import with_sampler_error
 from mechanisms.mechanism import Mechanism
 
 #: At most so many looks for the δ that group privacy may spend on one record.
@@ -65,7 +65,11 @@ def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: flo
     numeric = sum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
     lost = users * stages * sum(mechanism.guarantee.numeric_delta for mechanism in mechanisms)
     factor = math.exp(numeric * stages)
-    epsilon = counted(lambda d: rounds_epsilon([(cells, users, stages)], d), delta / factor, lost * factor**2)
+
+    def bound(d: float) -> float | None:
+        return rounds_epsilon([(cells, users, stages)], d)
+
+    epsilon = with_sampler_error(bound, delta / factor, lost * factor**2)
     return None if epsilon is None or not math.isfinite(epsilon) else epsilon + numeric * stages
 
 

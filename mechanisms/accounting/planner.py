@@ -15,9 +15,9 @@ from mechanisms.accounting.blanket import SLACK, blanket_delta
 from mechanisms.accounting.central import central_epsilon, group_factor
 from mechanisms.accounting.clone_pair import LEAST_DELTA
 from mechanisms.accounting.compose import compose
-from mechanisms.accounting.counted import price
 from mechanisms.accounting.shuffle import generic_epsilon, joint_blanket
 from mechanisms.accounting.truncated import fits_truncated
+from mechanisms.accounting.with_sampler_error import price
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import MAX_EPSILON, PrivUnit

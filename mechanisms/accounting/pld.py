@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 
 from mechanisms import checks
-from mechanisms.accounting.crossing import crossing
+from mechanisms.accounting.solve_epsilon import solve_epsilon
 from mechanisms.losses.loss import LossCells, check_delta
 
 FloatArray = NDArray[np.float64]
@@ -218,7 +218,7 @@ class ComposedLoss:
 
         end = top * (1 + 1e-12)
         guess, fall = self._guess(max(delta, 1e-300))
-        bracket = crossing(excess, min(max(guess, 1e-6 * top), 0.999 * top), end, fall=fall, tolerance=1e-9)
+        bracket = solve_epsilon(excess, min(max(guess, 1e-6 * top), 0.999 * top), end, fall=fall, tolerance=1e-9)
         if bracket is None:  # it crosses within a hair of the end, or nowhere that was looked at
             bracket = 0.0, 1.0
             while self.delta(bracket[1]) > delta:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 from scipy.stats import binom
 
-from mechanisms.accounting.counted import price
+from mechanisms.accounting.with_sampler_error import price
 from mechanisms.privunit import PrivUnit
 
 FloatArray = NDArray[np.float64]

@@ -35,12 +35,12 @@ from numpy.typing import NDArray
 from mechanisms.accounting.blanket import blanket_epsilon
 from mechanisms.accounting.clone_pair import LEAST_DELTA, check_arguments
 from mechanisms.accounting.clones import clones_2021, clones_2021_closed
-from mechanisms.accounting.counted import counted
 from mechanisms.accounting.erlingsson import erlingsson_2019
 from mechanisms.accounting.lower import lower_bounds
 from mechanisms.accounting.stronger_clone import stronger_clone, stronger_clone_renyi
 from mechanisms.accounting.truncated import truncated_epsilon
 from mechanisms.accounting.variation_ratio import variation_ratio
+from mechanisms.accounting.with_sampler_error import with_sampler_error
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
@@ -162,7 +162,7 @@ def amplify(
     exact: list[Callable[[], float | None]] = []  # what the bounds are of samplers that are exact
     if math.isfinite(worst) and _one_randomizer(mechanisms):
         clones = _clone_bounds(worst, beta, users)
-        bounds |= {name: counted(bound, delta, lost) for name, bound in clones.items()}
+        bounds |= {name: with_sampler_error(bound, delta, lost) for name, bound in clones.items()}
         exact += [partial(bound, delta) for bound in clones.values()]
     # a single user's message is nobody else's: there is nothing to amplify
     # beyond e^600 there is no double for e^ε, and a blanket of that little mass amplifies for no number of users
@@ -170,7 +170,7 @@ def amplify(
     if cells is not None:
         for name, bound in (("blanket_truncated", truncated_epsilon), ("blanket", blanket_epsilon)):
             exact.append(partial(bound, cells, users, share))
-            epsilon = counted(partial(bound, cells, users), share, lost * math.exp(2 * numeric))
+            epsilon = with_sampler_error(partial(bound, cells, users), share, lost * math.exp(2 * numeric))
             if epsilon is not None and epsilon + numeric < local:
                 bounds[name] = epsilon + numeric
         if bracketed and bounds["blanket"] is not None:
@@ -222,7 +222,7 @@ def generic_epsilon(mechanisms: Sequence[Mechanism], *, users: int, delta: float
         return None
     _, beta = _local(mechanisms, worst, numeric, delta * math.exp(-numeric))
     lost = users * math.fsum(g.numeric_delta for g in guarantees)
-    found = (counted(bound, delta, lost) for bound in _clone_bounds(worst, beta, users).values())
+    found = (with_sampler_error(bound, delta, lost) for bound in _clone_bounds(worst, beta, users).values())
     return min((epsilon for epsilon in found if epsilon is not None), default=None)
 
 

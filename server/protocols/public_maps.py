@@ -13,7 +13,7 @@ from server.maps import Maps
 from server.training.head import train_head
 from server.training.noise import sanitize_public
 from server.training.principal import pca_maps
-from server.training.sharpen import sharpened
+from server.training.rescale import rescaled
 
 #: Share of the public rows that choose among candidates for m'.
 HELD_OUT = 0.25
@@ -74,7 +74,7 @@ class PublicMaps:
             cut = int(len(order) * HELD_OUT)
             held, rest = order[:cut], order[cut:]
             learned = self._learned_on(self.embeddings[rest], self.labels[rest], mechanism)
-            maps = sharpened(learned, public=self.embeddings[rest])
+            maps = rescaled(learned, public=self.embeddings[rest])
             z = np.tile(maps.project(self.embeddings[held]), (DRAWS, 1))
             guesses = maps.predict(sanitize_public(mechanism, z, seed=self.seed, stage="choose-dim"))
             self._accuracy[mechanism] = float(np.mean(guesses == np.tile(self.labels[held], DRAWS)))

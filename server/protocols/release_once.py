@@ -14,7 +14,7 @@ from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Progress, Public, Training
 from server.training.head import train_head
-from server.training.sharpen import sharpened
+from server.training.rescale import rescaled
 
 
 def release_once(
@@ -57,5 +57,5 @@ def release_once(
             label_transition=None if isinstance(label, Identity) else np.exp(np.concatenate(transitions)),
             seed=training.seed,
         )  # fmt: skip
-    maps = sharpened(maps, public=public.embeddings)
+    maps = rescaled(maps, public=public.embeddings)
     return EmbeddingModel(channels, public.encoder, mechanism, maps, asked)

@@ -24,8 +24,8 @@ from server.protocols.protocol import Channels, Conversation, Encoding, Progress
 from server.protocols.public_maps import dim_of
 from server.training.descent import Descent
 from server.training.principal import pca_maps
+from server.training.rescale import factored, rescaled
 from server.training.self_training import EPOCHS, RATE, pseudo_labels
-from server.training.sharpen import factored, sharpened
 from server.training.statistic_head import (
     SHARED,
     Evidence,
@@ -89,7 +89,7 @@ def statistics(
     assert maps is not None
     mechanism = channels.embedding[0] if channels.asking else None
     if mechanism is not None:
-        maps = sharpened(maps, public=embeddings, dim=dim_of(mechanism), rest=REST)
+        maps = rescaled(maps, public=embeddings, dim=dim_of(mechanism), rest=REST)
     return EmbeddingModel(channels, encoder, mechanism, maps, asked)
 
 

@@ -17,7 +17,7 @@ from server.protocols.protocol import Channels, Conversation, Progress, Public, 
 from server.protocols.public_maps import dim_of
 from server.protocols.sanitized_text import start_of, trained_on
 from server.training.head import train_head
-from server.training.sharpen import sharpened
+from server.training.rescale import rescaled
 
 #: Users with even numbers release texts, the others embeddings.
 FIRST, SECOND = (0, 2), (1, 2)
@@ -60,5 +60,5 @@ def text_then_embeddings(
         transition = np.exp(log_transition(channels.label, y, classes=channels.classes)) if noisy else None
         maps = train_head(asked, z, y, label_transition=transition, seed=training.seed)
     if len(public.texts):
-        maps = sharpened(maps, public=encoder.embed(public.texts))
+        maps = rescaled(maps, public=encoder.embed(public.texts))
     return EmbeddingModel(channels, encoder, mechanism, maps, asked)

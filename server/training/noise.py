@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.grid import SPHERE
+from mechanisms.quantizer import SPHERE
 from mechanisms.streams import SimulationStreams
 
 if TYPE_CHECKING:

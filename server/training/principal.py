@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.maps import Maps
-from server.training.sharpen import factored
+from server.training.rescale import factored
 
 # This file must not import torch: the cost of a study is stated without it.
 

@@ -12,7 +12,7 @@ from server.maps import Maps
 from server.text_batches import warmed
 from server.training.noise import Noise
 from server.training.principal import checked
-from server.training.sharpen import factored
+from server.training.rescale import factored
 
 #: Shrinkage before whitening, in mean eigenvalues: few rows say little about small ones. This value and DROPOUT gave
 #: the best mean accuracy of 9 pairs on held-out SST-2 *training* phrases (frozen MiniLM, 3,300 public phrases, two

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models.legible import legible
+from client.models.clean_text import clean_text
 from client.models.tokens import sides_of, word_ids
 from client.store.text_column import Text
 from mechanisms.pieces import encoded, read_as_text
@@ -41,7 +41,7 @@ def token_lengths(model: str, texts: Sequence[Text]) -> NDArray[np.int64]:
     special = read_as_text(tokenizer)
     lengths: list[int] = []
     for start in range(0, len(texts), _AT_ONCE):
-        part = [legible(text) for text in texts[start : start + _AT_ONCE]]
+        part = [clean_text(text) for text in texts[start : start + _AT_ONCE]]
         lengths += map(len, encoded(tokenizer, part, special))
     return np.array(lengths, dtype=np.int64)
 
@@ -78,7 +78,7 @@ def outside(vocabulary: Vocabulary, texts: Sequence[str]) -> float:
 def sampled(texts: Sequence[Text]) -> list[str]:
     """At most SAMPLE of the texts, evenly over all, as far as models read them; a pair as two."""
     step = -(-len(texts) // SAMPLE) or 1
-    return [side for i in range(0, len(texts), step) for side in sides_of(legible(texts[i]), 2) if side]
+    return [side for i in range(0, len(texts), step) for side in sides_of(clean_text(texts[i]), 2) if side]
 
 
 def _letters(text: str) -> list[str]:

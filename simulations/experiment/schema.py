@@ -12,7 +12,7 @@ from typing import Any
 from mechanisms.catalogue import CATALOGUE, OWN_KINDS
 from mechanisms.identity import Identity
 from mechanisms.messages.release import CHANNELS
-from mechanisms.own import installed
+from mechanisms.plugin import installed
 from server.training.descent import DESCENTS
 from simulations.experiment.arm import Arm
 from simulations.experiment.names import key

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models import language_models
-from client.models.legible import legible
+from client.models.clean_text import clean_text
 from client.models.onnx import cores
 from client.models.tokens import sides_of, word_ids
 from mechanisms.words.text import TextMechanism
@@ -118,7 +118,7 @@ def _cuts(
         alike.setdefault((text.sides, text.tokens, text.dropped.tobytes()), []).append(name)
     if texts:
         words = next(iter(texts.values())).vocabulary  # of the study
-        every = [legible(text) for part in (split.train, split.test) for text in part.texts]
+        every = [clean_text(text) for part in (split.train, split.test) for text in part.texts]
         read = {
             sides: [np.array(word_ids(side, words), np.int64) for text in every for side in sides_of(text, sides)]
             for sides in {sides for sides, *_ in alike}

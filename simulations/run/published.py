@@ -63,7 +63,7 @@ class Published:
 
     def finish(self) -> None:
         """Puts there all that the finished run holds, its results last: once they are there, it is finished."""
-        from simulations.transport.keeper import packed
+        from simulations.transport.node_store import packed
 
         self()
         for node in sorted(self._part.glob("nodes/*")):

@@ -91,9 +91,9 @@ def run_on_flower(
 
     actors: how many processes answer for the nodes, each on one thread so that they do not fight over the cores; one
     for each core where it is None. address: of a Ray cluster that is there already, host:port, whose cores then count;
-    its machines need not see `folder` (`simulations.transport.keeper`). Otherwise Ray is started for this call, on this
-    machine alone, and stopped after it. share: of how many runs at once on the cluster this is one: each has an equal
-    share of every machine. app: another ClientApp, to measure what Flower costs by itself.
+    its machines need not see `folder` (`simulations.transport.node_store`). Otherwise Ray is started for this call, on
+    this machine alone, and stopped after it. share: of how many runs at once on the cluster this is one: each has an
+    equal share of every machine. app: another ClientApp, to measure what Flower costs by itself.
     Raises UserError where the cluster cannot be used.
     """
     os.environ.update(QUIET)  # what this process starts inherits it; the runtime_env takes it to other machines
@@ -106,7 +106,7 @@ def run_on_flower(
     from flwr.supercore import telemetry
 
     from client.app import app as seen_nodes
-    from simulations.transport.keeper import app as lent_nodes
+    from simulations.transport.node_store import app as lent_nodes
 
     # It reads the variable when it is imported, which whoever comes here from Python has done before.
     telemetry.FLWR_TELEMETRY_ENABLED = QUIET["FLWR_TELEMETRY_ENABLED"]
@@ -141,9 +141,9 @@ def run_on_flower(
         warnings.simplefilter("ignore")
         if address is not None:
             _check_machines(share)
-        keeper = None if address is None else _keeper(folder)  # it ends with the last who holds it
+        node_store = None if address is None else _keeper(folder)  # it ends with the last who holds it
         run_simulation(server_app, client_app, num_supernodes=nodes, backend_config=configuration)
-        del keeper
+        del node_store
     if failure:
         raise failure[0]
     if not outcome:
@@ -233,14 +233,14 @@ def _keeper(folder: Path) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from simulations.transport.keeper import NAME, Keeper
+    from simulations.transport.node_store import NAME, NodeStore
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     # Started anew where it dies, it knows all that it must: what it keeps lies in the folder.
     options = {"name": NAME, "num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
-    keeper = ray.remote(Keeper).options(**options).remote(str(folder.resolve()))
+    node_store = ray.remote(NodeStore).options(**options).remote(str(folder.resolve()))
     try:
-        seen = ray.get(keeper.sees.remote(), timeout=_LOOK)
+        seen = ray.get(node_store.sees.remote(), timeout=_LOOK)
     except ray.exceptions.RayError as error:
         raise UserError(f"--ray-address: the cluster's part on this machine failed: {_first_line(error)}") from error
     if not seen:
@@ -248,7 +248,7 @@ def _keeper(folder: Path) -> Any:
             f"--ray-address: the cluster's part on this machine does not see {folder}, or may not write to it; start "
             "`ray start` where this command runs, as its user"
         )
-    return keeper
+    return node_store
 
 
 def _check_machines(share: int) -> None:

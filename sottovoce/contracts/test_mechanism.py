@@ -22,12 +22,12 @@ import pytest
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import OWN_KINDS, find
-from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
 from mechanisms.metrics import DISTANCES
-from mechanisms.own import PROTECTS
+from mechanisms.plugin import PROTECTS
+from mechanisms.quantizer import SPHERE
 from mechanisms.streams import SecureStreams, SeededUniforms
 from mechanisms.vocabulary import NOTHING
 from sottovoce.contracts.cases import (

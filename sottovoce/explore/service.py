@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from client.models.legible import legible
+from client.models.clean_text import clean_text
 from client.store.ledger import LedgerError
 from simulations.errors import UserError
 from simulations.output.jsonable import json_ready
@@ -166,7 +166,7 @@ def _text(question: Mapping[str, Any]) -> str:
         raise UserError("text: must be a text")
     if len(text) > CHARACTERS:
         raise UserError(f"the sentence has {len(text):,} characters, and at most {CHARACTERS:,} are read; cut it")
-    readable: str = legible(text)
+    readable: str = clean_text(text)
     return readable.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.private_encoder import STEPS, Headed, noisy_steps, rows_of
 from server.text_batches import collate
-from server.training.sharpen import factored
+from server.training.rescale import factored
 from tests.support.tiny_models import reviews, tiny_bert
 
 _RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import torch
 from benchmarks.teaching import Tangent, private_gradient
 from mechanisms.privunit import PrivUnit
 from server.maps import Maps
-from server.training.sharpen import factored
+from server.training.rescale import factored
 from server.training.statistic_head import mean_noise
 from tests.support.tiny_models import reviews, tiny_bert
 

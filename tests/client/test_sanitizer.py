@@ -17,8 +17,8 @@ from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.shard import Shard, records_path, write_shard
 from client.store.ledger import Ledger, LedgerError
-from mechanisms.grid import SPHERE
 from mechanisms.projection import project
+from mechanisms.quantizer import SPHERE
 from mechanisms.streams import SecureStreams, SimulationStreams
 from tests.support.answers import ask, ledger_rows, refusal
 from tests.support.clients import CLASSES, DIM, ENCODER, OPEN, REFERENCE, M, make_node, request, with_prior

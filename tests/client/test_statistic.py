@@ -21,7 +21,6 @@ from client.draw import signed_directions, statistic_means
 from client.node import load_node
 from client.policy import Policy, Refused
 from client.shard import write_shard
-from mechanisms.grid import SPHERE
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -36,6 +35,7 @@ from mechanisms.messages.wire import (
 )
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import project, statistic_vectors
+from mechanisms.quantizer import SPHERE
 from mechanisms.streams import SimulationStreams
 from server.validation import validate
 from tests.support.answers import ask, ledger_rows

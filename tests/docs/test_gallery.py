@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sottovoce.adversary.audit.outside.certificate import load
-from sottovoce.adversary.audit.outside.outputs import Part
+from sottovoce.adversary.audit.external.certificate import load
+from sottovoce.adversary.audit.external.outputs import Part
 from sottovoce.cli.main import main
 from tests.support.paths import ROOT
 from tests.support.programs import program

@@ -18,9 +18,9 @@ import mechanisms.privunit
 import mechanisms.spherical
 from mechanisms import Gaussian, PlanarLaplace, Purkayastha, decimals
 from mechanisms.certified import NORMAL, certify, normal_doubt
-from mechanisms.grid import SPHERE
 from mechanisms.losses.angle_table import AngleTable, angle_table
 from mechanisms.privunit import QUANTILE, PrivUnit
+from mechanisms.quantizer import SPHERE
 from mechanisms.spherical import RADIUS
 from mechanisms.streams import LATTICE, SecureStreams, SimulationStreams
 

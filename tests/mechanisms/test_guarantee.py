@@ -11,11 +11,11 @@ from mechanisms.accounting.ladder import ledger_rung
 from mechanisms.accounting.privacy_filter import cost
 from mechanisms.composition import Budget, compose_basic, metric_statement
 from mechanisms.gaussian import Gaussian
-from mechanisms.grid import SPACE, SPHERE, Grid
 from mechanisms.guarantee import Guarantee, gaussian_delta, gaussian_epsilon, unprotected
 from mechanisms.identity import Identity
 from mechanisms.messages.release import Release, digest
 from mechanisms.metrics import angular, discrete, euclidean
+from mechanisms.quantizer import SPACE, SPHERE, Quantizer
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 
@@ -189,7 +189,7 @@ def test_angles_keep_their_precision_at_both_ends():
     np.testing.assert_array_equal(discrete(np.array([1, 2]), np.array([1, 3])), [0.0, 1.0])
 
 
-@pytest.mark.parametrize("grid", [SPHERE, SPACE, Grid(16, 0.5)])
+@pytest.mark.parametrize("grid", [SPHERE, SPACE, Quantizer(16, 0.5)])
 def test_the_grid_rounds_clips_and_returns(grid):
     values = np.random.default_rng(0).uniform(-1, 1, (200, 3))
     codes = grid.encode(values)
@@ -208,7 +208,7 @@ def test_unit_vectors_reach_the_ends_of_their_grid():
 @pytest.mark.parametrize(("bits", "step"), [(8, 1.0), (16, 0.0), (16, math.inf), (32, math.nan)])
 def test_an_impossible_grid_is_refused(bits, step):
     with pytest.raises(ValueError, match="grid"):
-        Grid(bits, step)
+        Quantizer(bits, step)
 
 
 def release(rows=3, **change):

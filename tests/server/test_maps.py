@@ -16,7 +16,7 @@ from server.training.head import train_head
 from server.training.noise import Noise, sanitize_public
 from server.training.principal import pca_maps
 from server.training.public_maps import learn_maps
-from server.training.sharpen import SHARPEN, factored, sharpened
+from server.training.rescale import SHARPEN, factored, rescaled
 
 WIDTH = 24
 
@@ -80,7 +80,7 @@ def test_sharpened_maps_keep_nearly_all_decisions_without_a_bias(classes, spread
     stretch = np.full(WIDTH, spread)  # how long texts are beside what decides: the bias is in units of that length
     stretch[: classes - 1] = 1.0
     h = np.random.default_rng(1).standard_normal((4000, WIDTH)) * stretch @ vt + maps.mean
-    sharp = sharpened(maps, public=h[:2000])
+    sharp = rescaled(maps, public=h[:2000])
     assert np.ptp(sharp.folded()[1]) < 1e-6
     ignored = Maps(maps.mean, maps.m1, maps.m2, maps.head_w, np.zeros(classes))
     before = maps.predict(maps.project(h[2000:]))
@@ -92,7 +92,7 @@ def test_sharpened_maps_keep_nearly_all_decisions_without_a_bias(classes, spread
 
 def test_sharpening_shrinks_only_what_the_head_does_not_read() -> None:
     maps = random_maps(dim=4, classes=3)
-    sharp = sharpened(maps, public=np.random.default_rng(1).standard_normal((100, WIDTH)))
+    sharp = rescaled(maps, public=np.random.default_rng(1).standard_normal((100, WIDTH)))
     weight = maps.folded()[0].astype(np.float64)
     read, _, _ = np.linalg.svd(weight - weight.mean(axis=1, keepdims=True))
     before, after = maps.m1 @ read, sharp.m1 @ read  # three classes: two contrasts
@@ -102,7 +102,7 @@ def test_sharpening_shrinks_only_what_the_head_does_not_read() -> None:
 
 def test_maps_whose_head_knows_nothing_are_not_sharpened() -> None:
     maps = pca_maps(np.random.default_rng(1).standard_normal((50, WIDTH)), dim=4, classes=2)
-    assert sharpened(maps, public=np.ones((3, WIDTH))) is maps
+    assert rescaled(maps, public=np.ones((3, WIDTH))) is maps
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from mechanisms.grid import SPHERE
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import SUITE, batch_identity, generate_keys, hpke_info, row_bytes, seal
+from mechanisms.quantizer import SPHERE
 from server.sealed_batches import Taken, open_batch
 from tests.support.clients import CLASSES, DIM, request
 from tests.system.test_fuzz import text_request

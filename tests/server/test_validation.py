@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from flwr.app import Error, RecordDict
 
-from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import reply_to_record
+from mechanisms.quantizer import SPHERE
 from mechanisms.streams import SimulationStreams
 from server import query as app
 from server.query import ask
@@ -180,7 +180,7 @@ def test_nonsense_never_raises(reply) -> None:
     assert len(valid) == 0 and dropped == {"unreadable": 1}
 
 
-class Grid:
+class Quantizer:
     """Nodes that answer what a test says."""
 
     def __init__(self, answers: list) -> None:
@@ -203,7 +203,7 @@ def test_every_node_is_asked_and_gives_one_answer_whatever_it_sends(monkeypatch)
     # a Flower message can only be made inside a run
     monkeypatch.setattr(app, "Message", lambda **fields: SimpleNamespace(**fields))
     request = request_of()
-    grid = Grid([
+    grid = Quantizer([
         answer(reply_to_record(reply_to(request))),
         answer(error=Error(106, "KeyError: 'HIV'")),
         answer(RecordDict({})),

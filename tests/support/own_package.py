@@ -15,7 +15,7 @@ import numpy as np
 
 from mechanisms import categorical, checks
 from mechanisms.mechanism import uniforms
-from mechanisms.own import OwnMechanism
+from mechanisms.plugin import OwnMechanism
 from mechanisms.vocabulary import NOTHING, Vocabulary
 
 

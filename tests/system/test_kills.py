@@ -18,7 +18,7 @@ import pytest
 
 from client.app import NODES, release
 from client.node import load_node
-from client.store import witness
+from client.store import rollback_guard
 from client.store.ledger import Ledger, LedgerError
 from mechanisms.messages.refusals import REFUSALS
 from tests.support.clients import context, make_node, message, request
@@ -133,7 +133,7 @@ def test_a_disk_that_is_full_for_the_witness_alone(device: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("client.store.witness.advance", full)
+        patch.setattr("client.store.rollback_guard.advance", full)
         assert ask("more") == "storage"
         assert ask("more") == "storage"  # not even repeated, while the witness is behind
     assert charged(device) == 4 * USERS
@@ -245,10 +245,10 @@ def test_a_witness_that_is_gone_or_damaged(device: Path, damage: bytes | None) -
 def test_a_witness_never_goes_back(tmp_path: Path) -> None:
     path = tmp_path / "w"
     for number, expected in ((2, 2), (1, 2), (3, 3), (3, 3)):
-        witness.advance(path, witness.Commit(number, bytes([number]) * 16))
-        assert witness.read(path) == witness.Commit(expected, bytes([expected]) * 16)
+        rollback_guard.advance(path, rollback_guard.Commit(number, bytes([number]) * 16))
+        assert rollback_guard.read(path) == rollback_guard.Commit(expected, bytes([expected]) * 16)
     assert [p.name for p in tmp_path.iterdir()] == ["w"]
-    assert witness.read(tmp_path / "none") is None
+    assert rollback_guard.read(tmp_path / "none") is None
 
 
 def test_a_clock_that_is_set_back_changes_nothing(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:

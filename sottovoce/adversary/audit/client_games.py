@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from client.models.tokens import padded_word_ids
 from mechanisms.accounting.shuffle import amplify
-from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.wire import reply_from_record, reply_to_record
 from mechanisms.projection import statistic_vectors
+from mechanisms.quantizer import SPHERE
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.vocabulary import NOTHING
 from server.training.statistic_head import simplex_codes

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from mechanisms.gaussian import Gaussian
-from mechanisms.grid import SPHERE
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.losses.categorical import pair_loss, pure_loss
@@ -21,6 +20,7 @@ from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import parameters
 from mechanisms.piecewise import Piecewise
 from mechanisms.privunit import PrivUnit
+from mechanisms.quantizer import SPHERE
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulatedUniforms, SimulationStreams

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mechanisms.catalogue import admit, nearest
-from mechanisms.own import installed, is_reference
+from mechanisms.plugin import installed, is_reference
 from simulations.errors import UserError
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
@@ -22,15 +22,15 @@ from simulations.output.markdown import number
 from simulations.output.markdown import table as markdown
 from sottovoce.adversary.audit.client_games import DEVICE, PARTS
 from sottovoce.adversary.audit.clients import Clients
+from sottovoce.adversary.audit.external import certificate
+from sottovoce.adversary.audit.external.claim import Claim
+from sottovoce.adversary.audit.external.run import audit_source, check_seed
+from sottovoce.adversary.audit.external.source import Function, program
 from sottovoce.adversary.audit.games import Game
 from sottovoce.adversary.audit.measure import FAMILY, Audit, entry, measure, tests
 from sottovoce.adversary.audit.measure import results as results_of
-from sottovoce.adversary.audit.outside import certificate
-from sottovoce.adversary.audit.outside.claim import Claim
-from sottovoce.adversary.audit.outside.run import audit_source, check_seed
-from sottovoce.adversary.audit.outside.source import Function, program
-from sottovoce.adversary.audit.own import games_of
-from sottovoce.adversary.audit.own import names as mechanisms
+from sottovoce.adversary.audit.plugin import games_of
+from sottovoce.adversary.audit.plugin import names as mechanisms
 from sottovoce.adversary.audit.timing import TIMING, Timed, pairs_of, timed
 from sottovoce.adversary.estimators import audit as adversary
 
@@ -148,7 +148,7 @@ def audit_command(
     command: str, *, draws: int = 200_000, seed: int = 1, timeout: float = 60.0, out: Path | str | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run the audit of a program, which states its claim and answers as `adversary.audit.outside.source` describes.
+    """Run the audit of a program, which states its claim and answers as `adversary.audit.external.source` describes.
 
     Args:
         command: Command line of the program.

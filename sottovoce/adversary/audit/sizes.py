@@ -33,7 +33,7 @@ from sottovoce.adversary.audit import client_games as parts
 from sottovoce.adversary.audit import run as audit
 from sottovoce.adversary.audit.clients import Clients
 from sottovoce.adversary.audit.games import Game
-from sottovoce.adversary.audit.own import games_of
+from sottovoce.adversary.audit.plugin import games_of
 from sottovoce.adversary.audit.stream_games import stream_games
 
 #: Most figures of a whole audit: each has its share of the family's rate.

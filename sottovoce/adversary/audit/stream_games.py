@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.grid import SPHERE
 from mechanisms.messages.reply import Reply
+from mechanisms.quantizer import SPHERE
 from mechanisms.vocabulary import NOTHING
 from sottovoce.adversary.audit import clients as audit_clients
 from sottovoce.adversary.audit.clients import WIDTH, Clients, rows_of, values_of

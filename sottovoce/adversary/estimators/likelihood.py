@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from mechanisms.gaussian import Gaussian
-from mechanisms.grid import SPHERE
 from mechanisms.identity import Identity
 from mechanisms.losses.sphere import log_radial_ratio
 from mechanisms.privunit import PrivUnit
+from mechanisms.quantizer import SPHERE
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 
 FloatArray = NDArray[np.float64]

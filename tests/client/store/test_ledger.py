@@ -329,7 +329,7 @@ def test_a_ledger_that_is_gone_is_no_first_run(tmp_path):
 def test_a_crash_between_a_new_ledger_and_its_mark_locks_nobody_out(tmp_path, monkeypatch):
     path = tmp_path / "ledger.sqlite"
     with monkeypatch.context() as patch:
-        patch.setattr("client.store.witness.advance", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        patch.setattr("client.store.rollback_guard.advance", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(LedgerError):
             Ledger(path)
     Ledger(path).close()

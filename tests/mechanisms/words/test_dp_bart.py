@@ -18,9 +18,9 @@ from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.privacy_filter import cost
 from mechanisms.catalogue import build
 from mechanisms.gaussian import MAX_DIM, Gaussian
-from mechanisms.grid import SPACE
 from mechanisms.guarantee import gaussian_delta
 from mechanisms.mechanism import parameters
+from mechanisms.quantizer import SPACE
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_bart import DpBart
 from mechanisms.words.text import TextMechanism

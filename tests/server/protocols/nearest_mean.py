@@ -9,7 +9,7 @@ import numpy as np
 from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Progress, Public, Training
-from server.training.sharpen import factored
+from server.training.rescale import factored
 
 
 def nearest_mean(

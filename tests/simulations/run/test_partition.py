@@ -18,7 +18,7 @@ from simulations.run import partition as handing
 from simulations.run.collect import FlowerUsers
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Holders, Prepared
-from simulations.transport.keeper import Keeper
+from simulations.transport.node_store import NodeStore
 from tests.support.modes import nothing_narrowed, wider
 from tests.support.studies import (
     CLASSES,
@@ -141,7 +141,7 @@ def test_nodes_are_for_their_owner_alone_from_the_start(tmp_path: Path, monkeypa
         use_folder(tmp_path / "own", monkeypatch)
         batches(part, made, tmp_path / "own")
         hand_out(part, shared.public, shared.held, tmp_path / "linked")
-        keeper = Keeper(str(tmp_path / "own"), put=lambda files: files)
-        assert keeper.keep("0", "ledger-b.sqlite", None, b"a ledger") == "kept"
+        node_store = NodeStore(str(tmp_path / "own"), put=lambda files: files)
+        assert node_store.keep("0", "ledger-b.sqlite", None, b"a ledger") == "kept"
     assert wider(tmp_path / "own") == wider(tmp_path / "linked") == {}
     assert list((tmp_path / "own").rglob("*.sqlite")) and list((tmp_path / "linked").rglob("*.table-0.npy"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from mechanisms.grid import SPHERE
+from mechanisms.quantizer import SPHERE
 from sottovoce.adversary.estimators.channel import Channel
 from sottovoce.adversary.estimators.tokens import unigram
 from sottovoce.explore import costs, explorer, inference

@@ -18,8 +18,8 @@ from scipy import stats
 from client import sanitizer
 from client.store.ledger import Ledger
 from mechanisms.catalogue import CATALOGUE
-from mechanisms.grid import SPHERE
 from mechanisms.privunit import PrivUnit
+from mechanisms.quantizer import SPHERE
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulatedUniforms, SimulationStreams

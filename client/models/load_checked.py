@@ -33,7 +33,7 @@ def fields(kind: str, path: Path, names: Sequence[str], **absent: Any) -> dict[s
         raise ValueError(f"{kind}: {path} lacks one of {', '.join(names)}") from None
 
 
-def loaded(kind: str, folder: Path, *graphs: str, threads: int | None) -> tuple[Tokenizer, list[Any]]:
+def load_checked(kind: str, folder: Path, *graphs: str, threads: int | None) -> tuple[Tokenizer, list[Any]]:
     """A folder's tokenizer, which cuts and pads nothing, and its graphs by the names of their files. threads: see
     `client.models.onnx.session`. ValueError, one line that begins with `kind`, where one cannot be loaded."""
     try:

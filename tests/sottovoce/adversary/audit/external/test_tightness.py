@@ -14,8 +14,8 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.streams import SeededUniforms
 from mechanisms.words.santext import SanText
 from simulations.errors import UserError
+from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.games import words, worst_pair
-from sottovoce.adversary.audit.outside.claim import Claim
 from sottovoce.adversary.audit.run import audit, verify
 from sottovoce.adversary.estimators import audit as adversary
 from tests.support import planted

@@ -17,11 +17,11 @@ from scipy import stats
 
 from client.device.statement import format_statement, read_statement
 from client.draw import draw
+from client.dummy_release import apart, values
 from client.node import Node, load_node, write_node
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.shard import Shard, write_shard
-from client.stand_in import apart, values
 from client.store.ledger import LedgerError
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request

@@ -20,10 +20,10 @@ from scipy import stats
 
 from simulations.errors import UserError
 from sottovoce.adversary.audit import measure
-from sottovoce.adversary.audit.outside import source
-from sottovoce.adversary.audit.outside.claim import Claim
-from sottovoce.adversary.audit.outside.run import audit_source
-from sottovoce.adversary.audit.outside.source import Function
+from sottovoce.adversary.audit.external import source
+from sottovoce.adversary.audit.external.claim import Claim
+from sottovoce.adversary.audit.external.run import audit_source
+from sottovoce.adversary.audit.external.source import Function
 from sottovoce.adversary.audit.run import audit
 from sottovoce.cli.main import main
 from tests.support import planted

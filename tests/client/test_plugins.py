@@ -60,7 +60,7 @@ def test_a_server_that_names_a_module_has_nothing_imported(nodes, name, monkeypa
     """Though it is installed: nobody at this device has said that it may be asked for."""
     make_node(nodes / "0", seed=None)
     asked = []
-    monkeypatch.setattr("mechanisms.own.import_module", lambda module: asked.append(module))
+    monkeypatch.setattr("mechanisms.plugin.import_module", lambda module: asked.append(module))
     assert refused(release(asking({"mechanism": name, "epsilon": 1.0, "classes": 3}), context(0)), "malformed")
     assert asked == [] and not {*HARMFUL} & set(sys.modules)
     with load_node(nodes / "0").ledger("") as ledger:

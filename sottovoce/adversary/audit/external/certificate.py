@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from simulations.errors import UserError, no_file
+from sottovoce.adversary.audit.external.claim import Claim
+from sottovoce.adversary.audit.external.drawer import Drawer
+from sottovoce.adversary.audit.external.one_run import ONE_RUN, canaries_of, lower, right_of
+from sottovoce.adversary.audit.external.outputs import Part
+from sottovoce.adversary.audit.external.pairs import rows_of
+from sottovoce.adversary.audit.external.source import Source
+from sottovoce.adversary.audit.external.spaces import Pair
 from sottovoce.adversary.audit.measure import Finding
-from sottovoce.adversary.audit.outside.claim import Claim
-from sottovoce.adversary.audit.outside.drawer import Drawer
-from sottovoce.adversary.audit.outside.one_run import ONE_RUN, canaries_of, lower, right_of
-from sottovoce.adversary.audit.outside.outputs import Part
-from sottovoce.adversary.audit.outside.pairs import rows_of
-from sottovoce.adversary.audit.outside.source import Source
-from sottovoce.adversary.audit.outside.spaces import Pair
 from sottovoce.adversary.estimators.audit import Counts, Event, excess_of
 
 FORMAT = "sottovoce-audit-certificate-1"

@@ -1,8 +1,8 @@
-"""Nodes answered for on machines that do not see their folders: a keeper beside the run has these, and lends them.
+"""Nodes answered for on machines that do not see their folders: a node store beside the run has these, and lends them.
 
 Flower hands a node's message to any process of a cluster. The process gets what the node holds through Ray's object
 store, answers in a folder of its own that lasts no longer than the answer, and gives the ledger back. Check, record,
-act: `LentLedger.commit` returns once the keeper has the ledger on the run's own disk, and only after that does the
+act: `LentLedger.commit` returns once the node store has the ledger on the run's own disk, and only after that does the
 answer exist. A ledger goes back on top of the very bytes that it was lent as, or not at all: of two processes that
 answer for one node at once, the second one has seen too little, and begins again.
 """
@@ -32,8 +32,8 @@ from client.shard import Shard
 from client.store.durable import creating_folder, private_file
 from client.store.ledger import Charge, Ledger, LedgerError
 
-#: The keeper's name among the actors of a run.
-NAME = "sottovoce-keeper"
+#: The node store's name among the actors of a run.
+NAME = "sottovoce-node-store"
 #: How often a process begins an answer anew: more often than a message is sent twice.
 _TRIES = 5
 _LEDGERS = "ledger*.sqlite*"
@@ -45,15 +45,15 @@ Files = dict[str, NDArray[np.uint8]]
 
 
 class Lent(NamedTuple):
-    """What a node holds but for its ledgers, as the keeper's `put` gave it. public: by what the node calls it, the hash
-    of a folder's files, and these."""
+    """What a node holds but for its ledgers, as the node store's `put` gave it. public: by what the node calls it, the
+    hash of a folder's files, and these."""
 
     files: Any
     public: dict[str, tuple[str, Any]]
 
 
 class Source(Protocol):
-    """The keeper, as whoever answers for a node sees it; `fetch` undoes `put`."""
+    """The node store, as whoever answers for a node sees it; `fetch` undoes `put`."""
 
     def lend(self, node: str) -> Lent: ...
     def ledger(self, node: str, name: str) -> bytes | None: ...
@@ -61,7 +61,7 @@ class Source(Protocol):
     def fetch(self, put: Any) -> Files: ...
 
 
-class Keeper:
+class NodeStore:
     """The folders of a run's nodes, under `folder`. On a cluster it is an actor on the run's own machine: one call at a
     time, so that nothing comes between a look at a ledger and its replacement.
 
@@ -158,15 +158,15 @@ app = ClientApp()
 
 @app.query("release")
 def _release(message: Message, context: Context) -> Message:
-    """As `client.app.release`, for a node that the run's keeper has."""
+    """As `client.app.release`, for a node that the run's node_store has."""
     import ray
 
     session = Path(ray._private.worker._global_node.get_session_dir_path())  # ends with the cluster
     return answer(message, str(int(context.node_config["partition-id"])), _Actor(), session / "sottovoce")
 
 
-def answer(message: Message, node: str, keeper: Source, shared: Path) -> Message:
-    """What a node of the keeper's says to a message: releases that its ledger there has, or a constant text.
+def answer(message: Message, node: str, node_store: Source, shared: Path) -> Message:
+    """What a node of the node store's says to a message: releases that its ledger there has, or a constant text.
 
     shared: a folder of this machine's, for what is public and the same for all nodes. Never raises.
     """
@@ -174,17 +174,17 @@ def answer(message: Message, node: str, keeper: Source, shared: Path) -> Message
         overtaken: list[bool] = []
 
         def load(folder: Path, overtaken: list[bool] = overtaken) -> Node:
-            lent = keeper.lend(node)
-            for name, content in keeper.fetch(lent.files).items():
+            lent = node_store.lend(node)
+            for name, content in node_store.fetch(lent.files).items():
                 with private_file(folder / name) as file:
                     content.tofile(file)
-            public = {name: str(_unpacked(shared, *held, keeper)) for name, held in lent.public.items()}
+            public = {name: str(_unpacked(shared, *held, node_store)) for name, held in lent.public.items()}
             said = json.loads((folder / NODE).read_text(encoding="utf-8"))
             with private_file(folder / NODE) as file:
                 file.write(json.dumps(said | public).encode())
             read = load_node(folder)
             values = {field.name: getattr(read, field.name) for field in fields(read)}
-            return LentNode(**values, name=node, keeper=keeper, overtaken=overtaken)
+            return LentNode(**values, name=node, node_store=node_store, overtaken=overtaken)
 
         with tempfile.TemporaryDirectory(prefix="sottovoce-node-") as scratch:
             reply = respond(message, Path(scratch), load=load)
@@ -193,13 +193,13 @@ def answer(message: Message, node: str, keeper: Source, shared: Path) -> Message
     return reply
 
 
-def _unpacked(shared: Path, digest: str, put: Any, keeper: Source) -> Path:
+def _unpacked(shared: Path, digest: str, put: Any, node_store: Source) -> Path:
     """The public folder of that hash on this machine."""
     folder = shared / digest
     if not folder.is_dir():
         try:
             with creating_folder(folder) as draft:
-                for name, content in keeper.fetch(put).items():
+                for name, content in node_store.fetch(put).items():
                     (draft / name).parent.mkdir(parents=True, exist_ok=True)
                     content.tofile(draft / name)
         except OSError:
@@ -210,25 +210,25 @@ def _unpacked(shared: Path, digest: str, put: Any, keeper: Source) -> Path:
 
 @dataclass(frozen=True)
 class LentNode(Node):
-    """A node in a folder of this process, whose ledgers the keeper has. overtaken: is given an entry where a ledger was
-    not taken back, and the answer must begin anew."""
+    """A node in a folder of this process, whose ledgers the node store has. overtaken: is given an entry where a ledger
+    was not taken back, and the answer must begin anew."""
 
     name: str = ""
-    keeper: Source | None = None
+    node_store: Source | None = None
     overtaken: list[bool] | None = None
 
     def ledger(self, arm: str) -> Ledger:
-        """As the keeper has it now. Raises Refused for an arm that the node does not have."""
-        assert self.keeper is not None and self.overtaken is not None
-        path, keeper, overtaken = self.ledger_path(arm), self.keeper, self.overtaken
-        there = keeper.ledger(self.name, path.name)
+        """As the node store has it now. Raises Refused for an arm that the node does not have."""
+        assert self.node_store is not None and self.overtaken is not None
+        path, node_store, overtaken = self.ledger_path(arm), self.node_store, self.overtaken
+        there = node_store.ledger(self.name, path.name)
         if there is not None:
             with private_file(path) as file:
                 file.write(there)
         before = None if there is None else _hash(there)
 
         def keep() -> None:
-            said = keeper.keep(self.name, path.name, before, path.read_bytes())
+            said = node_store.keep(self.name, path.name, before, path.read_bytes())
             if said == "overtaken":
                 overtaken.append(True)
             if said != "kept":
@@ -253,7 +253,7 @@ class LentLedger(Ledger):
 
 
 class _Actor:
-    """The run's keeper, an actor of Ray's."""
+    """The run's node_store, an actor of Ray's."""
 
     def lend(self, node: str) -> Lent:
         return Lent(*self._ask("lend", node))

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.errors import UserError
-from sottovoce.adversary.audit.outside.outputs import Reader
-from sottovoce.adversary.audit.outside.source import BATCH, Source, timed
+from sottovoce.adversary.audit.external.outputs import Reader
+from sottovoce.adversary.audit.external.source import BATCH, Source, timed
 
 FloatArray = NDArray[np.float64]
 

@@ -17,14 +17,14 @@ from client.shard import Shard, write_shard
 from client.store.ledger import Ledger, LedgerRow
 from client.store.tables import Tables
 from mechanisms.messages.refusals import REFUSALS
-from simulations.transport import keeper as transport
-from simulations.transport.keeper import Files, Keeper, Lent, answer, packed
+from simulations.transport import node_store as transport
+from simulations.transport.node_store import Files, Lent, NodeStore, answer, packed
 from tests.support.clients import make_node, message, request
 
 
-class Beside(Keeper):
-    """A keeper of this process, which does to its answers what `said` says: "lost" after it has kept a ledger, "full"
-    and "gone" before."""
+class Beside(NodeStore):
+    """A node store of this process, which does to its answers what `said` says: "lost" after it has kept a ledger,
+    "full" and "gone" before."""
 
     def __init__(self, folder: Path, said: str = "kept") -> None:
         super().__init__(str(folder), put=lambda files: files)
@@ -41,12 +41,12 @@ class Beside(Keeper):
 
     def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str:
         if self._said == "gone":
-            raise ConnectionError("the keeper is dead")
+            raise ConnectionError("the node store is dead")
         if self._said == "full":
             return self._said
         kept = super().keep(node, name, before, ledger)
         if self._said == "lost":
-            raise ConnectionError("the keeper has died since")
+            raise ConnectionError("the node store has died since")
         return kept
 
 
@@ -65,11 +65,11 @@ def content(reply: Message) -> bytes:
 def test_a_lent_node_answers_as_in_its_folder_and_its_ledger_is_the_same(tmp_path: Path) -> None:
     make_node(tmp_path / "here" / "0")
     make_node(tmp_path / "lent" / "0")
-    keeper = Beside(tmp_path / "lent")
+    node_store = Beside(tmp_path / "lent")
     for stage in ("train-1", "train-2", "train-1"):
         asked = message(request(stage=stage))
         expected = content(respond(asked, tmp_path / "here" / "0"))
-        assert content(answer(asked, "0", keeper, tmp_path / "shared")) == expected
+        assert content(answer(asked, "0", node_store, tmp_path / "shared")) == expected
     plain = [[(r.user, r.record, r.stage, r.channel, r.digest, r.epsilon, r.payload, r.commit) for r in rows(folder)]
              for folder in (tmp_path / "here", tmp_path / "lent")]  # fmt: skip
     assert plain[0] == plain[1] and len(plain[0]) > 8
@@ -100,10 +100,10 @@ def test_of_two_who_answer_at_once_one_begins_anew(tmp_path: Path) -> None:
                 other.append(answer(message(request(stage="train-2")), "0", Beside(tmp_path), tmp_path / "shared"))
             return seen
 
-    keeper = Slow(tmp_path)
-    content(answer(message(request(stage="train-1")), "0", keeper, tmp_path / "shared"))
+    node_store = Slow(tmp_path)
+    content(answer(message(request(stage="train-1")), "0", node_store, tmp_path / "shared"))
     content(other[0])
-    assert {row.stage for row in rows(tmp_path)} == {"train-1", "train-2"} and keeper.lent == ["0", "0"]
+    assert {row.stage for row in rows(tmp_path)} == {"train-1", "train-2"} and node_store.lent == ["0", "0"]
 
 
 def test_who_is_always_overtaken_says_nothing(tmp_path: Path) -> None:
@@ -113,19 +113,19 @@ def test_who_is_always_overtaken_says_nothing(tmp_path: Path) -> None:
         def keep(self, *_: Any) -> str:
             return "overtaken"
 
-    keeper = Late(tmp_path)
-    assert answer(message(request()), "0", keeper, tmp_path / "shared").has_error()
-    assert keeper.lent == ["0"] * transport._TRIES
+    node_store = Late(tmp_path)
+    assert answer(message(request()), "0", node_store, tmp_path / "shared").has_error()
+    assert node_store.lent == ["0"] * transport._TRIES
 
 
 def test_a_ledger_goes_back_on_top_of_what_was_lent_alone(tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
-    keeper, name = Keeper(str(tmp_path), put=lambda files: files), "ledger-a.sqlite"
-    assert keeper.keep("0", name, None, b"first") == "kept"
-    assert keeper.keep("0", name, None, b"second") == "overtaken" and keeper.ledger("0", name) == b"first"
-    assert keeper.keep("0", name, transport._hash(b"other"), b"second") == "overtaken"
-    assert keeper.keep("0", name, transport._hash(b"first"), b"second") == "kept"
-    assert keeper.ledger("0", name) == b"second" and len(list((tmp_path / "0").iterdir())) == 1
+    node_store, name = NodeStore(str(tmp_path), put=lambda files: files), "ledger-a.sqlite"
+    assert node_store.keep("0", name, None, b"first") == "kept"
+    assert node_store.keep("0", name, None, b"second") == "overtaken" and node_store.ledger("0", name) == b"first"
+    assert node_store.keep("0", name, transport._hash(b"other"), b"second") == "overtaken"
+    assert node_store.keep("0", name, transport._hash(b"first"), b"second") == "kept"
+    assert node_store.ledger("0", name) == b"second" and len(list((tmp_path / "0").iterdir())) == 1
 
 
 def test_what_travels_of_a_node(tmp_path: Path) -> None:
@@ -155,16 +155,16 @@ def test_what_travels_of_a_node(tmp_path: Path) -> None:
 
     (node / "test-old.npy").unlink()
     (node / "test-old.json").unlink()
-    keeper = Beside(tmp_path / "nodes")
-    first, again = keeper.lend("0"), keeper.lend("0")
-    assert first.files is again.files and keeper.sees()
+    node_store = Beside(tmp_path / "nodes")
+    first, again = node_store.lend("0"), node_store.lend("0")
+    assert first.files is again.files and node_store.sees()
     (digest, shared), = first.public.values()
-    unpacked = transport._unpacked(tmp_path / "shared", digest, shared, keeper)
+    unpacked = transport._unpacked(tmp_path / "shared", digest, shared, node_store)
     assert (unpacked / "deep" / "list.txt").read_bytes() == b"a\nb\n" and unpacked.name == digest
-    assert transport._unpacked(tmp_path / "shared", digest, None, keeper) == unpacked  # it is there
+    assert transport._unpacked(tmp_path / "shared", digest, None, node_store) == unpacked  # it is there
     np.save(node / "test-cd.npy", np.ones((3, 2), np.float32))
-    assert set(keeper.lend("0").files) == {*files, "test-cd.npy"}
-    assert keeper.lend("0").public["vocabulary"] == (digest, shared)
+    assert set(node_store.lend("0").files) == {*files, "test-cd.npy"}
+    assert node_store.lend("0").public["vocabulary"] == (digest, shared)
 
 
 def test_a_lent_node_finds_the_public_folders_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,4 +188,4 @@ def test_a_lent_node_finds_the_public_folders_that_it_names(tmp_path: Path, monk
 
 
 def test_a_keeper_that_sees_no_nodes_says_so(tmp_path: Path) -> None:
-    assert not Keeper(str(tmp_path / "nodes"), put=lambda files: files).sees()
+    assert not NodeStore(str(tmp_path / "nodes"), put=lambda files: files).sees()

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.adversary.audit.external.drawer import Drawer
+from sottovoce.adversary.audit.external.outputs import strong
+from sottovoce.adversary.audit.external.source import shown
+from sottovoce.adversary.audit.external.spaces import Pair
 from sottovoce.adversary.audit.games import Game
-from sottovoce.adversary.audit.outside.drawer import Drawer
-from sottovoce.adversary.audit.outside.outputs import strong
-from sottovoce.adversary.audit.outside.source import shown
-from sottovoce.adversary.audit.outside.spaces import Pair
 
 FloatArray = NDArray[np.float64]
 

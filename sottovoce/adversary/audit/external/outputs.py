@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.errors import UserError
-from sottovoce.adversary.audit.outside.claim import Claim, key_of
+from sottovoce.adversary.audit.external.claim import Claim, key_of
 from sottovoce.adversary.estimators.audit import Fit, Linear, Outputs, Score, known, learned
 from sottovoce.adversary.estimators.classifiers import frequencies, neighbours, network, score_of, stated, trees
 

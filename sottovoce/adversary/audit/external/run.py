@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from simulations.errors import UserError
+from sottovoce.adversary.audit.external import one_run
+from sottovoce.adversary.audit.external.certificate import certificate, certificate_of_one_run
+from sottovoce.adversary.audit.external.drawer import Drawer
+from sottovoce.adversary.audit.external.pairs import games_of
+from sottovoce.adversary.audit.external.search import pair_of, worst_pair
+from sottovoce.adversary.audit.external.source import Source
+from sottovoce.adversary.audit.external.spaces import Pair
 from sottovoce.adversary.audit.measure import FAMILY, Audit, entry, measure, results, tests
-from sottovoce.adversary.audit.outside import one_run
-from sottovoce.adversary.audit.outside.certificate import certificate, certificate_of_one_run
-from sottovoce.adversary.audit.outside.drawer import Drawer
-from sottovoce.adversary.audit.outside.pairs import games_of
-from sottovoce.adversary.audit.outside.search import pair_of, worst_pair
-from sottovoce.adversary.audit.outside.source import Source
-from sottovoce.adversary.audit.outside.spaces import Pair
 from sottovoce.adversary.estimators.audit import MIN_DRAWS
 
 #: Limits of the draws of each input. A half of them is for the search, and a quarter of the rest for a pair of draws.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from client.models.clean_text import LONGEST, clean_text
 from client.models.encoder import Encoder
-from client.models.legible import LONGEST, legible
 from client.models.tokens import padded_word_ids
 from mechanisms.catalogue import build
 from tests.support.devices import SENTENCES, encoder_folder, words
@@ -19,12 +19,12 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 @pytest.mark.parametrize("text", ["a film", "", "漢字 😀", "naïve", ("one", "two")])
 def test_a_text_stays_as_it_is(text: str | tuple[str, str]) -> None:
-    assert legible(text) == text
+    assert clean_text(text) == text
 
 
 def test_half_a_character_is_a_mark_of_its_own() -> None:
-    assert legible("a \ud83d film \udc00") == "a \ufffd film \ufffd"
-    assert legible(("\ud83d", "b")) == ("\ufffd", "b")
+    assert clean_text("a \ud83d film \udc00") == "a \ufffd film \ufffd"
+    assert clean_text(("\ud83d", "b")) == ("\ufffd", "b")
 
 
 def test_one_text_with_half_a_character_does_not_make_all_fail(encoder: Encoder) -> None:
@@ -36,8 +36,8 @@ def test_one_text_with_half_a_character_does_not_make_all_fail(encoder: Encoder)
 
 def test_what_stands_behind_the_longest_text_is_not_read(encoder: Encoder) -> None:
     for text in ("film " * 400_000, "x" * 2_000_000, " " * 2_000_000):
-        assert len(legible(text)) == LONGEST
-    assert len("".join(legible(("a" * 10**6, "b" * 10**6)))) == 2 * LONGEST
+        assert len(clean_text(text)) == LONGEST
+    assert len("".join(clean_text(("a" * 10**6, "b" * 10**6)))) == 2 * LONGEST
     short, long = encoder.encode(["good film " * 1000, "good film " * 200_000])
     np.testing.assert_array_equal(short, long)
     text = build({"mechanism": "santext", "epsilon": 2.0, "tokens": 6}, channel="text", vocabulary=words())

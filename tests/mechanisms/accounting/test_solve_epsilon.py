@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mechanisms.accounting.crossing import crossing
+from mechanisms.accounting.solve_epsilon import solve_epsilon
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 
 
@@ -20,7 +20,7 @@ def looked(excess: Callable[[float], float], guess: float, top: float, fall: flo
         seen[epsilon] = excess(epsilon)
         return seen[epsilon]
 
-    found = crossing(watched, guess, top, fall=fall, tolerance=tolerance)
+    found = solve_epsilon(watched, guess, top, fall=fall, tolerance=tolerance)
     assert found is not None
     low, high = found
     assert seen[low] > 0 >= seen[high] and 0 < high - low <= tolerance * high
@@ -59,14 +59,14 @@ def test_no_shape_takes_it_from_its_bracket(shape: Callable[[float, float], floa
 
 
 def test_where_there_is_nothing_to_find() -> None:
-    assert crossing(lambda e: 1.0 - 0.1 * e, 0.5, 3.0, fall=0.1, tolerance=1e-4) is None
-    assert crossing(lambda e: -1.0 - e, 0.5, 3.0, fall=1.0, tolerance=1e-4) == (0.0, 0.0)
+    assert solve_epsilon(lambda e: 1.0 - 0.1 * e, 0.5, 3.0, fall=0.1, tolerance=1e-4) is None
+    assert solve_epsilon(lambda e: -1.0 - e, 0.5, 3.0, fall=1.0, tolerance=1e-4) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_what_is_not_a_number_is_above(broken: float) -> None:
     """Nobody knows that δ is small enough there, so no ε is claimed that rests on it."""
-    assert crossing(lambda e: broken, 1.0, 4.0, fall=1.0, tolerance=1e-4) is None
+    assert solve_epsilon(lambda e: broken, 1.0, 4.0, fall=1.0, tolerance=1e-4) is None
     # at 0, and around where it crosses: the bracket's far end was seen to be a number, and not above 0
     for hole in (lambda e: e == 0, lambda e: e < 1.2, lambda e: 0.7 < e < 1.3, lambda e: 1.1 < e < 1.2):
         seen: dict[float, float] = {}
@@ -77,5 +77,5 @@ def test_what_is_not_a_number_is_above(broken: float) -> None:
 
         for guess in (0.3, 1.0, 1.15, 2.9):
             seen.clear()
-            found = crossing(excess, guess, 4.0, fall=1.0, tolerance=1e-4)
+            found = solve_epsilon(excess, guess, 4.0, fall=1.0, tolerance=1e-4)
             assert found is not None and seen[found[1]] <= 0 < found[1]

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.errors import UserError
-from sottovoce.adversary.audit.outside.claim import Claim, key_of
-from sottovoce.adversary.audit.outside.drawer import Drawer
-from sottovoce.adversary.audit.outside.outputs import QUICK
-from sottovoce.adversary.audit.outside.source import shown
-from sottovoce.adversary.audit.outside.spaces import Listed, Pair, Pairs, space
+from sottovoce.adversary.audit.external.claim import Claim, key_of
+from sottovoce.adversary.audit.external.drawer import Drawer
+from sottovoce.adversary.audit.external.outputs import QUICK
+from sottovoce.adversary.audit.external.source import shown
+from sottovoce.adversary.audit.external.spaces import Listed, Pair, Pairs, space
 from sottovoce.adversary.estimators import audit as adversary
 
 FloatArray = NDArray[np.float64]

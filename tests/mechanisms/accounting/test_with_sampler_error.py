@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mechanisms import Purkayastha, RandomizedResponse
-from mechanisms.accounting.counted import counted, price
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.planner import Target, fits
 from mechanisms.accounting.shuffle import amplify
+from mechanisms.accounting.with_sampler_error import price, with_sampler_error
 from mechanisms.guarantee import Guarantee
 
 EPSILONS = (0.0, 0.5, 2.0, 8.0)
@@ -45,13 +45,13 @@ def test_what_is_set_aside_suffices() -> None:
 
     for lost in (0.0, 1e-19, 1e-12, 1e-10, 1e-8, 2e-7, 1e-3):
         asked: list[float] = []
-        epsilon = counted(bound, 1e-6, lost)
+        epsilon = with_sampler_error(bound, 1e-6, lost)
         if epsilon is not None:
             assert asked[-1] + price(epsilon, lost) * (lost > 0) <= 1e-6 * (1 + 1e-15)
             assert len(asked) <= 4
-    assert counted(bound, 1e-6, 0.0) == bound(1e-6)
-    assert counted(bound, 1e-6, 2e-7) is None  # e^ε of them is more than δ
-    assert counted(lambda delta: None, 1e-6, 1e-12) is None
+    assert with_sampler_error(bound, 1e-6, 0.0) == bound(1e-6)
+    assert with_sampler_error(bound, 1e-6, 2e-7) is None  # e^ε of them is more than δ
+    assert with_sampler_error(lambda delta: None, 1e-6, 1e-12) is None
 
 
 @dataclass(frozen=True)

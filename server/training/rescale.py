@@ -14,7 +14,7 @@ from server.maps import Maps
 SHARPEN = 0.1
 
 
-def sharpened(maps: Maps, *, public: NDArray[Any], dim: int | None = None, rest: float = SHARPEN) -> Maps:
+def rescaled(maps: Maps, *, public: NDArray[Any], dim: int | None = None, rest: float = SHARPEN) -> Maps:
     """Rescale the projection towards discriminative directions: same head, with M1 shrunk to `rest` in the others.
 
     The others are the directions of m' that the head does not read. After normalization, a release then spends its

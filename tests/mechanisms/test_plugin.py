@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mechanisms import catalogue, own
+from mechanisms import catalogue, plugin
 from mechanisms.accounting.ladder import ladder
 from mechanisms.catalogue import admit, admit_installed, build, find, rebuild
 from mechanisms.guarantee import Guarantee
@@ -266,4 +266,4 @@ def test_draws_of_a_place_repeat(package):
 
     coin = build({"mechanism": COIN, "epsilon": 1.0}, channel="label", classes=3)
     one, same = (coin.sample(np.zeros(9, np.int64), rng=SeededUniforms(3)) for _ in range(2))
-    assert np.array_equal(one, same) and own.is_reference(coin.name)
+    assert np.array_equal(one, same) and plugin.is_reference(coin.name)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Grid:
+class Quantizer:
     """Multiples of `step` that fit a signed integer of `bits` (16 or 32). Values beyond are clipped."""
 
     bits: int
@@ -46,6 +46,6 @@ class Grid:
 
 
 #: Coordinates of unit vectors: 2 bytes each.
-SPHERE = Grid(bits=16, step=1.0 / 32767)
+SPHERE = Quantizer(bits=16, step=1.0 / 32767)
 #: Unbounded coordinates: 4 bytes each, up to ±32,768.
-SPACE = Grid(bits=32, step=2.0**-16)
+SPACE = Quantizer(bits=32, step=2.0**-16)

@@ -9,8 +9,8 @@ import numpy as np
 
 from mechanisms.guarantee import gaussian_epsilon
 from simulations.errors import UserError
-from sottovoce.adversary.audit.outside.claim import Claim
-from sottovoce.adversary.audit.outside.source import Source
+from sottovoce.adversary.audit.external.claim import Claim
+from sottovoce.adversary.audit.external.source import Source
 from sottovoce.adversary.estimators import one_run as adversary
 
 ONE_RUN = "one run"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 _LEAST, MOST = 1e-5, 0.5
 
 
-def counted(bound: Callable[[float], float | None], delta: float, lost: float) -> float | None:
+def with_sampler_error(bound: Callable[[float], float | None], delta: float, lost: float) -> float | None:
     """ε at δ of a bound (δ' -> ε, or None), with samplers whose total variation t is `lost` in it.
 
     None where the bound has none, or the samplers take more than half of δ.

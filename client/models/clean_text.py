@@ -13,11 +13,11 @@ LONGEST = 2**14
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
-def legible(text: Text) -> Text:
+def clean_text(text: Text) -> Text:
     """The beginning of a text, or of each of two, with U+FFFD for what is no character: nothing that a text may hold
     makes reading it fail."""
     if isinstance(text, str):
         text = text[:LONGEST]
         return text if text.isascii() else _HALVES.sub("\ufffd", text)
     first, second = text
-    return str(legible(first)), str(legible(second))
+    return str(clean_text(first)), str(clean_text(second))

@@ -18,11 +18,11 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
 from mechanisms import categorical, checks
-from mechanisms.grid import SPACE, Grid
 from mechanisms.guarantee import METRICS, Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance, no_loss
 from mechanisms.mechanism import parameters
+from mechanisms.quantizer import SPACE, Quantizer
 
 #: The group of entry points in which packages name their mechanisms.
 GROUP = "sottovoce.mechanisms"
@@ -74,7 +74,7 @@ class OwnMechanism:
                 cls.channel = found[0]
 
     @property
-    def grid(self) -> Grid | None:
+    def grid(self) -> Quantizer | None:
         return SPACE if self.channel in ("embedding", "statistic") else None
 
     @property
@@ -159,10 +159,10 @@ def _check_kind(name: str, kind: Any) -> None:
     if channel not in PROTECTS:
         raise ValueError(f"{name}: states no channel; give it one of {', '.join(PROTECTS)}, got {channel!r}")
     if not isinstance(getattr(kind, "name", None), str):
-        raise ValueError(f"{name}: states no name; derive it from mechanisms.own.OwnMechanism, or give it one")
+        raise ValueError(f"{name}: states no name; derive it from mechanisms.plugin.OwnMechanism, or give it one")
     for needed in ("guarantee", "privacy_loss", "sample", "grid"):
         if not hasattr(kind, needed):
-            raise ValueError(f"{name}: has no {needed}; derive it from mechanisms.own.OwnMechanism, or write it")
+            raise ValueError(f"{name}: has no {needed}; derive it from mechanisms.plugin.OwnMechanism, or write it")
     sample: Any = kind.sample  # type: ignore[attr-defined]
     rng = inspect.signature(sample).parameters.get("rng")
     if rng is None or rng.kind is not inspect.Parameter.KEYWORD_ONLY or rng.default is not inspect.Parameter.empty:
@@ -198,8 +198,8 @@ def check(mechanism: Any) -> None:
         raise ValueError(f"{name}: its guarantee is a {type(guarantee).__name__}, and must be a Guarantee")
     if not isinstance(loss, LossCells):
         raise ValueError(f"{name}: its privacy_loss gives a {type(loss).__name__}, and must give LossCells")
-    if not (mechanism.grid is None or isinstance(mechanism.grid, Grid)):
-        raise ValueError(f"{name}: its grid is a {type(mechanism.grid).__name__}, and must be a Grid or None")
+    if not (mechanism.grid is None or isinstance(mechanism.grid, Quantizer)):
+        raise ValueError(f"{name}: its grid is a {type(mechanism.grid).__name__}, and must be a Quantizer or None")
     if guarantee.protects not in PROTECTS[mechanism.channel]:
         allowed = " or a ".join(PROTECTS[mechanism.channel])
         raise ValueError(f"{name}: its guarantee is of a {guarantee.protects}, and the channel's is of a {allowed}")

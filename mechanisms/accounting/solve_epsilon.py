@@ -20,7 +20,7 @@ _LOOKS = 200
 _HIGHEST = 1e6
 
 
-def crossing(
+def solve_epsilon(
     excess: Callable[[float], float], guess: float, top: float, *, fall: float, tolerance: float
 ) -> tuple[float, float] | None:
     """(low, high) with excess(low) > 0 >= excess(high), high - low <= tolerance·high, in [0, top]; high is 0 where

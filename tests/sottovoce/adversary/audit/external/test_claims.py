@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from simulations.errors import UserError
-from sottovoce.adversary.audit.outside.claim import Claim, approximate_loss
-from sottovoce.adversary.audit.outside.outputs import Reader
-from sottovoce.adversary.audit.outside.spaces import Pairs, space
+from sottovoce.adversary.audit.external.claim import Claim, approximate_loss
+from sottovoce.adversary.audit.external.outputs import Reader
+from sottovoce.adversary.audit.external.spaces import Pairs, space
 from sottovoce.adversary.estimators import classifiers
 from sottovoce.adversary.estimators.audit import as_rows, learned
 

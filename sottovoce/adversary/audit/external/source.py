@@ -1,6 +1,6 @@
 """Sources of an external mechanism's draws: a function, or a program that speaks JSON lines.
 
-A program's first line is its claim, an object of the fields of `adversary.audit.outside.claim.Claim`. It then answers
+A program's first line is its claim, an object of the fields of `adversary.audit.external.claim.Claim`. It then answers
 each line that it receives with one line:
 
 - {"input": x, "draws": n, "seed": s} with {"draws": [n draws]};
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from simulations.errors import UserError
-from sottovoce.adversary.audit.outside.claim import Claim, key_of
+from sottovoce.adversary.audit.external.claim import Claim, key_of
 
 #: Draws of one request.
 BATCH = 10_000
