@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from mechanisms.projection import project
 
@@ -91,6 +89,8 @@ class Maps:
 
     def save(self, folder: str | Path) -> None:
         """Write maps.safetensors into the folder."""
+        from safetensors.numpy import save_file  # where experiments are only checked, a device has none
+
         Path(folder).mkdir(parents=True, exist_ok=True)
         save_file({f.name: getattr(self, f.name) for f in fields(self)}, str(Path(folder) / FILE))
 
@@ -101,6 +101,9 @@ class Maps:
         Raises:
             ValueError: The file cannot be read as the maps of a saved pipeline.
         """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
         path = Path(folder) / FILE
         try:
             return cls(**load_file(str(path)))
