@@ -102,11 +102,20 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
 
 
 def _amplified(mechanisms: tuple[Mechanism, ...], target: Target) -> bool:
-    """Whether a bound keeps within the target that `_hidden` has not looked at: of one stage the generic ones, of
-    several their composition too."""
+    """Whether a bound keeps within the target that `_hidden` has not looked at: of one stage the blanket's, truncated
+    or without the outputs of largest U, and the generic ones; of several stages their composition too."""
     assert target.users is not None
     if target.stages == 1:
         epsilon, delta = target.one_record
+        numeric = sum(m.guarantee.numeric_epsilon for m in mechanisms)
+        lost = target.users * sum(m.guarantee.numeric_delta for m in mechanisms)
+        cells, near = _cells(mechanisms), epsilon - numeric
+        rest = (delta - price(epsilon, lost)) * math.exp(-numeric)
+        if cells is not None and 0 <= near <= 700 and rest > 0:
+            if blanket_delta(cells, target.users, near, slack=rest * SLACK) <= rest:
+                return True
+            if fits_truncated(cells, target.users, near, rest):
+                return True
         shuffled = generic_epsilon(mechanisms, users=target.users, delta=delta) if delta >= LEAST_DELTA else None
         return shuffled is not None and shuffled <= epsilon
     shuffled, _ = central_epsilon(
@@ -169,8 +178,7 @@ def best_privunit(dim: int, target: Target, *, tolerance: float = TOLERANCE) -> 
 
 
 def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
-    """Whether the release keeps within the target by its worst case, or by its blanket at the target's ε, truncated or
-    not."""
+    """Whether the release keeps within the target by its worst case, or by its blanket at the target's ε."""
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     if sum(g.worst_case() for g in guarantees) * target.records * target.stages <= target.epsilon:
         return True
@@ -180,12 +188,7 @@ def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     if cells is None or target.users is None or not numeric <= epsilon <= 700:  # as far as `blanket_delta` goes
         return False
     samplers = price(epsilon, target.users * sum(g.numeric_delta for g in guarantees))
-    rest = (delta - samplers) * math.exp(-numeric)
-    if rest <= 0:
-        return False
-    near = epsilon - numeric
-    plain = blanket_delta(cells, target.users, near, slack=rest * SLACK)
-    return plain <= rest or fits_truncated(cells, target.users, near, rest)
+    return blanket_delta(cells, target.users, epsilon - numeric) * math.exp(numeric) + samplers <= delta
 
 
 def largest(
