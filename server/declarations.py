@@ -53,27 +53,27 @@ class TrainingProtocol:
 
     @property
     def releases_text(self) -> bool:
-        """Whether training users release sanitized texts, on which BERT is trained end to end."""
+        """Return True if training users release sanitized texts, on which BERT is trained end to end."""
         return "text" in self.trains_on
 
     @property
     def releases_vector(self) -> bool:
-        """Whether training users release one vector each."""
+        """Return True if training users release one vector each."""
         return "statistic" in self.trains_on
 
     @property
     def releases_embedding(self) -> bool:
-        """Whether training users release sanitized embeddings."""
+        """Return True if training users release sanitized embeddings."""
         return "embedding" in self.trains_on
 
     @property
     def only_texts(self) -> bool:
-        """Whether training users release texts and no embedding."""
+        """Return True if training users release texts and no embedding."""
         return self.releases_text and not self.releases_embedding
 
     @property
     def in_halves(self) -> bool:
-        """Whether one half of the users releases texts and the other half embeddings."""
+        """Return True if one half of the users releases texts and the other half embeddings."""
         return self.releases_text and self.releases_embedding
 
 

@@ -64,12 +64,23 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
     return folder_once(f"encoders/{name}", make, progress=progress)
 
 
+def _config(model: str) -> dict[str, Any]:
+    """Return what a checkpoint on this machine says of itself, nothing of one on a hub. Raises UserError."""
+    about = Path(resolve(model)) / "config.json"
+    if not about.is_file():
+        return {}
+    try:
+        said = json.loads(about.read_text(encoding="utf-8"))
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise UserError(f"encoder: {about} is no JSON object; name the folder of a checkpoint")
+    return said
+
+
 def width_of(experiment: Experiment) -> int | None:
     """How wide an embedding is, by what a checkpoint on this machine says of itself; None of one on a hub."""
-    about = Path(resolve(experiment.encoder.model)) / "config.json"
-    if not about.is_file():
-        return None
-    width = json.loads(about.read_text(encoding="utf-8")).get("hidden_size")
+    width = _config(experiment.encoder.model).get("hidden_size")
     return width * max(1, len(experiment.encoder.layers)) if isinstance(width, int) else None
 
 
@@ -79,10 +90,7 @@ def check_trained(experiment: Experiment) -> None:
     Of a checkpoint on this machine; what a hub has, is looked at before anybody is asked (`server.export`,
     `server.training.end_to_end.check`). It is known without torch, by what the checkpoint says of itself.
     """
-    about = Path(resolve(experiment.encoder.model)) / "config.json"
-    if not about.is_file():
-        return
-    said = json.loads(about.read_text(encoding="utf-8"))
+    said = _config(experiment.encoder.model)
     width, places, depth = (
         said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers")
     )  # fmt: skip

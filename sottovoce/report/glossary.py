@@ -51,7 +51,7 @@ ENTRIES = {
     ),
     "exposure": (
         "What a text mechanism lets through beside its theorem, such as the number of words. A policy must accept "
-        "each by name."
+        "each by name. Two texts agree in an exposure if it is the same at every place of the text."
     ),
     "charge, ledger, policy": (
         "Before a release leaves, its price is written into the device's ledger; the policy says how much may be "

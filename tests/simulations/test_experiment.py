@@ -362,7 +362,8 @@ label = { mechanism = "randomized-response", epsilon = 1.0 }
         ({"releases": 2}, None),
         ({"releases": 1}, "releases"),
         ({"total-delta": 2.1e-6}, None),
-        ({"total-delta": 2e-6}, "total"),  # the samplers' share is above one half
+        ({"total-delta": 2e-6}, None),  # one half is the release's, and the samplers' share is below its last digit
+        ({"total-delta": 1.99e-6}, "total"),
         ({"delta": 5.1e-6, "embedding": 40.0}, "total"),
         ({"embedding": 5.0}, "channel"),
         ({"delta": 0.0}, "unprotected"),

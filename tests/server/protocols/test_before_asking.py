@@ -24,7 +24,6 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (TEXT, {"training": {"bottleneck": 33}}, "training.bottleneck"),
     (TEXT, {"training": {"bottleneck": 100_000}}, "training.bottleneck"),
     (TEXT, {"encoder": {"max-length": 65}}, "encoder.max-length"),
-    (TEXT, {"encoder": {"max-length": 2}}, "encoder.max-length"),
     (BOTH, {"training": HALVES}, "embedding.dim"),
 ]
 

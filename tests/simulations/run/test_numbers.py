@@ -45,7 +45,7 @@ def test_labels_are_rounded_to_the_nearest_level(tmp_path: Path) -> None:
 def test_what_is_no_number_of_the_range_is_refused(score: str, tmp_path: Path) -> None:
     for name, value in (("a", "1"), ("b", score)):
         (tmp_path / f"{name}.tsv").write_text(f"text\tscore\nsome\t2\nother\t{value}\n")
-    with pytest.raises(UserError, match=r"line 3: label .* is no number from 0 to 5"):
+    with pytest.raises(UserError, match=r"line 3: label is no number from 0 to 5"):
         read_files(tmp_path, "a.tsv", "b.tsv", text="text", label="score", numbers=(0.0, 2.5, 5.0))
 
 

@@ -96,11 +96,11 @@ def test_a_label_drawn_from_the_embeddings_stream(tmp_path, monkeypatch):
 
 
 def test_one_uniform_for_all_places_of_a_text(tmp_path, monkeypatch):
-    made = tables.uniforms
+    made = tables.Points.drawn
 
     def one(rng, shape, k):
-        each = made(rng, shape, k).reshape(*shape, k)
-        return np.broadcast_to(each[:, :1], each.shape).reshape(-1, k)
+        each = made(rng, shape, k).u.reshape(*shape, k)
+        return tables.Points.midpoints(np.broadcast_to(each[:, :1], each.shape).reshape(-1, k))
 
-    monkeypatch.setattr(tables, "uniforms", one)
+    monkeypatch.setattr(tables.Points, "drawn", one)
     assert violated(tmp_path, "text") == {"place"}
