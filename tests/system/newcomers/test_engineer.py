@@ -84,7 +84,7 @@ def makes_a_device(engineer: Newcomer) -> None:
 
 def gives_it_records(engineer: Newcomer) -> None:
     errs, types = engineer.errs, engineer.types
-    errs("device add me --file notes.csv", "notes.csv: name the column of the texts with --text, or give its position")
+    errs("device add me --file notes.csv", "notes.csv: name the column of the texts with --text")
     errs("device add me --file keys --text said", "keys: is a folder; name a file in it")
     errs(
         "device add me --file notes.csv --text said --label mood",
