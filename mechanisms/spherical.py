@@ -15,7 +15,8 @@ is not certified; what float64 rounds, near 2^-50, is 2^-35 of a grid step and n
 
 - A normal z_j, the others fixed, moves the direction along at most half a great circle (ℓ <= π); a coordinate
   (a + b·z)/sqrt(quadratic in z) has one critical point, so p = 2.
-- Purkayastha's angle moves y along half a great circle: ℓ = π, and a coordinate is a sinusoid: p = 2.
+- Purkayastha's angle moves y along half a great circle: ℓ = π, and a coordinate is a sinusoid: p = 2. (Its tails come
+  from the same cells of the uniform as what lies next to them: see `mechanisms.losses.angle_table`.)
 - Planar Laplace, normalized: the ray x + r·ξ is seen from the origin under at most π, p = 2 (as for z_j). A
   direction on an arc makes x + r·ξ a circle's arc, on the sphere a convex curve of length at most 2π; a
   coordinate's derivative is a trigonometric polynomial of degree 2, so p = 5.

@@ -15,14 +15,29 @@ bound on |f''| (plus a uniform share for the far tails), which nearly equalizes 
 rounded: a cell's mass, the difference of two, is then off by a known share of it, which two inputs pay twice.
 
 **Tails (proved).** sin^(m-2)(θ)·e^(-κθ) = e^g with g concave, so the mass beyond a point b is at most
-e^g(b)/|g'(b)|; the table ends where this is 2^-61 of the whole on either side.
+e^g(b)/|g'(b)|; the table ends where this is 2^-61 of the whole on either side. What lies beyond, up to where it is
+2^-104 of the whole, has a table of its own on either side, made in the same way, to which a draw comes with its further
+digits (`mechanisms.certified`):
+
+- Let M be the integral of e^L over the table and T that over a tail's. A uniform of 104 bits is (k + s)·2^-52, k whole,
+  0 < s < 1. In the K lowest lattice cells, k < K = SHARED, the lowest σ = T/(M·K·2^-52) of each cell goes to the
+  tail: s < σ draws at the place (k + s/σ)/K of the tail's table, any other s at (k + (s - σ)/(1 - σ))·2^-52 of the
+  table, in the same cell. Both places are uniform, so the density is e^L/M in the tail (K·2^-52·σ/T = 1/M), 1 - σ
+  times that where the table is met by these cells, and e^L/M elsewhere. The upper end is its mirror image. So L, η
+  and the normalizer are one along all three tables, and two inputs' log ratio pays -log(1 - σ) more, σ being at most
+  some 2^-61/(K·2^-52) = 2^-35. What is cut off now is 2^-103.
+- Of the lattice (`mechanisms.spherical`): on the cells' parts that go to a tail the angle grows with the uniform, and
+  on all others it does, and the three tables are disjoint arcs of one half circle: their crossings are those of the
+  half circle. Only the 2K points of 2^-104 in which s passes σ belong to neither: 2K·2^-104.
+- A draw from outside these cells is the table's. Within them it is, but for what goes to a tail, the table's at a
+  uniform at most σ·2^-52, some 2^-87, away.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from decimal import Decimal
+from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, Decimal
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -31,13 +46,21 @@ from scipy.special import gammaln
 
 from mechanisms.certified import UNIT
 from mechanisms.decimals import PI, sine_cosine
+from mechanisms.streams import FINE, LATTICE
 
 FloatArray = NDArray[np.float64]
 
 #: Cells of a table: 2^15 leave a numeric ε below 1e-6 for every (m, κ) accepted, and stay in a core's cache.
 CELLS = 2**15
-#: Log of the largest share of the mass cut off on each side.
-_LOG_TAIL = -61 * math.log(2)
+#: Of the table of a tail, so that its error is below that of the table.
+TAIL_CELLS = 2**13
+#: Log of the largest share of the mass beyond the table on each side, and beyond the table of its tail.
+_LOG_TAIL, _LOG_CUT = -61 * math.log(2), math.log(FINE)
+#: Lattice cells of the uniform, at each of its ends, of which a share goes to the tail. One draw in 2^25 comes from
+#: them and takes milliseconds; with fewer of them the share, which is paid in ε, is larger.
+SHARED = 2**26
+_SHARED, _CELL = Decimal(SHARED), Decimal(LATTICE)
+_HALF = Decimal("0.5")
 #: Evaluating f (its terms reach 4,000) and the cell masses in float64 moves log densities by less than this.
 ROUNDOFF = 1e-11
 #: A cell whose mass is off by more than this share counts as lost.
@@ -81,6 +104,8 @@ class AngleTable:
     masses: FloatArray  # (cells,), of the draws
     numeric_epsilon: float
     numeric_delta: float
+    total: float  # of the unnormalized masses
+    tails: tuple[AngleTable, AngleTable] | None = None  # before and after it; a tail's table has none
 
     @property
     def split(self) -> float:
@@ -98,15 +123,36 @@ class AngleTable:
         square = tangent * tangent
         sine = 2.0 * tangent / (1.0 + square)
         moved = np.abs(cell[:, _GROWTH]) * cell[:, _INVERSE_MASS] * (4 * UNIT) / (1.0 + growth)
-        return sine, (1.0 - square) / (1.0 + square), _turned(moved, np.abs(cell[:, _SCALE]) * sine)
+        turned = _turned(moved, np.abs(cell[:, _SCALE]) * sine)
+        shared = np.minimum(uniforms, 1.0 - uniforms) < SHARED * LATTICE  # further digits say whether it is a tail's
+        return sine, (1.0 - square) / (1.0 + square), np.where(shared, np.inf, turned)
 
     @cached_property
     def _starts(self) -> FloatArray:
         """Of the cells beyond the middle, then of the others: increasing."""
         return np.roll(self.cells[:, _START], -self.middle)
 
+    def share(self, tail: int) -> float:
+        """σ, what goes to a tail (0: the lower, 1: the upper) of each of the cells that it shares."""
+        assert self.tails is not None
+        return self.tails[tail].total / (self.total * SHARED * LATTICE)
+
     def exact_sine_cosine(self, uniform: Decimal) -> tuple[Decimal, Decimal]:
-        """(sin θ, cos θ) of one uniform, the table's numbers taken as they are; within `decimals.precise`."""
+        """(sin θ, cos θ) of one uniform of 104 bits, tails and all; within `decimals.precise`."""
+        upper = uniform > _HALF
+        cells = (1 - uniform if upper else uniform) / _CELL
+        if self.tails is None or cells >= _SHARED:
+            return self.inverse(uniform)
+        cell = cells.to_integral_value(ROUND_FLOOR)
+        within, share = cells - cell, Decimal(self.share(upper))
+        if within < share:
+            table, place = self.tails[upper], (cell + within / share) / _SHARED
+        else:
+            table, place = self, (cell + (within - share) / (1 - share)) * _CELL
+        return table.inverse(1 - place if upper else place)
+
+    def inverse(self, uniform: Decimal) -> tuple[Decimal, Decimal]:
+        """(sin θ, cos θ) at a place of this table alone, its numbers taken as they are; within `decimals.precise`."""
         place = uniform if uniform < Decimal(self.split) else uniform - 1
         starts, many = self._starts, len(self.cells)
         at = max(0, int(np.searchsorted(starts, float(place), side="right")) - 1)
@@ -165,8 +211,27 @@ def angle_table(dim: int, kappa: float) -> AngleTable | ArcTable:
     if dim == 2:
         return ArcTable(kappa)
     log_total = log_angle_integral(dim - 2, kappa)
-    low, high = _cut_points(dim, kappa, log_total)
-    knots = _knots(dim, kappa, low, high)
+    low, high = _cut_points(dim, kappa, log_total, _LOG_TAIL)
+    lowest, highest = _cut_points(dim, kappa, log_total, _LOG_CUT)
+    table = _stretch(dim, kappa, log_total, _knots(dim, kappa, low, high, CELLS))
+    lower, upper = (
+        _stretch(dim, kappa, log_total, _knots(dim, kappa, *ends, TAIL_CELLS))
+        for ends in ((lowest, low), (high, highest))
+    )
+    whole = replace(table, tails=(lower, upper))
+    shares = whole.share(0), whole.share(1)
+    beyond = SHARED * LATTICE * (shares[0] * lower.numeric_delta + shares[1] * upper.numeric_delta)
+    cells = max(part.numeric_epsilon for part in (table, lower, upper))
+    return replace(
+        whole,
+        numeric_epsilon=cells - math.log1p(-max(shares)) + ROUNDOFF,
+        numeric_delta=table.numeric_delta + beyond + (2 + 2 * SHARED) * FINE,
+    )
+
+
+def _stretch(dim: int, kappa: float, log_total: float, knots: FloatArray) -> AngleTable:
+    """The table between the first of these knots and the last: its numeric ε and δ are what its cells are off, without
+    what is cut off and what f is rounded by."""
     widths = np.diff(knots)
 
     # max over a cell: sech is largest at the point nearest 0, |tanh| at the end farthest from it.
@@ -180,7 +245,8 @@ def angle_table(dim: int, kappa: float) -> AngleTable | ArcTable:
     slopes[slopes == 0] = 1e-30  # log1p(w·expm1(s))/s is w there, to the last bit
     growth = np.expm1(slopes)
     masses = np.exp(heights[:-1]) * widths * growth / slopes
-    masses /= masses.sum()
+    total = masses.sum()
+    masses /= total
     edges, middle = _edges(masses)
     drawn = np.diff(edges)
     drawn[middle - 1] = 1.0 + edges[middle] - edges[middle - 1]
@@ -193,9 +259,10 @@ def angle_table(dim: int, kappa: float) -> AngleTable | ArcTable:
         cells=np.stack([edges[:-1], inverse_mass, growth, widths / slopes, knots[:-1]], axis=1),
         middle=middle,
         masses=drawn,
-        numeric_epsilon=2.0 * float(error.max()) + 2.0 * float(off[known].max()) + ROUNDOFF,
-        # two tails, and cells of which sums do not know the mass
-        numeric_delta=2.0**-60 + float(np.maximum(masses, drawn)[~known | ~seen].sum()),
+        numeric_epsilon=2.0 * float(error.max()) + 2.0 * float(off[known].max()),
+        # cells of which sums do not know the mass
+        numeric_delta=float(np.maximum(masses, drawn)[~known | ~seen].sum()),
+        total=float(total),
     )
 
 
@@ -217,8 +284,8 @@ def _log_sech(u: FloatArray) -> FloatArray:
     return math.log(2.0) - np.abs(u) - np.log1p(np.exp(-2.0 * np.abs(u)))
 
 
-def _cut_points(dim: int, kappa: float, log_total: float) -> tuple[float, float]:
-    """Ends of the table in u, by bisection of the tail bound, which is monotone on each side of the mode."""
+def _cut_points(dim: int, kappa: float, log_total: float, log_tail: float) -> tuple[float, float]:
+    """Where in u the tail bound is e^log_tail, by bisection: it is monotone on each side of the mode."""
 
     def beyond(u: float) -> float:  # log of the bound on the share of the mass beyond u, away from the mode
         slope = (dim - 2) * -math.sinh(u) - kappa  # g'(θ) = (m-2) cot θ - κ, and cot θ = -sinh u
@@ -233,7 +300,7 @@ def _cut_points(dim: int, kappa: float, log_total: float) -> tuple[float, float]
             middle = (inside + outside) / 2
             if middle in (inside, outside):
                 break
-            if beyond(middle) > _LOG_TAIL:
+            if beyond(middle) > log_tail:
                 inside = middle
             else:
                 outside = middle
@@ -241,12 +308,12 @@ def _cut_points(dim: int, kappa: float, log_total: float) -> tuple[float, float]
     return ends[0], ends[1]
 
 
-def _knots(dim: int, kappa: float, low: float, high: float) -> FloatArray:
-    """CELLS + 1 increasing points from low to high, close together where f bends most."""
-    fine = np.linspace(low, high, 4 * CELLS + 1)
+def _knots(dim: int, kappa: float, low: float, high: float, cells: int) -> FloatArray:
+    """`cells` + 1 increasing points from low to high, close together where f bends most."""
+    fine = np.linspace(low, high, 4 * cells + 1)
     sech = 1.0 / np.cosh(fine)
     density = np.sqrt((dim - 1) * sech**2 + kappa * sech * np.abs(np.tanh(fine)))
     share = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     share = 0.8 * share / share[-1] + 0.2 * np.linspace(0.0, 1.0, len(fine))
-    knots: FloatArray = np.interp(np.linspace(0.0, 1.0, CELLS + 1), share, fine)
+    knots: FloatArray = np.interp(np.linspace(0.0, 1.0, cells + 1), share, fine)
     return knots

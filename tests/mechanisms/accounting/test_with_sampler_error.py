@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mechanisms import Purkayastha, RandomizedResponse
+from mechanisms import PlanarLaplace, Purkayastha, RandomizedResponse
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.planner import Target, fits
 from mechanisms.accounting.shuffle import amplify
@@ -88,3 +88,11 @@ def test_the_samplers_of_a_whole_study_are_in_its_delta() -> None:
     assert found.epsilon == pytest.approx(0.0543, rel=2e-3) and price(found.epsilon, found.sampler_delta) < 1e-12
     rung = ladder(Purkayastha(16, 2.0), RandomizedResponse(1.0, 2), users=10**6, delta=1e-8)[-1]
     assert rung.epsilon is not None and "δ holds all users' samplers" in rung.assumption
+
+
+def test_a_hundred_million_users_are_hidden_at_a_small_delta() -> None:
+    """Their tails, which the table of angles cut off, were as much as δ."""
+    found = amplify([Purkayastha(16, 2.0)], users=10**8, delta=1e-10, lower_bounded=False, bracketed=False)
+    assert found.reason == "" and 0.002 < found.epsilon < 0.0024 and found.sampler_delta < 1e-14
+    raw = amplify([PlanarLaplace(16, 2.0, normalize=False)], users=10**8, delta=1e-10, lower_bounded=False)
+    assert raw.epsilon == raw.local_epsilon and raw.reason.startswith("the samplers of all users may be 1.0e+00")
