@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.special import gammaln, logsumexp
 
 from mechanisms import checks
 from mechanisms.losses.loss import LossCells, check_delta
@@ -16,6 +16,8 @@ FloatArray = NDArray[np.float64]
 
 #: Most atoms of the optimal composition of unlike releases; beyond, its closed bound is used.
 _ATOMS = 2**20
+#: Eight units in the last place of 1.
+_ROUNDED = 2.0**-50
 
 
 def advanced_epsilon(epsilon: float, times: int, slack: float) -> float:
@@ -49,7 +51,9 @@ def optimal_epsilon(releases: Sequence[tuple[float, int]], slack: float) -> floa
         return total
     groups = sorted(merged.items())
     if math.prod(k + 1 for _, k in groups) <= _ATOMS:
-        return min(total, binary_responses(groups).epsilon(slack))
+        # rounding of the logs of masses, 8·u of each of their terms, goes to the safe side
+        rounded = _ROUNDED * math.fsum(float(gammaln(k + 1)) + k + 1000 for _, k in groups)
+        return min(total, binary_responses(groups).epsilon(slack * (1 - rounded)))
     mean = math.fsum(k * e * math.tanh(e / 2) for e, k in groups)
     square = math.fsum(k * e * e for e, k in groups)
     spread = min(-math.log(slack), math.log(math.e + math.sqrt(square) / slack))
@@ -69,6 +73,8 @@ def binary_responses(groups: Sequence[tuple[float, int]]) -> LossCells:
         loss = np.add.outer(loss, (times - 2 * lies) * epsilon).ravel()
         log_p = np.add.outer(log_p, base - lies * epsilon).ravel()
         log_q = np.add.outer(log_q, base - (times - lies) * epsilon).ravel()
+    off = float(logsumexp(log_p))  # masses make 1, but for the rounding of large logarithms
+    log_p, log_q = log_p - off, log_q - off
     return LossCells(low=loss, high=loss, log_p=log_p, log_q=log_q)
 
 

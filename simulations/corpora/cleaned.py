@@ -29,8 +29,9 @@ from simulations.corpora.columns import (
     names_user,
     plain_name,
     require_columns,
+    shown,
 )
-from simulations.corpora.names import folded, spelled
+from simulations.corpora.names import folded
 from simulations.corpora.overlap import near_another, normalized
 from simulations.errors import UserError
 
@@ -307,8 +308,8 @@ def _one_spelling(labels: Sequence[str]) -> tuple[list[str], list[str]]:
     notes = []
     for counts in groups:
         (first, _), *others = counts.most_common()
-        also = ", ".join(f"{_shown(name)} ({n:,})" for name, n in others)
-        notes.append(f"label {_shown(first)} is also spelled {also}: made one")
+        also = ", ".join(f"{shown(name)} ({n:,})" for name, n in others)
+        notes.append(f"label {shown(first)} is also spelled {also}: made one")
     return usual, notes
 
 
@@ -318,7 +319,7 @@ def _one_user(users: Sequence[str]) -> tuple[list[str], list[str]]:
     usual, groups = _usual(users, folded)
     if not groups:
         return usual, []
-    first, second = (spelled(name) for name, _ in groups[0].most_common(2))
+    first, second = (shown(name) for name, _ in groups[0].most_common(2))
     return usual, [
         f"users have names in more than one spelling, {len(groups):,} in all, as {first} and {second}: made one each"
     ]
@@ -332,11 +333,6 @@ def _usual(names: Sequence[str], form: Callable[[str], str]) -> tuple[list[str],
         spellings.setdefault(forms[name], Counter())[name] += 1
     usual = {plain: counts.most_common(1)[0][0] for plain, counts in spellings.items()}
     return [usual[forms[name]] for name in names], [counts for counts in spellings.values() if len(counts) > 1]
-
-
-def _shown(name: str) -> str:
-    """A label in quotes; one that may be somebody's words by how long it is."""
-    return spelled(name) if headers.is_name(name) else f"of {len(name)} characters"
 
 
 def _leave_out_rare(file: Path, columns: Chosen, table: _Table) -> None:
@@ -354,7 +350,7 @@ def _leave_out_rare(file: Path, columns: Chosen, table: _Table) -> None:
                 why = f", and many of them in fewer than {LEAST} rows: name"
         has = f'column "{columns.label}" has {len(counts):,} {values} in {len(labels):,} {of}'
         raise UserError(f"{file}: {has}{why} the column that holds classes with --label")
-    few = {name: f"label {_shown(name)} has ROWS: left out" for name in list(rare)[:_NAMED]}
+    few = {name: f"label {shown(name)} has ROWS: left out" for name in list(rare)[:_NAMED]}
     for name, why in few.items():
         table.leave_out([value == name for value in table.columns.values[columns.label]], why)
     table.leave_out(

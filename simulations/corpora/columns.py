@@ -152,7 +152,7 @@ def class_numbers(part: Columns, names: Sequence[str], classes: Sequence[str], r
         if name not in index:
             same = next((other for other in classes if normal(other) == normal(name)), None)
             if same is not None:
-                said = f"label {spelled(name)} is the class {spelled(same)} in another spelling; write it one way"
+                said = f"label {shown(name)} is the class {shown(same)} in another spelling; write it one way"
                 raise UserError(_refused(part, row, said))
             raise UserError(_refused(
                 part, row, f"its label is none of the {len(classes):,} classes; correct it, or {remedy}"
@@ -179,7 +179,7 @@ def refuse_two_spellings(source: str, label: str, names: Iterable[str]) -> None:
         first, second, *_ = groups[0]
         same = "number" if _REAL.fullmatch(normal(first)) else "name"
         raise UserError(
-            f'{source}: column "{label}": labels {spelled(first)} and {spelled(second)} are one {same}; '
+            f'{source}: column "{label}": labels {shown(first)} and {shown(second)} are one {same}; '
             "write it one way"
         )
 
@@ -236,6 +236,13 @@ def plain_name(name: str) -> str:
     return said if len(said) <= 60 else f"{said[:57]}..."
 
 
+def shown(name: str) -> str:
+    """A user or a label as people are told of it: in quotes, or, where it may be somebody's words or address and is no
+    number, by how long it is."""
+    plain = normal(name)
+    return spelled(name) if is_number(plain) or headers.is_name(plain) else f"of {len(name)} characters"
+
+
 def kind(value: object) -> str:
     """What a value is, as an error says it: never the value, which is a person's."""
     if is_missing(value):
@@ -282,9 +289,18 @@ def _refuse_two_users(train: Columns, test: Columns, user: str, names: Sequence[
     """Raises UserError where two names may be one person, who would have a budget under each of them."""
     for form, differ in ((normal, "are one name in two spellings"), (folded, "differ in case or width alone")):
         if groups := alike(names, form):
-            first, second, *_ = groups[0]
+            first, second = (_where(name, train, test, names) for name in groups[0][:2])
             more = f" ({len(groups) - 1:,} more pairs)" if len(groups) > 1 else ""
             raise UserError(
-                f'{train.source}, {test.source}: column "{user}": {spelled(first)} and {spelled(second)} {differ}{more}'
+                f'{train.source}, {test.source}: column "{user}": {first} and {second} {differ}{more}'
                 ", and would be two users with a budget each; write each person's name one way"
             )
+
+
+def _where(name: str, train: Columns, test: Columns, names: Sequence[str]) -> str:
+    """A user's name as an error shows it; of one that it does not show, the row."""
+    said, row = shown(name), names.index(name)
+    if said == spelled(name):
+        return said
+    part, row = (train, row) if row < len(train.row_names) else (test, row - len(train.row_names))
+    return f"one {said} ({part.source}: {part.row_names[row]})"

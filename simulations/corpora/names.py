@@ -10,10 +10,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 
-#: Characters without a glyph: Default_Ignorable_Code_Point (The Unicode Standard, 5.21), which NFKC_Casefold drops too.
+#: Characters without a glyph: Default_Ignorable_Code_Point (The Unicode Standard, 5.21), which NFKC_Casefold drops too;
+#: and marks of annotations and the blank pattern of Braille, which nobody sees either.
 INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 #: A decimal number. An exponent of more digits is no number that anybody counts users or classes by.
 _NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,6}))?")
@@ -37,11 +38,13 @@ def normal(name: str) -> str:
 
 def folded(name: str) -> str:
     """Return the normal form of a name without its case and Unicode's compatibility forms ("Ａｎｎａ", "ANNA"): names
-    of one folded form may be one name, which no rule can tell."""
+    of one folded form may be one name, which no rule can tell. An i has a dot or none, as in Turkish: "I" is both's."""
     if name.isascii():
         return normal(name).casefold()
-    plain = unicodedata.normalize("NFKC", normal(name)).casefold()
-    return normal(unicodedata.normalize("NFKC", plain).casefold())
+    plain = unicodedata.normalize("NFKC", normal(name))
+    for _ in range(2):  # upper case first: "ı" has no folding of its own
+        plain = unicodedata.normalize("NFKC", plain.upper().casefold()).replace("i\u0307", "i")
+    return normal(plain)
 
 
 def alike(names: Iterable[str], form: Callable[[str], str]) -> list[tuple[str, ...]]:

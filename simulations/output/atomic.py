@@ -48,9 +48,10 @@ def staged(out: Path, *, private: bool = False) -> Iterator[Path]:
 
 
 def followed(out: Path) -> Path:
-    """The absolute path of what is to be written: where `out` is a symbolic link, of the place where that leads."""
-    path = os.path.abspath(out)
-    return Path(os.path.realpath(path) if os.path.islink(path) else path)
+    """The absolute path of what is to be written: where `out` is a symbolic link, of the place where that leads. What
+    ".." leads to is the system's to say: behind a symbolic link, it is not the folder that is named before."""
+    real = os.path.islink(out) or ".." in Path(out).parts
+    return Path(os.path.realpath(out) if real else os.path.abspath(out))
 
 
 def refuse_taken(out: Path) -> None:

@@ -12,6 +12,7 @@ from mechanisms.words.text import TextMechanism
 from server.checkpoint_files import resolve
 from simulations.artifacts.lengths import outside, sampled, unknown_share
 from simulations.corpora.classes import listed
+from simulations.corpora.columns import shown
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.names import alike, folded, spelled
 from simulations.experiment import Experiment
@@ -57,7 +58,7 @@ def _large(name: str, part: Corpus) -> list[str]:
     counts = Counter(part.users or ())
     least = max(_LARGE, _TIMES / max(1, len(counts))) * len(part)
     return [
-        f"{name}: user {spelled(user)} holds {n:,} of {len(part):,} rows ({n / len(part):.0%}): a figure over rows is "
+        f"{name}: user {shown(user)} holds {n:,} of {len(part):,} rows ({n / len(part):.0%}): a figure over rows is "
         "largely this person's; take some of these rows out, or give more users"
         for user, n in counts.most_common() if n > least
     ]  # fmt: skip

@@ -226,6 +226,36 @@ def test_the_optimal_composition_is_the_printed_theorem():
     assert thirty.delta(answer) <= DELTA < thirty.delta(answer * (1 - 1e-9)) * (1 + 1e-6)
 
 
+def exact_tail(epsilon, times, slack):
+    """δ(slack) of binary randomized response by its binomial law, to 40 digits."""
+    with mpmath.workdps(40):
+        e, most = mpmath.mpf(epsilon), mpmath.mpf(slack)
+        lie = 1 / (1 + mpmath.exp(e))
+        lies = int(mpmath.ceil((times - most / e) / 2)) - 1
+        mass = mpmath.exp(
+            mpmath.loggamma(times + 1) - mpmath.loggamma(lies + 1) - mpmath.loggamma(times - lies + 1)
+            + lies * mpmath.log(lie) + (times - lies) * mpmath.log(1 - lie)
+        )
+        total = mpmath.mpf(0)
+        while lies >= 0 and mass > total * mpmath.mpf(10) ** -25:
+            total += mass * (1 - mpmath.exp(most - (times - 2 * lies) * e))
+            mass, lies = mass * lies / (times - lies + 1) * (1 - lie) / lie, lies - 1
+        return total
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "times", "delta"),
+    [(1.6417982506048892e-06, 602_188, 1e-9), (0.0018915398677193506, 10**6, 1e-90), (6.8632e-4, 2**20 - 1, 1e-9),
+     (0.0058, 3000, 1e-40)],
+)  # fmt: skip
+def test_the_optimal_composition_of_a_million_is_never_below_the_exact_one(epsilon, times, delta):
+    """Logarithms of factorials of a million have no digits beyond 1e-9, by which δ was exceeded and masses were more
+    than 1."""
+    answer = optimal_epsilon([(epsilon, times)], delta)
+    assert exact_tail(epsilon, times, answer) <= delta
+    assert exact_tail(epsilon, times, answer * (1 - 1e-7)) > delta
+
+
 def test_the_advanced_theorem_is_the_printed_one_and_never_below_the_optimal():
     for epsilon, times in ((0.1, 30), (0.01, 10_000), (1.0, 3)):
         with mpmath.workdps(30):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from simulations.corpora.classes import matched
-from simulations.corpora.cleaned import Chosen, cleaned
+from simulations.corpora.cleaned import Chosen, _one_user, cleaned
 from simulations.corpora.files import read_files
 from simulations.corpora.names import alike, folded, normal, spelled
 from simulations.errors import UserError
@@ -27,9 +27,11 @@ SAME = [
     ("Å", "\u212b"), ("한", "\u1112\u1161\u11ab"), ("ann", "a\u200bnn"), ("ann", "\ufeffann"), ("ann", "an\u00adn"),
     ("ann", "ann\u200e"), ("ann", "\u2066ann\u2069"), ("ann", "ann\u200d"), ("ann lee", "ann\u00a0lee"),
     ("ann lee", "ann  lee"), ("ann lee", "ann\u202flee"), ("ann", " ann\u3000"), ("é", "e\u200d\u0301"),
+    ("ann", "ann\ufff9"), ("ann", "ann\u2800"),
 ]  # fmt: skip
 #: Pairs that differ for a reader, of which no more than the case or the width may be chance.
-CASE = [("Ann", "ann"), ("Weiß", "WEISS"), ("Ａnn", "Ann"), ("ΝΙΚΟΣ", "νικος"), ("ﬁn", "fin")]
+CASE = [("Ann", "ann"), ("Weiß", "WEISS"), ("Ａnn", "Ann"), ("ΝΙΚΟΣ", "νικος"), ("ﬁn", "fin"),
+        ("ışık", "IŞIK"), ("İnci", "inci")]
 OTHER = [("1", "2"), ("1", "1.5"), ("1", "-1"), ("1e5", "1e6"), ("e", "é"), ("1.0.0", "1"), ("", "0"), ("ann", "anna"),
          ("1_0", "10"), ("1e", "1"), (".", "0")]  # fmt: skip
 
@@ -111,6 +113,25 @@ def test_a_user_of_two_spellings_is_refused(tmp_path: Path, first: str, second: 
 def test_a_user_of_two_cases_is_refused(tmp_path: Path, first: str, second: str) -> None:
     refused("differ in case or width alone", lambda: people(tmp_path, first, second))
     people(tmp_path, first, first)
+
+
+@pytest.mark.parametrize("first", ["My doctor says it is diabetes", "ann.lee@example.org", "+49 151 12345678"])
+def test_a_name_that_may_be_somebodys_words_is_not_shown(tmp_path: Path, first: str) -> None:
+    """Of a column that holds something else, an error would print what somebody wrote."""
+    second = first.upper() if first.upper() != first else f"{first}\u200b"
+    refused(
+        f"one of {len(first)} characters .*train.csv: line 2.* and one of {len(second)} characters .*test.csv: line 2",
+        lambda: people(tmp_path, first, second),
+    )
+    with pytest.raises(UserError) as found:
+        people(tmp_path, first, second)
+    assert first not in str(found.value) and second not in str(found.value)
+    _, said = _one_user([first, second, "ben"])
+    assert said and first not in said[0] and second not in said[0]
+    table(tmp_path / "train.csv", [("a", first), ("b", f"{first}\u200b"), ("c", "x")])
+    with pytest.raises(UserError, match="are one name") as told:
+        read_files(tmp_path, "train.csv", "train.csv", text="text", label="label")
+    assert first not in str(told.value)
 
 
 @pytest.mark.parametrize("name", ["\u200b", "\ufeff\u00ad", "\u200bnan", "\u2066\u2069"])

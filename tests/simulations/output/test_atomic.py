@@ -130,6 +130,25 @@ def test_a_symbolic_link_is_followed_and_stays(tmp_path: Path) -> None:
     assert caught.value.filename == str(tmp_path / "loop")
 
 
+def test_two_dots_behind_a_symbolic_link_lead_where_the_system_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another file is written than the one whose kind and mode were looked at."""
+    (tmp_path / "real" / "sub").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "real" / "sub")
+    (tmp_path / "real" / "made").write_text("old")
+    os.mkfifo(tmp_path / "here" / "made")
+    monkeypatch.chdir(tmp_path / "here")
+    with whole(Path("link/../made")) as file:
+        file.write(b"new")
+    assert (tmp_path / "real" / "made").read_text() == "new"
+    assert stat.S_ISFIFO((tmp_path / "here" / "made").stat().st_mode)
+    with staged(Path("link/../folder")):
+        pass
+    assert (tmp_path / "real" / "folder").is_dir() and not (tmp_path / "here" / "folder").exists()
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
 def test_a_file_that_is_there_keeps_its_mode_and_its_owner(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "file"

@@ -322,3 +322,7 @@ def test_what_a_user_of_several_records_pays_is_said_beside_what_a_release_costs
     assert said.endswith(f"at most: {one}: ε = 200 (a test user); {other}: ε = 7.5 (a training user).")
     assert several in markdown(results) and several in " ".join(printed(results).split())
     assert trust.asking(results["arms"][2]) == 200.0 and trust.asking(results["arms"][4]) is None
+    noise = [rung | {"delta": 1e-6, "worst_case": math.inf} for rung in rungs(2.0, 17)]  # Gaussian
+    results["arms"][2] |= {"test_ladder": noise}
+    said = next(line for line in notes(results) if several in line)
+    assert f"{one}: ε = 34 at δ = 1e-06 (a test user)" in said
