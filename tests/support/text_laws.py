@@ -14,6 +14,7 @@ import pytest
 from scipy.special import gammainc, ndtr
 
 from mechanisms import categorical
+from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.distances import metric_distances
 
@@ -159,7 +160,8 @@ class _Program:
 
     def choose(self, log_weights, uniforms):
         """What stands in the place of `categorical.sample`."""
-        cells = np.floor(uniforms * len(self.x) * self.text.uniforms).astype(int)
+        midpoints = uniforms.u[:, 0] if isinstance(uniforms, Points) else uniforms
+        cells = np.floor(midpoints * len(self.x) * self.text.uniforms).astype(int)
         rows, columns = np.divmod(cells, self.text.uniforms)
         width = log_weights.shape[1]
         np.maximum.at(self.widths, columns, width)

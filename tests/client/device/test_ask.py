@@ -339,7 +339,7 @@ def test_a_witness_that_cannot_be_written_is_counted(
     with honest(world) as server, monkeypatch.context() as patch:
         with load_node(node).ledger(""):
             pass
-        patch.setattr("client.store.ledger.witness.advance", full)
+        patch.setattr("client.store.ledger.rollback_guard.advance", full)
         with pytest.raises(ValueError, match=r"No space left.*; 1 sentence was charged"):
             ask(world, node, ["one"], server.address)
     assert not any(request.startswith(b"POST") for request in server.received)

@@ -429,7 +429,7 @@ def test_the_least_epsilon_is_on_the_safe_side_and_a_little_less_is_not(delta: f
 
 def test_where_a_profile_falls_at_the_end_of_its_bracket_both_ends_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that saw nothing below δ before the end raises nothing, and what is said stays on the safe side."""
-    monkeypatch.setattr(pld, "crossing", lambda *args, **given: None)
+    monkeypatch.setattr(pld, "solve_epsilon", lambda *args, **given: None)
     for pessimistic in (True, False):
         composed = pld.compose([(gaussian_loss(1.0), 1)], pessimistic=pessimistic)
         found = composed.epsilon(1e-6)

@@ -331,7 +331,7 @@ def test_why_nothing_is_amplified_is_said(capsys: pytest.CaptureFixture[str]) ->
         assert said in answer(capsys, "shuffle", *arguments)["reason"]
         assert f"no amplification: {said}" in printed(capsys, "shuffle", *arguments)
     plan = ("plan", "--mechanism", "purkayastha", "--epsilon", "1", "--dim", "16", "--label-epsilon", "1")
-    crowded = printed(capsys, *plan, "--users", "100000000", "--delta", "1e-13")
+    crowded = printed(capsys, *plan, "--users", "100000000", "--delta", "1e-16")
     assert "the samplers of all users" in crowded and "more users" not in crowded
     assert "hide among more users" in printed(capsys, *plan, "--users", "2", "--delta", "1e-13")
 
