@@ -1,1 +1,1 @@
-"""What runs on the user's device."""
+"""Code that runs on the user's device."""

@@ -1,1 +1,1 @@
-"""The public models that a client runs, and private texts as what they read."""
+"""Public models that a client runs, and the preparation of private texts as their input."""

@@ -1,4 +1,4 @@
-"""What of a text a model reads: no more than it can use, in characters that exist."""
+"""Truncation of a text to what a model reads, and replacement of invalid code points."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from client.store.text_column import Text
 
-#: Characters of a text that are read: many times what the longest input of a model here holds. What stands behind them
+#: Characters of a text that are read: many times the longest input of a model here. Reading the characters behind them
 #: would cost time, which tells how long a text is.
 LONGEST = 2**14
 #: Halves of surrogate pairs, which JSON may hold by themselves and no tokenizer takes.
@@ -14,8 +14,10 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 
 def clean_text(text: Text) -> Text:
-    """The beginning of a text, or of each of two, with U+FFFD for what is no character: nothing that a text may hold
-    makes reading it fail."""
+    """Truncate a text, or each text of a pair, and replace invalid code points by U+FFFD.
+
+    No content of a text can make reading it fail.
+    """
     if isinstance(text, str):
         text = text[:LONGEST]
         return text if text.isascii() else _HALVES.sub("\ufffd", text)

@@ -1,4 +1,4 @@
-"""The name of an exported model: the hash of what is in its files."""
+"""Name of an exported model: the hash of the content of its files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from pathlib import Path
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 (hex) of what is in a file. Raises OSError."""
+    """Return the SHA-256 (hex) of the content of a file.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def content_hash(folder: Path | str, names: Iterable[str], kind: str) -> str:
-    """SHA-256 (hex) over the names and contents of these files of a folder, in this order. Raises ValueError, which
-    begins with `kind`, where one is missing."""
+    """Return the SHA-256 (hex) over the names and contents of these files of a folder, in this order.
+
+    Raises:
+        ValueError: A file is missing. The message begins with `kind`.
+    """
     whole = hashlib.sha256()
     for name in names:
         try:

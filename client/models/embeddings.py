@@ -1,4 +1,4 @@
-"""Embeddings that a node need not compute: a file of its own, or row numbers into tables that it shares with others."""
+"""Stored embeddings that a node need not compute: a file of its own, or row numbers into tables that nodes share."""
 
 from __future__ import annotations
 
@@ -26,13 +26,22 @@ class Embeddings(Protocol):
     """Embeddings of n texts, (n, width) float32, of which a few are read at a time."""
 
     @property
-    def width(self) -> int: ...
-    def take(self, rows: NDArray[Any]) -> NDArray[np.float32]: ...
+    def width(self) -> int:
+        """Return the number of coordinates of an embedding."""
+        ...
+    def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the embeddings of some rows."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
 class TableEmbeddings:
-    """Text i has the embedding in row rows[i] of the tables. rows: (n,) int64."""
+    """Embeddings in shared tables: text i has the embedding in row rows[i].
+
+    Attributes:
+        tables: The tables.
+        rows: (n,) int64.
+    """
 
     tables: Tables
     rows: NDArray[np.int64]
@@ -42,35 +51,41 @@ class TableEmbeddings:
 
     @property
     def width(self) -> int:
+        """Return the number of coordinates of an embedding."""
         return self.tables.width
 
     def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the embeddings of some texts."""
         return self.tables.take(self.rows[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class LazyEmbeddings:
-    """Texts' embeddings, computed when they are read: those of a few texts are here at a time."""
+    """Embeddings of texts, computed when they are read: only those of a few texts are in memory at a time."""
 
     encoder: Encoder
     texts: Sequence[Text]
 
     @property
     def width(self) -> int:
+        """Return the number of coordinates of an embedding."""
         return int(self.encoder.dim)
 
     def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Compute the embeddings of some texts."""
         return self.encoder.encode([self.texts[i] for i in rows.tolist()])
 
 
 def embeddings_path(folder: Path | str, split: str, identity: str) -> Path:
-    """Where a node keeps the embeddings of a split by the encoder of that hash: float32 (n, width), or int64 (n,) rows
-    of the tables beside it that the .json file names."""
+    """Return the path where a node keeps the embeddings of a split by the encoder of that hash.
+
+    The file holds float32 (n, width), or int64 (n,) rows of the adjacent tables that the .json file names.
+    """
     return Path(folder) / f"{split}-{identity}-{_READING}.npy"
 
 
 def embeddings_of(path: Path) -> tuple[str, str] | None:
-    """The split and the encoder's hash of an `embeddings_path`; None of texts that were read otherwise."""
+    """Return the split and the encoder's hash of an `embeddings_path`; None if its texts were read in another way."""
     split, _, identity = path.stem.removesuffix(f"-{_READING}").rpartition("-")
     return (split, identity) if path == embeddings_path(path.parent, split, identity) else None
 
@@ -78,10 +93,13 @@ def embeddings_of(path: Path) -> tuple[str, str] | None:
 def write_embeddings(
     folder: Path | str, split: str, identity: str, values: NDArray[np.float32] | TableEmbeddings
 ) -> None:
-    """Keeps the embeddings of a split's texts by the encoder of that hash.
+    """Keep the embeddings of a split's texts by the encoder of that hash.
 
-    Shared tables are linked into the folder, so that it may be moved and they may be deleted where they came from; on a
-    file system that cannot link them here, the node's own rows are copied.
+    Shared tables are linked into the folder. So the folder may be moved, and the original tables may be deleted. If the
+    file system cannot link them here, the node's own rows are copied.
+
+    Raises:
+        ValueError: The values have a wrong type or shape.
     """
     path = embeddings_path(folder, split, identity)
     if isinstance(values, TableEmbeddings):
@@ -107,13 +125,13 @@ def write_embeddings(
 
 
 def forget_embeddings(folder: Path | str, split: str) -> None:
-    """Removes what a node keeps of a split's embeddings, by any encoder: its texts will be others."""
+    """Delete a node's embeddings of a split, by any encoder, because its texts will change."""
     for path in _kept(folder, split):
         path.unlink(missing_ok=True)
 
 
 def keeps_embeddings(folder: Path | str, split: str) -> bool:
-    """Whether a node keeps embeddings of a split, by any encoder."""
+    """Return whether a node keeps embeddings of a split, by any encoder."""
     return bool(_kept(folder, split))
 
 
@@ -122,9 +140,13 @@ def _kept(folder: Path | str, split: str) -> list[Path]:
 
 
 def read_embeddings(folder: Path | str, split: str, identity: str, n: int) -> Embeddings | None:
-    """The embeddings of a split's n texts, None where the node keeps none. Raises ValueError where they do not fit.
+    """Return the embeddings of a split's n texts, or None if the node keeps none.
 
-    Of more texts, which somebody is adding behind these, the first n."""
+    If there are more texts, because another process is adding some at the end, return those of the first n.
+
+    Raises:
+        ValueError: The embeddings do not fit the texts.
+    """
     path = embeddings_path(folder, split, identity)
     if not path.exists():
         return None

@@ -1,5 +1,4 @@
-"""An exported sentence encoder, known by the hash of its content: ONNX Runtime and tokenizers, nothing
-else."""
+"""Exported sentence encoder, identified by the hash of its content; needs only ONNX Runtime and tokenizers."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ FILES = ("model.onnx", "tokenizer.json", "encoder.json")
 _POOLINGS = ("mean", "cls")
 PRECISIONS = ("fp32", "int8")
 
-#: Tokens of a batch, about: what a layer makes of them stays in a core's cache.
+#: Tokens of a batch, about: the output of a layer stays in a core's cache.
 _TOKENS = 1024
 #: Texts that are tokenized at once: enough for full batches of every length, and a tokenized text is large.
 _CHUNK = 1 << 14
@@ -33,27 +32,37 @@ _PROBE, _WIDEST = 7, 2**16
 
 
 def identity(folder: Path | str) -> str:
-    """SHA-256 (hex) over the names and contents of an encoder's three files. Raises ValueError where one is
-    missing."""
+    """Return the SHA-256 (hex) over the names and contents of an encoder's three files.
+
+    Raises:
+        ValueError: A file is missing.
+    """
     return content_hash(folder, FILES, "encoder")
 
 
 class Encoder:
-    """The encoder in a folder: model.onnx (token ids to the last hidden state), tokenizer.json, and
-    encoder.json: {"pooling": "mean" | "cls", "max_length": tokens, "dim": m, "precision": "fp32" | "int8"}, fp32 where
-    it is not said.
+    """Encoder in a folder: model.onnx, tokenizer.json and encoder.json.
 
-    It is a function of one text, whose every character is a character ("[SEP]" too, `mechanisms.pieces`). Batches
-    hold texts of one length in tokens, so nothing is padded, and ONNX Runtime's CPU kernels then work row by row: a
-    row's sums run in the same order whatever rows stand beside it, on however many threads. An embedding's bits
-    therefore depend on the text alone, not on its batch, and may be kept text by text. It rests on the kernels of
-    the ONNX Runtime at hand, so it is tried on every start; a graph that fails, such as one with dynamic
-    quantization, whose scale is that of a whole batch, would carry something of one user's text into another's
-    embedding, and is refused.
+    model.onnx maps token ids to the last hidden state. encoder.json is {"pooling": "mean" | "cls", "max_length":
+    tokens, "dim": m, "precision": "fp32" | "int8"}, with fp32 as the default.
 
-    threads: batches that are at work at once, each on one thread; None takes $OMP_NUM_THREADS where it is set, as in
-        an actor that has one of the cores, and else all cores.
-    Raises ValueError where the folder holds no encoder, or one that depends on the batch.
+    The encoder is a function of one text, whose every character is read as a character ("[SEP]" too,
+    `mechanisms.pieces`). Batches hold texts of one length in tokens, so nothing is padded, and ONNX Runtime's CPU
+    kernels then work row by row: the sums of a row run in the same order for any other rows in the batch and any number
+    of threads. The bits of an embedding therefore depend on the text alone, not on its batch, and may be stored for
+    each text.
+
+    This property depends on the kernels of the installed ONNX Runtime, so it is checked on every start. A graph that
+    fails the check is refused, because it would carry information of one user's text into another's embedding. An
+    example is dynamic quantization, whose scale is that of a whole batch.
+
+    Args:
+        folder: Folder of the encoder.
+        threads: Number of batches that are processed at once, each on one thread. None takes $OMP_NUM_THREADS if it is
+            set, as in an actor that has one of the cores, and else all cores.
+
+    Raises:
+        ValueError: The folder holds no encoder, or one whose embeddings depend on the batch.
     """
 
     def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
@@ -75,9 +84,11 @@ class Encoder:
         self._refuse_a_dependence_on_the_batch()
 
     def encode(self, texts: Sequence[Text]) -> NDArray[np.float32]:
-        """Embeddings of texts or (first, second) pairs, as far as they are `legible`, (n, m) float32, in the order
-        given; 0 of one without a token, where the tokenizer puts none around it. The same text has the same bits in any
-        list."""
+        """Return embeddings (n, m) float32 of texts or (first, second) pairs, in the given order.
+
+        Texts are read as `clean_text` returns them. The embedding is 0 for a text without a token, if the tokenizer
+        puts none around it. The same text has the same bits in any list.
+        """
         embeddings = np.zeros((len(texts), self.dim), dtype=np.float32)
         with ThreadPoolExecutor(self.threads) as pool:
             run = map if self.threads == 1 else pool.map
@@ -89,9 +100,9 @@ class Encoder:
         return embeddings
 
     def _batches(self, texts: Sequence[Text]) -> Iterator[tuple[NDArray[np.int64], list[Encoding]]]:
-        """Places of texts of one length in tokens, and these texts; longest first: the last to be at work are short."""
+        """Yield positions and encodings of texts of one length in tokens; longest first, so the last ones are short."""
         encodings = encoded(self._tokenizer, [clean_text(text) for text in texts], self._special)
-        for encoding in encodings:  # the tokenizer cuts nothing where what it puts around a text is longer
+        for encoding in encodings:  # the tokenizer does not cut if its special tokens alone are longer
             encoding.truncate(self.max_length)
         lengths = np.array([len(e) for e in encodings])
         for length in np.unique(lengths[lengths > 0])[::-1].tolist():
@@ -104,7 +115,7 @@ class Encoder:
         return self._embed(ids, np.array([e.type_ids for e in encodings], dtype=np.int64))
 
     def _embed(self, ids: NDArray[np.int64], types: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Embeddings of texts (n, length) of token ids."""
+        """Return embeddings of texts (n, length) of token ids."""
         feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": types}
         hidden: NDArray[np.float32] = self._session.run(None, {name: feeds[name] for name in self._inputs})[0]
         return hidden[:, 0] if self.pooling == "cls" else hidden.mean(axis=1)
@@ -125,5 +136,5 @@ class Encoder:
 
 @lru_cache(maxsize=1)
 def load(folder: Path | str, threads: int | None = None) -> Encoder:
-    """The encoder in a folder, kept for the life of the process: loading costs far more than a batch."""
+    """Return the encoder in a folder, kept for the life of the process: loading costs far more than a batch."""
     return Encoder(folder, threads=threads)

@@ -1,4 +1,4 @@
-"""An exported language model that generates, known by the hash of its content: ONNX Runtime and tokenizers alone."""
+"""Exported generating language model, identified by the hash of its content; needs only ONNX Runtime and tokenizers."""
 
 from __future__ import annotations
 
@@ -33,20 +33,33 @@ _STEP = 8
 
 
 def identity(folder: Path | str) -> str:
-    """SHA-256 (hex) over the names and contents of its files. Raises ValueError where one is missing."""
+    """Return the SHA-256 (hex) over the names and contents of the model's files.
+
+    Raises:
+        ValueError: A file is missing.
+    """
     return content_hash(folder, files(folder), "generator")
 
 
 def files(folder: Path | str) -> tuple[str, ...]:
-    """The names of the files of the model in a folder."""
+    """Return the names of the files of the model in a folder."""
     return (*FILES, ENCODER) if (Path(folder) / ENCODER).is_file() else FILES
 
 
 class Generator:
-    """The generating model in a folder that `server.generation.export_generator` wrote, causal or of two parts.
+    """Generating model in a folder that `server.generation.export_generator` wrote, causal or of two parts.
 
-    low, high: bounds of its logits, calibrated on public text. end: the token that ends a text; "" where there is none.
-    threads: see `client.models.onnx.session`. Raises ValueError where the folder holds no generating model.
+    Args:
+        folder: Folder of the model.
+        threads: See `client.models.onnx.session`.
+
+    Attributes:
+        low: Lower bound of its logits, calibrated on public text.
+        high: Upper bound of its logits, calibrated on public text.
+        end: Token that ends a text; "" if there is none.
+
+    Raises:
+        ValueError: The folder holds no generating model.
     """
 
     def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
@@ -64,7 +77,7 @@ class Generator:
         self._try(folder)
 
     def _try(self, folder: Path) -> None:
-        """Raises ValueError unless texts short and long run, and a row is what it is alone."""
+        """Raise ValueError unless short and long texts run, and a row has the same output alone and in a batch."""
         about = self._about
         room = about["max_length"] - len(about["before"]) - len(about["after"])
 
@@ -85,16 +98,17 @@ class Generator:
 
     @property
     def end(self) -> str:
+        """Return the token that ends a text; "" if there is none."""
         end = self._about["end"]
         return "" if end is None else str(self._tokenizer.id_to_token(end))
 
     @cached_property
     def width(self) -> int:
-        """Of a state of a model in two parts; 0 of a causal one, which has none."""
+        """Return the width of a state of a model in two parts; 0 for a causal model, which has no states."""
         return 0 if self._encoder is None else int(self._encoder.get_outputs()[0].shape[-1])
 
     def reads(self, window: int) -> str:
-        """Why the model cannot make so many states of a text, whatever that is; "" where it can."""
+        """Return the reason why the model cannot make `window` states of every text; "" if it can."""
         around = len(self._about["before"]) + len(self._about["after"])
         if self._encoder is None:
             return "the model is causal, and one that reads apart from writing is needed, of two parts (BART, T5)"
@@ -104,21 +118,25 @@ class Generator:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The model's own tokens, special ones but for the end left out: pieces of words, most often. Their vectors say
-        nothing: no mechanism that generates looks at them."""
+        """Return the model's own tokens, mostly pieces of words, without special tokens except the end.
+
+        The vectors are meaningless: no generating mechanism reads them.
+        """
         out = set(self._about["special"]) - {self._about["end"]}
         named = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
         names = tuple(name for name, i in named if name and i < self._about["pieces"] and i not in out)
         return Vocabulary(names, np.zeros((len(names), 1), np.float32), pieces=self._about["spelling"])
 
     def scores(self, texts: Sequence[str], vocabulary: Vocabulary) -> Scores:
-        """What `DpPrompt.sample` asks: raw logits of the vocabulary's words as the next token, after the prompt with
-        each private text, and after what was drawn so far.
+        """Return the function that `DpPrompt.sample` calls for raw logits of the vocabulary's words as the next token.
 
-        The private text is cut to what the prompt has room for, and of what was drawn the last pieces count, as many as
-        the model has positions for: nothing that a text holds makes a draw fail. A word that is no single piece of this
-        model has the logit -inf (it is then clipped to the lower bound); once drawn it stands in all its pieces.
-        ValueError where the vocabulary has no word in common with the model.
+        The logits are conditioned on the prompt with each private text, and on the words drawn so far. The private text
+        is cut to the room in the prompt. Of the drawn words, the last pieces count, as many as the model has positions
+        for. So no content of a text can make a draw fail. A word that is no single piece of this model has the logit
+        -inf, which is then clipped to the lower bound. Once drawn, it is read as all its pieces.
+
+        Raises:
+            ValueError: The vocabulary has no word in common with the model.
         """
         pieces = self._pieces(vocabulary)
         there = np.flatnonzero(pieces.single >= 0)
@@ -142,10 +160,13 @@ class Generator:
         return ask
 
     def states(self, texts: Sequence[str], window: int) -> NDArray[np.float32]:
-        """What the first part makes of each private text in its prompt, (n, window·width), as `DpBart.sample` takes it.
+        """Return the states (n, window·width) of each private text in its prompt, for `DpBart.sample`.
 
-        A text is cut, or padded, to `window` tokens with its prompt, so that each is a pass of one size. What the model
-        makes of padding is among the states. ValueError where `reads` says why not.
+        The first part of the model makes them. A text is cut or padded to `window` tokens with its prompt, so that
+        every pass has the same size. The states of padding are included.
+
+        Raises:
+            ValueError: The model cannot make them: see `reads`.
         """
         if why := self.reads(window):
             raise ValueError(f"generator: {why}")
@@ -160,10 +181,14 @@ class Generator:
         return made
 
     def writer(self, vocabulary: Vocabulary, window: int) -> Writer:
-        """What the second part writes of states alone: at each place the likeliest of the vocabulary's words, up to the
-        model's own end (`mechanisms.words.dp_bart.Writer`). All the states are shown to it, those of padding too.
+        """Return the function that writes from states alone (`mechanisms.words.dp_bart.Writer`).
 
-        A word that is no single piece of this model is never written. ValueError as `states` and `scores`.
+        It is the second part of the model. At each place it writes the likeliest of the vocabulary's words, up to the
+        model's own end. It reads all states, those of padding too. A word that is no single piece of this model is
+        never written.
+
+        Raises:
+            ValueError: As in `states` and `scores`.
         """
         if why := self.reads(window):
             raise ValueError(f"generator: {why}")
@@ -209,7 +234,7 @@ class Generator:
         self, read: dict[int, NDArray[np.float32]], prompts: list[list[int]], rows: NDArray[np.int64],
         drawn: Sequence[list[int]],
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:  # fmt: skip
-        """(which of the rows, their logits) behind these prompts, and behind what was drawn after each."""
+        """Yield row indices and their logits behind these prompts, and behind the words drawn after each."""
         if self._encoder is None:
             return self._causal([[*prompts[row], *each] for row, each in zip(rows, drawn, strict=True)])
         self._read(read, prompts, rows.tolist())
@@ -217,7 +242,7 @@ class Generator:
         return self._in_two_parts(shown, [[self._about["start"], *each] for each in drawn])
 
     def _causal(self, inputs: Sequence[list[int]]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """(which inputs, their logits behind the last token), 32 of one width at once."""
+        """Yield input indices and their logits behind the last token, for up to 32 inputs of one width."""
         for batch, width in _alike([(len(ids),) for ids in inputs]):
             ids = [inputs[i] for i in batch]
             feeds = self._masked(ids, min(width[0], self._about["max_length"] + self._about["history"]))
@@ -227,7 +252,12 @@ class Generator:
     def _in_two_parts(
         self, prompts: Sequence[tuple[NDArray[np.float32], int]], written: Sequence[list[int]]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The same. prompts: (states, how many of these are the prompt's); written: what stands behind each."""
+        """Yield the same as `_causal`, for a model in two parts.
+
+        Args:
+            prompts: States of each prompt, and how many of these are the prompt's.
+            written: Tokens behind each prompt.
+        """
         for batch, width in _alike([(len(s), len(w)) for (s, _), w in zip(prompts, written, strict=True)]):
             last = [written[i] for i in batch]
             there = np.arange(width[0])[None] < np.array([prompts[i][1] for i in batch])[:, None]
@@ -242,8 +272,10 @@ class Generator:
             yield batch, self._session.run(["logits"], feeds)[0]
 
     def _read(self, read: dict[int, NDArray[np.float32]], prompts: list[list[int]], rows: list[int]) -> None:
-        """Put the states of these prompts into `read`, each (length, d), padded as its own length says; what is not
-        asked for is forgotten where there are too many."""
+        """Put the states (length, d) of these prompts into `read`, each padded according to its own length.
+
+        If there are too many, states of other prompts are dropped.
+        """
         assert self._encoder is not None
         missing = [row for row in rows if row not in read]
         if missing and len(read) + len(missing) > _HELD:
@@ -266,7 +298,7 @@ class Generator:
 
 
 def _wrong(about: dict[str, Any]) -> str:
-    """What of generator.json cannot be, in words; "" where nothing."""
+    """Return the fault of generator.json in words; "" if there is none."""
     pieces = about["pieces"]
     if not is_whole(pieces, 1, 2**31 - 1):
         return "pieces must be a whole number above 0"
@@ -287,7 +319,7 @@ def _wrong(about: dict[str, Any]) -> str:
 
 
 def _alike(sizes: Sequence[tuple[int, ...]]) -> Iterator[tuple[NDArray[np.int64], list[int]]]:
-    """(which, their widths), 32 at most of the same widths: a row's depend on its own sizes alone."""
+    """Yield up to 32 indices of the same widths, and these widths, which depend on the sizes of a row alone."""
     widths = np.array([[-(-size // _STEP) * _STEP for size in each] for each in sizes], dtype=np.int64)
     for width in np.unique(widths, axis=0) if len(widths) else ():
         same = np.flatnonzero((widths == width).all(axis=1))
@@ -296,7 +328,7 @@ def _alike(sizes: Sequence[tuple[int, ...]]) -> Iterator[tuple[NDArray[np.int64]
 
 
 def load(folder: Path | str, threads: int | None = None) -> Generator:
-    """The generating model in a folder, kept for the life of the process."""
+    """Return the generating model in a folder, kept for the life of the process."""
     return _load(str(folder), threads)
 
 

@@ -1,4 +1,4 @@
-"""Which language model a text mechanism reads, of those that a client has: one folder, or a folder of several kinds."""
+"""Selection of the language model that a text mechanism reads: one folder, or a folder of several kinds of models."""
 
 from __future__ import annotations
 
@@ -10,37 +10,44 @@ from client.models import generator, masked_lm
 from client.models.generator import Generator
 from client.models.masked_lm import MaskedLM
 
-#: What a word mechanism calls the model that it reads (`model`).
+#: Kinds of models, as a word mechanism names them (`model`).
 MASKED_LM, GENERATOR, PARAPHRASER = "masked-lm", "generator", "paraphraser"
-#: What they are called to people.
+#: Names of the kinds for people.
 SAID = {MASKED_LM: "masked language model", GENERATOR: "generating model", PARAPHRASER: "paraphrasing model"}
 
 
 def kind_of(mechanism: Any) -> str:
-    """The kind of model that a text or word mechanism, or the class of one, reads."""
+    """Return the kind of model that a text or word mechanism, or the class of one, reads."""
     return str(getattr(getattr(mechanism, "word", mechanism), "model", MASKED_LM))
 
 
 def part(folder: Path | str, kind: str) -> Path:
-    """The folder of a model of that kind: what lies under its name in the folder, or, where that is one model alone,
-    the folder itself."""
+    """Return the folder of a model of that kind: the subfolder of its name if there is one, else the folder itself."""
     inside = Path(folder) / kind
     return inside if inside.is_dir() else Path(folder)
 
 
 def identity(folder: Path | str, kind: str) -> str:
-    """SHA-256 (hex) over the files of the model of that kind. Raises ValueError where one is missing."""
+    """Return the SHA-256 (hex) over the files of the model of that kind.
+
+    Raises:
+        ValueError: A file is missing.
+    """
     read = masked_lm.identity if kind == MASKED_LM else generator.identity
     return read(part(folder, kind))
 
 
 def files(folder: Path | str, kind: str) -> tuple[str, ...]:
-    """The names of the files of the model of that kind."""
+    """Return the names of the files of the model of that kind."""
     return masked_lm.FILES if kind == MASKED_LM else generator.files(part(folder, kind))
 
 
 def load(folder: Path | str, kind: str, threads: int | None = None) -> MaskedLM | Generator:
-    """The model of that kind, kept for the life of the process. Raises ValueError, one line, where there is none."""
+    """Return the model of that kind, kept for the life of the process.
+
+    Raises:
+        ValueError: There is none. The message is one line.
+    """
     if kind not in SAID:
         raise ValueError(f"text: reads a language model of the kind {kind!r}; known: {', '.join(SAID)}")
     place = part(folder, kind)
@@ -48,7 +55,7 @@ def load(folder: Path | str, kind: str, threads: int | None = None) -> MaskedLM 
 
 
 def known(folder: Path | str | None, mechanism: Any, name: str) -> bool:
-    """Whether the folder has the model that a text mechanism reads, by the identity `name`, and it fits."""
+    """Return whether the folder has the model that a text mechanism reads, with the identity `name`, and it fits."""
     try:
         if folder is None:
             return False
@@ -60,8 +67,13 @@ def known(folder: Path | str | None, mechanism: Any, name: str) -> bool:
 
 
 def said(kind: Any, model: MaskedLM | Generator) -> dict[str, Any]:
-    """What the model says of itself that a class of word mechanisms takes as public parameters: between which bounds
-    its logits lie, how wide its states are. ValueError, one line, where it has no states, and the class reads them."""
+    """Return the properties of the model that a class of word mechanisms takes as public parameters.
+
+    These are the bounds of its logits and the width of its states.
+
+    Raises:
+        ValueError: The class reads states and the model has none. The message is one line.
+    """
     takes = {f.name for f in fields(kind)}
     if "states" in kind.reads and not (isinstance(model, Generator) and model.width):
         raise ValueError(f"{kind.name}: the model has no states; it is one of two parts that is needed (BART, T5)")
@@ -70,7 +82,11 @@ def said(kind: Any, model: MaskedLM | Generator) -> dict[str, Any]:
 
 
 def check(word: Any, model: MaskedLM | Generator) -> None:
-    """Raise ValueError, one line, where a word mechanism reads states, and the model has not those."""
+    """Check that the model has the states that a word mechanism reads.
+
+    Raises:
+        ValueError: It does not. The message is one line.
+    """
     if "states" not in word.reads:
         return
     assert isinstance(model, Generator)

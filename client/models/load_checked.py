@@ -1,7 +1,6 @@
-"""What a model's folder says of the model, and whether it is so: read and tried once, before a private text is.
+"""Loading of a model's folder with checks of its description and graphs, before any private text is read.
 
-What cannot be read or run is refused here. Later it would be a text that decides whether a device answers, and that is
-an answer which nobody has charged for.
+Faults are refused here. Found later, a text would decide whether a device answers, and such an answer is not charged.
 """
 
 from __future__ import annotations
@@ -18,14 +17,17 @@ from tokenizers import Tokenizer
 from client.models.onnx import session
 from mechanisms.checks import is_whole
 
-#: Tokens that any model here is asked to take at once.
+#: Largest input of any model, in tokens.
 LONGEST = 2**14
 _ROWS = 5
 
 
 def fields(kind: str, path: Path, names: Sequence[str], **absent: Any) -> dict[str, Any]:
-    """The fields of a JSON object in a file, and those of `absent`, each as it is there where the file has none.
-    ValueError, one line that begins with `kind`, where one of `names` is missing."""
+    """Return the named fields of a JSON object in a file, and those of `absent`, with their defaults if missing.
+
+    Raises:
+        ValueError: One of `names` is missing. The message is one line that begins with `kind`.
+    """
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         return {name: about[name] for name in names} | {name: about.get(name, value) for name, value in absent.items()}
@@ -34,8 +36,17 @@ def fields(kind: str, path: Path, names: Sequence[str], **absent: Any) -> dict[s
 
 
 def load_checked(kind: str, folder: Path, *graphs: str, threads: int | None) -> tuple[Tokenizer, list[Any]]:
-    """A folder's tokenizer, which cuts and pads nothing, and its graphs by the names of their files. threads: see
-    `client.models.onnx.session`. ValueError, one line that begins with `kind`, where one cannot be loaded."""
+    """Return a folder's tokenizer, without truncation or padding, and its graphs by the names of their files.
+
+    Args:
+        kind: First word of errors.
+        folder: Folder of the model.
+        graphs: Names of the files.
+        threads: See `client.models.onnx.session`.
+
+    Raises:
+        ValueError: A file cannot be loaded. The message is one line that begins with `kind`.
+    """
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_padding()
@@ -46,17 +57,21 @@ def load_checked(kind: str, folder: Path, *graphs: str, threads: int | None) -> 
 
 
 def numbers(value: object, below: int) -> bool:
-    """Whether a value is a list of whole numbers from 0 to below `below`."""
+    """Return whether a value is a list of whole numbers from 0 to below `below`."""
     return isinstance(value, list) and all(is_whole(each, 0, below - 1) for each in value)
 
 
 def bounds(low: object, high: object) -> bool:
-    """Whether these are numbers, the first below the second, and as floats too: a whole number may be too large."""
+    """Return whether these are numbers, the first below the second, also as floats: a whole number may be too large."""
     return isinstance(low, int | float) and isinstance(high, int | float) and -1e300 < low < high < 1e300
 
 
 def longest(kind: str, folder: Path, what: str, run: Callable[[NDArray[np.int64]], object]) -> None:
-    """Run row 0 of the longest input that a folder says its model takes. ValueError, one line, where it does not."""
+    """Run row 0 of the longest input that the model takes according to its folder.
+
+    Raises:
+        ValueError: It does not run. The message is one line.
+    """
     try:
         run(np.zeros(1, np.int64))
     except Exception:  # as in `tried`
@@ -64,19 +79,25 @@ def longest(kind: str, folder: Path, what: str, run: Callable[[NDArray[np.int64]
 
 
 def last_token(kind: str, folder: Path, tokenizer: Tokenizer, run: Callable[[int], object]) -> None:
-    """Run the largest number of a token that a text may have: a model's table of tokens has to reach that far.
-    ValueError, one line, where it does not."""
-    own = tokenizer.encode("").ids  # what is put around each text, which may be no token of the vocabulary
+    """Run the largest token number that a text may have: a model's table of tokens has to reach that far.
+
+    Raises:
+        ValueError: It does not run. The message is one line.
+    """
+    own = tokenizer.encode("").ids  # the special tokens around each text may be outside the vocabulary
     last = max([*tokenizer.get_vocab(with_added_tokens=True).values(), *own], default=0)
     longest(kind, folder, f"its tokenizer's token {last}", lambda _: run(last))
 
 
 def tried(kind: str, folder: Path, run: Callable[[NDArray[np.int64]], NDArray[np.float32]]) -> NDArray[np.float32]:
-    """What `run` makes of rows 0 to 4 at once, (5, ...), which has to be what it makes of each alone, to the last bit.
+    """Return outputs (5, ...) of `run` for rows 0 to 4 together, which must equal those of each row alone bit by bit.
 
-    Else, as with dynamic quantization, whose scale is that of a whole batch, one user's text would move another's
-    release. This finds kernels and graphs that are careless of rows; of one that is made to deceive it says nothing.
-    ValueError, one line, where they differ or the model does not run.
+    Otherwise one user's text would change another's release, as with dynamic quantization, whose scale is that of a
+    whole batch. This check finds kernels and graphs whose rows depend on each other by mistake. It does not find a
+    graph that is made to deceive it.
+
+    Raises:
+        ValueError: The outputs differ, or the model does not run. The message is one line.
     """
     try:
         together = run(np.arange(_ROWS))

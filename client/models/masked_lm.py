@@ -1,4 +1,4 @@
-"""An exported masked language model, known by the hash of its content: ONNX Runtime and tokenizers, nothing else."""
+"""Exported masked language model, identified by the hash of its content; needs only ONNX Runtime and tokenizers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,27 @@ _STEP = 8
 
 
 def identity(folder: Path | str) -> str:
-    """SHA-256 (hex) over the names and contents of the three files. Raises ValueError where one is missing."""
+    """Return the SHA-256 (hex) over the names and contents of the three files.
+
+    Raises:
+        ValueError: A file is missing.
+    """
     return content_hash(folder, FILES, "masked-lm")
 
 
 class MaskedLM:
-    """The masked language model in a folder that `server.masked_lm.export_masked_lm` wrote.
+    """Masked language model in a folder that `server.masked_lm.export_masked_lm` wrote.
 
-    low, high: bounds of its logits, calibrated on public text. threads: see `client.models.onnx.session`.
-    Raises ValueError where the folder holds no masked language model.
+    Args:
+        folder: Folder of the model.
+        threads: See `client.models.onnx.session`.
+
+    Attributes:
+        low: Lower bound of its logits, calibrated on public text.
+        high: Upper bound of its logits, calibrated on public text.
+
+    Raises:
+        ValueError: The folder holds no masked language model.
     """
 
     def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
@@ -56,7 +68,7 @@ class MaskedLM:
         self._try(folder)
 
     def _try(self, folder: Path) -> None:
-        """Raises ValueError unless texts short and long run, and a row is what it is alone."""
+        """Raise ValueError unless short and long texts run, and a row has the same output alone and in a batch."""
         pieces, about = self._tokenizer.get_vocab_size(), self._about
         own = [i for name in ("before", "between", "after") for i in about[name]]
         own += [about[name] for name in ("mask", "unknown", "padding")]
@@ -77,14 +89,19 @@ class MaskedLM:
         last_token("masked-lm", folder, self._tokenizer, lambda last: list(self._run([([last], 1, 0)], "logits")))
 
     def scores(self, x: NDArray[Any], vocabulary: Vocabulary) -> Scores:
-        """What `DpMlm.sample` asks: raw logits of the vocabulary's words, given the original texts x, (n, L) word
-        ids, unknown ones included, NOTHING after the end.
+        """Return the function that `DpMlm.sample` calls for raw logits of the vocabulary's words.
 
-        The input is the original, then the text as it is now with its position masked (Meisenbacher et al. 2024,
-        Algorithm 1). Where both do not fit into max_length pieces, a window around the position is cut from both,
-        word by word. A word that is no single piece of this model has the logit -inf (it is then clipped to the lower
-        bound); in a text it stands in all its pieces, an unknown word as the model's own.
-        ValueError where the vocabulary has no word in common with the model.
+        The input is the original text, then the current text with its position masked (Meisenbacher et al. 2024,
+        Algorithm 1). If both do not fit into max_length pieces, a window around the position is cut from both, word by
+        word. A word that is no single piece of this model has the logit -inf, which is then clipped to the lower bound.
+        In a text it is read as all its pieces, and an unknown word as the model's own.
+
+        Args:
+            x: Word ids (n, L) of the original texts, unknown ones included, NOTHING after the end.
+            vocabulary: Vocabulary of the mechanism.
+
+        Raises:
+            ValueError: The vocabulary has no word in common with the model.
         """
         pieces = self._pieces(vocabulary)
         originals = [self._columns(row, pieces) for row in np.asarray(x)]
@@ -105,12 +122,16 @@ class MaskedLM:
         return ask
 
     def importance(self, x: NDArray[Any], vocabulary: Vocabulary) -> NDArray[np.float64]:
-        """How much attention each word gets from the words of its text, (n, L) word ids -> (n, L), summing to 1 a text.
+        """Return the attention that each word gets from the words of its text, (n, L), with sum 1 for each text.
 
-        Averaged over heads and layers, the special tokens left out (Fu 2024, section 5); the attention that a word
-        gets is that of its pieces together. 0 where there is NOTHING. A long text is read in stretches that fit, each
-        with a share according to its words. Each is read by itself: the mean over layers and heads has other last bits
-        in a batch, and two words next to equal could change places by what others wrote.
+        It is the average over heads and layers, without special tokens (Fu 2024, section 5). The attention of a word is
+        that of its pieces together. It is 0 at NOTHING. A long text is read in stretches that fit, each with a share in
+        proportion to its words. Each stretch is read by itself: in a batch, the mean over layers and heads has other
+        last bits, and two nearly equal words could change places because of other users' texts.
+
+        Args:
+            x: Word ids (n, L).
+            vocabulary: Vocabulary of the mechanism.
         """
         pieces = self._pieces(vocabulary)
         texts = [self._columns(row, pieces) for row in np.asarray(x)]
@@ -148,11 +169,11 @@ class MaskedLM:
 
     @property
     def _room(self) -> int:
-        """Pieces for each of two texts."""
+        """Return the number of pieces for each of two texts."""
         return (self.max_length - sum(len(self._about[name]) for name in ("before", "between", "after"))) // 2
 
     def _pair(self, first: Columns, second: Columns, at: int) -> tuple[list[int], int, int]:
-        """(piece ids, how many of them before the second text, the place of the mask)."""
+        """Return piece ids, the number of them before the second text, and the place of the mask."""
         second = [*second]
         second[at] = (self._about["mask"],)
         if sum(map(len, first)) + sum(map(len, second)) > 2 * self._room:
@@ -164,7 +185,7 @@ class MaskedLM:
         return [*ids, *self._about["after"]], start, start + sum(map(len, second[:at]))
 
     def _stretches(self, columns: Columns) -> Iterator[list[int]]:
-        """The columns that hold a word, cut where max_length is reached."""
+        """Yield the columns that hold a word, cut when max_length is reached."""
         room = self.max_length - len(self._about["before"]) - len(self._about["after"])
         stretch: list[int] = []
         used = 0
@@ -181,7 +202,13 @@ class MaskedLM:
     def _run(
         self, inputs: Sequence[tuple[list[int], int, int]], output: str, *, at_once: int = _BATCH
     ) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.float32]]]]:
-        """(which inputs, their output), of one width at once. inputs: (ids, start of the second text, place)."""
+        """Yield input indices and their output, for inputs of one width.
+
+        Args:
+            inputs: Ids, start of the second text, and place.
+            output: Name of the output.
+            at_once: Inputs of a batch, at most.
+        """
         widths = np.array([-(-len(ids) // _STEP) * _STEP for ids, _, _ in inputs], dtype=np.int64)
         for width in np.unique(widths):
             alike = np.flatnonzero(widths == width)
@@ -200,14 +227,14 @@ class MaskedLM:
                     feeds["input_ids"][row, : len(ids)] = ids
                     feeds["attention_mask"][row, : len(ids)] = 1
                     feeds["token_type_ids"][row, start : len(ids)] = int(self._about["segments"])
-                    # of a model that is not aligned, nobody asks for them
+                    # a model that is not aligned has no such input
                     feeds["position_ids"][row, start : len(ids)] -= start - len(self._about["before"])
                 inputs_of_graph = {name: feeds[name] for name in self._inputs}
                 yield batch, self._session.run([output], inputs_of_graph, self._run_options)
 
 
 def _wrong(about: dict[str, Any]) -> str:
-    """What of masked_lm.json cannot be, in words; "" where nothing."""
+    """Return the fault of masked_lm.json in words; "" if there is none."""
     for name in ("before", "between", "after", "special"):
         if not numbers(about[name], 2**31):
             return f"{name} must be a list of tokens"
@@ -223,7 +250,7 @@ def _wrong(about: dict[str, Any]) -> str:
 
 
 def _window(first: Columns, second: Columns, at: int, room: int) -> tuple[int, int]:
-    """The columns [low, high) around `at` that fit into `room` pieces in either text, grown to both sides in turn."""
+    """Return columns [low, high) around `at` that fit into `room` pieces in both texts, extended on alternate sides."""
     length = max(len(first), len(second))
     sizes = np.zeros((2, length), dtype=np.int64)
     for row, columns in enumerate((first, second)):
@@ -242,7 +269,7 @@ def _window(first: Columns, second: Columns, at: int, room: int) -> tuple[int, i
 
 
 def load(folder: Path | str, threads: int | None = None) -> MaskedLM:
-    """The masked language model in a folder, kept for the life of the process."""
+    """Return the masked language model in a folder, kept for the life of the process."""
     return _load(str(folder), threads)
 
 

@@ -1,8 +1,8 @@
-"""How ONNX Runtime is started on a client: quiet, on so many threads, and without threads that spin while they wait.
+"""Configuration of ONNX Runtime on a client: quiet, with a set number of threads, and without spinning threads.
 
-Its builds for Linux keep an identity of the device and write down, for their makers, what they have run: how many
-inferences of which batch sizes took how long, which errors there were. That is a function of private texts which no
-ledger knows, so it is turned off before anything is loaded. Nothing else on a client imports the library.
+Its builds for Linux keep an identity of the device and record for their makers what they have run: how many inferences
+of which batch sizes took how long, and which errors occurred. This is a function of private texts that no ledger
+charges, so it is turned off before anything is loaded. Nothing else on a client imports the library.
 """
 
 from __future__ import annotations
@@ -16,19 +16,30 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # read once, while the library is loa
 
 import onnxruntime
 
-onnxruntime.disable_telemetry_events()  # for a process in which somebody else has loaded it before
+onnxruntime.disable_telemetry_events()  # for a process that has loaded it elsewhere before
 
 
 def cores() -> int:
-    """The threads that a process may have at work: $OMP_NUM_THREADS where it is set, as in an actor that has one of the
-    cores, and else as many as there are cores."""
+    """Return the number of threads that a process may use at once.
+
+    It is $OMP_NUM_THREADS if that is set, as in an actor that has one of the cores, and else the number of cores.
+    """
     told = os.environ.get("OMP_NUM_THREADS", "")
     return int(told) if told.isdecimal() and int(told) > 0 else os.cpu_count() or 1
 
 
 def session(path: Path, threads: int | None) -> onnxruntime.InferenceSession:
-    """The graph in a file, and in that file alone: one with weights in other files, which its hash says nothing of, is
-    refused. threads: at work on one run; None takes `cores()`. Raises what the library raises."""
+    """Load the graph in a file, and in that file alone.
+
+    A graph with weights in other files is refused, because its hash does not cover them.
+
+    Args:
+        path: File of the graph.
+        threads: Threads of one run. None takes `cores()`.
+
+    Raises:
+        Exception: Any exception of the library.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = cores() if threads is None else threads
@@ -42,15 +53,17 @@ def session(path: Path, threads: int | None) -> onnxruntime.InferenceSession:
 
 
 def reached_alone() -> onnxruntime.RunOptions:
-    """Options of a run that computes what its outputs need, and no more."""
+    """Return options of a run that computes only what its outputs need."""
     options = onnxruntime.RunOptions()
     options.only_execute_path_to_fetches = True
     return options
 
 
 def _names_a_place(path: Path) -> bool:
-    """Whether the word by which a graph names another file is in the file. It may be there by chance too: such a graph
-    is read through memory, which takes its size once more."""
+    """Return whether the file contains the word by which a graph names another file.
+
+    The word may also occur by chance: such a graph is read through memory, which takes its size once more.
+    """
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped, and is no graph
             return False

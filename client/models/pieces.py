@@ -1,4 +1,4 @@
-"""The words of a vocabulary in the pieces of a language model's tokenizer."""
+"""Conversion of a vocabulary's words to the pieces of a language model's tokenizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ Columns = list[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Pieces:
-    """A vocabulary in the model's pieces: ids[word id], V + 1 of them, and the piece that a word is (V,), or -1."""
+    """Vocabulary in the model's pieces.
+
+    Attributes:
+        ids: Pieces of each word id, V + 1 of them.
+        single: (V,), the piece that a word is, or -1.
+    """
 
     ids: Columns
     single: NDArray[np.int64]
@@ -28,9 +33,21 @@ def in_pieces(
     owner: str, vocabulary: Vocabulary, tokenizer: Tokenizer, *, special: frozenset[int], unknown: tuple[int, ...],
     most: float = math.inf,
 ) -> Pieces:  # fmt: skip
-    """special: pieces that no word is. unknown: what stands for a word that has no others. most: how many pieces the
-    model has, where its tokenizer may know more. A vocabulary of pieces is looked up by name. ValueError, which begins
-    with `owner`, where no word is a single piece."""
+    """Return a vocabulary in the pieces of a tokenizer.
+
+    A vocabulary of pieces is looked up by name.
+
+    Args:
+        owner: First word of errors.
+        vocabulary: The vocabulary.
+        tokenizer: Tokenizer of the model.
+        special: Pieces that are no words.
+        unknown: Pieces of a word that has no others.
+        most: Number of pieces of the model, if its tokenizer may know more.
+
+    Raises:
+        ValueError: No word is a single piece. The message begins with `owner`.
+    """
     by_name = bool(vocabulary.pieces) or json.loads(tokenizer.to_str())["model"]["type"] in ("WordPiece", "WordLevel")
     ids: Columns = []
     single = np.full(len(vocabulary), -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a text mechanism reads of a private text beside its words: logits in context, importance."""
+"""Private inputs of a text mechanism besides the words of a text: logits in context, importance, states."""
 
 from __future__ import annotations
 
@@ -20,12 +20,22 @@ def private_arguments(
     mechanism: TextMechanism, texts: Sequence[Text], x: NDArray[np.int64], folder: Path | str | None, *,
     threads: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The private keyword arguments of `mechanism.sample(x, ...)`, for x the word ids (n, positions) of the texts:
-    those that `mechanism.word.reads` names, from the language model in `folder` (`client.models.language_models`): a
-    masked one reads the words, a generating one the text as written. Of pairs, what is read of their sides, one after
-    the other: neither side is read for the other.
+    """Return the private keyword arguments of `mechanism.sample(x, ...)`.
 
-    Raises ValueError where the mechanism needs a folder and none is there, or it reads what nothing here can give.
+    They are those that `mechanism.word.reads` names, from a language model (`client.models.language_models`). A masked
+    model reads the words, a generating one the text as written. For pairs, they are those of the first sides and then
+    of the second ones: neither side is read for the other.
+
+    Args:
+        mechanism: The mechanism.
+        texts: The texts, or pairs.
+        x: Word ids (n, positions) of the texts.
+        folder: Folder of the language model.
+        threads: See `client.models.onnx.session`.
+
+    Raises:
+        ValueError: The mechanism needs a folder and there is none, or it reads something that no part of a client
+            gives.
     """
     if len(texts) != len(x):
         raise ValueError(f"text: {len(texts)} texts, but word ids of {len(x)}")

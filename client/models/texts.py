@@ -1,4 +1,4 @@
-"""Private texts, sanitized: tokenized, drawn in pieces of bounded memory, each text from a stream of its own."""
+"""Sanitization of private texts: tokenized, drawn in pieces of bounded memory, each from its own random stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TEXTS, _READ, _UNIFORMS = 2**14, 2**10, 2**23
 
 
 def batch_size(mechanism: TextMechanism) -> int:
-    """How many texts to draw in one call, for bounded memory."""
+    """Return the number of texts to draw in one call, for bounded memory."""
     if mechanism.word.reads and not mechanism.whole:
         return _READ
     most, uniforms = (_READ, _UNIFORMS // 4) if mechanism.whole else (_TEXTS, _UNIFORMS)  # states lie beside them
@@ -32,9 +32,19 @@ def draw(
     mechanism: TextMechanism, texts: Sequence[Text], users: NDArray[np.int64], records: NDArray[np.int64], *,
     streams: SimulationStreams | SecureStreams, stage: str, step: int = 0, masked_lm: Path | None = None,
 ) -> NDArray[np.int32]:  # fmt: skip
-    """One draw for each of n texts, that of users[i] as their record records[i]: (n, positions) int32 word ids.
+    """Return one draw for each of n texts: (n, positions) int32 word ids.
 
-    masked_lm: the folder of the model that some mechanisms read. No draw depends on how texts are grouped.
+    No draw depends on the grouping of texts.
+
+    Args:
+        mechanism: The mechanism.
+        texts: The texts, or pairs.
+        users: (n,), the user of each text.
+        records: (n,), the number of each text as a record of its user.
+        streams: Source of randomness.
+        stage: Stage of the request.
+        step: Step of the streams.
+        masked_lm: Folder of the model that some mechanisms read.
     """
     drawn = np.empty((len(texts), mechanism.positions), dtype=np.int32)
     size = batch_size(mechanism)

@@ -1,8 +1,8 @@
-"""Text in any script as the words of a vocabulary, by their ids.
+"""Conversion of text in any script to the word ids of a vocabulary.
 
-What happens to what is not simply a word of the vocabulary (`mechanisms.words.text` says what each costs):
+Treatment of text that is not simply a word of the vocabulary (`mechanisms.words.text` states the costs):
 
-chunk between spaces   looked up whole first, as written, then in lower case: what is tokenized already ("do n't",
+chunk between spaces   looked up whole first, as written, then in lower case: already tokenized text ("do n't",
                        ":)") stays so
 unknown word           looked up again in Unicode's composed and compatibility forms, and without accents or skins
                        ("café" as "cafe"); else it is one unknown word: see `TextMechanism.unknown`
@@ -20,11 +20,11 @@ punctuation            each mark is a word, unless the vocabulary has several to
 emoji                  one word with its modifiers (a skin, a flag, a family)
 Han characters         each one a word, unless the vocabulary has a run of them; of other scripts that leave no spaces,
                        a run of letters is one word
-casing                 not kept: what is released is the vocabulary's spelling
+casing                 not kept: the release has the vocabulary's spelling
 control characters     as spaces, NUL and zero-width spaces too; soft hyphens and marks of direction are left out
 length                 words after `TextMechanism.tokens` are cut, on each side of a pair; an empty text has no words
 
-All of it is a function of the text and the public vocabulary, takes time linear in the text's length, and never fails.
+The result is a function of the text and the public vocabulary. The time is linear in the text's length. It never fails.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from client.models.clean_text import clean_text
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.text import TextMechanism
 
-#: Chunks whose word ids are remembered: those of at most so many characters, and at most so many of them.
+#: Limits of the cache of chunks' word ids: characters of a chunk, and chunks.
 _LONGEST, _MOST = 64, 2**17
 
 _APOSTROPHES, _HYPHENS, _IN_NUMBERS = "'’ʼ＇", "-‐‑_", ".,:/"
@@ -55,7 +55,7 @@ _CLITICS = ("n't", "'re", "'ve", "'ll", "'s", "'d", "'m")
 #: Marks as the Penn Treebank writes them.
 _TREEBANK = {"``": '"', "''": '"', "`": "'", "-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]"}
 
-#: Joiners, variants and skins: what a word may be looked up without.
+#: Joiners, variants and skins, which may be left out in looking up a word.
 _PLAINER = "\u200c\u200d\ufe0e\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
 
 _ODD = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
@@ -78,7 +78,7 @@ _EMOJI = ((0x2300, 0x2400), (0x2600, 0x27C0), (0x2B00, 0x2C00), (0x1F000, 0x1FB0
 
 
 class _Classes(dict[int, str]):
-    """The class of each character, by its number; those asked for are remembered, as far as that stays small."""
+    """Cache of the class of each character, by its code point, as long as it stays small."""
 
     def __missing__(self, code: int) -> str:
         name = _class(code)
@@ -110,7 +110,7 @@ _CLASSES = _Classes()
 
 
 class _Reader:
-    """The chunks of texts as words of one vocabulary. See this module's table."""
+    """Reader of the chunks of texts as words of one vocabulary. See the table of this module."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -122,7 +122,7 @@ class _Reader:
                 self._spans[first] = max(self._spans.get(first, 0), 1 + len(others))
 
     def read(self, chunks: Iterable[str]) -> Iterator[str]:
-        """The words of a text's chunks, spans put together."""
+        """Yield the words of a text's chunks, with spans joined."""
         tokens = (token for chunk in chunks for token in self.tokens(chunk))
         if not self._spans:
             yield from tokens
@@ -136,7 +136,7 @@ class _Reader:
             yield self._span(ahead)
 
     def _span(self, ahead: deque[str]) -> str:
-        """The longest span that begins what lies ahead, or its first word; taken from it."""
+        """Remove and return the longest span at the start of `ahead`, or its first word."""
         for many in range(min(self._spans.get(ahead[0].lower(), 1), len(ahead)), 1, -1):
             span = " ".join(itertools.islice(ahead, many))
             if self._has(span):
@@ -146,12 +146,13 @@ class _Reader:
         return ahead.popleft()
 
     def ids(self, chunks: Iterable[str]) -> Iterator[tuple[int, ...]]:
-        """The ids of the words of a text's chunks, a few at a time."""
+        """Yield the ids of the words of a text's chunks, a few at a time."""
         if self._spans:
             return ((self._vocabulary.word_id(token),) for token in self.read(chunks))
         return (self.word_ids(chunk) for chunk in chunks)
 
     def word_ids(self, chunk: str) -> tuple[int, ...]:
+        """Return the ids of the words of a chunk."""
         ids = self._remembered.get(chunk)
         if ids is None:
             ids = tuple(self._vocabulary.word_id(token) for token in self.tokens(chunk))
@@ -162,6 +163,7 @@ class _Reader:
         return ids
 
     def tokens(self, chunk: str) -> Iterator[str]:
+        """Yield the words of a chunk."""
         whole = self._known(chunk)
         if whole is not None:
             yield whole
@@ -179,7 +181,7 @@ class _Reader:
                 yield self._known(text) or text
 
     def _known(self, word: str) -> str | None:
-        """The word in a form in which the vocabulary finds it; None where there is none."""
+        """Return the form of the word that the vocabulary contains; None if there is none."""
         if self._has(word):
             return word
         if len(word) > _LONGEST:  # to normalize a long run of combining marks takes the square of its length
@@ -207,7 +209,7 @@ class _Reader:
             yield from self._parts(word)
 
     def _parts(self, word: str) -> Iterator[str]:
-        """A word that is known, or its parts where one of them is, or itself."""
+        """Yield a known word, or its parts if one of them is known, or the word itself."""
         known = self._known(word)
         parts = [] if known else [p for p in _INNER.split(word) if p]
         forms = [self._known(p) for p in parts]
@@ -220,7 +222,7 @@ class _Reader:
                 yield form or part
 
     def _clitic(self, clitic: str) -> Iterator[str]:
-        """One word, or its parts where all of them are known and it is not."""
+        """Yield one word, or its parts if all of them are known and the word is not."""
         known = self._known(clitic)
         forms = [self._known(p) for p in _INNER.split(clitic) if p]
         if known or None in forms:
@@ -229,7 +231,7 @@ class _Reader:
             yield from (form for form in forms if form)
 
     def _run(self, run: str, *, each: bool) -> Iterator[str]:
-        """Marks or Han characters: together where they are known together, else same marks together, else each."""
+        """Yield marks or Han characters: joined if they are known joined, else runs of the same mark, else each."""
         known = self._known(run)
         if known:
             yield known
@@ -258,7 +260,7 @@ def _forms(word: str) -> Iterator[str]:
 
 
 def _clitic(word: str) -> str:
-    """The contraction that a word ends with, as written; "" where there is none."""
+    """Return the contraction at the end of a word, as written; "" if there is none."""
     for clitic in _CLITICS:
         tail = word[-len(clitic) :]
         if tail.translate(_STRAIGHT).lower() == clitic:
@@ -276,38 +278,41 @@ def _chunks(text: str) -> list[str]:
 
 
 def tokenize(text: str, vocabulary: Vocabulary) -> list[str]:
-    """The words of a text, in the form in which `vocabulary.word_id` knows them, the unknown ones as written."""
+    """Return the words of a text, in the form that `vocabulary.word_id` knows, and unknown words as written."""
     reader = _reader(vocabulary)
     return list(reader.read(_chunks(text)))
 
 
 def word_ids(text: str, vocabulary: Vocabulary) -> list[int]:
-    """The ids of all words of a text, `vocabulary.unknown` for the unknown ones."""
+    """Return the ids of all words of a text, with `vocabulary.unknown` for unknown words."""
     reader = _reader(vocabulary)
     return [word_id for ids in reader.ids(_chunks(text)) for word_id in ids]
 
 
 def joined(text: str | tuple[str, str]) -> str:
-    """A text; a pair as its two texts with a space between."""
+    """Return a text, or the two texts of a pair with a space between."""
     return text if isinstance(text, str) else " ".join(text)
 
 
 def sides_of(text: str | tuple[str, str], sides: int) -> tuple[str, ...]:
-    """A text as so many: a pair as its two, or `joined` as one; of a single one the second side is empty."""
+    """Return a text as `sides` texts: a pair as its two or `joined`; the second side of a single text is empty."""
     if sides == 1:
         return (joined(text),)
     return (text, "") if isinstance(text, str) else text
 
 
 def in_form(texts: Sequence[str | tuple[str, str]], sides: int) -> list[str | tuple[str, str]]:
-    """Texts as a mechanism of so many sides releases them: as pairs, or as single ones (see `sides_of`)."""
+    """Return texts as a mechanism of `sides` sides releases them: as pairs, or as single texts (see `sides_of`)."""
     split: list[Any] = [sides_of(text, sides) for text in texts]
     return [text for (text,) in split] if sides == 1 else split
 
 
 def padded_word_ids(texts: Sequence[str | tuple[str, str]], mechanism: TextMechanism) -> NDArray[np.int64]:
-    """What `mechanism.sample` takes: (n, positions) word ids of n texts or pairs (see `sides_of`), those of kinds that
-    the mechanism drops left out, each side cut after L = `mechanism.tokens`, NOTHING after its end."""
+    """Return the word ids (n, positions) of n texts or pairs (see `sides_of`), as `mechanism.sample` takes them.
+
+    Words of kinds that the mechanism drops are left out. Each side is cut after L = `mechanism.tokens` words, with
+    NOTHING after its end.
+    """
     reader = _reader(mechanism.vocabulary)
     padded = np.full((len(texts), mechanism.positions), NOTHING, dtype=np.int64)
     dropped = frozenset(np.flatnonzero(mechanism.dropped).tolist())
@@ -319,7 +324,7 @@ def padded_word_ids(texts: Sequence[str | tuple[str, str]], mechanism: TextMecha
 
 
 def _first(reader: _Reader, chunks: Iterable[str], dropped: frozenset[int], most: int) -> list[int]:
-    """The first word ids that are not dropped, at most so many."""
+    """Return the first word ids that are not dropped, at most `most`."""
     ids: list[int] = []
     for new in reader.ids(chunks):
         ids.extend(i for i in new if i not in dropped) if dropped else ids.extend(new)

@@ -1,4 +1,4 @@
-"""Public vocabularies as files: folders of our own, and the text files in which word vectors are published."""
+"""Public vocabularies as files: folders of this project, and the text files in which word vectors are published."""
 
 from __future__ import annotations
 
@@ -24,8 +24,14 @@ _AT_ONCE = 1024
 
 
 def save(vocabulary: Vocabulary, folder: Path | str) -> None:
-    """Write a vocabulary as a folder, whole or not at all: vocabulary.json (its identity and size), words.json,
-    vectors.npy, and counts.npy and tags.npy where it has them. ValueError where the folder holds anything already."""
+    """Write a vocabulary as a folder, completely or not at all.
+
+    The files are vocabulary.json (its identity and size), words.json and vectors.npy, and counts.npy and tags.npy if
+    the vocabulary has them.
+
+    Raises:
+        ValueError: The folder is not empty.
+    """
     folder = Path(folder)
     require_free(folder, "vocabulary")
     with creating_folder(folder) as draft:
@@ -40,9 +46,11 @@ def save(vocabulary: Vocabulary, folder: Path | str) -> None:
 
 
 def load(folder: Path | str) -> Vocabulary:
-    """The vocabulary in a folder that `save` wrote; its arrays stay on disk until they are read.
+    """Return the vocabulary in a folder that `save` wrote; its arrays stay on disk until they are read.
 
-    ValueError, one line, where it is not one, or its content is not that of the identity which it states.
+    Raises:
+        ValueError: The folder holds no vocabulary, or its content does not match its stated identity. The message is
+            one line.
     """
     folder = Path(folder)
     try:
@@ -63,7 +71,7 @@ def load(folder: Path | str) -> Vocabulary:
 
 @lru_cache(maxsize=4)
 def load_cached(folder: Path | str) -> Vocabulary:
-    """`load`, remembered for the life of the process: to check the identity reads all of it."""
+    """Return the same as `load`, kept for the life of the process: checking the identity reads all of the content."""
     return load(folder)
 
 
@@ -75,17 +83,25 @@ def _array(file: Path) -> NDArray[Any] | None:
 
 
 def read_vectors(path: Path | str, *, keep: Container[str] | None = None, limit: int | None = None) -> Vocabulary:
-    """The vocabulary of a text file in the format of GloVe or word2vec, gzipped or not, in the file's order.
+    """Return the vocabulary of a text file in the format of GloVe or word2vec, gzipped or not, in the file's order.
 
-    Each line is a word and its m numbers, spaces between; a first line of two whole numbers (how many, m) is a header,
-    which holds unless `limit` ends the file before.
-    UTF-8. The *last* m fields are the numbers. keep: take these words alone. limit: stop after so many words.
-    Left out are words that no text can hold as one word, because of a space or control character inside (GloVe 840B
-    has some), and what repeats an earlier word: the first one stands.
+    Each line is a word and its m numbers, separated by spaces. A first line of two whole numbers (number of words, m)
+    is a header, which must be correct unless `limit` ends the reading before. The encoding is UTF-8. The *last* m
+    fields are the numbers.
 
-    ValueError, one line with the file and the line's number, on a line with too few numbers, something that is not a
-    number or not finite in float32, or text that is not UTF-8; on a binary file, and on fewer than two words.
-    OSError where the file cannot be opened.
+    Two kinds of words are left out: those that no text can hold as one word, because of a space or control character
+    inside (GloVe 840B has some), and repetitions of an earlier word.
+
+    Args:
+        path: The file.
+        keep: Words to take; None takes all.
+        limit: Number of words to stop after.
+
+    Raises:
+        ValueError: A line has too few numbers, a field that is no number or not finite in float32, or text that is not
+            UTF-8; or the file is binary or has fewer than two words. The message is one line with the file and the
+            line's number.
+        OSError: The file cannot be opened.
     """
     path, dim = Path(path), 0
     words: dict[str, None] = {}  # in the file's order
@@ -112,7 +128,7 @@ def read_vectors(path: Path | str, *, keep: Container[str] | None = None, limit:
 
 
 def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[int, str, bytes, int]]:
-    """(the line's number, its word, its numbers as text, how many there must be) for each line but a header."""
+    """Yield the line number, the word, its numbers as text, and their required count, for each line except a header."""
     dim = promised = found = 0
     for number, line in _lines(path, file):
         fields = line.count(b" ")
@@ -136,7 +152,7 @@ def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[int, str, bytes, int]
 
 
 def _stacked(blocks: list[NDArray[np.float32]], rows: int, dim: int) -> NDArray[np.float32]:
-    """The blocks in one array (rows, dim); they are emptied one by one, so that there is never a second copy of all."""
+    """Return the blocks in one array (rows, dim); they are emptied one by one, so that no second copy exists."""
     stacked = np.empty((rows, dim), dtype=np.float32)
     start = 0
     for i, block in enumerate(blocks):
@@ -147,7 +163,7 @@ def _stacked(blocks: list[NDArray[np.float32]], rows: int, dim: int) -> NDArray[
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers: single spaces between fields, no end of line."""
+    """Yield the lines that are not blank, with their numbers: single spaces between fields, no end of line."""
     packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     lines: BinaryIO = gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[assignment]
@@ -174,13 +190,13 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _apart(line: bytes, dim: int) -> tuple[bytes, bytes]:
-    """The word, spaces and all, and its last `dim` numbers."""
+    """Return the word, with any spaces, and its last `dim` numbers."""
     head, *rest = line.rsplit(None, dim)
     return (head, b" ".join(rest)) if len(rest) == dim else (b"", b" ".join([head, *rest]))
 
 
 def _parsed(path: Path, batch: list[tuple[int, bytes]], dim: int) -> NDArray[np.float32]:
-    """The numbers of several lines, (lines, dim). ValueError with the line's number where they are none."""
+    """Return the numbers (lines, dim) of several lines. Raise ValueError with the line's number if there are none."""
     try:
         values = _numbers([rest for _, rest in batch])
     except ValueError:
@@ -199,7 +215,7 @@ def _numbers(lines: list[bytes]) -> NDArray[np.float32]:
 
 
 def _check(path: Path, number: int, rest: bytes, dim: int) -> None:
-    """Complain of a line's numbers, if there is anything to complain of."""
+    """Raise ValueError if the numbers of a line are wrong."""
     fields = rest.split()
     if len(fields) != dim:
         raise ValueError(f"{path}, line {number}: expected {dim} numbers, found {len(fields)}")
@@ -214,5 +230,5 @@ def _check(path: Path, number: int, rest: bytes, dim: int) -> None:
 
 
 def is_one_word(word: str) -> bool:
-    """Whether a text can hold this as one word."""
+    """Return whether a text can hold this as one word."""
     return word.split() == [word] and not any(unicodedata.category(c) in ("Cc", "Cs") for c in word)

@@ -1,1 +1,1 @@
-"""What a client keeps on its disk: its ledger above all, written before anything is sent."""
+"""Files that a client keeps on its disk, above all its ledger, which is written before anything is sent."""

@@ -1,6 +1,6 @@
-"""Files and folders that are whole or not there, and files that are still there after a power cut.
+"""Atomic creation and replacement of files and folders, which survive a power cut where requested.
 
-What is not whole yet is a draft: it lies beside what it becomes, under a name that begins with ".draft.".
+An incomplete file or folder is a draft. It lies beside its target, under a name that begins with ".draft.".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def sync(path: Path) -> None:
 
 
 def private_file(path: Path) -> BinaryIO:
-    """Open a file to write it anew: nobody but its owner may read it, from its creation on, whatever the umask."""
+    """Open a file for writing from its start, readable by its owner alone from its creation on, under any umask."""
     file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
     os.fchmod(file.fileno(), 0o600)  # one that is there keeps its mode
     return file
@@ -32,12 +32,14 @@ def private_file(path: Path) -> BinaryIO:
 
 @contextmanager
 def replacing(*paths: Path) -> Iterator[tuple[Path, ...]]:
-    """Drafts of files of one folder, which take their places when the block ends well, in this order and for good.
+    """Yield drafts of files in one folder, and durably replace the files in this order when the block succeeds.
 
-    At any moment, and after a power cut, each file is the old one or the new one, and none is new where one before it
-    is old. What a kill leaves of a draft is written over the next time. One process at a time may replace a file. For
-    the eyes of its owner alone. Raises OSError where the disk fails; the drafts are gone then, and files whose turn had
-    not come are as they were.
+    At any moment, and after a power cut, each file is the old one or the new one. No file is new where one before it
+    is old. A draft that a killed process left is overwritten the next time. Only one process at a time may replace a
+    file. Only the owner may read the files.
+
+    Raises:
+        OSError: The disk failed. The drafts are deleted, and files whose turn had not come are unchanged.
     """
     drafts = tuple(path.with_name(f".draft.{path.name}") for path in paths)
     try:
@@ -56,10 +58,17 @@ def replacing(*paths: Path) -> Iterator[tuple[Path, ...]]:
 
 @contextmanager
 def creating(path: Path, *, durable: bool) -> Iterator[Path]:
-    """The draft of a new file, which gets its name when the block ends well; where another process was first, that
-    one's file stays, whatever came of this draft.
+    """Yield the draft of a new file, which gets its name when the block ends without error.
 
-    durable: for good: a power cut leaves all of it or none. For the eyes of its owner alone. Raises OSError.
+    If another process created the file first, its file stays and this draft is discarded. Only the owner may read the
+    file.
+
+    Args:
+        path: Final path of the file.
+        durable: Whether the file survives a power cut. A power cut then leaves all of it or none.
+
+    Raises:
+        OSError: The file cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".draft.{path.name}.")
@@ -80,16 +89,20 @@ def creating(path: Path, *, durable: bool) -> Iterator[Path]:
 
 
 def require_free(folder: Path, kind: str) -> None:
-    """Raise ValueError, which begins with `kind`, unless the folder is new or empty."""
+    """Check that a folder is new or empty.
+
+    Raises:
+        ValueError: It is neither. The message begins with `kind`.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{kind}: {folder} is there already and not an empty folder; name another one")
 
 
 @contextmanager
 def creating_folder(folder: Path) -> Iterator[Path]:
-    """The draft of a folder that is new or empty (`require_free`), which gets its name when the block ends well.
+    """Yield the draft of a new or empty folder (`require_free`), which gets its name when the block succeeds.
 
-    Not synced: what is kept in folders names its content by hashes, and is refused where a power cut has spoiled it.
+    It is not synced: content of folders is named by hashes, and is refused if a power cut has damaged it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".draft.{folder.name}-"))

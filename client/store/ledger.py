@@ -1,12 +1,13 @@
-"""The client's memory of what left it: durable, append-only, and written before anything is sent.
+"""Durable, append-only ledger of the releases of a client, written before anything is sent.
 
-A row is a block: releases that were drawn together, whose they are, what each was charged, and the very bytes. The
+A row is a block: releases that were drawn together, their users, the charge of each, and their exact bytes. The
 releases of a cohort on one channel are one block, and so is a single release. Rows are never changed or deleted
-(triggers forbid it). One process at a time writes: `exclusive` holds the file from the first look at what was spent
-to the commit, so two requests at once can neither spend the same budget nor draw one key twice.
-A file that is damaged, empty or of another format is an error: a client without its ledger answers nothing.
-Nor does a device whose ledger is gone, or is an older copy: a hidden file beside it, the witness, names its last
-commit. The time of a commit is for people; nothing depends on the clock.
+(triggers forbid it). One process at a time writes: `exclusive` holds the file from the first reading of the spent
+budget to the commit. So two concurrent requests can neither spend the same budget nor draw one key twice.
+
+A file that is damaged, empty or of another format is an error: a client without its ledger answers nothing. A device
+whose ledger is missing or an older copy answers nothing either: a hidden file beside the ledger, the rollback guard,
+names its last commit. The time of a commit is for people; nothing depends on the clock.
 """
 
 from __future__ import annotations
@@ -83,16 +84,23 @@ FROM releases JOIN draws ON draw = draws.id JOIN commits ON at = commits.id
 
 
 class LedgerError(Exception):
-    """The ledger cannot be read or written; nothing may leave the client."""
+    """Error of a ledger that cannot be read or written; nothing may leave the client."""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """New releases of one channel to be written: the key of their draw, what each costs, and each row's
-    bytes.
+    """New releases of one channel to be written: key of their draw, cost of each, bytes of each row.
 
-    users, records: (n,) int64, no pair twice; records are from 0 to below 2^32. epsilon: the guarantee's worst case at
-        delta, for each row. payloads: (n, width) uint8, the rows' bytes.
+    Attributes:
+        stage: Stage of the request.
+        channel: Channel of the releases.
+        digest: Digest of the request on this channel.
+        guarantee: Guarantee of each release.
+        epsilon: Worst case of the guarantee at delta, for each row.
+        delta: δ of the worst case.
+        users: (n,) int64.
+        records: (n,) int64, from 0 to below 2^32. No pair of user and record occurs twice.
+        payloads: (n, width) uint8, the bytes of the rows.
     """
 
     stage: str
@@ -108,11 +116,13 @@ class Charge:
 
 @dataclass(frozen=True)
 class Recalled:
-    """What the ledger knows of n records under one key.
+    """Entries of the ledger about n records under one key.
 
-    known: (n,) bool, which rows were released under this key. payloads: (n, width) uint8, the bytes of those; the
-        other rows mean nothing, and width is 0 where there are none.
-    earlier: (n,) int64, how many releases each record made at the same stage and channel under other digests.
+    Attributes:
+        known: (n,) bool, the rows that were released under this key.
+        payloads: (n, width) uint8, the bytes of those. The other rows are meaningless, and width is 0 if there are
+            none.
+        earlier: (n,) int64, the number of releases of each record at the same stage and channel under other digests.
     """
 
     known: NDArray[np.bool_]
@@ -122,9 +132,20 @@ class Recalled:
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One line of the ledger, for people. epsilon is the worst case at delta, as it was charged.
+    """Entry of the ledger, for people.
 
-    commit, time: the number of its commit, and when that was by the clock, in whole seconds since 1970 UTC.
+    Attributes:
+        user: Number of the user.
+        record: Number of the record.
+        stage: Stage of the request.
+        channel: Channel of the release.
+        digest: Digest of the request on this channel.
+        guarantee: Guarantee of the release.
+        epsilon: Worst case at delta, as it was charged.
+        delta: δ of the worst case.
+        payload: Bytes of the release.
+        commit: Number of its commit.
+        time: Time of the commit by the clock, in whole seconds since 1970 UTC.
     """
 
     user: int
@@ -141,13 +162,18 @@ class LedgerRow:
 
 
 class Ledger:
-    """The ledger in one SQLite file, made where there is none. Close it, or use it in a `with`.
+    """Ledger in one SQLite file, which is created if it is missing. Close it, or use it in a `with`.
 
-    durable: a device's: wait until every commit lies on the disk, and refuse where the witness names a commit that
-        is not on it. A simulation's folder is new for each run, and need not survive a power cut.
-    A device uses synchronous=EXTRA, which is FULL and syncs the folder too: with a rollback journal, FULL
-    alone may lose the last commit to a power cut, and then the ledger would count less than what left.
-    Every method raises LedgerError where the file cannot be trusted.
+    A device uses synchronous=EXTRA, which is FULL and also syncs the folder. With a rollback journal, FULL alone may
+    lose the last commit in a power cut. The ledger would then count less than what left the device.
+
+    Args:
+        path: The file.
+        durable: True for a device: wait until every commit lies on the disk, and refuse a ledger that lacks the commit
+            named by the rollback guard. A simulation's folder is new for each run, and need not survive a power cut.
+
+    Raises:
+        LedgerError: The file cannot be trusted. Every method raises it.
     """
 
     def __init__(self, path: Path | str, durable: bool = True) -> None:
@@ -173,12 +199,12 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the file; what was committed is in it."""
+        """Close the file, which holds all commits."""
         self._connection.close()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the only right to write. What is not committed when the block ends is undone."""
+        """Hold the only right to write. Uncommitted changes are undone when the block ends."""
         with _failing_closed():
             self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -188,8 +214,10 @@ class Ledger:
                 self._connection.execute("ROLLBACK")
 
     def commit(self, charges: Sequence[Charge]) -> None:
-        """Write all charges with their bytes and make them last, or write nothing and raise. Inside
-        `exclusive`. On a device, a failure after that leaves them charged: the witness could not be written."""
+        """Write all charges with their bytes durably, or write nothing and raise. Call it inside `exclusive`.
+
+        On a device, a failure after the commit leaves the releases charged: the rollback guard could not be written.
+        """
         if not self._connection.in_transaction:
             raise LedgerError("ledger: commit outside of exclusive")
         if not charges:
@@ -207,7 +235,7 @@ class Ledger:
     def recall(
         self, stage: str, channel: str, digest: str, users: NDArray[np.int64], records: NDArray[np.int64]
     ) -> Recalled:
-        """What each of n records released at this stage and channel, under this digest and under others."""
+        """Return the releases of each of n records at this stage and channel, under this digest and under others."""
         known = np.zeros(len(users), dtype=np.bool_)
         payloads = np.zeros((len(users), 0), dtype=np.uint8)
         earlier = np.zeros(len(users), dtype=np.int64)
@@ -229,9 +257,14 @@ class Ledger:
         self, users: NDArray[np.int64], *, delta: float = 0.0, without: Collection[str] = (),
         declared: frozenset[str] = frozenset(),
     ) -> Account:  # fmt: skip
-        """What each user has been charged, over all records and stages; on the channels `without` releases are counted
-        and cost nothing. delta, declared: of each release that needs one, and the exposures that are declared public,
-        as `privacy_filter.cost` takes them."""
+        """Return the charges of each user, over all records and stages.
+
+        Args:
+            users: (n,) int64.
+            delta: δ of each release that needs one, as `privacy_filter.cost` takes it.
+            without: Channels whose releases are counted but cost nothing.
+            declared: Exposures that are declared public, as `privacy_filter.cost` takes them.
+        """
 
         def price(channel: str, theorem: str) -> Cost:
             return FREE if channel in without else _cost(theorem, delta, declared)
@@ -243,16 +276,25 @@ class Ledger:
         self, channel: str, users: NDArray[np.int64], records: NDArray[np.int64], *, delta: float = 0.0,
         declared: frozenset[str] = frozenset(),
     ) -> Account:  # fmt: skip
-        """What each record has been charged on one channel, over all stages and digests. delta, declared: as in
-        `spent`."""
+        """Return the charges of each record on one channel, over all stages and digests.
+
+        Args:
+            channel: The channel.
+            users: (n,) int64.
+            records: (n,) int64.
+            delta: As in `spent`.
+            declared: As in `spent`.
+        """
         with _failing_closed():
             on = _CHARGED.format("AND channel = ?")
             blocks = self._connection.execute(on, (*_block_bounds(users, records), channel))
             return self._sum(blocks, lambda _, theorem: _cost(theorem, delta, declared), users, records)
 
     def last_record(self, user: int) -> int:
-        """A number that no record of the user on this ledger is above: the highest one, or that of another user whose
-        releases were drawn together with this one's; -1 where there is none."""
+        """Return an upper bound on the record numbers of the user on this ledger; -1 if there are none.
+
+        It is the highest number of the user, or of another user whose releases were drawn together with this user's.
+        """
         with _failing_closed():
             (last,) = self._connection.execute(
                 "SELECT max(last_record) FROM releases WHERE first_user <= ? AND last_user >= ?", (user, user)
@@ -260,14 +302,14 @@ class Ledger:
         return -1 if last is None else int(last)
 
     def records_of(self, user: int) -> NDArray[np.int64]:
-        """The numbers of a user's records that have released anything, (n,), in order."""
+        """Return the numbers (n,) of a user's records that have any release, in order."""
         users = np.array([user], dtype=np.int64)
         with _failing_closed():
             keys = [self._keys(draw, users) for (draw,) in self._connection.execute("SELECT id FROM draws").fetchall()]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *(k[k[:, 0] == user, 1] for k in keys)]))
 
     def rows(self) -> list[LedgerRow]:
-        """Everything that was charged, ordered by user, record, stage, channel and digest."""
+        """Return all charges, ordered by user, record, stage, channel and digest."""
         rows: list[LedgerRow] = []
         with _failing_closed():
             for block in self._connection.execute(_ROWS):
@@ -288,8 +330,11 @@ class Ledger:
         self, blocks: sqlite3.Cursor, price: Callable[[str, str], Cost], users: NDArray[np.int64],
         records: NDArray[np.int64] | None = None,
     ) -> Account:  # fmt: skip
-        """What the blocks of _CHARGED charge each user, or each user's record, (n,). Releases of one draw are counted
-        before they are priced: so n at once cost, to the last bit, what n one by one do."""
+        """Return the charges of each user, or of each user's record, (n,), from the blocks of _CHARGED.
+
+        Releases of one draw are counted before they are priced. So n at once cost, to the last bit, the same as n one
+        by one.
+        """
         people = np.unique(users)
         distinct, row = np.unique(users if records is None else _codes(people, users, records), return_inverse=True)
         total = Account.empty(len(distinct))
@@ -308,7 +353,7 @@ class Ledger:
         return total.take(row)
 
     def _write(self, charge: Charge, commit: int) -> None:
-        """A charge as one block of that commit. Raises where a release of the same record is there under this key."""
+        """Write a charge as one block of that commit. Raise if a release of the same record exists under this key."""
         users, records, rows = charge.users, charge.records, charge.payloads
         n = len(users)
         if not (n == len(records) == len(rows) and rows.dtype == np.uint8 and rows.ndim == 2):
@@ -331,14 +376,14 @@ class Ledger:
     def _keys(
         self, draw: int, users: NDArray[np.int64], records: NDArray[np.int64] | None = None
     ) -> NDArray[np.int64]:
-        """Users and records (N, 2) of a draw's blocks, of all that may hold one of these."""
+        """Return users and records (N, 2) of all blocks of a draw that may hold one of these."""
         rows = self._connection.execute(f"SELECT keys_check, keys {_BLOCKS}", (draw, *_block_bounds(users, records)))
         return _pairs([_checked(keys, check) for check, keys in rows])
 
     def _releases(
         self, draw: int, users: NDArray[np.int64], records: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """As `_keys`, with the releases' bytes, (N, width) uint8."""
+        """Return the same as `_keys`, with the bytes of the releases, (N, width) uint8."""
         rows = self._connection.execute(
             f"SELECT n, keys_check, keys, payload_check, payload {_BLOCKS}", (draw, *_block_bounds(users, records))
         )
@@ -353,7 +398,7 @@ class Ledger:
         return known, np.frombuffer(b"".join(payloads), dtype=np.uint8).reshape(len(known), int(max(widths, default=0)))
 
     def _draw(self, charge: Charge) -> int:
-        """The id of a draw's public description, written where it is new."""
+        """Return the id of a draw's public description, which is written if it is new."""
         key = (charge.stage, charge.channel, charge.digest)
         guarantee = json.dumps(charge.guarantee.to_dict(), sort_keys=True)
         self._connection.execute(
@@ -369,7 +414,11 @@ class Ledger:
         return int(draw)
 
     def _verify(self, known: Commit | None) -> None:
-        """known: what the witness names. Brings the witness up to a commit that nobody was told of."""
+        """Check the file, and advance the rollback guard to a commit that was never acknowledged.
+
+        Args:
+            known: Commit that the rollback guard names.
+        """
         schema = self._connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
         if schema != (SCHEMA,):
             raise LedgerError(f"ledger: {self.path} is not of schema {SCHEMA}")
@@ -381,7 +430,7 @@ class Ledger:
         last = self._connection.execute("SELECT id, nonce FROM commits ORDER BY id DESC LIMIT 1").fetchone()
         if last is None:
             raise LedgerError(f"ledger: {self.path} is damaged")
-        if known is None and last[0] > 1:  # the first commit is the ledger's making; the next ones have a witness
+        if known is None and last[0] > 1:  # the first commit is the creation of the ledger; later ones have a guard
             known = rollback_guard.read(self._witness)  # which another may have made since we looked, as the ledger
             if known is None:
                 raise LedgerError(f"ledger: {self._witness} is gone, and whether this is the last copy cannot be told")
@@ -390,7 +439,7 @@ class Ledger:
             rollback_guard.advance(self._witness, Commit(*last))
 
     def _require(self, known: Commit | None) -> None:
-        """Raises unless the commit that the witness names is on the ledger."""
+        """Raise unless the commit that the rollback guard names is on the ledger."""
         if known is None:
             return
         there = self._connection.execute("SELECT nonce FROM commits WHERE id = ?", (known.number,)).fetchone()
@@ -399,7 +448,7 @@ class Ledger:
 
 
 class _Pairs:
-    """Pairs of user and record, (N, 2) int64 in any order, to be looked up. Records are from 0 to below 2^32."""
+    """Lookup of pairs of user and record, (N, 2) int64 in any order. Records are from 0 to below 2^32."""
 
     def __init__(self, keys: NDArray[np.int64]) -> None:
         self._people = np.unique(keys[:, 0])
@@ -409,17 +458,18 @@ class _Pairs:
 
     @property
     def repeated(self) -> bool:
+        """Return whether a pair occurs twice."""
         return bool((self._sorted[1:] == self._sorted[:-1]).any())
 
     def count(self, users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How often each of n pairs occurs."""
+        """Return the number of occurrences of each of n pairs."""
         codes = _codes(self._people, users, records)
         return np.searchsorted(self._sorted, codes, "right") - np.searchsorted(self._sorted, codes, "left")
 
     def find(
         self, users: NDArray[np.int64], records: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Which of n pairs occur, and the row of each that does."""
+        """Return a mask of the n pairs that occur, and the row of each that does."""
         if not len(self._sorted):
             return np.zeros(len(users), np.bool_), np.zeros(len(users), np.int64)
         codes = _codes(self._people, users, records)
@@ -428,7 +478,7 @@ class _Pairs:
 
 
 def _codes(people: NDArray[np.int64], users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One number for each pair, -1 for a user who is none of the people, (P,) and rising."""
+    """Return one number for each pair, -1 for a user who is not among the people, (P,) and rising."""
     if not len(people):
         return np.full(len(users), -1)
     person = np.minimum(np.searchsorted(people, users), len(people) - 1)
@@ -436,13 +486,13 @@ def _codes(people: NDArray[np.int64], users: NDArray[np.int64], records: NDArray
 
 
 def _block_bounds(users: NDArray[np.int64], records: NDArray[np.int64] | None) -> tuple[int, int, int, int]:
-    """The parameters of _BLOCKS, for the blocks that may hold one of these."""
+    """Return the parameters of _BLOCKS, for the blocks that may hold one of these."""
     (low, high), (first, last) = _bounds(users), (0, _RECORDS) if records is None else _bounds(records)
     return high, low, last, first
 
 
 def _bounds(numbers: NDArray[np.int64]) -> tuple[int, int]:
-    """The least and the largest number; of none, bounds that nothing lies within."""
+    """Return the least and the largest number; of no numbers, bounds that contain nothing."""
     return (int(numbers.min()), int(numbers.max())) if len(numbers) else (1, 0)
 
 
@@ -457,7 +507,7 @@ def _pairs(blocks: Sequence[bytes]) -> NDArray[np.int64]:
 
 
 def _create(path: Path, durable: bool) -> None:
-    """Make an empty ledger whole, then give it its name: a ledger that exists is never half-made."""
+    """Create a complete empty ledger, then give it its name: an existing ledger is never incomplete."""
     with creating(path, durable=durable) as draft, closing(_connect(draft, durable)) as connection:
         triggers = (
             _FORBID.format(table, verb)
@@ -496,5 +546,5 @@ def _guarantee(text: str) -> Guarantee:
 
 @lru_cache(maxsize=2**14)
 def _cost(guarantee: str, delta: float, declared: frozenset[str]) -> Cost:
-    """Taken from the theorem, not from the charge: a policy may have been written at another δ since."""
+    """Return the cost by the theorem, not by the charge: the policy may have been changed to another δ since."""
     return cost(_guarantee(guarantee), delta, declared=declared)

@@ -1,12 +1,13 @@
-"""Sentences that a device has asked about: which number each has as a record, and nothing else of them.
+"""Record numbers of the sentences in a device's inference requests.
 
-A sentence keeps its number whatever it is asked for: what it has cost counts under that number, whichever question of
-whichever server it was, and the ledger repeats a release where the question is the same. The number is durable before
-anything is drawn for it, so a crash never leaves it to another sentence.
+Nothing else of a sentence is kept. A sentence keeps its number for every request: its costs count under that number,
+for any request of any server, and the ledger repeats a release if the request is the same. The number is durable before
+anything is drawn for it, so a crash never gives it to another sentence.
 
-A sentence is known by its SHA-256. That hides nothing from whoever has the file and can guess the sentence; the file
-is the device's own, beside its records' texts. Numbers begin at `FIRST_RECORD`, above any record of a shard. Without
-the file they go on above the highest that the ledger has; sentences asked before are then new ones.
+A sentence is identified by its SHA-256. This hides nothing from a person who has the file and can guess the sentence;
+the file is the device's own, beside the texts of its records. Numbers begin at `FIRST_RECORD`, above any record of a
+shard. If the file is missing, they continue above the highest number on the ledger; earlier sentences then count as
+new.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ CREATE TABLE IF NOT EXISTS sentences (
 
 
 class QuestionRecordsError(ValueError):
-    """The numbers cannot be read or kept; nothing was charged for what they were wanted for. One line."""
+    """One-line error of record numbers that cannot be read or kept; the releases that needed them were not charged."""
 
 
 class QuestionRecords:
-    """The record numbers in a device's folder, in the file asked.sqlite, made where there is none. Use it in a `with`.
+    """Record numbers in a device's folder, in the file asked.sqlite, created if missing. Use it in a `with`.
 
-    Every method raises QuestionRecordsError where the file cannot be used.
+    Raises:
+        QuestionRecordsError: The file cannot be used. Every method raises it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,6 +62,7 @@ class QuestionRecords:
 
     @staticmethod
     def path_in(folder: Path) -> Path:
+        """Return the path of the file in a device's folder."""
         return folder / "asked.sqlite"
 
     def __enter__(self) -> QuestionRecords:
@@ -69,21 +72,24 @@ class QuestionRecords:
         self._connection.close()
 
     def users(self) -> list[int]:
-        """Those who have asked about anything."""
+        """Return the users who have requested any inference."""
         with self._failing():
             return [user for (user,) in self._connection.execute("SELECT DISTINCT user FROM sentences")]
 
     def record_numbers(self, user: int, hashes: Sequence[bytes]) -> NDArray[np.int64]:
-        """The record numbers of a user's sentences, (n,), by `sentence_hash`; -1 for one that has none."""
+        """Return the record numbers (n,) of a user's sentences by `sentence_hash`; -1 for a sentence that has none."""
         select = "SELECT record FROM sentences WHERE user = ? AND sha256 = ?"
         with self._failing():
             rows = (self._connection.execute(select, (user, sha256)).fetchone() for sha256 in hashes)
             return np.array([-1 if row is None else row[0] for row in rows], dtype=np.int64)
 
     def assign(self, user: int, hashes: Sequence[bytes], *, above: int) -> NDArray[np.int64]:
-        """As `record_numbers`, with one for every sentence that had none, no two alike, for good when this returns.
+        """Return the same as `record_numbers`, after durably numbering every sentence that had no number.
 
-        above: the highest number of the user's on the ledger; new ones are higher.
+        Args:
+            user: Number of the user.
+            hashes: Hashes of the sentences.
+            above: Highest number of the user on the ledger; new numbers are higher.
         """
         with self._failing():
             self._connection.execute("BEGIN IMMEDIATE")
@@ -119,5 +125,5 @@ class QuestionRecords:
 
 
 def sentence_hash(sentence: str) -> bytes:
-    """What a sentence is known by: SHA-256 of its UTF-8 bytes."""
+    """Return the SHA-256 of the sentence's UTF-8 bytes, which identifies it."""
     return hashlib.sha256(sentence.encode()).digest()

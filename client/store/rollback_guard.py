@@ -1,11 +1,13 @@
-"""What stands beside a device's ledger and notices an older one: the last commit that was acknowledged.
+"""Rollback guard: file beside a device's ledger that names the last acknowledged commit, to detect an older ledger.
 
-A ledger that is copied back after more was spent has lost commits. The witness is a second file, written after every
-commit and before anything is sent, that names the last one by its number and a random nonce: a ledger without that
-very commit is not the one that was here. A crash between commit and witness leaves the ledger ahead, by a commit that
-nobody was told of; that is no fault, and the witness is brought up to it before anything is repeated from it.
-Not noticed: somebody who puts back an old ledger *with* its old witness (a restored backup of the whole folder, a
-snapshot of a virtual machine), and two devices that are given copies of both.
+A ledger that is restored from a copy after more was spent has lost commits. The guard is a second file, written after
+every commit and before anything is sent. It names the last commit by its number and a random nonce. A ledger without
+this exact commit is not the one that was here. A crash between the commit and the writing of the guard leaves the
+ledger ahead, by a commit that was never acknowledged. This is no fault, and the guard is advanced to that commit before
+anything is repeated from it.
+
+Not detected: restoring an old ledger *with* its old guard (a backup of the whole folder, a snapshot of a virtual
+machine), and two devices that get copies of both.
 """
 
 from __future__ import annotations
@@ -27,19 +29,23 @@ _LINE = re.compile(rb"commit ([0-9]{1,18}) ([0-9a-f]{32})\n")
 
 
 class Damaged(Exception):
-    """The witness is there, and names no commit."""
+    """Error of a guard that exists but names no commit."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit: its number, from 1, and its nonce."""
+    """Commit of a ledger: its number, from 1, and its nonce."""
 
     number: int
     nonce: bytes
 
 
 def read(witness: Path) -> Commit | None:
-    """The commit that the witness names; None where there is no witness. Raises Damaged."""
+    """Return the commit that the guard names, or None if there is no guard.
+
+    Raises:
+        Damaged: The guard names no commit.
+    """
     try:
         heading, _, line = witness.read_bytes().partition(b"\n")
     except FileNotFoundError:
@@ -51,9 +57,9 @@ def read(witness: Path) -> Commit | None:
 
 
 def advance(witness: Path, commit: Commit) -> None:
-    """Make the witness name this commit, for good: a power cut leaves the old one or the new one, whole.
+    """Make the guard name this commit, durably: a power cut leaves the complete old guard or the complete new one.
 
-    Several processes may do so in any order: a witness never goes back.
+    Several processes may call it in any order: a guard never goes back.
     """
     with _alone(witness.parent):
         before = read(witness)
@@ -64,7 +70,7 @@ def advance(witness: Path, commit: Commit) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time in the folder. The lock ends with the process."""
+    """Admit one process at a time to the folder. The lock ends with the process."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Many rows of numbers for the length of a command: on the disk, so that they take no memory."""
+"""Temporary rows of numbers on the disk, for the length of a command, so that they take no memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 
 class Scratch:
-    """Rows that are added one after another, and read when all are there: in a file without a name, in `folder`, which
-    ends with the last who reads it. A full disk is an error, not a crash. Use it in a `with`."""
+    """Rows that are added one after another, and read when all are added. Use it in a `with`.
+
+    They lie in a nameless file in `folder`, which exists until its last reader ends. A full disk is an error, not a
+    crash.
+    """
 
     def __init__(self, folder: Path | str) -> None:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed at the end of the `with`
@@ -24,11 +27,15 @@ class Scratch:
         self._file.close()
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Raises OSError where the disk is full."""
+        """Append rows.
+
+        Raises:
+            OSError: The disk is full.
+        """
         self._file.write(np.ascontiguousarray(rows).tobytes())
         self._file.flush()
 
     def read(self, dtype: type[np.generic], width: int) -> NDArray[Any]:
-        """All rows, (n, width), at least one; they may still be read when the `with` has ended."""
+        """Return all rows, (n, width), at least one. They stay readable after the `with` has ended."""
         n = self._file.tell() // (np.dtype(dtype).itemsize * width)
         return np.memmap(self._file, dtype, "r", shape=(n, width))

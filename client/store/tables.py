@@ -13,20 +13,24 @@ from numpy.typing import NDArray
 #: Rows copied before their pages are let go of: 4 MiB at most, as a page fault maps a window of so many bytes.
 _AT_ONCE = 64
 _WINDOW = 1 << 16
-#: What lets go of them, where the platform has it; elsewhere they go when the rows of one call are all copied.
+#: madvise flag that releases them, if the platform has it; elsewhere they are released when a call has copied its rows.
 _LET_GO = getattr(mmap, "MADV_DONTNEED", None)
 _FLOAT32 = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
 class Tables:
-    """float32 tables (n_i, m) in .npy files, at least one, stacked in the order of their paths: one of sum(n_i) rows.
+    """float32 tables (n_i, m) in one or more .npy files, stacked in the order of their paths into sum(n_i) rows.
 
-    A table is mapped only while rows are copied out of it, and a few pages at a time: pages that stay mapped count as
-    the process' own memory, and a table of a million users would then stand in every process that has read from it.
-    Reading pieces of the file instead costs ten times as much where rows lie far apart.
+    A table is mapped only while rows are copied out of it, and a few pages at a time. Pages that stay mapped count as
+    the process' own memory: a table of a million users would then count in every process that has read from it. Reading
+    pieces of the file instead costs ten times as much if rows lie far apart.
 
-    Raises ValueError, in one line, where a file is not whole, not such a table, or not as wide as the first.
+    Args:
+        paths: The files.
+
+    Raises:
+        ValueError: A file is incomplete, not such a table, or not as wide as the first. The message is one line.
     """
 
     paths: tuple[Path, ...]
@@ -53,10 +57,13 @@ class Tables:
         return self._starts[-1]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The rows of those numbers, (k, m), in the order given; a number may occur often.
+        """Return the rows of these numbers, (k, m), in the given order; a number may occur several times.
 
-        Copied in the order in which they lie on the disk. Raises IndexError for a number outside 0 .. len - 1, and
-        ValueError where a file has changed or gone since.
+        Rows are copied in their order on the disk.
+
+        Raises:
+            IndexError: A number is outside 0 .. len - 1.
+            ValueError: A file has changed or disappeared since.
         """
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
@@ -71,7 +78,7 @@ class Tables:
         return taken
 
     def _read(self, table: int, rows: NDArray[np.int64], places: NDArray[np.int64], taken: NDArray[np.float32]) -> None:
-        """Copies ascending rows of one table to those places."""
+        """Copy ascending rows of one table to these places."""
         path, (start, end) = self.paths[table], self._starts[table : table + 2]
         try:
             with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
@@ -92,7 +99,7 @@ class Tables:
 
 
 def _header(path: Path) -> tuple[int, int, int]:
-    """Rows, width and the bytes before the first row."""
+    """Return the rows, the width, and the number of bytes before the first row."""
     try:
         with open(path, "rb") as file:
             version = np.lib.format.read_magic(file)

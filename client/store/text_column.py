@@ -1,4 +1,4 @@
-"""Many texts in little memory: their UTF-8 bytes one after another, and where each begins."""
+"""Many texts in little memory: their concatenated UTF-8 bytes, and the start of each."""
 
 from __future__ import annotations
 
@@ -24,11 +24,16 @@ _ERRORS = "surrogatepass"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextColumn(Sequence[Text]):
-    """n texts, or pairs of two texts, in any mixture; equal to a list of the same.
+    """Column of n texts, or pairs of two texts, in any mixture; equal to a list of the same.
 
-    data: uint8, all their bytes. starts: (n + 1,) int64, where each begins and the last ends. second_starts: (n,)
-        int64, where the second text of a pair begins, -1 where there is none; None where no text is a pair.
-    Raises ValueError where these do not fit one another.
+    Attributes:
+        data: uint8, the bytes of all texts.
+        starts: (n + 1,) int64, the start of each text and the end of the last.
+        second_starts: (n,) int64, the start of the second text of a pair, -1 for a single text; None if no text is a
+            pair.
+
+    Raises:
+        ValueError: The arrays do not fit one another.
     """
 
     data: NDArray[np.uint8]
@@ -50,7 +55,7 @@ class TextColumn(Sequence[Text]):
 
     @classmethod
     def of(cls, texts: Iterable[Text]) -> TextColumn:
-        """The column of some texts."""
+        """Return the column of some texts."""
         if isinstance(texts, TextColumn):
             return texts
         writer = TextColumnWriter()
@@ -60,10 +65,15 @@ class TextColumn(Sequence[Text]):
 
     @classmethod
     def load(cls, path: Path | str, n: int | None = None) -> TextColumn:
-        """The column that `save` has written, mapped: what is not read takes no memory. Raises ValueError.
+        """Return the column that `save` has written, mapped: unread parts take no memory.
 
-        n: only the first so many texts, where there are more. Bytes behind the last text are not read either: somebody
-        may be adding texts.
+        Args:
+            path: Path of the bytes.
+            n: Number of texts to read from the start, if there are more. Bytes behind the last text are not read
+                either: another process may be adding texts.
+
+        Raises:
+            ValueError: The files hold no column of texts.
         """
         try:
             table = np.load(f"{path}.starts.npy", allow_pickle=False)
@@ -78,9 +88,10 @@ class TextColumn(Sequence[Text]):
             raise ValueError(f"texts: {path} does not hold a column of texts") from None
 
     def save(self, path: Path | str) -> None:
-        """Write path, the bytes, and {path}.starts.npy, int64: the starts (1, n + 1), and the second starts below.
+        """Write the bytes to `path`, and the starts to {path}.starts.npy.
 
-        Both are for the eyes of their owner alone.
+        The second file is int64: the starts (1, n + 1), and the second starts below. Only the owner may read both
+        files.
         """
         with private_file(Path(path)) as file:
             self.data.tofile(file)
@@ -89,7 +100,10 @@ class TextColumn(Sequence[Text]):
             np.save(file, np.stack(rows), allow_pickle=False)
 
     def take(self, rows: NDArray[Any]) -> TextColumn:
-        """The texts of some rows (k,), in that order. Takes no more memory than they do: rows in a row are one copy."""
+        """Return the texts of some rows (k,), in that order.
+
+        It takes no more memory than these texts: consecutive rows are one copy.
+        """
         rows = np.asarray(rows, dtype=np.int64)
         begin = self.starts[rows]
         starts = np.zeros(len(rows) + 1, np.int64)
@@ -154,12 +168,13 @@ class TextColumn(Sequence[Text]):
 
 
 class TextColumnWriter:
-    """Makes a column of texts that come one by one."""
+    """Writer of a column of texts that arrive one by one."""
 
     def __init__(self) -> None:
         self._data, self._starts, self._second_starts, self._pairs = bytearray(), array("q", [0]), array("q"), False
 
     def add(self, text: Text) -> None:
+        """Append a text or a pair."""
         if isinstance(text, str):
             self._second_starts.append(-1)
         else:
@@ -170,6 +185,6 @@ class TextColumnWriter:
         self._starts.append(len(self._data))
 
     def column(self) -> TextColumn:
-        """What was added. Nothing may be added after."""
+        """Return the column of the added texts. Add nothing afterwards."""
         second_starts = np.frombuffer(self._second_starts, np.int64) if self._pairs else None
         return TextColumn(np.frombuffer(self._data, np.uint8), np.frombuffer(self._starts, np.int64), second_starts)
